@@ -1,0 +1,92 @@
+//! Identifiers of 128 random bits, written as 32 hexadecimal digits.
+//!
+//! They are drawn outside (this crate has no randomness) and are never reused: a session that is not
+//! found is over, whatever its name was.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A text that is not 32 hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an id is 32 hexadecimal digits, not {0:?}")]
+pub struct BadId(String);
+
+fn parse(text: &str) -> Result<u128, BadId> {
+    let plain = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    if !plain {
+        return Err(BadId(text.chars().take(64).collect()));
+    }
+    u128::from_str_radix(text, 16).map_err(|_| BadId(text.to_owned()))
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(pub u128);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({self})", stringify!($name))
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = BadId;
+            fn from_str(text: &str) -> Result<Self, BadId> {
+                parse(text).map(Self)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = BadId;
+            fn try_from(text: String) -> Result<Self, BadId> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.to_string()
+            }
+        }
+    };
+}
+
+id! {
+    /// One process's liveness in the store.
+    SessionId
+}
+id! {
+    /// One request, however often it is sent: repeating it gives the same answer.
+    RequestId
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_survives_a_round_trip_through_text() {
+        let id = SessionId(0x0123_4567_89ab_cdef);
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(id.to_string().len(), 32);
+    }
+
+    #[test]
+    fn what_is_not_32_hex_digits_is_refused() {
+        for bad in ["", "1", "g".repeat(32).as_str(), "+".repeat(32).as_str(), "0".repeat(33).as_str()]
+        {
+            assert!(bad.parse::<RequestId>().is_err(), "{bad:?} was taken");
+        }
+    }
+}

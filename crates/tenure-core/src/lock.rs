@@ -1,0 +1,541 @@
+//! The rules of locks: one turn at one record.
+//!
+//! Every turn first *settles* the record: tenures of dead sessions end, dead waiters go, and whoever is
+//! next gets what is free. So no decision is ever made beside a dead holder, and the sweep only makes
+//! happen soon what would happen anyway.
+//!
+//! The queue is one per resource, first come first served. A waiter that cannot be served yet reserves
+//! what it wants from all behind it, so a request for several locks is never starved by small ones.
+
+use crate::canary::{Canary, planted};
+use crate::command::{Acquire, Claimant, LockAction};
+use crate::engine::{check_text, check_ttl, new_session};
+use crate::history::Event;
+use crate::id::{RequestId, SessionId};
+use crate::key::{LockName, LockSet, ResourceKey, Text};
+use crate::limits;
+use crate::outcome::{Outcome, TenureView};
+use crate::record::{How, Recent, Record, Tenure, Waiter};
+use crate::refusal::Refusal;
+use crate::session::{Over, Session, Sessions, Standing};
+use crate::time::Millis;
+use crate::token::{Incarnation, Token};
+use crate::world::Changes;
+
+/// One command's turn at one record.
+pub(crate) struct Turn<'a> {
+    pub(crate) key: &'a ResourceKey,
+    pub(crate) record: &'a mut Record,
+    pub(crate) sessions: &'a mut Sessions,
+    pub(crate) changes: &'a mut Changes,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) now: Millis,
+    /// Whether the record must be written.
+    pub(crate) changed: bool,
+}
+
+/// Whoever asks for locks, found fit to hold them.
+enum Asker {
+    Known(SessionId),
+    Solo(Session),
+}
+
+impl Turn<'_> {
+    /// Settles the record, then does what the command says.
+    pub(crate) fn act(&mut self, action: &LockAction) -> Outcome {
+        let ended = self.settle();
+        let result = match action {
+            LockAction::Acquire(acquire) => self.acquire(acquire),
+            LockAction::Renew { token, ttl_ms } => self.renew(*token, *ttl_ms),
+            LockAction::Release { token, locks } => self.release(*token, locks.as_ref()),
+            LockAction::Withdraw { request } => Ok(self.withdraw(*request)),
+            LockAction::Break { token, locks, by, reason } => {
+                self.break_by(*token, locks.as_ref(), by, reason)
+            }
+            LockAction::Settle => Ok(Outcome::Settled { ended }),
+        };
+        result.unwrap_or_else(Outcome::Refused)
+    }
+
+    // ----- asking -----
+
+    fn acquire(&mut self, ask: &Acquire) -> Result<Outcome, Refusal> {
+        if !planted(Canary::RepeatedIsNew)
+            && let Some(answer) = self.answered(ask)
+        {
+            return answer;
+        }
+        self.check_acquire(ask)?;
+        let claimant = self.claimant(ask)?;
+        if self.obtainable(&ask.locks) {
+            let session = self.admit(claimant);
+            let view = self.grant(ask.locks.clone(), session, ask.request, &ask.purpose, 0);
+            return Ok(Outcome::Granted(view));
+        }
+        if ask.wait_ms == 0 {
+            return Err(self.held(&ask.locks));
+        }
+        if self.record.queue.len() >= limits::WAITERS_MAX {
+            return Err(Refusal::QueueFull);
+        }
+        let session = self.admit(claimant);
+        self.enqueue(ask, session);
+        Ok(self.waiting(self.record.queue.len() - 1))
+    }
+
+    fn check_acquire(&self, ask: &Acquire) -> Result<(), Refusal> {
+        if let Some(purpose) = &ask.purpose {
+            check_text("purpose", purpose, limits::PURPOSE_BYTES_MAX)?;
+        }
+        if ask.wait_ms > limits::WAIT_MS_MAX {
+            let (got, max) = (ask.wait_ms, limits::WAIT_MS_MAX);
+            return Err(Refusal::Invalid(format!("wait_ms is {got}; it must be at most {max}")));
+        }
+        Ok(())
+    }
+
+    /// The answer to a request that was seen before, if it was.
+    fn answered(&mut self, ask: &Acquire) -> Option<Result<Outcome, Refusal>> {
+        let mine = |tenure: &&Tenure| tenure.request == ask.request;
+        if let Some(tenure) = self.record.tenures.iter().find(mine) {
+            let same = self.same_claimant(ask, tenure.session) && ask.locks.contains(&tenure.lock);
+            let token = tenure.token;
+            return Some(if same { Ok(self.granted(token)) } else { Err(Refusal::RequestReused) });
+        }
+        if let Some(at) = self.record.queue.iter().position(|w| w.request == ask.request) {
+            return Some(self.still_waiting(ask, at));
+        }
+        let recent = self.record.recent.iter().find(|recent| recent.request == ask.request)?;
+        let (token, how) = (recent.token, Some(recent.how.word()));
+        Some(Err(Refusal::Lost { token, how, current: self.first_of(&ask.locks) }))
+    }
+
+    fn same_claimant(&self, ask: &Acquire, session: SessionId) -> bool {
+        session
+            == match ask.claimant {
+                Claimant::Session(id) => id,
+                Claimant::Solo { .. } => SessionId(ask.request.0),
+            }
+    }
+
+    /// A waiter asks again: it may go on waiting, and one with a session of its own stays alive by it.
+    fn still_waiting(&mut self, ask: &Acquire, at: usize) -> Result<Outcome, Refusal> {
+        let (locks, session) = (&self.record.queue[at].locks, self.record.queue[at].session);
+        if *locks != ask.locks || !self.same_claimant(ask, session) {
+            return Err(Refusal::RequestReused);
+        }
+        self.check_acquire(ask)?;
+        let waiter = &mut self.record.queue[at];
+        let until = self.now.plus(ask.wait_ms);
+        if until > waiter.until {
+            waiter.until = until;
+            self.changed = true;
+        }
+        if matches!(ask.claimant, Claimant::Solo { .. }) {
+            self.beat(session);
+        }
+        Ok(self.waiting(at))
+    }
+
+    /// Whoever asks: a session must live and be the tenant's own; a solo one is made, to be admitted
+    /// when it gets something.
+    fn claimant(&mut self, ask: &Acquire) -> Result<Asker, Refusal> {
+        match &ask.claimant {
+            Claimant::Session(id) => match self.sessions.check(*id, self.now) {
+                Standing::Alive(session) if *session.tenant == *self.key.tenant() => {
+                    Ok(Asker::Known(*id))
+                }
+                Standing::Alive(_) => Err(Refusal::ForeignSession),
+                Standing::JustLapsed => {
+                    self.changes.sessions.push(*id);
+                    Err(Refusal::SessionOver)
+                }
+                Standing::Over(_) => Err(Refusal::SessionOver),
+            },
+            Claimant::Solo { name, ttl_ms } => {
+                let id = SessionId(ask.request.0);
+                if self.sessions.get(id).is_some() {
+                    return Err(Refusal::RequestReused);
+                }
+                let tenant = self.key.tenant();
+                let mut session = new_session(id, tenant, name, *ttl_ms, self.now)?;
+                session.solo = true;
+                Ok(Asker::Solo(session))
+            }
+        }
+    }
+
+    fn admit(&mut self, asker: Asker) -> SessionId {
+        match asker {
+            Asker::Known(id) => id,
+            Asker::Solo(session) => {
+                let id = session.id;
+                self.sessions.insert(session);
+                self.changes.sessions.push(id);
+                id
+            }
+        }
+    }
+
+    fn enqueue(&mut self, ask: &Acquire, session: SessionId) {
+        self.record.queue.push_back(Waiter {
+            locks: ask.locks.clone(),
+            session,
+            request: ask.request,
+            purpose: ask.purpose.clone(),
+            since: self.now,
+            until: self.now.plus(ask.wait_ms),
+        });
+        self.bond(session, true);
+        self.changed = true;
+    }
+
+    fn withdraw(&mut self, request: RequestId) -> Outcome {
+        if let Some(at) = self.record.queue.iter().position(|w| w.request == request) {
+            self.drop_waiter(at);
+            self.forget_later(request);
+            self.promote();
+            return Outcome::Withdrawn { released: None };
+        }
+        let token = self.record.tenures.iter().find(|t| t.request == request).map(|t| t.token);
+        match token {
+            Some(_) if planted(Canary::WithdrawLeaks) => Outcome::Withdrawn { released: None },
+            Some(token) => {
+                self.end(token, None, &How::Released);
+                self.promote();
+                Outcome::Withdrawn { released: Some(token) }
+            }
+            None => {
+                if !self.record.recent.iter().any(|recent| recent.request == request) {
+                    self.forget_later(request);
+                }
+                Outcome::Withdrawn { released: None }
+            }
+        }
+    }
+
+    /// The request itself may still be on its way: remembered as withdrawn, it gets nothing.
+    fn forget_later(&mut self, request: RequestId) {
+        let (token, at) = (Token::default(), self.now);
+        self.record.remember(Recent { request, token, how: How::Withdrawn, at });
+        self.changed = true;
+    }
+
+    // ----- holding -----
+
+    fn renew(&mut self, token: Token, ttl_ms: Option<u64>) -> Result<Outcome, Refusal> {
+        let token = match self.record.tenures.first() {
+            Some(current) if planted(Canary::RenewByName) => current.token,
+            _ => token,
+        };
+        let Some(tenure) = self.record.tenures.iter().find(|tenure| tenure.token == token) else {
+            return Err(self.lost(token, "renew"));
+        };
+        let id = tenure.session;
+        if let Some(ttl_ms) = ttl_ms {
+            self.change_ttl(id, ttl_ms)?;
+        }
+        self.beat(id);
+        Ok(Outcome::Renewed(self.view_of(token)))
+    }
+
+    fn change_ttl(&mut self, id: SessionId, ttl_ms: u64) -> Result<(), Refusal> {
+        check_ttl(ttl_ms)?;
+        let session = self.sessions.get_mut(id).expect("settled: the session of a tenure lives");
+        if !session.solo {
+            let why = "the tenure belongs to a session; its ttl_ms is fixed when it is opened";
+            return Err(Refusal::Invalid(why.to_owned()));
+        }
+        if session.ttl_ms != ttl_ms {
+            session.ttl_ms = ttl_ms;
+            self.changes.sessions.push(id);
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, token: Token, locks: Option<&LockSet>) -> Result<Outcome, Refusal> {
+        let token = match self.record.tenures.first() {
+            Some(current) if planted(Canary::ReleaseWithoutToken) => current.token,
+            _ => token,
+        };
+        if planted(Canary::MissingOwnerIsMe) && self.record.tenures.is_empty() {
+            return Ok(Outcome::Released { already: false });
+        }
+        if self.has(token, locks) {
+            self.end(token, locks, &How::Released);
+            self.promote();
+            return Ok(Outcome::Released { already: false });
+        }
+        match self.record.ended(token) {
+            Some(recent) if recent.how == How::Released => Ok(Outcome::Released { already: true }),
+            _ => Err(self.lost(token, "release")),
+        }
+    }
+
+    fn break_by(
+        &mut self,
+        token: Token,
+        locks: Option<&LockSet>,
+        by: &Text,
+        reason: &Text,
+    ) -> Result<Outcome, Refusal> {
+        check_text("reason", reason, limits::REASON_BYTES_MAX)?;
+        if reason.trim().is_empty() {
+            return Err(Refusal::Invalid("a break needs a reason".to_owned()));
+        }
+        if self.has(token, locks) {
+            self.revoke(token);
+            self.end(token, locks, &How::Broken { by: by.clone(), reason: reason.clone() });
+            self.promote();
+            return Ok(Outcome::Broken);
+        }
+        let broken = |recent: &Recent| matches!(recent.how, How::Broken { .. });
+        if self.record.ended(token).is_some_and(broken) {
+            return Ok(Outcome::Broken);
+        }
+        let current = match locks {
+            Some(locks) => self.first_of(locks),
+            None => self.record.tenures.first().map(|t| t.token).map(|t| self.view_of(t)),
+        };
+        Err(Refusal::NotCurrent { current })
+    }
+
+    /// Tells the session behind a tenure, at its next heartbeat, that it was taken away.
+    fn revoke(&mut self, token: Token) {
+        let Some(tenure) = self.record.tenures.iter().find(|t| t.token == token) else { return };
+        let id = tenure.session;
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.revoke(self.key.clone(), token);
+            self.changes.sessions.push(id);
+        }
+    }
+
+    /// Whether `token` holds all of `locks`, or anything when none are named.
+    fn has(&self, token: Token, locks: Option<&LockSet>) -> bool {
+        let holds = |lock: &LockName| self.record.tenure(lock).is_some_and(|t| t.token == token);
+        match locks {
+            Some(locks) => locks.iter().all(holds),
+            None => self.record.tenures.iter().any(|tenure| tenure.token == token),
+        }
+    }
+
+    /// The refusal for a stale token; history notes the first such write of each token.
+    fn lost(&mut self, token: Token, verb: &str) -> Refusal {
+        let issued = token > Token::default() && token <= self.record.token;
+        if issued && self.record.fenced != token {
+            self.record.fenced = token;
+            self.emit(Event::Fenced { token, verb: verb.into() });
+        }
+        let how = self.record.ended(token).map(|recent| recent.how.word());
+        let current = self.record.tenures.first().map(|tenure| tenure.token);
+        Refusal::Lost { token, how, current: current.map(|token| self.view_of(token)) }
+    }
+
+    // ----- settling -----
+
+    /// Ends what dead sessions hold, drops who waits no more, hands over what became free.
+    fn settle(&mut self) -> usize {
+        let mut ended = 0;
+        while let Some((token, how)) = self.first_dead() {
+            self.end(token, None, &how);
+            ended += 1;
+        }
+        self.drop_dead_waiters();
+        if !self.record.queue.is_empty() {
+            self.promote();
+        }
+        ended
+    }
+
+    fn first_dead(&mut self) -> Option<(Token, How)> {
+        for at in 0..self.record.tenures.len() {
+            let (id, token) = (self.record.tenures[at].session, self.record.tenures[at].token);
+            if let Some(over) = self.over(id) {
+                let how = if over == Over::Closed { How::Closed } else { How::Expired };
+                return Some((token, how));
+            }
+        }
+        None
+    }
+
+    /// How a session is over, ending it here and now when it has lapsed.
+    fn over(&mut self, id: SessionId) -> Option<Over> {
+        match self.sessions.check(id, self.now) {
+            Standing::Alive(_) => None,
+            Standing::JustLapsed => {
+                self.changes.sessions.push(id);
+                Some(Over::Lapsed)
+            }
+            Standing::Over(over) => Some(over),
+        }
+    }
+
+    fn drop_dead_waiters(&mut self) {
+        let mut at = 0;
+        while at < self.record.queue.len() {
+            let (id, until) = (self.record.queue[at].session, self.record.queue[at].until);
+            let dead = !planted(Canary::DeadWaiterGranted) && self.over(id).is_some();
+            if dead || until <= self.now {
+                self.drop_waiter(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn drop_waiter(&mut self, at: usize) {
+        let waiter = self.record.queue.remove(at).expect("the place is within the queue");
+        self.bond(waiter.session, false);
+        self.dismiss(waiter.session);
+        self.changed = true;
+    }
+
+    /// Grants, in the order of the queue, everything that can be had now.
+    fn promote(&mut self) {
+        if planted(Canary::ReleaseWakesNobody) {
+            return;
+        }
+        let mut reserved: Vec<LockName> = Vec::new();
+        let mut at = 0;
+        while at < self.record.queue.len() {
+            let locks = self.record.queue[at].locks.clone();
+            let held = |lock: &LockName| self.record.tenure(lock).is_some();
+            if locks.iter().any(|lock| reserved.contains(lock) || held(lock)) {
+                if !planted(Canary::WideStarves) {
+                    reserved.extend(locks.iter().cloned());
+                }
+                at += 1;
+                continue;
+            }
+            let waiter = self.record.queue.remove(at).expect("the place is within the queue");
+            self.bond(waiter.session, false);
+            let waited_ms = self.now.since(waiter.since);
+            self.grant(locks, waiter.session, waiter.request, &waiter.purpose, waited_ms);
+            self.changes.granted.push(waiter.request);
+        }
+    }
+
+    /// Whether locks are free and nobody in the queue wants them.
+    fn obtainable(&self, locks: &LockSet) -> bool {
+        let wanted = |lock: &LockName| self.record.queue.iter().any(|w| w.locks.contains(lock));
+        let wanted = |lock: &LockName| !planted(Canary::WideStarves) && wanted(lock);
+        let free = |lock: &LockName| self.record.tenure(lock).is_none() && !wanted(lock);
+        if planted(Canary::SetTakenInPart) {
+            return locks.iter().any(free);
+        }
+        locks.iter().all(free)
+    }
+
+    // ----- the two writes: a tenure begins, a tenure ends -----
+
+    fn grant(
+        &mut self,
+        locks: LockSet,
+        session: SessionId,
+        request: RequestId,
+        purpose: &Option<Text>,
+        waited_ms: u64,
+    ) -> TenureView {
+        let last = if planted(Canary::TokenStartsAgain) && self.record.tenures.is_empty() {
+            Token::default()
+        } else {
+            self.record.token
+        };
+        let token = last.next(self.incarnation);
+        self.record.token = token;
+        for lock in &locks {
+            let (lock, purpose) = (lock.clone(), purpose.clone());
+            let since = self.now;
+            self.record.tenures.push(Tenure { lock, token, session, request, purpose, since });
+        }
+        self.bond(session, true);
+        let holder = self.begin(session);
+        let purpose = purpose.clone();
+        self.emit(Event::Granted { locks, token, session, holder, purpose, request, waited_ms });
+        self.view_of(token)
+    }
+
+    /// A session of its own counts its time from the grant. Gives the name of the session.
+    fn begin(&mut self, id: SessionId) -> Text {
+        let Some(session) = self.sessions.get_mut(id) else { return "".into() };
+        if session.solo {
+            session.extend(self.now);
+            self.changes.beats.push(id);
+        }
+        session.name.clone()
+    }
+
+    fn end(&mut self, token: Token, locks: Option<&LockSet>, how: &How) {
+        let named = |lock: &LockName| locks.is_none_or(|locks| locks.contains(lock));
+        let gone: Vec<Tenure> = self
+            .record
+            .tenures
+            .extract_if(.., |tenure| tenure.token == token && named(&tenure.lock))
+            .collect();
+        let first = gone.first().expect("only a present tenure is ended");
+        let (session, request) = (first.session, first.request);
+        let names = gone.iter().map(|tenure| tenure.lock.clone()).collect();
+        let locks = LockSet::new(names).expect("a grant has at least one lock and not too many");
+        let at = self.now;
+        self.record.remember(Recent { request, token, how: how.clone(), at });
+        self.emit(Event::Ended { locks, token, how: how.clone() });
+        if self.record.tenures.iter().all(|tenure| tenure.token != token) {
+            self.bond(session, false);
+            self.dismiss(session);
+        }
+    }
+
+    // ----- small things -----
+
+    /// Removes a session that was made for one acquire and has nothing left.
+    fn dismiss(&mut self, id: SessionId) {
+        if self.sessions.get(id).is_some_and(|session| session.solo) {
+            self.sessions.remove(id);
+            self.changes.sessions.push(id);
+        }
+    }
+
+    fn beat(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.extend(self.now);
+            self.changes.beats.push(id);
+        }
+    }
+
+    fn bond(&mut self, session: SessionId, holds: bool) {
+        self.changes.bonds.push((session, self.key.clone(), holds));
+    }
+
+    fn emit(&mut self, event: Event) {
+        self.changes.events.push((self.key.clone(), self.now, event));
+        self.changed = true;
+    }
+
+    fn granted(&self, token: Token) -> Outcome {
+        Outcome::Granted(self.view_of(token))
+    }
+
+    fn held(&self, locks: &LockSet) -> Refusal {
+        Refusal::Held { by: self.first_of(locks), queue_length: self.record.queue.len() }
+    }
+
+    fn waiting(&self, at: usize) -> Outcome {
+        Outcome::Waiting {
+            position: at + 1,
+            queue_length: self.record.queue.len(),
+            held_by: self.first_of(&self.record.queue[at].locks),
+        }
+    }
+
+    /// The tenure that stands in the way of `locks`.
+    fn first_of(&self, locks: &LockSet) -> Option<TenureView> {
+        let tenure = locks.iter().find_map(|lock| self.record.tenure(lock))?;
+        Some(self.view_of(tenure.token))
+    }
+
+    fn view_of(&self, token: Token) -> TenureView {
+        self.record
+            .view(self.key, token, self.sessions, self.now)
+            .expect("only a present tenure is looked at")
+    }
+}

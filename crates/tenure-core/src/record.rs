@@ -1,0 +1,205 @@
+//! The record of one resource: the unit of atomicity.
+//!
+//! Everything Tenure promises is a statement about one record. It is written by grants and ends only,
+//! never by heartbeats. Jobs and lifecycle states will live here as well.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::history::Chain;
+use crate::id::{RequestId, SessionId};
+use crate::key::{LockName, LockSet, ResourceKey, Text};
+use crate::limits;
+use crate::outcome::TenureView;
+use crate::session::Sessions;
+use crate::time::Millis;
+use crate::token::Token;
+
+/// One holding of one lock.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Tenure {
+    /// The lock.
+    pub lock: LockName,
+    /// The fencing number; the same for all locks of one grant.
+    pub token: Token,
+    /// Who holds it.
+    pub session: SessionId,
+    /// The request that got it.
+    pub request: RequestId,
+    /// What for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purpose: Option<Text>,
+    /// Since when.
+    pub since: Millis,
+}
+
+/// A request that waits in the queue of a resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Waiter {
+    /// What it wants: all or none.
+    pub locks: LockSet,
+    /// Who wants it.
+    pub session: SessionId,
+    /// The request; repeating it asks how things stand.
+    pub request: RequestId,
+    /// What for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purpose: Option<Text>,
+    /// Since when it waits.
+    pub since: Millis,
+    /// When it gives up.
+    pub until: Millis,
+}
+
+/// How a tenure ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub enum How {
+    /// By its holder.
+    Released,
+    /// Its session lapsed.
+    Expired,
+    /// Its session was closed while it was held.
+    Closed,
+    /// By a person who gave a reason.
+    Broken {
+        /// Who did it.
+        by: Text,
+        /// Why.
+        reason: Text,
+    },
+    /// The request was withdrawn before anything was granted; there was no tenure.
+    Withdrawn,
+}
+
+impl How {
+    /// The word for it, as history and people say it.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::Closed => "closed",
+            Self::Broken { .. } => "broken",
+            Self::Withdrawn => "withdrawn",
+        }
+    }
+}
+
+/// What became of a request, kept for a while for those who repeat it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Recent {
+    /// The request.
+    pub request: RequestId,
+    /// The token it had got; zero when it was withdrawn before.
+    pub token: Token,
+    /// How that ended.
+    #[serde(flatten)]
+    pub how: How,
+    /// When.
+    pub at: Millis,
+}
+
+/// All that is known of one resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Record {
+    /// The last token given out.
+    pub token: Token,
+    /// Who holds what now: at most one tenure for each lock.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tenures: Vec<Tenure>,
+    /// Who waits, first come first.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    pub queue: VecDeque<Waiter>,
+    /// What became of the latest requests.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    pub recent: VecDeque<Recent>,
+    /// The stale token that history last recorded a refused write of.
+    #[serde(default)]
+    pub fenced: Token,
+    /// The end of the resource's history.
+    pub chain: Chain,
+}
+
+impl Record {
+    /// The record of a resource that nothing ever happened to.
+    #[must_use]
+    pub fn new(key: &ResourceKey) -> Self {
+        Self {
+            token: Token::default(),
+            tenures: Vec::new(),
+            queue: VecDeque::new(),
+            recent: VecDeque::new(),
+            fenced: Token::default(),
+            chain: Chain::genesis(key),
+        }
+    }
+
+    /// Whether nothing ever happened: such a record need not be kept.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        self.token == Token::default()
+            && self.queue.is_empty()
+            && self.recent.is_empty()
+            && self.chain.n == 0
+    }
+
+    /// Whether somebody holds or waits: such a record must be at hand for the sweep.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        !self.tenures.is_empty() || !self.queue.is_empty()
+    }
+
+    /// The tenure of a lock.
+    #[must_use]
+    pub fn tenure(&self, lock: &LockName) -> Option<&Tenure> {
+        self.tenures.iter().find(|tenure| tenure.lock == *lock)
+    }
+
+    /// What became of the tenure with `token`, as far as it is remembered.
+    #[must_use]
+    pub fn ended(&self, token: Token) -> Option<&Recent> {
+        self.recent.iter().rev().find(|recent| recent.token == token)
+    }
+
+    /// Remembers what became of a request, forgetting what is too old or too much.
+    pub(crate) fn remember(&mut self, recent: Recent) {
+        let now = recent.at;
+        let stale = |r: &Recent| now.since(r.at) > limits::RECENT_MS;
+        while self.recent.len() >= limits::RECENT_MAX || self.recent.front().is_some_and(stale) {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(recent);
+    }
+}
+
+impl Record {
+    /// The tenures of one grant, as their readers see them.
+    #[must_use]
+    pub fn view(
+        &self,
+        key: &ResourceKey,
+        token: Token,
+        sessions: &Sessions,
+        now: Millis,
+    ) -> Option<TenureView> {
+        let first = self.tenures.iter().find(|tenure| tenure.token == token)?;
+        let of_grant = self.tenures.iter().filter(|tenure| tenure.token == token);
+        let names = of_grant.map(|tenure| tenure.lock.clone()).collect();
+        let session = sessions.get(first.session);
+        Some(TenureView {
+            key: key.clone(),
+            locks: LockSet::new(names).ok()?,
+            token,
+            session: first.session,
+            holder: session.map_or_else(|| "unknown".into(), |session| session.name.clone()),
+            purpose: first.purpose.clone(),
+            request: first.request,
+            since: first.since,
+            age_ms: now.since(first.since),
+            expires_in_ms: session.map_or(0, |session| session.expires_at.since(now)),
+            waiters: self.queue.len(),
+        })
+    }
+}

@@ -1,0 +1,156 @@
+//! Refusals: the expected ways to say no.
+//!
+//! A refusal is part of an outcome, not an error: nothing went wrong. Each has a stable code, one page
+//! in `docs/errors/`, and a message that names the remedy.
+
+use std::fmt;
+
+use crate::limits;
+use crate::outcome::TenureView;
+use crate::token::Token;
+
+/// The stable codes of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// Somebody else has it.
+    Held,
+    /// The tenure or session is over.
+    Lost,
+    /// A rule of the kind or a bound says no.
+    Rejected,
+    /// Does not fit the present state.
+    Conflict,
+    /// The input is wrong.
+    Invalid,
+    /// Belongs to another tenant, or the role is too low.
+    Forbidden,
+}
+
+impl Code {
+    /// The code as the API writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Lost => "lost",
+            Self::Rejected => "rejected",
+            Self::Conflict => "conflict",
+            Self::Invalid => "invalid",
+            Self::Forbidden => "forbidden",
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An expected no.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Somebody else holds the lock, or stands before you in the queue.
+    Held {
+        /// Who, unless only earlier waiters are in the way.
+        by: Option<TenureView>,
+        /// How many wait.
+        queue_length: usize,
+    },
+    /// The tenure with this token is over.
+    Lost {
+        /// The token.
+        token: Token,
+        /// How it ended, as far as it is remembered.
+        how: Option<&'static str>,
+        /// Who holds the lock now.
+        current: Option<TenureView>,
+    },
+    /// The session is over: it lapsed, was closed, or never was.
+    SessionOver,
+    /// The queue of the resource is full.
+    QueueFull,
+    /// The request id was used for something else.
+    RequestReused,
+    /// The token is not that of the present tenure, so nothing was broken.
+    NotCurrent {
+        /// Who holds the lock.
+        current: Option<TenureView>,
+    },
+    /// The session has not lapsed, so it was not ended.
+    StillAlive,
+    /// The session belongs to another tenant.
+    ForeignSession,
+    /// Something about the command is wrong.
+    Invalid(String),
+}
+
+impl Refusal {
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Held { .. } => Code::Held,
+            Self::Lost { .. } | Self::SessionOver => Code::Lost,
+            Self::QueueFull => Code::Rejected,
+            Self::RequestReused | Self::NotCurrent { .. } | Self::StillAlive => Code::Conflict,
+            Self::ForeignSession => Code::Forbidden,
+            Self::Invalid(_) => Code::Invalid,
+        }
+    }
+
+    /// The tenure that is in the way, for those who want to tell people.
+    #[must_use]
+    pub fn tenure(&self) -> Option<&TenureView> {
+        match self {
+            Self::Held { by: tenure, .. }
+            | Self::Lost { current: tenure, .. }
+            | Self::NotCurrent { current: tenure } => tenure.as_ref(),
+            Self::SessionOver
+            | Self::QueueFull
+            | Self::RequestReused
+            | Self::StillAlive
+            | Self::ForeignSession
+            | Self::Invalid(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Held { by: Some(tenure), queue_length } => write!(
+                f,
+                "held by {} with token {}; {queue_length} waiting. Wait with wait_ms, or try later",
+                tenure.holder, tenure.token
+            ),
+            Self::Held { by: None, queue_length } => {
+                write!(f, "{queue_length} requests are first in the queue. Wait with wait_ms")
+            }
+            Self::Lost { token, how: Some(how), .. } => {
+                write!(f, "the tenure with token {token} is over ({how}). Stop its work")
+            }
+            Self::Lost { token, how: None, .. } => {
+                write!(f, "there is no tenure with token {token}. Stop its work")
+            }
+            Self::SessionOver => f.write_str(
+                "the session is over, and all it held with it. Stop its work and open a new one",
+            ),
+            Self::QueueFull => {
+                write!(f, "{} requests wait already. Try later", limits::WAITERS_MAX)
+            }
+            Self::RequestReused => f.write_str(
+                "the idempotency key was used for another request. Draw a new one for each request",
+            ),
+            Self::NotCurrent { current: Some(tenure) } => {
+                write!(f, "the present token is {}; nothing was broken", tenure.token)
+            }
+            Self::NotCurrent { current: None } => {
+                f.write_str("nobody holds this lock; nothing was broken")
+            }
+            Self::StillAlive => f.write_str("the session has not lapsed"),
+            Self::ForeignSession => f.write_str("the session belongs to another tenant"),
+            Self::Invalid(why) => f.write_str(why),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Sessions: the liveness of one process in the store.
+//!
+//! One heartbeat renews everything a session holds. A session ends once, by lapsing or by being
+//! closed, and never comes back: its row stays marked until every tenure behind it is settled, and an
+//! id that is not found is over. Go to [`crate::lock`] for what a session holds.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::canary::{Canary, planted};
+use crate::id::SessionId;
+use crate::key::{ResourceKey, Text};
+use crate::limits;
+use crate::time::Millis;
+use crate::token::Token;
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Over {
+    /// Its time ran out without a heartbeat.
+    Lapsed,
+    /// Its process said goodbye.
+    Closed,
+}
+
+/// A tenure that was taken from a living session, which must be told.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Revoked {
+    /// Counts the revocations of a session; the process says how far it has seen.
+    pub n: u64,
+    /// The resource.
+    pub key: ResourceKey,
+    /// The token of the tenure that is over.
+    pub token: Token,
+}
+
+/// The liveness of one process.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Session {
+    /// Random, never reused: the identity.
+    pub id: SessionId,
+    /// Whose it is.
+    pub tenant: Text,
+    /// What people call the process; says nothing about identity.
+    pub name: Text,
+    /// How long it lives without a heartbeat.
+    pub ttl_ms: u64,
+    /// When it was opened.
+    pub opened_at: Millis,
+    /// When it lapses unless a heartbeat comes first.
+    pub expires_at: Millis,
+    /// It was made by one acquire and lives as long as what that acquire got.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub solo: bool,
+    /// Set once, when it is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<Over>,
+    /// Tenures taken from it that its process has not confirmed to know of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub revoked: Vec<Revoked>,
+    /// How many revocations there were.
+    #[serde(default)]
+    pub revoked_n: u64,
+}
+
+impl Session {
+    /// Whether it may hold anything at `now`.
+    #[must_use]
+    pub fn alive(&self, now: Millis) -> bool {
+        self.over.is_none() && self.expires_at > now
+    }
+
+    /// Grants a full time to live from `now`. Never shortens what it has.
+    pub fn extend(&mut self, now: Millis) {
+        self.expires_at = self.expires_at.max(now.plus(self.ttl_ms));
+    }
+
+    /// Notes that a tenure was taken away; too many unseen ones end the whole session, loudly.
+    pub(crate) fn revoke(&mut self, key: ResourceKey, token: Token) {
+        if self.revoked.len() == limits::REVOKED_MAX {
+            self.over = Some(Over::Lapsed);
+            return;
+        }
+        self.revoked_n += 1;
+        self.revoked.push(Revoked { n: self.revoked_n, key, token });
+    }
+
+    /// Forgets the revocations that its process has seen; says whether there were any.
+    pub(crate) fn seen(&mut self, n: u64) -> bool {
+        let before = self.revoked.len();
+        self.revoked.retain(|revoked| revoked.n > n);
+        self.revoked.len() != before
+    }
+}
+
+/// The session rows that are at hand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sessions(HashMap<SessionId, Session>);
+
+impl Sessions {
+    /// The session, unless it is over, at `now`. Ending what has lapsed is the guarded write: it
+    /// happens in the same step that relies on it. The flag says whether this call ended it.
+    pub(crate) fn check(&mut self, id: SessionId, now: Millis) -> Standing<'_> {
+        let Some(session) = self.0.get_mut(&id) else { return Standing::Over(Over::Lapsed) };
+        if let Some(over) = session.over {
+            return Standing::Over(over);
+        }
+        if session.expires_at <= now && !planted(Canary::LapsedStillHolds) {
+            session.over = Some(Over::Lapsed);
+            return Standing::JustLapsed;
+        }
+        Standing::Alive(session)
+    }
+
+    /// The row, whatever its standing.
+    #[must_use]
+    pub fn get(&self, id: SessionId) -> Option<&Session> {
+        self.0.get(&id)
+    }
+
+    /// The row, to be changed.
+    pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.0.get_mut(&id)
+    }
+
+    /// Puts a row in.
+    pub fn insert(&mut self, session: Session) {
+        self.0.insert(session.id, session);
+    }
+
+    /// Takes a row out.
+    pub fn remove(&mut self, id: SessionId) -> Option<Session> {
+        self.0.remove(&id)
+    }
+
+    /// All rows, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Session> {
+        self.0.values()
+    }
+
+    /// Gives every living session a full time to live from `now`: after a restart or a stall of the
+    /// store nobody may lose a lock because the store was away.
+    pub fn grace(&mut self, now: Millis) {
+        for session in self.0.values_mut().filter(|session| session.over.is_none()) {
+            session.extend(now);
+        }
+    }
+
+    /// How many rows there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// What a session is worth at an instant.
+pub(crate) enum Standing<'a> {
+    /// It lives.
+    Alive(&'a mut Session),
+    /// It had run out, and this very check ended it.
+    JustLapsed,
+    /// It was over before, or was never there.
+    Over(Over),
+}

@@ -1,0 +1,403 @@
+//! What a process does with its session: asks for locks, works under them, gives them back.
+//!
+//! A request without an answer is repeated with the same id; a release or a withdrawal is a chore
+//! that stays until it is confirmed. Right before each effect the lease is asked; after `Lost` there
+//! is none.
+
+use std::time::Duration;
+
+use tenure::clock::BootInstant;
+use tenure::lease::{Lease, Standing};
+use tenure_core::{
+    Acquire, Claimant, Command, LockAction, LockName, LockSet, Outcome, Refusal, RequestId,
+    ResourceKey, TenureView, Token,
+};
+
+use crate::holder::{Call, Env, Process};
+use crate::message::{Effect, Reply};
+use crate::plan::Mood;
+
+/// What a process wants.
+#[derive(Clone, Debug)]
+pub struct Want {
+    /// Of which resource.
+    pub key: ResourceKey,
+    /// Which locks.
+    pub locks: LockSet,
+    /// Under which id.
+    pub request: RequestId,
+    /// How long it may wait in the queue.
+    pub wait_ms: u64,
+    /// With a session of its own that lives so long.
+    pub solo_ttl_ms: Option<u64>,
+}
+
+/// What a process was granted.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// Of which resource.
+    pub key: ResourceKey,
+    /// Which locks, as far as it did not give them back.
+    pub locks: LockSet,
+    /// The fencing number.
+    pub token: Token,
+    /// The request that got it.
+    pub request: RequestId,
+}
+
+/// A request on its way or in the queue.
+#[derive(Debug)]
+pub struct Asking {
+    /// For what.
+    pub want: Want,
+    call: Option<Call>,
+    /// When to ask again.
+    pub retry_at: BootInstant,
+    give_up_at: Option<BootInstant>,
+    asked: bool,
+}
+
+/// The heartbeat of a tenure with a session of its own.
+#[derive(Debug)]
+pub struct Solo {
+    /// What its holder may believe.
+    pub lease: Lease,
+    call: Option<Call>,
+}
+
+/// Work under a tenure.
+#[derive(Debug)]
+pub struct Work {
+    /// The tenure.
+    pub held: Held,
+    /// Its own heartbeat, if it has one.
+    pub solo: Option<Solo>,
+    step_at: BootInstant,
+    until: BootInstant,
+}
+
+/// What a process does.
+#[derive(Debug)]
+pub enum Task {
+    /// Nothing, for a while.
+    Idle {
+        /// How long.
+        until: BootInstant,
+    },
+    /// Asks and waits.
+    Asking(Asking),
+    /// Works.
+    Working(Work),
+}
+
+impl Task {
+    /// Nothing, for a short while.
+    pub fn idle(env: &mut Env<'_>) -> Self {
+        Self::Idle { until: env.soon(20, 1_500) }
+    }
+
+    /// When there is something to do.
+    #[must_use]
+    pub fn next_turn(&self) -> Option<BootInstant> {
+        match self {
+            Self::Idle { until } => Some(*until),
+            Self::Asking(asking) => {
+                let next = asking.call.map_or(asking.retry_at, |call| call.until);
+                Some(asking.give_up_at.map_or(next, |at| at.min(next)))
+            }
+            Self::Working(work) => {
+                let beat = work.solo.as_ref().map(Solo::next_turn);
+                Some(beat.into_iter().fold(work.step_at.min(work.until), BootInstant::min))
+            }
+        }
+    }
+}
+
+impl Solo {
+    fn next_turn(&self) -> BootInstant {
+        let next = self.call.map_or(self.lease.next_beat(), |call| call.until);
+        next.min(self.lease.deadline())
+    }
+
+    fn keep_alive(&mut self, held: &Held, env: &mut Env<'_>) {
+        if let Some(call) = self.call.take_if(|call| env.now >= call.until) {
+            self.lease.failed(call.sent);
+        }
+        if self.call.is_none() && env.now >= self.lease.next_beat() {
+            let action = LockAction::Renew { token: held.token, ttl_ms: None };
+            let command = Command::Lock { key: held.key.clone(), action };
+            self.call = Some(env.call(command, self.lease.patience(env.now)));
+        }
+    }
+}
+
+/// Something that must be confirmed.
+#[derive(Debug)]
+pub struct Chore {
+    command: Command,
+    call: Option<Call>,
+    retry_at: BootInstant,
+    asked: bool,
+}
+
+impl Chore {
+    /// To be done from now on.
+    #[must_use]
+    pub fn new(command: Command, now: BootInstant) -> Self {
+        Self { command, call: None, retry_at: now, asked: false }
+    }
+
+    /// Gives a tenure back, or some of its locks.
+    #[must_use]
+    pub fn release(held: &Held, locks: Option<LockSet>, now: BootInstant) -> Self {
+        let action = LockAction::Release { token: held.token, locks };
+        Self::new(Command::Lock { key: held.key.clone(), action }, now)
+    }
+
+    pub(crate) fn next_turn(&self) -> BootInstant {
+        self.call.map_or(self.retry_at, |call| call.until)
+    }
+
+    fn turn(&mut self, env: &mut Env<'_>) {
+        if self.call.take_if(|call| env.now >= call.until).is_some() {
+            self.retry_at = env.soon(0, 300);
+        }
+        if self.call.is_none() && env.now >= self.retry_at {
+            env.stats.repeats += u64::from(self.asked);
+            self.asked = true;
+            self.call = Some(env.call(self.command.clone(), Duration::from_millis(800)));
+        }
+    }
+}
+
+impl Process {
+    pub(crate) fn task_turn(&mut self, env: &mut Env<'_>) {
+        match &mut self.task {
+            Task::Idle { until } if env.now >= *until => self.choose(env),
+            Task::Idle { .. } => {}
+            Task::Asking(_) => self.ask(env),
+            Task::Working(_) => self.work(env),
+        }
+    }
+
+    pub(crate) fn chores_turn(&mut self, env: &mut Env<'_>) {
+        self.chores.iter_mut().for_each(|chore| chore.turn(env));
+    }
+
+    /// Whether the answer was for a chore. Any answer ends it: done, or nothing left to do.
+    pub(crate) fn chore_answered(&mut self, reply: &Reply, env: &mut Env<'_>) -> bool {
+        let mine = |chore: &Chore| chore.call.is_some_and(|call| call.id == reply.call);
+        let Some(at) = self.chores.iter().position(mine) else { return false };
+        let chore = self.chores.remove(at);
+        if matches!(chore.command, Command::Close { session } if session == self.session) {
+            self.finished = true;
+            env.notes.push("has finished".to_owned());
+        }
+        true
+    }
+
+    // ----- asking -----
+
+    fn choose(&mut self, env: &mut Env<'_>) {
+        if env.mood == Mood::Draining {
+            self.finish(env);
+        } else if env.mood == Mood::Faulty && env.rng.chance(20) {
+            env.calls.push((0, Command::Close { session: self.session }));
+            self.drop_session(env);
+        } else if self.lease.is_some() {
+            let want = draw_want(env);
+            let give_up = env.mood == Mood::Faulty && env.rng.chance(250);
+            let give_up_at = give_up.then(|| env.soon(1, 6_000));
+            let retry_at = env.now;
+            self.task =
+                Task::Asking(Asking { want, call: None, retry_at, give_up_at, asked: false });
+            self.ask(env);
+        } else {
+            self.task = Task::idle(env);
+        }
+    }
+
+    /// Nothing more to come: says goodbye when everything is confirmed.
+    fn finish(&mut self, env: &mut Env<'_>) {
+        let closing = |chore: &Chore| matches!(chore.command, Command::Close { .. });
+        if self.chores.is_empty() {
+            self.chores.push(Chore::new(Command::Close { session: self.session }, env.now));
+        } else if self.chores.iter().any(closing) {
+            env.notes.push("waits for its goodbye".to_owned());
+        }
+        self.task = Task::idle(env);
+    }
+
+    fn ask(&mut self, env: &mut Env<'_>) {
+        let Task::Asking(asking) = &mut self.task else { return };
+        if asking.give_up_at.is_some_and(|at| env.now >= at) {
+            self.withdraw(env);
+            return;
+        }
+        if asking.call.take_if(|call| env.now >= call.until).is_some() {
+            asking.retry_at = env.soon(0, 200);
+        }
+        if asking.call.is_none() && env.now >= asking.retry_at {
+            env.stats.repeats += u64::from(asking.asked);
+            asking.asked = true;
+            let claimant = match asking.want.solo_ttl_ms {
+                Some(ttl_ms) => Claimant::Solo { name: format!("h{}", self.at).into(), ttl_ms },
+                None => Claimant::Session(self.session),
+            };
+            let command = asking.want.command(claimant);
+            asking.call = Some(env.call(command, Duration::from_millis(900)));
+        }
+    }
+
+    fn withdraw(&mut self, env: &mut Env<'_>) {
+        let Task::Asking(asking) = &self.task else { return };
+        env.stats.withdrawals += 1;
+        let action = LockAction::Withdraw { request: asking.want.request };
+        let command = Command::Lock { key: asking.want.key.clone(), action };
+        self.chores.push(Chore::new(command, env.now));
+        self.task = Task::idle(env);
+    }
+
+    pub(crate) fn task_answered(&mut self, reply: &Reply, env: &mut Env<'_>) {
+        match &mut self.task {
+            Task::Idle { .. } => {}
+            Task::Asking(asking) => {
+                if let Some(call) = asking.call.take_if(|call| call.id == reply.call) {
+                    self.ask_answered(call, &reply.outcome, env);
+                }
+            }
+            Task::Working(work) => {
+                if let Some(solo) = &mut work.solo
+                    && let Some(call) = solo.call.take_if(|call| call.id == reply.call)
+                {
+                    match reply.outcome {
+                        Outcome::Renewed(_) => solo.lease.answered(call.sent, env.now),
+                        _ => solo.lease.refused(),
+                    }
+                }
+            }
+        }
+    }
+
+    fn ask_answered(&mut self, call: Call, outcome: &Outcome, env: &mut Env<'_>) {
+        let Task::Asking(asking) = &mut self.task else { return };
+        match outcome {
+            Outcome::Waiting { .. } => asking.retry_at = env.soon(200, 1_500),
+            Outcome::Granted(view) => self.granted(call, view, env),
+            Outcome::Refused(Refusal::SessionOver) => {
+                if let Some(lease) = &mut self.lease {
+                    lease.refused();
+                }
+                self.look_at_lease_again(env);
+            }
+            _ => self.task = Task::idle(env),
+        }
+    }
+
+    fn look_at_lease_again(&mut self, env: &mut Env<'_>) {
+        env.stats.losses += 1;
+        env.notes.push("is told that its session is over".to_owned());
+        self.drop_session(env);
+    }
+
+    fn granted(&mut self, call: Call, view: &TenureView, env: &mut Env<'_>) {
+        let Task::Asking(asking) = &self.task else { return };
+        let solo = asking.want.solo_ttl_ms.map(|ttl_ms| Solo {
+            // The grant may be older than the question that found it: count what is left.
+            lease: Lease::new(
+                Duration::from_millis(ttl_ms),
+                call.sent - Duration::from_millis(ttl_ms.saturating_sub(view.expires_in_ms)),
+            ),
+            call: None,
+        });
+        let (key, locks, token) = (view.key.clone(), view.locks.clone(), view.token);
+        if solo.is_none() && self.revoked.contains(&(key.clone(), token)) {
+            self.task = Task::idle(env);
+            return;
+        }
+        let held = Held { key, locks, token, request: asking.want.request };
+        let (step_at, until) = (env.now, env.soon(50, env.plan.work_ms_max));
+        self.task = Task::Working(Work { held, solo, step_at, until });
+        self.work(env);
+    }
+
+    // ----- working -----
+
+    fn work(&mut self, env: &mut Env<'_>) {
+        let Task::Working(work) = &mut self.task else { return };
+        if let Some(solo) = &mut work.solo {
+            solo.keep_alive(&work.held, env);
+        }
+        let lease = work.solo.as_mut().map(|solo| &mut solo.lease).or(self.lease.as_mut());
+        if lease.is_none_or(|lease| lease.standing(env.now) == Standing::Lost) {
+            env.stats.losses += 1;
+            env.notes.push(format!("stops: token {} is lost", work.held.token));
+            self.abandon_task(env);
+        } else if env.now >= work.until {
+            self.chores.push(Chore::release(&work.held, None, env.now));
+            self.task = Task::idle(env);
+        } else if env.now >= work.step_at {
+            work.step_at = env.soon(30, 400);
+            let Held { key, locks, token, .. } = work.held.clone();
+            env.effects.push(Effect { holder: self.at, key, locks, token });
+            self.sometimes_give_back_one(env);
+        }
+    }
+
+    fn sometimes_give_back_one(&mut self, env: &mut Env<'_>) {
+        let Task::Working(work) = &mut self.task else { return };
+        if work.held.locks.size() < 2 || !env.rng.chance(100) {
+            return;
+        }
+        let mut left: Vec<LockName> = work.held.locks.iter().cloned().collect();
+        let gone = left.remove(env.rng.below(left.len()));
+        self.chores.push(Chore::release(&work.held, Some(gone.into()), env.now));
+        if let Ok(left) = LockSet::new(left) {
+            work.held.locks = left;
+        }
+    }
+
+    /// Lets go of everything that hung on a lost or closed session. What it held it tries to give
+    /// back, as a guard that goes out of scope would.
+    pub(crate) fn abandon_task(&mut self, env: &mut Env<'_>) {
+        match &self.task {
+            Task::Working(work) => {
+                self.chores.push(Chore::release(&work.held, None, env.now));
+                self.task = Task::idle(env);
+            }
+            Task::Asking(_) => self.withdraw(env),
+            Task::Idle { .. } => {}
+        }
+    }
+}
+
+impl Want {
+    fn command(&self, claimant: Claimant) -> Command {
+        let acquire = Acquire {
+            locks: self.locks.clone(),
+            claimant,
+            request: self.request,
+            wait_ms: self.wait_ms,
+            purpose: None,
+        };
+        Command::Lock { key: self.key.clone(), action: LockAction::Acquire(acquire) }
+    }
+}
+
+fn draw_want(env: &mut Env<'_>) -> Want {
+    let resource = env.rng.below(env.plan.resources.len());
+    let (key, names) = &env.plan.resources[resource];
+    let mut locks: Vec<LockName> = names.clone();
+    while locks.len() > 1 && env.rng.chance(600) {
+        locks.remove(env.rng.below(locks.len()));
+    }
+    let calm = env.mood != Mood::Faulty;
+    let wait_ms = match env.rng.chance(200) && !calm {
+        true => 0,
+        false => env.rng.within(3_000, 20_000),
+    };
+    let solo = env.rng.chance(250);
+    let solo_ttl_ms = solo.then(|| env.rng.within(2_000, 10_000));
+    let locks = LockSet::new(locks).unwrap_or_else(|_| LockName::main().into());
+    Want { key: key.clone(), locks, request: RequestId(env.rng.id()), wait_ms, solo_ttl_ms }
+}

@@ -1,0 +1,150 @@
+//! The store in a file: SQLite, written by one thread, a flush for each batch.
+//!
+//! `writer` is the thread, `database` the SQL, `guard` the lock on the file and its life, `error` what
+//! can go wrong when it is opened.
+
+mod database;
+mod error;
+mod guard;
+mod writer;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use async_trait::async_trait;
+use tenure_core::{Command, Incarnation, Outcome, RequestId, ResourceKey, TenureView};
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+use crate::clock::{Clock, ServerClock};
+use crate::store::{
+    HINTS_MAX, HistoryQuery, Line, ListQuery, Page, Result, Shown, Status, Store, StoreError, Swept,
+};
+use database::{Database, Reader};
+pub use error::Error;
+use guard::Guard;
+use writer::{Ask, Writer};
+
+/// Most questions that wait for the writer. Batches are few; this bounds readers.
+const ASKS_MAX: usize = 256;
+
+/// How to open an embedded store.
+#[derive(Default)]
+pub struct Options {
+    /// Another clock than the machine's.
+    pub clock: Option<Arc<dyn Clock>>,
+    /// The most pages of 4 KiB that the file may grow to; no bound but the disk's by default.
+    pub pages_max: Option<u32>,
+}
+
+/// The store `embedded:PATH`.
+pub struct Embedded {
+    asks: Option<mpsc::Sender<Ask>>,
+    reader: Arc<Mutex<Reader>>,
+    hints: broadcast::Sender<RequestId>,
+    incarnation: Incarnation,
+    writer: Option<JoinHandle<()>>,
+    /// Dropped last: the file is ours until the writer has ended.
+    _guard: Guard,
+}
+
+impl Embedded {
+    /// Opens or creates the store in `path`.
+    pub fn open(path: &Path) -> std::result::Result<Self, Error> {
+        Self::open_with(path, Options::default())
+    }
+
+    /// Opens or creates the store in `path`, with options.
+    pub fn open_with(path: &Path, options: Options) -> std::result::Result<Self, Error> {
+        let guard = Guard::take(path)?;
+        let database = Database::open(path)?;
+        if let Some(pages_max) = options.pages_max {
+            database.limit_pages(pages_max)?;
+        }
+        let id = crate::random::request_id().to_string();
+        let life = guard::next_life(database.life()?, guard.remembered()?.as_ref(), id);
+        database.set_life(&life)?;
+        guard.remember(&life)?;
+        let latest = database.latest()?;
+        let clock = options.clock.unwrap_or_else(|| Arc::new(ServerClock::starting_after(latest)));
+        let (hints, _) = broadcast::channel(HINTS_MAX);
+        let reader = Arc::new(Mutex::new(Reader::open(path)?));
+        let writer = Writer::new(database, clock, hints.clone(), life.incarnation)?;
+        let (asks, questions) = mpsc::channel(ASKS_MAX);
+        let thread = std::thread::Builder::new()
+            .name("tenure-writer".to_owned())
+            .spawn(move || writer.run(questions))
+            .map_err(|source| Error::Io { what: "start a thread for", path: path.into(), source })?;
+        Ok(Self {
+            asks: Some(asks),
+            reader,
+            hints,
+            incarnation: life.incarnation,
+            writer: Some(thread),
+            _guard: guard,
+        })
+    }
+
+    /// The life of the store between two restores.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<Result<T>>) -> Ask) -> Result<T> {
+        let gone = || StoreError::Unavailable("the writer has stopped".to_owned());
+        let (to, answer) = oneshot::channel();
+        let asks = self.asks.as_ref().ok_or_else(gone)?;
+        asks.send(ask(to)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        drop(self.asks.take());
+        if let Some(writer) = self.writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the writer of the embedded store panicked");
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Embedded {
+    async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
+        self.ask(|to| Ask::Apply(commands, to)).await
+    }
+
+    async fn sweep(&self) -> Result<Swept> {
+        self.ask(Ask::Sweep).await
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<Page<TenureView>> {
+        self.ask(|to| Ask::List(query, to)).await
+    }
+
+    async fn show(&self, key: &ResourceKey) -> Result<Option<Shown>> {
+        self.ask(|to| Ask::Show(key.clone(), to)).await
+    }
+
+    async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>> {
+        let reader = Arc::clone(&self.reader);
+        let read = move || {
+            let reader = reader.lock().expect("nothing panics while the reader is locked");
+            reader.history(&query)
+        };
+        let lines = tokio::task::spawn_blocking(read).await;
+        let lines = lines.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        lines.map_err(|error| StoreError::Unavailable(format!("cannot read history: {error}")))
+    }
+
+    fn watch(&self) -> broadcast::Receiver<RequestId> {
+        self.hints.subscribe()
+    }
+
+    async fn status(&self) -> Result<Status> {
+        self.ask(Ask::Status).await
+    }
+}

@@ -1,0 +1,225 @@
+//! The one thread that writes.
+//!
+//! It owns the ledger and the database. A batch is stepped in memory, written in one transaction, and
+//! only then answered: an acknowledged command survives kill -9 and power loss. When a write fails the
+//! batch is not answered with its outcomes, and the rows are read from the file again before anything
+//! else is decided; when even a flush failed, nothing on this machine can be trusted any more and every
+//! later batch is refused until somebody restarts the server.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use rusqlite::ffi;
+use tenure_core::{Command, Incarnation, Outcome, RequestId, ResourceKey, TenureView};
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+use super::database::Database;
+use super::error::Error;
+use crate::clock::Clock;
+use crate::ledger::{Batch, Ledger};
+use crate::store::{ListQuery, Page, Result, SafetyClass, Shown, Status, StoreError, Swept};
+
+/// Most idle records that are kept in memory; older ones are read again when they are asked for.
+const IDLE_MAX: usize = 100_000;
+
+/// What can be asked of the writer.
+pub(crate) enum Ask {
+    Apply(Vec<Command>, oneshot::Sender<Result<Vec<Outcome>>>),
+    Sweep(oneshot::Sender<Result<Swept>>),
+    List(ListQuery, oneshot::Sender<Result<Page<TenureView>>>),
+    Show(ResourceKey, oneshot::Sender<Result<Option<Shown>>>),
+    Status(oneshot::Sender<Result<Status>>),
+}
+
+/// The state of the writing thread.
+pub(crate) struct Writer {
+    pub(crate) database: Database,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) hints: broadcast::Sender<RequestId>,
+    pub(crate) incarnation: Incarnation,
+    /// The rows in memory; none after a failed write, until they are read again.
+    ledger: Option<Ledger>,
+    /// Set when a flush failed: nothing is written any more.
+    dead: Option<String>,
+    idle: VecDeque<ResourceKey>,
+    idle_set: HashSet<ResourceKey>,
+}
+
+impl Writer {
+    pub(crate) fn new(
+        database: Database,
+        clock: Arc<dyn Clock>,
+        hints: broadcast::Sender<RequestId>,
+        incarnation: Incarnation,
+    ) -> std::result::Result<Self, Error> {
+        let (ledger, dead) = (None, None);
+        let (idle, idle_set) = (VecDeque::new(), HashSet::new());
+        let mut writer =
+            Self { database, clock, hints, incarnation, ledger, dead, idle, idle_set };
+        writer.reload()?;
+        Ok(writer)
+    }
+
+    /// Answers until nobody can ask any more.
+    pub(crate) fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
+        while let Some(ask) = asks.blocking_recv() {
+            self.answer(ask);
+        }
+    }
+
+    // Whoever asked may have gone away: an answer that cannot be delivered is dropped.
+    fn answer(&mut self, ask: Ask) {
+        match ask {
+            Ask::Apply(commands, to) => drop(to.send(self.apply(&commands))),
+            Ask::Sweep(to) => drop(to.send(self.sweep())),
+            Ask::List(query, to) => drop(to.send(self.list(&query))),
+            Ask::Show(key, to) => drop(to.send(self.show(&key))),
+            Ask::Status(to) => drop(to.send(self.status())),
+        }
+    }
+
+    fn apply(&mut self, commands: &[Command]) -> Result<Vec<Outcome>> {
+        let now = self.clock.now();
+        self.ready()?;
+        for key in commands.iter().filter_map(Command::key) {
+            self.at_hand(key)?;
+        }
+        let (outcomes, batch) = self.ledger()?.apply(commands, now);
+        self.keep(batch)?;
+        Ok(outcomes)
+    }
+
+    fn sweep(&mut self) -> Result<Swept> {
+        let now = self.clock.now();
+        self.ready()?;
+        let (swept, batch) = self.ledger()?.sweep(now);
+        self.keep(batch)?;
+        Ok(swept)
+    }
+
+    fn list(&mut self, query: &ListQuery) -> Result<Page<TenureView>> {
+        let now = self.clock.now();
+        self.ready()?;
+        Ok(self.ledger()?.list(query, now))
+    }
+
+    fn show(&mut self, key: &ResourceKey) -> Result<Option<Shown>> {
+        let now = self.clock.now();
+        self.ready()?;
+        self.at_hand(key)?;
+        let shown = self.ledger()?.show(key, now);
+        self.rest(key);
+        Ok(shown)
+    }
+
+    fn status(&mut self) -> Result<Status> {
+        self.ready()?;
+        let (now, incarnation) = (self.clock.now(), self.incarnation);
+        let ledger = self.ledger()?;
+        Ok(Status {
+            store: "embedded",
+            safety: SafetyClass::ExclusiveIfClocksRunSanely,
+            incarnation,
+            now,
+            sessions: ledger.world().sessions.len(),
+            live: ledger.live(),
+        })
+    }
+
+    // ----- keeping -----
+
+    /// Makes a batch durable, then wakes whom it concerns.
+    fn keep(&mut self, batch: Batch) -> Result<()> {
+        if !batch.is_clean() {
+            let ledger = self.ledger.as_ref().expect("a batch comes from a ledger");
+            if let Err(error) = self.database.write(ledger, &batch) {
+                return Err(self.failed(&error));
+            }
+        }
+        for request in batch.granted {
+            // Nobody listening is fine: a hint is a hint.
+            self.hints.send(request).ok();
+        }
+        for key in &batch.records {
+            self.rest(key);
+        }
+        Ok(())
+    }
+
+    /// A write failed: what is in memory is not what is on disk.
+    fn failed(&mut self, error: &rusqlite::Error) -> StoreError {
+        self.ledger = None;
+        let extended = error.sqlite_error().map(|e| e.extended_code);
+        let flush = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC];
+        if extended.is_some_and(|code| flush.contains(&code)) {
+            let why = "a flush to disk failed; check the disk, then restart the server";
+            self.dead = Some(why.to_owned());
+        }
+        let remedy = match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => "; make room on the disk",
+            Some(rusqlite::ErrorCode::ReadOnly) => "; make the file writable",
+            _ => "",
+        };
+        StoreError::Unavailable(format!("cannot write: {error}{remedy}"))
+    }
+
+    /// Sees to it that there are rows in memory, reading them again after a failed write.
+    fn ready(&mut self) -> Result<()> {
+        if let Some(why) = &self.dead {
+            return Err(StoreError::Unavailable(why.clone()));
+        }
+        if self.ledger.is_none() {
+            self.reload().map_err(|error| refuse(&error))?;
+        }
+        Ok(())
+    }
+
+    fn reload(&mut self) -> std::result::Result<(), Error> {
+        self.database.forget_rows()?;
+        let sessions = self.database.sessions()?;
+        let mut ledger = Ledger::load(self.incarnation, sessions, self.clock.now());
+        self.database.admit_live(&mut ledger)?;
+        self.idle.clear();
+        self.idle_set.clear();
+        self.ledger = Some(ledger);
+        Ok(())
+    }
+
+    fn ledger(&mut self) -> Result<&mut Ledger> {
+        self.ledger.as_mut().ok_or_else(|| StoreError::Unavailable("not loaded".to_owned()))
+    }
+
+    // ----- which records are in memory -----
+
+    fn at_hand(&mut self, key: &ResourceKey) -> Result<()> {
+        let Some(ledger) = self.ledger.as_mut() else { return Ok(()) };
+        if ledger.has(key) {
+            return Ok(());
+        }
+        self.database.admit_one(ledger, key).map_err(|error| refuse(&error))
+    }
+
+    /// Puts a record that is idle now at the end of those that may be dropped from memory.
+    fn rest(&mut self, key: &ResourceKey) {
+        if self.idle_set.insert(key.clone()) {
+            self.idle.push_back(key.clone());
+        }
+        if self.idle.len() <= IDLE_MAX {
+            return;
+        }
+        let (Some(oldest), Some(ledger)) = (self.idle.pop_front(), self.ledger.as_mut()) else {
+            return;
+        };
+        self.idle_set.remove(&oldest);
+        if ledger.evict(&oldest) {
+            self.database.evict(&oldest);
+        }
+    }
+}
+
+fn refuse(error: &Error) -> StoreError {
+    match error {
+        Error::Damaged { .. } => StoreError::Corrupt(error.to_string()),
+        _ => StoreError::Unavailable(error.to_string()),
+    }
+}

@@ -1,0 +1,306 @@
+//! Scenarios in plain text: the specification that people read and every store runs.
+//!
+//! A line is `at TIME ACTOR VERB … -> ANSWER`; the files in `scenarios/` show all there is. An actor
+//! that has said `open` acts through its session, any other takes locks with a session of their own.
+//! The runner knows nothing of stores: it drives a [`Driver`], which may be a server behind HTTP.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use tenure_core::history::{Entry, Event};
+use tenure_core::{
+    Acquire, Claimant, Command, LockAction, LockPath, LockSet, Outcome, Refusal, RequestId,
+    ResourceKey, SessionId, Token,
+};
+
+/// What a scenario runs on.
+#[async_trait]
+pub trait Driver: Send {
+    /// Sends one command.
+    async fn send(&mut self, command: Command) -> Outcome;
+    /// Lets store time pass, sweeping as a running store does.
+    async fn advance(&mut self, ms: u64);
+    /// Stops the store and starts it again.
+    async fn restart(&mut self);
+    /// The history of a resource, oldest first.
+    async fn history(&mut self, key: &ResourceKey) -> Vec<Entry>;
+    /// What the verifier has to say: empty when all is well.
+    async fn verify(&mut self) -> Vec<String>;
+}
+
+/// Runs a scenario; a panic names the line that went wrong.
+pub async fn run(text: &str, driver: &mut dyn Driver) {
+    let mut runner = Runner::default();
+    for (at, line) in text.lines().enumerate() {
+        let line = line.split(" //").next().unwrap_or_default().trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (ask, wanted) = line.split_once("->").unwrap_or((line, ""));
+        let got = runner.line(ask.trim(), driver).await;
+        let wanted = wanted.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(got, wanted, "line {}: {line}", at + 1);
+    }
+    assert_eq!(driver.verify().await, Vec::<String>::new(), "after the scenario");
+}
+
+#[derive(Default)]
+struct Runner {
+    now_ms: u64,
+    requests: u128,
+    sessions: HashMap<String, SessionId>,
+}
+
+/// The words of a line after the actor: a verb, places, and `name=value` pairs.
+struct Words<'a> {
+    places: Vec<&'a str>,
+    pairs: HashMap<&'a str, &'a str>,
+}
+
+impl<'a> Words<'a> {
+    fn of(words: &[&'a str]) -> Self {
+        let pairs = words.iter().filter_map(|word| word.split_once('=')).collect();
+        let places = words.iter().copied().filter(|word| !word.contains('=')).collect();
+        Self { places, pairs }
+    }
+
+    fn ms(&self, name: &str) -> Option<u64> {
+        self.pairs.get(name).map(|text| millis(text))
+    }
+
+    fn token(&self) -> Token {
+        Token(self.pairs.get("token").expect("token=N").parse().expect("a number"))
+    }
+
+    /// The resource and the locks of it that are named, and whether any lock was named.
+    fn locks(&self) -> (ResourceKey, LockSet, bool) {
+        let paths = self.places.iter().map(|place| place.parse::<LockPath>().expect("a lock"));
+        let paths: Vec<_> = paths.collect();
+        let tenant = self.pairs.get("tenant").copied().unwrap_or("t");
+        let key = paths[0].resource(tenant).expect("a resource");
+        let named = paths.iter().any(|path| !path.lock.is_main());
+        let names = paths.into_iter().map(|path| path.lock).collect();
+        (key, LockSet::new(names).expect("a set"), named)
+    }
+}
+
+impl Runner {
+    async fn line(&mut self, ask: &str, driver: &mut dyn Driver) -> String {
+        let mut words: Vec<&str> = ask.split_whitespace().collect();
+        if words[0] == "at" {
+            let at = millis(words[1]);
+            let passed = at.checked_sub(self.now_ms).expect("time goes forward");
+            driver.advance(passed).await;
+            self.now_ms = at;
+            words.drain(..2);
+        }
+        match words[0] {
+            "history" => {
+                let (key, _, _) = Words::of(&words[1..]).locks();
+                render_history(&driver.history(&key).await)
+            }
+            "verify" => {
+                let problems = driver.verify().await;
+                if problems.is_empty() { "ok".to_owned() } else { problems.join("; ") }
+            }
+            "restart" => {
+                driver.restart().await;
+                String::new()
+            }
+            actor => {
+                let command = self.command(actor, words[1], &Words::of(&words[2..]));
+                render(&driver.send(command).await)
+            }
+        }
+    }
+
+    fn command(&mut self, actor: &str, verb: &str, words: &Words<'_>) -> Command {
+        let session = |runner: &Self| *runner.sessions.get(actor).expect("an open session");
+        match verb {
+            "open" => {
+                let id = self.sessions.len() as u128 + 1;
+                let id = SessionId(id << 64 | id);
+                let session = *self.sessions.entry(actor.to_owned()).or_insert(id);
+                let tenant = words.pairs.get("tenant").copied().unwrap_or("t").into();
+                let ttl_ms = words.ms("ttl").expect("ttl=TIME");
+                Command::Open { session, tenant, name: actor.into(), ttl_ms }
+            }
+            "beat" => {
+                let seen = words.pairs.get("seen").map_or(0, |n| n.parse().expect("a number"));
+                Command::Beat { session: session(self), seen }
+            }
+            "close" => Command::Close { session: session(self) },
+            _ => {
+                let (key, locks, named) = words.locks();
+                let action = self.action(actor, verb, words, locks, named);
+                Command::Lock { key, action }
+            }
+        }
+    }
+
+    fn action(
+        &mut self,
+        actor: &str,
+        verb: &str,
+        words: &Words<'_>,
+        locks: LockSet,
+        named: bool,
+    ) -> LockAction {
+        let only = named.then(|| locks.clone());
+        match verb {
+            "acquire" => LockAction::Acquire(self.acquire(actor, words, locks)),
+            "renew" => LockAction::Renew { token: words.token(), ttl_ms: words.ms("ttl") },
+            "release" => LockAction::Release { token: words.token(), locks: only },
+            "withdraw" => LockAction::Withdraw { request: self.request(words) },
+            "break" => LockAction::Break {
+                token: words.token(),
+                locks: only,
+                by: actor.into(),
+                reason: words.pairs.get("reason").copied().unwrap_or_default().into(),
+            },
+            _ => panic!("there is no verb {verb}"),
+        }
+    }
+
+    fn acquire(&mut self, actor: &str, words: &Words<'_>, locks: LockSet) -> Acquire {
+        let request = self.request(words);
+        let claimant = match self.sessions.get(actor) {
+            Some(session) => Claimant::Session(*session),
+            None => {
+                let ttl_ms = words.ms("ttl").expect("ttl=TIME, or an open session");
+                Claimant::Solo { name: actor.into(), ttl_ms }
+            }
+        };
+        let wait_ms = words.ms("wait").unwrap_or(0);
+        Acquire { locks, claimant, request, wait_ms, purpose: None }
+    }
+
+    /// The request that `as=NAME` names, or one of its own.
+    fn request(&mut self, words: &Words<'_>) -> RequestId {
+        let Some(name) = words.pairs.get("as") else {
+            self.requests += 1;
+            return RequestId(1 << 100 | self.requests);
+        };
+        RequestId(name.bytes().fold(0, |id, byte| id << 8 | u128::from(byte)))
+    }
+}
+
+fn millis(text: &str) -> u64 {
+    let number = |unit| text.strip_suffix(unit).and_then(|number: &str| number.parse::<u64>().ok());
+    let seconds = || number("s").map(|s| s * 1_000);
+    let hours = || number("h").map(|h| h * 3_600_000);
+    number("ms").or_else(seconds).or_else(hours).unwrap_or_else(|| panic!("{text} is not a time"))
+}
+
+/// An outcome as scenarios write it.
+fn render(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Alive { revoked, .. } if revoked.is_empty() => "alive".to_owned(),
+        Outcome::Alive { revoked, .. } => {
+            let tokens = revoked.iter().map(|r| format!("{}:{}", r.key.name(), r.token));
+            format!("alive revoked={}", tokens.collect::<Vec<_>>().join(","))
+        }
+        Outcome::Closed => "closed".to_owned(),
+        Outcome::Granted(view) => format!("granted token={}", view.token),
+        Outcome::Waiting { position, .. } => format!("waiting position={position}"),
+        Outcome::Renewed(view) => format!("renewed token={}", view.token),
+        Outcome::Released { already: false } => "released".to_owned(),
+        Outcome::Released { already: true } => "already released".to_owned(),
+        Outcome::Withdrawn { released: None } => "withdrawn".to_owned(),
+        Outcome::Withdrawn { released: Some(token) } => format!("withdrawn token={token}"),
+        Outcome::Broken => "broken".to_owned(),
+        Outcome::Settled { ended } => format!("settled {ended}"),
+        Outcome::Refused(refusal) => render_refusal(refusal),
+    }
+}
+
+fn render_refusal(refusal: &Refusal) -> String {
+    let code = refusal.code();
+    match refusal {
+        Refusal::Held { by: Some(view), .. } => format!("held by={}", view.holder),
+        Refusal::Held { by: None, .. } => "held by=queue".to_owned(),
+        Refusal::Lost { how: Some(how), .. } => format!("lost how={how}"),
+        Refusal::Lost { how: None, .. } => "lost".to_owned(),
+        Refusal::SessionOver => "lost session".to_owned(),
+        Refusal::RequestReused => format!("{code} request reused"),
+        Refusal::NotCurrent { current: Some(view) } => format!("{code} current={}", view.token),
+        Refusal::NotCurrent { current: None } => format!("{code} current=none"),
+        Refusal::QueueFull
+        | Refusal::StillAlive
+        | Refusal::ForeignSession
+        | Refusal::Invalid(_) => code.to_string(),
+    }
+}
+
+/// A history as scenarios write it: `granted(A,1) expired(A,1)`.
+fn render_history(entries: &[Entry]) -> String {
+    let mut holders = HashMap::new();
+    let mut words = Vec::new();
+    for entry in entries {
+        if let Event::Granted { token, holder, .. } = &entry.event {
+            holders.insert(*token, holder.clone());
+        }
+        let (word, token) = (entry.event.word(), entry.event.token());
+        let holder = holders.get(&token).map_or("?", |holder| holder);
+        words.push(format!("{word}({holder},{token})"));
+    }
+    words.join(" ")
+}
+
+macro_rules! scenarios {
+    ($($name:ident),* $(,)?) => {
+        /// The names of all scenarios.
+        pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+        /// The text of a scenario.
+        ///
+        /// # Panics
+        /// When there is none of that name.
+        #[must_use]
+        pub fn text(name: &str) -> &'static str {
+            match name {
+                $(stringify!($name) =>
+                    include_str!(concat!("../scenarios/", stringify!($name), ".txt")),)*
+                _ => panic!("there is no scenario {name}"),
+            }
+        }
+    };
+}
+
+scenarios!(
+    a_broken_tenure_is_over_and_its_holder_is_told,
+    a_closed_session_hands_over_at_once,
+    a_holder_that_stops_renewing_loses_the_lock,
+    a_lapsed_session_never_comes_back,
+    a_lock_is_held_by_one,
+    a_release_hands_over_to_the_first_living_waiter,
+    a_release_matches_the_token,
+    a_repeated_request_gives_the_same_tenure,
+    a_restart_gives_everybody_full_grace,
+    a_session_belongs_to_its_tenant,
+    a_set_of_locks_is_all_or_nothing,
+    a_wait_ends_in_time,
+    a_wide_request_is_not_starved,
+    a_withdrawn_request_leaks_nothing,
+    bad_numbers_are_refused,
+    one_heartbeat_renews_everything,
+    the_token_stays_while_the_tenure_lasts,
+);
+
+#[cfg(test)]
+mod tests {
+    use super::NAMES;
+
+    #[test]
+    fn every_scenario_file_is_run() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+        let stem = |entry: std::io::Result<std::fs::DirEntry>| {
+            entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned()
+        };
+        let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(stem).collect();
+        files.sort();
+        let mut listed: Vec<_> = NAMES.iter().map(|name| (*name).to_owned()).collect();
+        listed.sort();
+        assert_eq!(files, listed);
+    }
+}

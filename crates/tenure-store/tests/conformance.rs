@@ -1,0 +1,96 @@
+//! Every store and decorator passes the same suite.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tempfile::TempDir;
+use tenure_store::clock::ManualClock;
+use tenure_store::conformance::Harness;
+use tenure_store::embedded::Options;
+use tenure_store::faulty::{Faulty, Plan};
+use tenure_store::metered::Metered;
+use tenure_store::{Embedded, Memory, Store, store_conformance};
+
+/// A store that only lives as long as its process.
+struct Volatile {
+    clock: ManualClock,
+    store: Arc<dyn Store>,
+}
+
+struct OnMemory(Volatile);
+struct OnMetered(Volatile);
+struct OnFaulty(Volatile);
+
+macro_rules! volatile {
+    ($harness:ident, $wrap:expr) => {
+        #[async_trait]
+        impl Harness for $harness {
+            async fn fresh() -> Self {
+                let clock = ManualClock::default();
+                let memory = Memory::with_clock(clock.clone());
+                Self(Volatile { clock, store: Arc::new($wrap(memory)) })
+            }
+            fn store(&self) -> Arc<dyn Store> {
+                Arc::clone(&self.0.store)
+            }
+            fn clock(&self) -> &ManualClock {
+                &self.0.clock
+            }
+            async fn restart(&mut self) {
+                unreachable!("only durable stores are restarted")
+            }
+        }
+    };
+}
+
+volatile!(OnMemory, std::convert::identity);
+volatile!(OnMetered, Metered::new);
+volatile!(OnFaulty, without_faults);
+
+fn without_faults(memory: Memory) -> Faulty<Memory> {
+    Faulty::new(memory, Plan::default(), 1)
+}
+
+struct OnEmbedded {
+    clock: ManualClock,
+    store: Option<Arc<Embedded>>,
+    path: PathBuf,
+    _dir: TempDir,
+}
+
+impl OnEmbedded {
+    fn open(&mut self) {
+        let clock = Arc::new(self.clock.clone());
+        let options = Options { clock: Some(clock), ..Options::default() };
+        let store = Embedded::open_with(&self.path, options).expect("a fresh directory");
+        self.store = Some(Arc::new(store));
+    }
+}
+
+#[async_trait]
+impl Harness for OnEmbedded {
+    async fn fresh() -> Self {
+        let dir = TempDir::new().expect("a temporary directory");
+        let path = dir.path().join("tenure.db");
+        let mut harness = Self { clock: ManualClock::default(), store: None, path, _dir: dir };
+        harness.open();
+        harness
+    }
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(self.store.as_ref().expect("it is open")) as Arc<dyn Store>
+    }
+    fn clock(&self) -> &ManualClock {
+        &self.clock
+    }
+    async fn restart(&mut self) {
+        let store = self.store.take().expect("it is open");
+        drop(Arc::into_inner(store).expect("nobody else has the store"));
+        self.open();
+    }
+}
+
+store_conformance!(memory, OnMemory);
+store_conformance!(metered, OnMetered);
+store_conformance!(faulty, OnFaulty);
+store_conformance!(embedded, OnEmbedded, durable);

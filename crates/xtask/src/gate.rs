@@ -1,0 +1,74 @@
+//! `cargo xtask test`: everything a change has to pass, cheapest first.
+//!
+//! It stops at the first step that fails, and it must never skip one: a step that cannot run is a
+//! failure, not a pass.
+//!
+//! Next: `prepare.rs` for what the machine needs, `tidy/` for the textual rules, `sim.rs`.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::shell::Stopwatch;
+use crate::{prepare, shell, sim, tidy};
+
+/// Seeds per run: enough to meet every kind of fault, few enough for every commit.
+const SIM_SEEDS: u64 = 1000;
+
+/// Runs all steps; `cargo_args` go to `cargo test --workspace` as they are.
+pub(crate) fn run(root: &Path, cargo_args: &[OsString]) -> Result<()> {
+    let whole = Stopwatch::start();
+    step("prepare", || prepare::machine(root))?;
+    step("fmt", || cargo(root, &["fmt", "--all", "--check"]))?;
+    step("tidy", || tidy::run(root))?;
+    step("clippy", || clippy(root))?;
+    step("tests", || tests(root, cargo_args))?;
+    step("simulation", || sim::run_quick(root, SIM_SEEDS))?;
+    eprintln!("all steps passed in {}", seconds(whole.elapsed()));
+    Ok(())
+}
+
+fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    eprintln!("==> {name}");
+    let watch = Stopwatch::start();
+    let result = work();
+    let verdict = if result.is_ok() { "passed" } else { "FAILED" };
+    eprintln!("    {name} {verdict} in {}", seconds(watch.elapsed()));
+    result.with_context(|| format!("run step {name}"))
+}
+
+fn clippy(root: &Path) -> Result<()> {
+    cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+fn tests(root: &Path, cargo_args: &[OsString]) -> Result<()> {
+    shell::run(shell::cargo(root).args(["test", "--workspace"]).args(cargo_args))
+}
+
+fn cargo(root: &Path, args: &[&str]) -> Result<()> {
+    shell::run(shell::cargo(root).args(args))
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    #[test]
+    fn failing_step_is_named_with_its_cause() {
+        let error = step("fmt", || bail!("two files differ")).unwrap_err();
+        assert_eq!(format!("{error:#}"), "run step fmt: two files differ");
+    }
+
+    #[test]
+    fn durations_are_shown_with_their_unit() {
+        assert_eq!(seconds(Duration::from_millis(61_240)), "61.2 s");
+    }
+}

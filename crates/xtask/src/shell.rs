@@ -1,0 +1,95 @@
+//! Starts other programs: the one place that knows how a command is run, shown and timed.
+//!
+//! A failing program must never pass unnoticed: every helper turns a non-zero exit into an error
+//! that names the command line, so that it can be repeated by hand.
+//!
+//! Next: `gate.rs` strings commands together into steps.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// The cargo that runs us, started in the repository's root.
+pub(crate) fn cargo(root: &Path) -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.current_dir(root);
+    command
+}
+
+/// Runs the command with our own input and output.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("start `{}`", line(command)))?;
+    if !status.success() {
+        bail!("`{}` failed with {status}", line(command));
+    }
+    Ok(())
+}
+
+/// Runs the command and returns what it wrote to its standard output.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("start `{}`", line(command)))?;
+    if !output.status.success() {
+        let talk = String::from_utf8_lossy(&output.stderr);
+        bail!("`{}` failed with {}: {}", line(command), output.status, talk.trim());
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("read output of `{}`", line(command)))
+}
+
+/// The command as one would type it: the program by its name, not by its full path.
+pub(crate) fn line(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let name = program.file_name().unwrap_or(program.as_os_str());
+    let words = std::iter::once(name).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// Measures how long a step takes.
+pub(crate) struct Stopwatch(Instant);
+
+impl Stopwatch {
+    #[expect(clippy::disallowed_methods, reason = "shown to a person, decides nothing")]
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn failure_names_the_command_and_its_exit_code() {
+        let error = run(&mut sh("exit 3")).unwrap_err();
+        assert_eq!(error.to_string(), "`sh -c exit 3` failed with exit status: 3");
+    }
+
+    #[test]
+    fn failure_of_a_captured_command_shows_what_it_said() {
+        let error = output(&mut sh("echo broken >&2; exit 1")).unwrap_err();
+        assert!(error.to_string().ends_with("exit status: 1: broken"), "{error}");
+    }
+
+    #[test]
+    fn captured_output_is_returned_unchanged() {
+        assert_eq!(output(&mut sh("echo one; echo two")).unwrap(), "one\ntwo\n");
+    }
+
+    #[test]
+    fn missing_program_is_named() {
+        let error = run(&mut Command::new("no-such-program")).unwrap_err();
+        assert_eq!(error.to_string(), "start `no-such-program`");
+    }
+}

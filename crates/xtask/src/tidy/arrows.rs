@@ -1,0 +1,153 @@
+//! Rules about dependencies: which crate may use which, and what nobody may use.
+//!
+//! Arrows point down only. A new crate gets a row here first, and an arrow that is not in the table
+//! is never added in passing: it changes the architecture and belongs into ARCHITECTURE.md.
+//!
+//! Next: `deny.toml` in the repository's root, for licences and the same bans.
+
+use super::Finding;
+use crate::metadata::{Dependency, Package};
+
+/// Each crate with the crates of this workspace that it may use outside of its tests.
+const ARROWS: [(&str, &[&str]); 7] = [
+    ("tenure-core", &[]),
+    ("tenure-store", &["tenure-core"]),
+    ("tenure", &["tenure-store", "tenure-core"]),
+    ("tenure-server", &["tenure", "tenure-store", "tenure-core"]),
+    ("tenure-cli", &["tenure-server", "tenure", "tenure-store", "tenure-core"]),
+    ("tenure-sim", &["tenure", "tenure-store", "tenure-core"]),
+    ("xtask", &[]),
+];
+
+/// The rules are pure: no runtime, no I/O, no randomness, not even in their tests.
+const PURE: &str = "tenure-core";
+const IMPURE: [&str; 6] = ["tokio", "async-trait", "reqwest", "rusqlite", "rustix", "getrandom"];
+
+/// What may not be in the tree at all, not even through somebody else, and why.
+const BANNED: [(&str, &str); 5] = [
+    ("chrono", "jiff is our only calendar"),
+    ("time", "jiff is our only calendar"),
+    ("openssl", "TLS is rustls, nothing links the system's OpenSSL"),
+    ("native-tls", "TLS is rustls, nothing links the system's OpenSSL"),
+    ("serde_yaml", "archived by its author"),
+];
+
+/// Judges what the manifests declare.
+pub(super) fn check(packages: &[Package]) -> Vec<Finding> {
+    packages.iter().flat_map(|package| check_package(package, packages)).collect()
+}
+
+fn check_package(package: &Package, all: &[Package]) -> Vec<Finding> {
+    let Some((name, allowed)) = ARROWS.iter().find(|(name, _)| *name == package.name) else {
+        let message = format!("crate {} has no row in xtask's table of arrows", package.name);
+        return vec![Finding::new(&package.manifest, 1, message)];
+    };
+    let judge = |used: &Dependency| {
+        let ours = all.iter().any(|one| one.name == used.name);
+        let upwards = ours && !used.dev && !allowed.contains(&used.name.as_str());
+        let impure = *name == PURE && IMPURE.contains(&used.name.as_str());
+        (upwards || impure).then(|| refused(package, used))
+    };
+    package.dependencies.iter().filter_map(judge).collect()
+}
+
+fn refused(package: &Package, used: &Dependency) -> Finding {
+    let message = format!("{} may not depend on {}", package.name, used.name);
+    Finding::new(&package.manifest, 1, message)
+}
+
+/// Judges what cargo resolved.
+pub(super) fn lock_file(path: &str, text: &str) -> Vec<Finding> {
+    if path != "Cargo.lock" {
+        return Vec::new();
+    }
+    text.lines().zip(1..).filter_map(|(line, at)| banned(path, line, at)).collect()
+}
+
+fn banned(path: &str, line: &str, at: usize) -> Option<Finding> {
+    let name = line.strip_prefix("name = \"")?.strip_suffix('"')?;
+    let (_, reason) = BANNED.iter().find(|(banned, _)| *banned == name)?;
+    let message = format!("{name} is banned ({reason}); `cargo tree -i {name}` shows who pulls it");
+    Some(Finding::new(path, at, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, uses: &[(&str, bool)]) -> Package {
+        let dependencies =
+            uses.iter().map(|&(name, dev)| Dependency { name: name.into(), dev }).collect();
+        Package {
+            name: name.into(),
+            manifest: "Cargo.toml".into(),
+            dependencies,
+            ..Package::default()
+        }
+    }
+
+    /// The messages for `package` in a workspace of all the crates in the table.
+    fn judge(package: Package) -> Vec<String> {
+        let others = ARROWS.iter().filter(|(name, _)| *name != package.name);
+        let mut all: Vec<_> = others.map(|(name, _)| self::package(name, &[])).collect();
+        all.push(package);
+        check(&all).into_iter().map(|finding| finding.message).collect()
+    }
+
+    #[test]
+    fn arrow_upwards_is_found() {
+        let found = judge(package("tenure-core", &[("tenure-store", false)]));
+        assert_eq!(found, ["tenure-core may not depend on tenure-store"]);
+    }
+
+    #[test]
+    fn arrow_downwards_passes() {
+        assert!(judge(package("tenure-store", &[("tenure-core", false)])).is_empty());
+        assert!(judge(package("tenure-core", &[("serde", false)])).is_empty());
+    }
+
+    #[test]
+    fn tests_may_point_anywhere() {
+        assert!(judge(package("tenure-store", &[("tenure-sim", true)])).is_empty());
+    }
+
+    #[test]
+    fn every_row_of_the_table_passes_and_points_down_only() {
+        for (name, allowed) in ARROWS {
+            let uses: Vec<_> = allowed.iter().map(|&name| (name, false)).collect();
+            assert!(judge(package(name, &uses)).is_empty(), "{name}");
+            assert!(!allowed.contains(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn impure_crates_are_found_in_the_rules_only_and_in_their_tests_too() {
+        for impure in IMPURE {
+            let expected = [format!("tenure-core may not depend on {impure}")];
+            assert_eq!(judge(package("tenure-core", &[(impure, false)])), expected);
+            assert_eq!(judge(package("tenure-core", &[(impure, true)])), expected);
+            assert!(judge(package("tenure-store", &[(impure, false)])).is_empty());
+        }
+    }
+
+    #[test]
+    fn crate_without_a_row_is_found() {
+        let found = judge(package("tenure-new", &[]));
+        assert_eq!(found, ["crate tenure-new has no row in xtask's table of arrows"]);
+    }
+
+    #[test]
+    fn banned_crates_are_found_in_the_lock_file() {
+        for (name, _) in BANNED {
+            let text = format!("[[package]]\nname = \"{name}\"\nversion = \"1.0.0\"\n");
+            let lines: Vec<_> = lock_file("Cargo.lock", &text).iter().map(|one| one.line).collect();
+            assert_eq!(lines, [2], "{name}");
+            assert_eq!(lock_file("docs/example.md", &text), []);
+        }
+    }
+
+    #[test]
+    fn crates_with_similar_names_pass() {
+        assert_eq!(lock_file("Cargo.lock", "name = \"timeout\"\nname = \"chrono-tz\"\n"), []);
+    }
+}

@@ -1,0 +1,55 @@
+//! The rule that time comes in through one door: a file named `clock.rs`.
+//!
+//! Clippy forbids the same calls by their resolved paths, but an attribute can silence it anywhere;
+//! this rule decides where such an attribute may stand, and no attribute silences it.
+//!
+//! Next: `clippy.toml` in the repository's root.
+
+use super::{Finding, file_name, is_rust, is_under, rust};
+
+const CLOCK_CALLS: [&str; 4] =
+    ["SystemTime::now", "Instant::now", "Timestamp::now", "thread::sleep"];
+
+pub(super) fn clock(path: &str, text: &str) -> Vec<Finding> {
+    if !is_rust(path) || may_read_time(path) {
+        return Vec::new();
+    }
+    let code = rust::mask(text);
+    CLOCK_CALLS.iter().flat_map(|call| calls(path, &code, call)).collect()
+}
+
+fn calls(path: &str, code: &str, call: &str) -> Vec<Finding> {
+    let found = code.match_indices(call).map(|(at, _)| rust::line_of(code, at));
+    found.map(|line| Finding::new(path, line, format!("`{call}` outside of clock.rs"))).collect()
+}
+
+fn may_read_time(path: &str) -> bool {
+    let measures = ["bench", "tests"].iter().any(|folder| is_under(path, folder));
+    measures || file_name(path) == "clock.rs" || path.starts_with("crates/xtask/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_clock_call_is_found_outside_its_seam() {
+        for call in CLOCK_CALLS {
+            let text = format!("//! Doc.\nlet x = {call}();\n");
+            let expected = Finding::new("src/a.rs", 2, format!("`{call}` outside of clock.rs"));
+            assert_eq!(clock("src/a.rs", &text), [expected]);
+        }
+    }
+
+    #[test]
+    fn clock_calls_are_allowed_in_their_seams() {
+        for path in ["src/clock.rs", "src/bench/run.rs", "tests/a.rs", "crates/xtask/src/a.rs"] {
+            assert_eq!(clock(path, "let x = Instant::now();\n"), [], "{path}");
+        }
+    }
+
+    #[test]
+    fn comments_and_strings_may_name_the_clock() {
+        assert_eq!(clock("src/a.rs", "// never Instant::now\nlet x = \"Instant::now\";\n"), []);
+    }
+}
