@@ -1,8 +1,19 @@
 //! `tenure`: one binary for the server, the locks and the benchmarks.
+//!
+//! `commands` has one file per verb, `bench` the measuring; everything that is not talk with a person
+//! lives in the crates below.
 
 mod bench;
 mod commands;
+mod context;
+mod exit;
+mod text;
 
-fn main() -> std::process::ExitCode {
-    commands::run()
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match tenure::exec::run_helper() {
+        Some(code) => code,
+        None => commands::run(),
+    }
 }

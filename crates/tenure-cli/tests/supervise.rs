@@ -4,154 +4,24 @@
 //! Suspending the machine is the one fault that is not tried here. The deadlines are instants of
 //! `CLOCK_BOOTTIME`, and a suspended machine looks to them like one that was stopped for that long.
 //!
-//! Nothing here sleeps to let something happen: [`until`] waits for a condition, with a limit.
+//! Each test was seen to fail with the code that it protects taken out.
+
+#[path = "supervise/harness.rs"]
+mod harness;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use tempfile::TempDir;
+use harness::{
+    FAR, HELPER, HOST_KILL_MS, HOST_TERM_MS, Host, SIGKILL, SLACK, Stopped, Traces, by_itself,
+    end_of, ms, pid, run, start, until, within,
+};
+use rustix::process::{Signal, kill_process_group};
 use tenure::clock::BootInstant;
 use tenure::exec::{Deadlines, Ended, Error, ExitKind, Spec, Stop, Supervisor, Why};
-
-/// Hosts the watchdog and the launcher.
-const HELPER: &str = env!("CARGO_BIN_EXE_tenure");
-/// Longer than any test takes.
-const FAR: Deadlines = Deadlines {
-    term_at: BootInstant::from_nanos(u64::MAX),
-    kill_at: BootInstant::from_nanos(u64::MAX),
-};
-/// How much later than `kill_at` the last process may die: one look of the watchdog, and slack.
-const SLACK: Duration = ms(300);
-
-/// How long a test waits before it has failed.
-const PATIENCE: Duration = Duration::from_secs(15);
-
-const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
-
-fn within(term_ms: u64, kill_ms: u64) -> Deadlines {
-    let now = BootInstant::now();
-    Deadlines { term_at: now + ms(term_ms), kill_at: now + ms(kill_ms) }
-}
-
-/// Waits for a condition; the limit only ends a test that has failed.
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let limit = BootInstant::now() + PATIENCE;
-    while !holds() {
-        assert!(!limit.has_passed(), "waited in vain until {what}");
-        tokio::time::sleep(ms(5)).await;
-    }
-}
-
-/// A directory in which the processes of a command leave their ids and other traces.
-struct Traces(TempDir);
-
-impl Traces {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a temporary directory"))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.path(name).exists()
-    }
-
-    /// A shell script that finds this directory in `$D`, and `id NAME` to leave its process id.
-    fn script(&self, script: &str) -> Spec {
-        let mut spec = Spec::new(["sh", "-c", &format!("{PRELUDE}\n{script}")]);
-        spec.helper = HELPER.into();
-        spec.grace = ms(300);
-        spec.env.push(("D".into(), self.0.path().into()));
-        spec
-    }
-
-    /// The process that left its id under this name.
-    async fn process(&self, name: &str) -> Process {
-        let path = self.path(name);
-        until(&format!("{name} has started"), || path.exists()).await;
-        let id = fs::read_to_string(path).expect("a trace");
-        Process::of(id.trim().parse().expect("a process id"))
-    }
-}
-
-/// `far` starts a process that has left: its parent is dead, and it leads a session of its own. With
-/// a first argument that it runs before, `trap "" TERM` for example.
-const PRELUDE: &str = r#"
-export PRELUDE='id() { echo $$ > $D/$1.new; mv $D/$1.new $D/$1; }'
-eval "$PRELUDE"
-far() { (setsid sh -c 'eval "$PRELUDE"; eval "$2"; id $1; exec sleep 60' sh "$1" "${2-}" &) }
-"#;
-
-/// A process, told apart from a later one with the same id.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Process {
-    id: i32,
-    start: String,
-}
-
-impl Process {
-    fn of(id: i32) -> Self {
-        Self { id, start: stat(id).map(|stat| stat[19].clone()).unwrap_or_default() }
-    }
-
-    /// In this state: `R`, `S`, `T`... or none if it does not exist.
-    fn state(&self) -> Option<String> {
-        stat(self.id).filter(|stat| stat[19] == self.start).map(|mut stat| stat.swap_remove(0))
-    }
-
-    fn is_dead(&self) -> bool {
-        self.state().is_none_or(|state| state == "Z" || state == "X")
-    }
-
-    fn parent(&self) -> Self {
-        let stat = stat(self.id).expect("a living process");
-        Self::of(stat[1].parse().expect("a process id"))
-    }
-
-    fn send(&self, signal: Signal) {
-        kill_process(pid(self.id), signal).expect("a living process");
-    }
-}
-
-fn pid(id: i32) -> Pid {
-    Pid::from_raw(id).expect("a process id")
-}
-
-/// The words of `/proc/ID/stat` from the state on.
-fn stat(id: i32) -> Option<Vec<String>> {
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(") ")?;
-    Some(rest.split_ascii_whitespace().map(str::to_owned).collect())
-}
-
-async fn start(spec: Spec, first: Deadlines) -> Supervisor {
-    Supervisor::start(spec, first).await.expect("the command starts")
-}
-
-async fn run(spec: Spec) -> Ended {
-    end_of(&mut start(spec, FAR).await).await
-}
-
-/// Waits with a limit, like [`until`].
-async fn end_of(command: &mut Supervisor) -> Ended {
-    let ended = tokio::time::timeout(PATIENCE, command.wait()).await;
-    ended.expect("the command ends").expect("its end is known")
-}
-
-fn by_itself(status: ExitKind) -> Ended {
-    Ended { status, why: Why::ByItself }
-}
-
-const SIGKILL: ExitKind = ExitKind::Signal(9);
 
 // ---- What the command sees and returns ----
 
@@ -379,8 +249,7 @@ async fn a_stopped_process_can_still_clean_up() {
     spec.grace = Duration::from_secs(60);
     let mut command = start(spec, FAR).await;
     let process = traces.process("command").await;
-    process.send(Signal::STOP);
-    until("it is stopped", || process.state().as_deref() == Some("T")).await;
+    let _stopped = Stopped::new(&process).await;
     command.stop(Stop::Asked);
     let ended = end_of(&mut command).await;
     assert_eq!(ended, Ended { status: ExitKind::Code(4), why: Why::Stopped(Stop::Asked) });
@@ -481,78 +350,32 @@ async fn when_the_watchdog_is_stopped_the_supervisor_kills_the_tree() {
     let deadlines = within(500, 600);
     let mut command = start(traces.script("far away; id command; sleep 60"), deadlines).await;
     let (process, away) = (traces.process("command").await, traces.process("away").await);
-    process.parent().send(Signal::STOP);
+    let watchdog = process.parent();
+    let _stopped = Stopped::new(&watchdog).await;
     let ended = end_of(&mut command).await;
     assert_eq!(ended, Ended { status: SIGKILL, why: Why::Lost });
     assert!(process.is_dead() && away.is_dead());
     assert!(!(deadlines.kill_at + ms(200) + SLACK).has_passed(), "killed too late");
 }
 
+#[tokio::test]
+async fn a_watchdog_that_was_late_believes_the_heartbeats_that_it_missed() {
+    let traces = Traces::new();
+    let first = within(500, 600);
+    let mut command = start(traces.script("id command; exec sleep 60"), first).await;
+    let process = traces.process("command").await;
+    let watchdog = process.parent();
+    let stopped = Stopped::new(&watchdog).await;
+    command.signal(Signal::URG.as_raw());
+    command.extend(FAR);
+    until("the first deadlines have passed", || (first.kill_at + SLACK).has_passed()).await;
+    drop(stopped);
+    command.signal(Signal::USR1.as_raw());
+    let terminated = ExitKind::Signal(Signal::USR1.as_raw());
+    assert_eq!(end_of(&mut command).await, by_itself(terminated));
+}
+
 // ---- The supervisor in trouble: it is a process of its own here ----
-
-/// Time that a heartbeat of the host gives.
-const HOST_TERM_MS: u64 = 500;
-const HOST_KILL_MS: u64 = 800;
-
-/// A process that supervises a command and extends its time every 50 ms, like `tenure exec`.
-struct Host {
-    child: Child,
-    traces: Traces,
-}
-
-impl Host {
-    fn start(script: &str) -> Self {
-        let traces = Traces::new();
-        let mut command = Command::new(std::env::current_exe().expect("this test"));
-        command.args(["--exact", "acts_as_supervisor", "--nocapture"]);
-        command.env("HOST_SCRIPT", script).env("D", traces.0.path()).process_group(0);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self { child: command.spawn().expect("this test can be started"), traces }
-    }
-
-    fn process(&self) -> Process {
-        Process::of(i32::try_from(self.child.id()).expect("a process id"))
-    }
-
-    /// How the command ended, told by the host after its wait.
-    async fn ended(&self) -> String {
-        until("the wait ends", || self.traces.has("ended")).await;
-        fs::read_to_string(self.traces.path("ended")).expect("a trace")
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        // Already dead in some tests.
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
-/// Not a test but the body of [`Host`].
-#[test]
-fn acts_as_supervisor() {
-    if let Ok(script) = std::env::var("HOST_SCRIPT") {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(supervise(&script));
-    }
-}
-
-async fn supervise(script: &str) {
-    let traces = PathBuf::from(std::env::var_os("D").expect("a directory"));
-    let mut spec = Spec::new(["sh", "-c", &format!("{PRELUDE}\n{script}")]);
-    spec.helper = HELPER.into();
-    spec.alone = true;
-    let mut command = start(spec, within(HOST_TERM_MS, HOST_KILL_MS)).await;
-    let ended = loop {
-        tokio::select! {
-            ended = command.wait() => break ended.expect("the command ends"),
-            () = tokio::time::sleep(ms(50)) => command.extend(within(HOST_TERM_MS, HOST_KILL_MS)),
-        }
-    };
-    fs::write(traces.join("new"), format!("{ended:?}")).expect("a file");
-    fs::rename(traces.join("new"), traces.join("ended")).expect("a file");
-}
 
 const STUBBORN_TREE: &str = r#"
     far away 'trap "" TERM'; trap "" TERM; sleep 60 & id command; wait"#;
@@ -576,6 +399,19 @@ async fn when_the_supervisor_is_stopped_the_tree_dies_in_time() {
 
     host.process().send(Signal::CONT);
     let ended = format!("{:?}", Ended { status: SIGKILL, why: Why::Lost });
+    assert_eq!(host.ended().await, ended);
+}
+
+#[tokio::test]
+async fn a_supervisor_that_was_stopped_hears_how_the_command_ended() {
+    let host = Host::start("trap 'exit 3' TERM; id command; while :; do sleep 0.01; done");
+    let command = host.traces.process("command").await;
+    let process = host.process();
+    let stopped = Stopped::new(&process).await;
+    let late = BootInstant::now() + ms(HOST_KILL_MS) + SLACK;
+    until("the command is dead and all is late", || command.is_dead() && late.has_passed()).await;
+    drop(stopped);
+    let ended = format!("{:?}", Ended { status: ExitKind::Code(3), why: Why::Lost });
     assert_eq!(host.ended().await, ended);
 }
 

@@ -85,6 +85,12 @@ impl How {
             Self::Withdrawn => "withdrawn",
         }
     }
+
+    /// The word for a way to end that travelled as text, if it is one.
+    #[must_use]
+    pub fn known(word: &str) -> Option<&'static str> {
+        ["released", "expired", "closed", "broken", "withdrawn"].into_iter().find(|w| *w == word)
+    }
 }
 
 /// What became of a request, kept for a while for those who repeat it.

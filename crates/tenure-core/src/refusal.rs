@@ -99,6 +99,20 @@ impl Refusal {
         }
     }
 
+    /// Which of the refusals with the same code this is, when there are several.
+    #[must_use]
+    pub fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::SessionOver => Some("session_over"),
+            Self::QueueFull => Some("queue_full"),
+            Self::RequestReused => Some("request_reused"),
+            Self::NotCurrent { .. } => Some("not_current"),
+            Self::StillAlive => Some("still_alive"),
+            Self::ForeignSession => Some("foreign_session"),
+            Self::Held { .. } | Self::Lost { .. } | Self::Invalid(_) => None,
+        }
+    }
+
     /// The tenure that is in the way, for those who want to tell people.
     #[must_use]
     pub fn tenure(&self) -> Option<&TenureView> {

@@ -249,6 +249,12 @@ impl Process {
         }
     }
 
+    /// Whether an answer is for the heartbeat that is on its way.
+    #[must_use]
+    pub fn awaits_beat(&self, reply: &Reply) -> bool {
+        self.beat.is_some_and(|call| call.id == reply.call)
+    }
+
     /// Takes an answer or a hint.
     pub fn receive(&mut self, mail: Mail, env: &mut Env<'_>) {
         match mail {

@@ -11,6 +11,7 @@
 pub mod answers;
 pub mod books;
 pub mod disk;
+pub mod fair;
 pub mod faults;
 pub mod guard;
 pub mod holder;

@@ -16,6 +16,7 @@ use tenure_core::{
 use tenure_store::ledger::STALL_MS;
 
 use crate::books::{Books, Told};
+use crate::fair;
 use crate::holder::Holder;
 use crate::message::Reply;
 use crate::server::{Applied, Server};
@@ -88,8 +89,19 @@ impl Oracle {
             self.event_fits(key, event, applied, heard, stats)?;
             self.silence_was_real(key, event, heard, holders)?;
             self.nobody_else_believes(key, event, holders, now_us)?;
+            self.nobody_overtaken(key, event, world)?;
         }
         self.records_fit(&applied.batch.records, world)
+    }
+
+    fn nobody_overtaken(&self, key: &ResourceKey, event: &Event, world: &World) -> Verdict {
+        let Event::Granted { request, locks, .. } = event else { return Ok(()) };
+        match (self.records.get(key), world.records.get(key)) {
+            (Some(before), Some(after)) => {
+                fair::nobody_overtaken(key, before, after, *request, locks)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn records_fit(&mut self, keys: &[ResourceKey], world: &World) -> Verdict {
@@ -271,6 +283,8 @@ impl Oracle {
     pub fn knows_of_breaks(&self, holder: &Holder, batch: u64, now_us: u64) -> Verdict {
         let Some(held) = holder.belief(now_us) else { return Ok(()) };
         let told = self.books.durable.tenure(&held.key, held.token);
+        // One with a session of its own hears of it at its renewal.
+        let told = told.filter(|told| told.session.0 != told.request.0);
         match told.and_then(|told| told.end.as_ref()) {
             Some((how, when)) if how.word() == "broken" && *when < batch => Err(format!(
                 "h{} was not told that token {} of {} was broken",

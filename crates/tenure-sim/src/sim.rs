@@ -365,7 +365,7 @@ impl Sim {
 
     pub(crate) fn read_mail(&mut self, at: usize, mail: Mail) -> Verdict {
         let batch = match &mail {
-            Mail::Reply(reply) if matches!(*reply.command, Command::Beat { .. }) => reply.batch,
+            Mail::Reply(reply) if self.awaits_beat(at, reply) => reply.batch,
             Mail::Reply(_) | Mail::Hint(_) => 0,
         };
         self.with_process(at, |process, env| {
@@ -373,6 +373,10 @@ impl Sim {
             process.turn(env);
         })?;
         self.oracle.knows_of_breaks(&self.holders[at], batch, self.now_us)
+    }
+
+    fn awaits_beat(&self, at: usize, reply: &Reply) -> bool {
+        self.holders[at].process.as_ref().is_some_and(|process| process.awaits_beat(reply))
     }
 
     pub(crate) fn wake(&mut self, at: usize) -> Verdict {

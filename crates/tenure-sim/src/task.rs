@@ -290,7 +290,8 @@ impl Process {
                 }
                 self.look_at_lease_again(env);
             }
-            _ => self.task = Task::idle(env),
+            // A copy of the question may still be on its way, and would be granted to nobody.
+            _ => self.withdraw(env),
         }
     }
 

@@ -76,7 +76,9 @@ impl Ledger {
         ledger.world.incarnation = incarnation;
         for mut session in sessions {
             if !planted(Canary::NoGraceAfterRestart) && session.over.is_none() {
-                session.extend(now);
+                // Neither less nor more: what was written before a wall clock was set back lies far
+                // ahead, and would keep the locks of a dead process for as long.
+                session.expires_at = now.plus(session.ttl_ms);
             }
             match session.over {
                 Some(_) => ledger.over.push_back(session.id),
@@ -360,6 +362,7 @@ impl ListQuery {
         };
         is(&self.tenant, view.key.tenant())
             && is(&self.kind, view.key.kind())
+            && is(&self.name, view.key.name())
             && is(&self.holder, &view.holder)
     }
 }

@@ -70,6 +70,8 @@ pub struct ListQuery {
     pub tenant: Option<Text>,
     /// Only of this kind.
     pub kind: Option<Text>,
+    /// Only resources of this name.
+    pub name: Option<Text>,
     /// Only of holders with this name.
     pub holder: Option<Text>,
     /// Only after this resource.

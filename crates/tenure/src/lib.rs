@@ -1,5 +1,19 @@
-//! What users hold: sessions, tenures and supervised commands.
+#![doc = include_str!("../README.md")]
 
+pub mod client;
 pub mod clock;
+pub mod error;
 pub mod exec;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod lease;
+pub mod link;
+pub mod session;
+pub mod tenure;
+pub mod wire;
+
+pub use client::Client;
+pub use error::Error;
+pub use link::Link;
+pub use session::Session;
+pub use tenure::{Lost, Tenure};

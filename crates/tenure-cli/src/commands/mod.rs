@@ -1,7 +1,116 @@
 //! The verbs of the command line, one file each.
 
+mod completions;
+mod exec;
+mod lock;
+mod serve;
+mod verify;
+
 use std::process::ExitCode;
 
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::context::Reach;
+use crate::{bench, exit};
+
+/// One operation at a time on a resource, even when workers crash, freeze, lose the network or are
+/// started twice.
+#[derive(Parser)]
+#[command(name = "tenure", version, max_term_width = 100, after_help = "\
+Examples:
+  tenure serve                                   start a durable lock server
+  tenure exec cluster/c1 -- ./install.sh         run a command under a lock
+  tenure lock ls                                 see who holds what
+  tenure verify                                  prove that no lock ever had two holders
+
+Exit codes: 0 ok, 1 failed, 2 usage, 3 held by another, 4 not found, 5 conflict or refused,
+6 lost, 69 store or server unavailable. `tenure exec` has its own; see its help.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Verb,
+    #[command(flatten)]
+    reach: Reach,
+    /// How to print data
+    #[arg(long, short, value_enum, default_value = "table", global = true)]
+    output: Output,
+}
+
+/// How data is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Serve the API on a durable store
+    Serve(serve::Serve),
+    /// Run a command under a lock
+    Exec(exec::Exec),
+    /// Look at locks and handle them by hand
+    #[command(subcommand)]
+    Lock(lock::Lock),
+    /// Prove from the history that every lock had at most one holder at a time
+    Verify(verify::Verify),
+    /// Measure this machine, the stores and their peers
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// Print a completion script for a shell
+    Completions(completions::Completions),
+}
+
+/// Runs the command line of this process.
 pub(crate) fn run() -> ExitCode {
-    ExitCode::SUCCESS
+    let cli = Cli::parse();
+    let log = if matches!(cli.command, Verb::Serve(_)) { "info" } else { "error" };
+    start_log(log);
+    let result = match &cli.command {
+        Verb::Serve(serve) => on_runtime(serve.run(&cli.reach)),
+        Verb::Exec(exec) => return on_runtime_code(exec.run(&cli.reach)),
+        Verb::Lock(lock) => on_runtime(lock.run(&cli.reach, cli.output)),
+        Verb::Verify(verify) => on_runtime(verify.run(&cli.reach, cli.output)),
+        Verb::Bench(bench) => on_runtime(bench.run(cli.output)),
+        Verb::Completions(completions) => completions.run(),
+    };
+    result.unwrap_or_else(|error| exit::report(&error))
+}
+
+/// What a verb gives: usually success, or a code of its own.
+type Done = anyhow::Result<ExitCode>;
+
+fn on_runtime(work: impl Future<Output = Done>) -> Done {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let done = runtime.block_on(work);
+    // Whatever a blocking thread still does is not waited for.
+    runtime.shutdown_background();
+    done
+}
+
+fn on_runtime_code(work: impl Future<Output = u8>) -> ExitCode {
+    match tokio::runtime::Runtime::new() {
+        Ok(runtime) => {
+            let code = runtime.block_on(work);
+            runtime.shutdown_background();
+            ExitCode::from(code)
+        }
+        Err(error) => {
+            anstream::eprintln!("tenure: cannot start a runtime: {error}");
+            ExitCode::from(exit::exec::FAILED)
+        }
+    }
+}
+
+fn start_log(default: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TENURE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// Prints data for programs.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    anstream::println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
 }

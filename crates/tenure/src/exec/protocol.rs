@@ -24,6 +24,8 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use rustix::net::SendFlags;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::net::UnixStream;
 
 use super::{Deadlines, Ended, ExitKind, Stop, Why};
 use crate::clock::BootInstant;
@@ -128,6 +130,18 @@ pub(super) fn send(socket: impl AsFd, line: &impl fmt::Display) -> io::Result<()
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     rustix::net::send(socket, format!("{line}\n").as_bytes(), flags)?;
     Ok(())
+}
+
+/// The receiving side of the socket.
+pub(super) type Inbox = Lines<BufReader<UnixStream>>;
+
+pub(super) fn inbox(socket: std::os::unix::net::UnixStream) -> io::Result<Inbox> {
+    Ok(BufReader::new(UnixStream::from_std(socket)?).lines())
+}
+
+/// The next line; none if the other end is gone or does not make sense. May be cancelled.
+pub(super) async fn receive<Line: FromStr>(inbox: &mut Inbox) -> Option<Line> {
+    inbox.next_line().await.ok().flatten()?.parse().ok()
 }
 
 fn instants(deadlines: Deadlines) -> String {

@@ -17,11 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpid, set_child_subreaper};
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::time::{sleep, timeout};
 
 use super::launch::{self, Error, LOOK_EVERY, Spec, Watchdog};
-use super::protocol::{Order, Report, send};
+use super::protocol::{Inbox, Order, Report, inbox, receive, send};
 use super::tree::Orphans;
 use super::{Deadlines, Ended, ExitKind, RESIST_MAX, Stop, Why};
 use crate::clock::{BootInstant, SLEEP_MAX};
@@ -30,6 +29,8 @@ use crate::clock::{BootInstant, SLEEP_MAX};
 const START_MAX: Duration = Duration::from_secs(10);
 /// How long after `kill_at` the watchdog counts as stuck; it looks every 100 ms.
 const STUCK_AFTER: Duration = Duration::from_millis(200);
+/// How long to look for reports that were sent while this process was late.
+const CATCH_UP: Duration = Duration::from_millis(5);
 /// So many scans in a row must find no orphan, because one can miss a process that is just born.
 const CALM_SCANS: u32 = 3;
 
@@ -46,7 +47,7 @@ pub struct Supervisor {
     /// The reading end of the command's errors, if [`Spec::stderr`] is a pipe.
     pub stderr: Option<ChildStderr>,
     handle: Handle,
-    reports: Reports,
+    reports: Inbox,
     command: Pid,
     tree: Tree,
     /// Why the watchdog cannot be relied on any more.
@@ -54,8 +55,6 @@ pub struct Supervisor {
     ended: Option<Ended>,
     gone: bool,
 }
-
-type Reports = Lines<BufReader<tokio::net::UnixStream>>;
 
 impl Supervisor {
     /// Starts the command, if its deadline has not passed yet.
@@ -89,7 +88,7 @@ impl Supervisor {
         }
     }
 
-    fn new(mut tree: Tree, handle: Handle, reports: Reports, command: Pid) -> Self {
+    fn new(mut tree: Tree, handle: Handle, reports: Inbox, command: Pid) -> Self {
         let streams = &mut tree.watchdog.0;
         Self {
             stdin: streams.stdin.take(),
@@ -154,14 +153,15 @@ impl Supervisor {
     }
 
     async fn listen(&mut self) {
-        tokio::select! {
-            line = self.reports.next_line() => {
-                match line.ok().flatten().and_then(|line| line.parse().ok()) {
-                    Some(report) => self.hear(report),
-                    None => self.failed = Some(Why::WatchdogDied),
-                }
-            }
-            () = self.handle.0.overdue() => self.failed = Some(Why::Lost),
+        let report = tokio::select! {
+            report = receive(&mut self.reports) => Ok(report),
+            // Perhaps only this process was late, and the report is there.
+            () = self.handle.0.overdue() => timeout(CATCH_UP, receive(&mut self.reports)).await,
+        };
+        match report {
+            Ok(Some(report)) => self.hear(report),
+            Ok(None) => self.failed = Some(Why::WatchdogDied),
+            Err(_) => self.failed = Some(Why::Lost),
         }
     }
 
@@ -283,7 +283,7 @@ async fn make_contact(
     listener: UnixListener,
     first: Deadlines,
     grace: Duration,
-) -> Result<(Handle, Reports, Pid), Error> {
+) -> Result<(Handle, Inbox, Pid), Error> {
     let control = watchdog.connection(listener).await.map_err(Error::NoContact)?;
     let (handle, mut reports) = converse(control, first).map_err(Error::NoContact)?;
     send(&handle.0.socket, &Order::Start { first, grace }).map_err(Error::NoContact)?;
@@ -292,17 +292,16 @@ async fn make_contact(
 }
 
 /// The two directions of the control socket.
-fn converse(control: tokio::net::UnixStream, first: Deadlines) -> io::Result<(Handle, Reports)> {
+fn converse(control: tokio::net::UnixStream, first: Deadlines) -> io::Result<(Handle, Inbox)> {
     let control = control.into_std()?;
     let socket = control.try_clone()?;
-    let reports = BufReader::new(tokio::net::UnixStream::from_std(control)?).lines();
+    let reports = inbox(control)?;
     let kill_at_nanos = AtomicU64::new(first.kill_at.as_nanos());
     Ok((Handle(Arc::new(Control { socket, kill_at_nanos })), reports))
 }
 
-async fn hear_start(reports: &mut Reports) -> Result<Pid, Error> {
-    let line = reports.next_line().await.map_err(Error::NoContact)?;
-    match line.and_then(|line| line.parse().ok()) {
+async fn hear_start(reports: &mut Inbox) -> Result<Pid, Error> {
+    match receive(reports).await {
         Some(Report::Started(pid)) => {
             Pid::from_raw(pid).ok_or_else(|| Error::NoContact(io::ErrorKind::InvalidData.into()))
         }

@@ -27,14 +27,18 @@ use rustix::process::{
     Pid, Signal, WaitOptions, getpid, getppid, kill_process_group, set_child_subreaper, setsid,
     wait,
 };
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
+use tokio::time::timeout;
 
-use super::protocol::{Order, Report, send};
+use super::protocol::{Inbox, Order, Report, inbox, receive, send};
 use super::tree::{self, Process};
 use super::{CHILD, Deadlines, Ended, ExitKind, RESIST_MAX, Stop, Why, forwarded_signals};
 use crate::clock::{BootInstant, SLEEP_MAX};
 
+/// How long to look for orders that were sent while this process was late.
+const CATCH_UP: Duration = Duration::from_millis(5);
+/// So many orders are read in a row at most; the socket's buffer does not hold more.
+const ORDERS_MAX: usize = 1000;
 /// How soon the next KILL follows while processes are left.
 const KILL_EVERY: Duration = Duration::from_millis(10);
 /// The timer of the runtime counts in these.
@@ -81,7 +85,7 @@ fn connect(socket: &OsStr) -> io::Result<tokio::net::UnixStream> {
 async fn watch(socket: &OsStr, program: &[OsString]) -> io::Result<()> {
     let control = connect(socket)?.into_std()?;
     let mut events = Events::new(control.try_clone()?)?;
-    let Some(Order::Start { first, grace }) = events.order().await else {
+    let Some(Order::Start { first, grace }) = receive(&mut events.orders).await else {
         return Ok(());
     };
     if first.term_at.has_passed() {
@@ -103,11 +107,12 @@ fn spawn(program: &[OsString]) -> io::Result<Pid> {
 
 /// What can wake the watchdog.
 struct Events {
-    orders: Lines<BufReader<tokio::net::UnixStream>>,
+    orders: Inbox,
     terminate: Arrivals,
     child: Arrivals,
 }
 
+#[derive(Clone, Copy)]
 enum Event {
     Order(Order),
     SupervisorGone,
@@ -123,29 +128,31 @@ impl Events {
         for number in forwarded_signals()? {
             drop(signal(SignalKind::from_raw(number))?);
         }
-        let control = tokio::net::UnixStream::from_std(control)?;
         Ok(Self {
-            orders: BufReader::new(control).lines(),
+            orders: inbox(control)?,
             terminate: signal(SignalKind::terminate())?,
             child: signal(SignalKind::child())?,
         })
     }
 
-    /// The next order; none if the supervisor is gone or does not make sense.
-    async fn order(&mut self) -> Option<Order> {
-        self.orders.next_line().await.ok().flatten()?.parse().ok()
-    }
-
     async fn next(&mut self, pause: Duration, supervised: bool) -> Event {
         tokio::select! {
-            order = self.orders.next_line(), if supervised => {
-                let order = order.ok().flatten().and_then(|line| line.parse().ok());
-                order.map_or(Event::SupervisorGone, Event::Order)
-            }
+            order = receive(&mut self.orders), if supervised => order.into(),
             Some(()) = self.terminate.recv() => Event::Terminate,
             Some(()) = self.child.recv() => Event::Look,
             () = tokio::time::sleep(pause) => Event::Look,
         }
+    }
+
+    /// An order that is there already.
+    async fn unread(&mut self) -> Option<Event> {
+        timeout(CATCH_UP, receive(&mut self.orders)).await.ok().map(Event::from)
+    }
+}
+
+impl From<Option<Order>> for Event {
+    fn from(order: Option<Order>) -> Self {
+        order.map_or(Self::SupervisorGone, Self::Order)
     }
 }
 
@@ -195,15 +202,34 @@ impl Watchdog {
     async fn run(mut self, events: &mut Events) {
         self.report(&Report::Started(self.command.as_raw_pid()));
         while !self.reap() {
+            self.catch_up(events).await;
             self.keep_time();
-            match events.next(self.pause(), self.supervised).await {
-                Event::Order(order) => self.obey(order),
-                Event::SupervisorGone => self.supervised = false,
-                Event::Terminate => self.end(Stop::Asked.into()),
-                Event::Look => {}
-            }
+            let event = events.next(self.pause(), self.supervised).await;
+            self.react(event);
         }
         self.report(&Report::Gone);
+    }
+
+    /// Reads what has been sent before the lock counts as lost: perhaps only this process was late.
+    async fn catch_up(&mut self, events: &mut Events) {
+        for _ in 0..ORDERS_MAX {
+            if self.ending.is_some() || !self.supervised || !self.loss_at().has_passed() {
+                return;
+            }
+            let Some(event) = events.unread().await else {
+                return;
+            };
+            self.react(event);
+        }
+    }
+
+    fn react(&mut self, event: Event) {
+        match event {
+            Event::Order(order) => self.obey(order),
+            Event::SupervisorGone => self.supervised = false,
+            Event::Terminate => self.end(Stop::Asked.into()),
+            Event::Look => {}
+        }
     }
 
     fn obey(&mut self, order: Order) {
@@ -217,10 +243,8 @@ impl Watchdog {
     }
 
     fn extend(&mut self, new: Deadlines) {
-        if self.ending.is_none_or(|ending| ending.why != Why::Lost) {
-            self.deadlines.term_at = self.deadlines.term_at.max(new.term_at);
-            self.deadlines.kill_at = self.deadlines.kill_at.max(new.kill_at);
-        }
+        self.deadlines.term_at = self.deadlines.term_at.max(new.term_at);
+        self.deadlines.kill_at = self.deadlines.kill_at.max(new.kill_at);
     }
 
     /// Once the command was reaped, its group's number may belong to somebody else.
@@ -238,6 +262,9 @@ impl Watchdog {
 
     fn end_by(&mut self, why: Why, kill_at: BootInstant) {
         if self.ending.is_none() {
+            // What is lost stays lost: no extension gives more than this.
+            let lost = why == Why::Lost;
+            let kill_at = if lost { kill_at.min(self.deadlines.kill_at) } else { kill_at };
             self.ending = Some(Ending { why, kill_at });
             self.term_due = true;
         }
@@ -245,7 +272,7 @@ impl Watchdog {
 
     fn keep_time(&mut self) {
         if self.loss_at().has_passed() {
-            // A lost lock leaves the time until `kill_at`, whatever the grace.
+            // The time until `kill_at` was made for this, so the grace does not matter.
             self.end_by(Why::Lost, self.deadlines.kill_at);
         }
         if std::mem::take(&mut self.term_due) {
@@ -317,9 +344,9 @@ impl Watchdog {
                 Ok(Some((child, status))) if child == self.command => {
                     self.command_ended(tree::exit_kind(status));
                 }
-                Ok(Some(_)) | Err(Errno::INTR) => {}
-                Ok(None) => return false,
-                Err(_) => return true,
+                Ok(Some(_)) => {}
+                Err(Errno::CHILD) => return true,
+                Ok(None) | Err(_) => return false,
             }
         }
     }

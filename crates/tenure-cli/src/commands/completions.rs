@@ -1,0 +1,22 @@
+//! `tenure completions`
+
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use super::{Cli, Done};
+
+/// Print a completion script, for example into your shell's completion directory
+#[derive(Args)]
+pub(super) struct Completions {
+    /// The shell
+    shell: Shell,
+}
+
+impl Completions {
+    pub(super) fn run(&self) -> Done {
+        clap_complete::generate(self.shell, &mut Cli::command(), "tenure", &mut std::io::stdout());
+        Ok(ExitCode::SUCCESS)
+    }
+}

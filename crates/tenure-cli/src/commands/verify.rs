@@ -1,0 +1,44 @@
+//! `tenure verify`
+
+use std::process::ExitCode;
+
+use clap::Args;
+use tenure::wire::VerifyAnswer;
+
+use super::{Done, Output, print_json};
+use crate::context::Reach;
+use crate::exit;
+
+/// Prove from the history that every lock had at most one holder at a time
+///
+/// Reads the whole history, checks its hash chains, replays every grant and end, and compares the
+/// result with the locks of the present. Exits with 1 and prints the counterexample otherwise.
+#[derive(Args)]
+pub(super) struct Verify {}
+
+impl Verify {
+    #[expect(clippy::unused_self, reason = "every verb has the same shape")]
+    pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
+        let answer: VerifyAnswer = reach.link()?.get("/v1/verify").await?;
+        match output {
+            Output::Json => print_json(&answer)?,
+            Output::Table => print(&answer),
+        }
+        Ok(if answer.ok { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
+    }
+}
+
+fn print(answer: &VerifyAnswer) {
+    let VerifyAnswer { resources, entries, grants, .. } = answer;
+    for problem in &answer.problems {
+        anstream::println!("{problem}");
+    }
+    let verdict = if answer.ok {
+        "every lock had at most one holder at a time, and tokens only rose"
+    } else {
+        "THE HISTORY CONTRADICTS ITSELF"
+    };
+    anstream::println!(
+        "{entries} entries of {resources} resources, {grants} tenures: {verdict}"
+    );
+}

@@ -1,0 +1,112 @@
+//! Where the server is and with what key: named by flags and variables, or found in the data
+//! directory of a server on this machine.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use tenure::client::DEFAULT_TENANT;
+use tenure::http::HttpLink;
+
+/// The address of a server that nobody named.
+pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7117";
+
+/// How to reach a server.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Reach {
+    /// Server to talk to; found by itself on the machine that runs it
+    #[arg(long, env = "TENURE_SERVER", value_name = "URL", global = true)]
+    server: Option<String>,
+    /// API key; found by itself on the machine that runs the server
+    #[arg(long, env = "TENURE_KEY", value_name = "KEY", global = true, hide_env_values = true)]
+    key: Option<String>,
+    /// Tenant to act for
+    #[arg(long, env = "TENURE_TENANT", value_name = "NAME", global = true,
+          default_value = DEFAULT_TENANT)]
+    tenant: String,
+    #[command(flatten)]
+    data: Data,
+}
+
+/// Where the server keeps its data.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Data {
+    /// Data directory of the server
+    #[arg(long = "data", env = "TENURE_DATA", value_name = "DIR", global = true)]
+    dir: Option<PathBuf>,
+}
+
+impl Data {
+    /// The directory: as named, or the user's data directory.
+    pub(crate) fn dir(&self) -> anyhow::Result<PathBuf> {
+        if let Some(dir) = &self.dir {
+            return Ok(dir.clone());
+        }
+        let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let base = var("XDG_DATA_HOME").or_else(|| var("HOME").map(|h| h.join(".local/share")));
+        let base = base.context("neither HOME nor XDG_DATA_HOME is set; name a directory by --data")?;
+        Ok(base.join("tenure"))
+    }
+
+    /// Where a running server notes its address.
+    pub(crate) fn address_file(&self) -> anyhow::Result<PathBuf> {
+        Ok(self.dir()?.join("server.url"))
+    }
+}
+
+impl Reach {
+    /// A way to the server.
+    pub(crate) fn link(&self) -> anyhow::Result<HttpLink> {
+        Ok(HttpLink::new(&self.server()?, &self.key()?, &self.tenant)?)
+    }
+
+    /// Where the server keeps its data.
+    pub(crate) fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// The tenant to act for.
+    pub(crate) fn tenant(&self) -> &str {
+        &self.tenant
+    }
+
+    fn server(&self) -> anyhow::Result<String> {
+        if let Some(server) = &self.server {
+            return Ok(server.clone());
+        }
+        let noted = fs::read_to_string(self.data.address_file()?).ok();
+        let noted = noted.map(|url| url.trim().to_owned()).filter(|url| !url.is_empty());
+        Ok(noted.unwrap_or_else(|| format!("http://{DEFAULT_LISTEN}")))
+    }
+
+    fn key(&self) -> anyhow::Result<String> {
+        if let Some(key) = &self.key {
+            return Ok(key.clone());
+        }
+        let path = self.data.dir()?.join("admin.key");
+        match fs::read_to_string(&path) {
+            Ok(key) => Ok(key.trim().to_owned()),
+            Err(error) => {
+                let path = path.display();
+                bail!(
+                    "no API key: --key and TENURE_KEY are not set, and {path} cannot be read \
+                     ({error}); start a server with `tenure serve`, or name a key"
+                )
+            }
+        }
+    }
+}
+
+/// What this process calls itself: the host, so that people find it, and the process id.
+pub(crate) fn process_name() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}/{}", std::process::id())
+}
+
+/// The wall time `left` from now, for people and commands; never for a decision.
+#[expect(clippy::disallowed_methods, reason = "only shown")]
+pub(crate) fn wall_in(left: std::time::Duration) -> String {
+    let now = jiff::Timestamp::now();
+    now.checked_add(left).unwrap_or(jiff::Timestamp::MAX).to_string()
+}

@@ -1,0 +1,48 @@
+//! Exit codes: part of the contract.
+
+use std::process::ExitCode;
+
+use tenure::Error;
+use tenure_core::Code;
+
+pub(crate) const FAILED: u8 = 1;
+pub(crate) const USAGE: u8 = 2;
+pub(crate) const HELD: u8 = 3;
+pub(crate) const NOT_FOUND: u8 = 4;
+pub(crate) const REFUSED: u8 = 5;
+pub(crate) const LOST: u8 = 6;
+pub(crate) const UNAVAILABLE: u8 = 69;
+
+/// The codes of `tenure exec` itself; all others are those of the command.
+pub(crate) mod exec {
+    pub(crate) const LOST: u8 = 122;
+    pub(crate) const HELD: u8 = 123;
+    pub(crate) const TIME_LIMIT: u8 = 124;
+    pub(crate) const FAILED: u8 = 125;
+}
+
+/// Prints an error with its causes and gives the code that belongs to it.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    anstream::eprintln!("tenure: {error:#}");
+    ExitCode::from(code(error))
+}
+
+pub(crate) fn code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<Error>() {
+        Some(Error::Unavailable(_)) => UNAVAILABLE,
+        Some(Error::NotFound(_)) => NOT_FOUND,
+        Some(Error::Denied(_)) => REFUSED,
+        Some(Error::Waiting { .. }) => HELD,
+        Some(error) => error.code().map_or(FAILED, of_refusal),
+        None => FAILED,
+    }
+}
+
+fn of_refusal(code: Code) -> u8 {
+    match code {
+        Code::Held => HELD,
+        Code::Lost => LOST,
+        Code::Invalid => USAGE,
+        Code::Rejected | Code::Conflict | Code::Forbidden => REFUSED,
+    }
+}

@@ -1,0 +1,234 @@
+//! Locks: taken, renewed, given back, broken and looked at.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tenure::wire::{
+    AcquireBody, BreakBody, ListAnswer, Locks, ReleaseAnswer, ReleaseBody, RenewBody, ResourceLocks,
+    TenureAnswer, WaiterAnswer, WithdrawAnswer, WithdrawBody, instant,
+};
+use tenure_core::{
+    Acquire, Claimant, Command, LockAction, LockName, LockSet, Outcome, RequestId, ResourceKey,
+};
+use tenure_store::Committer;
+use tenure_store::store::{ListQuery, Shown};
+
+use super::{page_size, submit};
+use crate::App;
+use crate::auth::{Caller, Role};
+use crate::extract::{Body, Idempotency, On, Params, request_id};
+use crate::problem::Problem;
+
+pub(super) async fn acquire(
+    State(app): State<Arc<App>>,
+    on: On,
+    Idempotency(request): Idempotency,
+    Body(body): Body<AcquireBody>,
+) -> Result<Json<TenureAnswer>, Problem> {
+    on.caller.require(Role::Worker)?;
+    let patience = body.poll_ms.map_or(Duration::MAX, Duration::from_millis);
+    let ask = to_acquire(body, request)?;
+    let outcome = if ask.wait_ms == 0 {
+        let action = LockAction::Acquire(ask);
+        app.committer.submit(Command::Lock { key: on.key, action }).await?
+    } else {
+        wait(&app, &on.key, &ask, patience).await?
+    };
+    match outcome {
+        Outcome::Granted(view) => Ok(Json(TenureAnswer::of(&view))),
+        Outcome::Waiting { position, queue_length, held_by } => {
+            Err(Problem::waiting(position, queue_length, held_by.as_ref()))
+        }
+        Outcome::Refused(refusal) => Err(refusal.into()),
+        other => Err(Problem::unexpected(&other)),
+    }
+}
+
+/// Waits for as long as the client, the request and the server last.
+async fn wait(
+    app: &App,
+    key: &ResourceKey,
+    ask: &Acquire,
+    patience: Duration,
+) -> Result<Outcome, Problem> {
+    // Without a session nobody would ever ask for what is granted after the client hung up.
+    let solo = matches!(ask.claimant, Claimant::Solo { .. });
+    let mut hang_up = HangUp { committer: &app.committer, key, request: ask.request, armed: solo };
+    tokio::select! {
+        outcome = app.committer.acquire(key, ask, patience) => {
+            // A wait that goes on in the next request is not given up.
+            hang_up.armed = false;
+            Ok(outcome?)
+        }
+        () = app.closing.cancelled() => {
+            hang_up.armed = false;
+            Err(Problem::unavailable("the server is shutting down; ask again"))
+        }
+    }
+}
+
+/// Takes a request back when its client hangs up.
+struct HangUp<'a> {
+    committer: &'a Committer,
+    key: &'a ResourceKey,
+    request: RequestId,
+    armed: bool,
+}
+
+impl Drop for HangUp<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let (committer, key, request) = (self.committer.clone(), self.key.clone(), self.request);
+            tokio::spawn(async move {
+                let action = LockAction::Withdraw { request };
+                if let Err(error) = committer.submit(Command::Lock { key, action }).await {
+                    tracing::debug!(%error, "cannot withdraw; its session will lapse");
+                }
+            });
+        }
+    }
+}
+
+fn to_acquire(body: AcquireBody, request: RequestId) -> Result<Acquire, Problem> {
+    let claimant = match (body.session, body.holder, body.ttl_ms) {
+        (Some(session), None, None) => Claimant::Session(session),
+        (None, Some(name), Some(ttl_ms)) => Claimant::Solo { name: name.into(), ttl_ms },
+        _ => {
+            let detail = "give either `session`, or both `holder` and `ttl_ms`";
+            return Err(Problem::invalid(&detail));
+        }
+    };
+    Ok(Acquire {
+        locks: locks(body.lock.as_ref())?.unwrap_or_else(|| LockName::main().into()),
+        claimant,
+        request,
+        wait_ms: body.wait_ms.unwrap_or(0),
+        purpose: body.purpose.map(Into::into),
+    })
+}
+
+fn locks(locks: Option<&Locks>) -> Result<Option<LockSet>, Problem> {
+    locks.map(Locks::to_set).transpose().map_err(|error| Problem::invalid(&error))
+}
+
+pub(super) async fn renew(
+    State(app): State<Arc<App>>,
+    on: On,
+    Body(body): Body<RenewBody>,
+) -> Result<Json<TenureAnswer>, Problem> {
+    on.caller.require(Role::Worker)?;
+    let action = LockAction::Renew { token: body.token, ttl_ms: body.ttl_ms };
+    match submit(&app, Command::Lock { key: on.key, action }).await? {
+        Outcome::Renewed(view) => Ok(Json(TenureAnswer::of(&view))),
+        other => Err(Problem::unexpected(&other)),
+    }
+}
+
+pub(super) async fn release(
+    State(app): State<Arc<App>>,
+    on: On,
+    Body(body): Body<ReleaseBody>,
+) -> Result<Json<ReleaseAnswer>, Problem> {
+    on.caller.require(Role::Worker)?;
+    let action = LockAction::Release { token: body.token, locks: locks(body.lock.as_ref())? };
+    match submit(&app, Command::Lock { key: on.key, action }).await? {
+        Outcome::Released { already } => Ok(Json(ReleaseAnswer { released: true, already })),
+        other => Err(Problem::unexpected(&other)),
+    }
+}
+
+pub(super) async fn withdraw(
+    State(app): State<Arc<App>>,
+    on: On,
+    Body(body): Body<WithdrawBody>,
+) -> Result<Json<WithdrawAnswer>, Problem> {
+    on.caller.require(Role::Worker)?;
+    let action = LockAction::Withdraw { request: request_id(&body.request)? };
+    match submit(&app, Command::Lock { key: on.key, action }).await? {
+        Outcome::Withdrawn { released } => {
+            Ok(Json(WithdrawAnswer { withdrawn: true, token: released }))
+        }
+        other => Err(Problem::unexpected(&other)),
+    }
+}
+
+pub(super) async fn break_by(
+    State(app): State<Arc<App>>,
+    on: On,
+    Body(body): Body<BreakBody>,
+) -> Result<Json<Value>, Problem> {
+    on.caller.require(Role::Operator)?;
+    let (token, locks) = (body.token, locks(body.lock.as_ref())?);
+    let (by, reason) = (on.caller.name, body.reason.into());
+    let action = LockAction::Break { token, locks, by, reason };
+    submit(&app, Command::Lock { key: on.key, action }).await?;
+    Ok(Json(json!({ "broken": true })))
+}
+
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    on: On,
+) -> Result<Json<ResourceLocks>, Problem> {
+    on.caller.require(Role::Viewer)?;
+    let shown = app.committer.store().show(&on.key).await?;
+    let nothing = || Problem::not_found("nothing was ever locked under this name");
+    let shown = shown.ok_or_else(nothing)?;
+    Ok(Json(ResourceLocks {
+        tenant: on.key.tenant().to_owned(),
+        resource: format!("{}/{}", on.key.kind(), on.key.name()),
+        token: shown.record.token,
+        tenures: shown.tenures.iter().flat_map(TenureAnswer::each).collect(),
+        queue: queue(&shown),
+    }))
+}
+
+fn queue(shown: &Shown) -> Vec<WaiterAnswer> {
+    let waiter = |(at, (waiter, name)): (usize, &(tenure_core::record::Waiter, _))| WaiterAnswer {
+        position: at + 1,
+        name: tenure_core::Text::to_string(name),
+        session: waiter.session,
+        locks: waiter.locks.iter().map(ToString::to_string).collect(),
+        purpose: waiter.purpose.as_deref().map(str::to_owned),
+        since: instant(waiter.since),
+        waiting_ms: shown.now.since(waiter.since),
+    };
+    shown.queue.iter().enumerate().map(waiter).collect()
+}
+
+#[derive(Deserialize)]
+pub(super) struct ListParams {
+    kind: Option<String>,
+    name: Option<String>,
+    holder: Option<String>,
+    held: Option<bool>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Params(params): Params<ListParams>,
+) -> Result<Json<ListAnswer<TenureAnswer>>, Problem> {
+    caller.require(Role::Viewer)?;
+    if params.held == Some(false) {
+        let detail = "only held locks are listed; ask for one resource to see a free lock";
+        return Err(Problem::invalid(&detail));
+    }
+    let after = params.cursor.map(|cursor| cursor.parse()).transpose();
+    let query = ListQuery {
+        tenant: Some(caller.tenant),
+        kind: params.kind.map(Into::into),
+        name: params.name.map(Into::into),
+        holder: params.holder.map(Into::into),
+        after: after.map_err(|error| Problem::invalid(&error))?,
+        limit: page_size(params.limit)?,
+    };
+    let page = app.committer.store().list(query).await?;
+    let items = page.items.iter().flat_map(TenureAnswer::each).collect();
+    Ok(Json(ListAnswer { items, next: page.next.map(String::from) }))
+}

@@ -1,0 +1,62 @@
+//! Sessions of remote processes.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde_json::{Value, json};
+use tenure::wire::{BeatBody, OpenBody, SessionAnswer};
+use tenure_core::{Command, Outcome, SessionId};
+
+use super::submit;
+use crate::App;
+use crate::auth::{Caller, Role};
+use crate::extract::{Body, Idempotency};
+use crate::problem::Problem;
+
+pub(super) async fn open(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Idempotency(request): Idempotency,
+    Body(body): Body<OpenBody>,
+) -> Result<Json<SessionAnswer>, Problem> {
+    caller.require(Role::Worker)?;
+    let session = SessionId(request.0);
+    let (tenant, name, ttl_ms) = (caller.tenant, body.name.into(), body.ttl_ms);
+    alive(submit(&app, Command::Open { session, tenant, name, ttl_ms }).await?)
+}
+
+pub(super) async fn beat(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Body(body): Body<BeatBody>,
+) -> Result<Json<SessionAnswer>, Problem> {
+    caller.require(Role::Worker)?;
+    let session = parse(&id)?;
+    alive(submit(&app, Command::Beat { session, seen: body.seen }).await?)
+}
+
+pub(super) async fn close(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    caller.require(Role::Worker)?;
+    submit(&app, Command::Close { session: parse(&id)? }).await?;
+    Ok(Json(json!({ "closed": true })))
+}
+
+fn parse(id: &str) -> Result<SessionId, Problem> {
+    id.parse().map_err(|error| Problem::invalid(&error))
+}
+
+fn alive(outcome: Outcome) -> Result<Json<SessionAnswer>, Problem> {
+    match outcome {
+        Outcome::Alive { session, ttl_ms, revoked } => {
+            let revoked = revoked.into_iter().map(Into::into).collect();
+            Ok(Json(SessionAnswer { session, ttl_ms, revoked }))
+        }
+        other => Err(Problem::unexpected(&other)),
+    }
+}

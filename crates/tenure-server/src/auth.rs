@@ -1,0 +1,108 @@
+//! Who asks: the key decides tenant and role.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Query};
+use axum::http::request::Parts;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use tenure::client::DEFAULT_TENANT;
+use tenure_core::{ResourceKey, Text};
+
+use crate::App;
+use crate::problem::Problem;
+
+/// What a key may do; each role may do all that the ones before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Looks.
+    Viewer,
+    /// Takes locks.
+    Worker,
+    /// Breaks locks.
+    Operator,
+    /// Everything.
+    Admin,
+}
+
+/// The keys that are known. Only their hashes are kept.
+#[derive(Clone)]
+pub struct Keys {
+    admin: [u8; 32],
+}
+
+impl Keys {
+    /// Only the admin key, which acts for any tenant.
+    #[must_use]
+    pub fn admin(key: &str) -> Self {
+        Self { admin: hash(key) }
+    }
+
+    fn role(&self, key: &str) -> Option<Role> {
+        same(&self.admin, &hash(key)).then_some(Role::Admin)
+    }
+}
+
+fn hash(key: &str) -> [u8; 32] {
+    Sha256::digest(key.as_bytes()).into()
+}
+
+/// Compares all bytes whatever they are, so that the time it takes says nothing.
+fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
+    a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
+}
+
+/// Whoever asks.
+pub struct Caller {
+    /// For this tenant.
+    pub tenant: Text,
+    /// With this role.
+    pub role: Role,
+    /// Under this name, for the record.
+    pub name: Text,
+}
+
+impl Caller {
+    /// Refuses a caller whose role is too low.
+    pub fn require(&self, role: Role) -> Result<(), Problem> {
+        if self.role >= role {
+            return Ok(());
+        }
+        let detail = format!("this needs a key of role {role:?} or higher");
+        Err(Problem::new(403, "forbidden", &detail))
+    }
+
+    /// A resource of the caller's tenant.
+    pub fn resource(&self, kind: &str, name: &str) -> Result<ResourceKey, Problem> {
+        ResourceKey::new(&self.tenant, kind, name).map_err(|error| Problem::invalid(&error))
+    }
+}
+
+#[derive(Deserialize)]
+struct TenantQuery {
+    tenant: Option<String>,
+}
+
+impl FromRequestParts<Arc<App>> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let role = key(parts).and_then(|key| app.keys.role(key)).ok_or_else(|| {
+            let detail = "send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`; the \
+                          admin key is in admin.key in the server's data directory";
+            Problem::new(401, "unauthenticated", detail)
+        })?;
+        let query = Query::<TenantQuery>::try_from_uri(&parts.uri)
+            .map_err(|error| Problem::invalid(&error))?;
+        let tenant = query.0.tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned());
+        // Checked as part of a key, so that the message is the same everywhere.
+        ResourceKey::new(&tenant, "kind", "name").map_err(|error| Problem::invalid(&error))?;
+        Ok(Self { tenant: tenant.into(), role, name: "admin".into() })
+    }
+}
+
+fn key(parts: &Parts) -> Option<&str> {
+    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = header("authorization").and_then(|value| value.strip_prefix("Bearer "));
+    bearer.or_else(|| header("x-api-key")).map(str::trim)
+}

@@ -1,0 +1,104 @@
+//! What handlers take from a request: bodies, paths and ids that were checked.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use tenure_core::{RequestId, ResourceKey};
+
+use crate::App;
+use crate::auth::Caller;
+use crate::problem::Problem;
+
+/// Longest body that is read.
+pub const BODY_BYTES_MAX: usize = 64 * 1024;
+/// Longest `Idempotency-Key`.
+const IDEMPOTENCY_KEY_MAX: usize = 256;
+
+/// A JSON body. An empty one counts as `{}`.
+pub struct Body<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        let bytes = Bytes::from_request(request, app).await.map_err(too_large)?;
+        let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        let bad = |error| Problem::invalid(&format!("the body is not what is expected: {error}"));
+        serde_json::from_slice(text).map(Self).map_err(bad)
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
+fn too_large(rejection: BytesRejection) -> Problem {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        let detail = format!("the body has more than {BODY_BYTES_MAX} bytes");
+        return Problem::new(413, "too_large", &detail);
+    }
+    Problem::invalid(&rejection)
+}
+
+/// Whoever asks, and the resource in the path.
+pub struct On {
+    /// Whoever asks.
+    pub caller: Caller,
+    /// The resource, of the caller's tenant.
+    pub key: ResourceKey,
+}
+
+impl FromRequestParts<Arc<App>> for On {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let path = Path::<(String, String)>::from_request_parts(parts, app).await;
+        let Path((kind, name)) = path.map_err(|error| Problem::invalid(&error))?;
+        let key = caller.resource(&kind, &name)?;
+        Ok(Self { caller, key })
+    }
+}
+
+/// A query string.
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Problem> {
+        let query = Query::<T>::try_from_uri(&parts.uri);
+        query.map(|query| Self(query.0)).map_err(|error| Problem::invalid(&error))
+    }
+}
+
+/// The `Idempotency-Key`, or a fresh id.
+pub struct Idempotency(pub RequestId);
+
+impl FromRequestParts<Arc<App>> for Idempotency {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Problem> {
+        let Some(value) = parts.headers.get("idempotency-key") else {
+            return Ok(Self(tenure_store::random::request_id()));
+        };
+        let text = value.to_str().map_err(|error| Problem::invalid(&error))?;
+        Ok(Self(request_id(text)?))
+    }
+}
+
+/// The request id that a text names: itself when it is one, otherwise its hash.
+pub fn request_id(text: &str) -> Result<RequestId, Problem> {
+    if text.is_empty() || text.len() > IDEMPOTENCY_KEY_MAX {
+        let detail = format!("an Idempotency-Key has 1 to {IDEMPOTENCY_KEY_MAX} characters");
+        return Err(Problem::invalid(&detail));
+    }
+    if let Ok(id) = text.parse() {
+        return Ok(id);
+    }
+    let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+    Ok(RequestId(hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))))
+}

@@ -1,0 +1,124 @@
+//! Every no of the API, in one form: RFC 9457 problem details with a stable code.
+
+use std::fmt::Display;
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use tenure::wire::{self, TenureAnswer};
+use tenure_core::{Code, Outcome, Refusal, TenureView};
+use tenure_store::StoreError;
+
+/// A no, ready to be sent.
+#[derive(Debug)]
+pub struct Problem(Box<wire::Problem>);
+
+impl Problem {
+    /// A no with a status, a stable code and a sentence that names the remedy.
+    #[must_use]
+    pub fn new(status: u16, code: &str, detail: &str) -> Self {
+        Self(Box::new(wire::Problem {
+            kind: format!("/docs/errors/{code}"),
+            title: code.replace('_', " "),
+            status,
+            code: code.to_owned(),
+            detail: detail.to_owned(),
+            request_id: tenure_store::random::request_id().to_string(),
+            ..wire::Problem::default()
+        }))
+    }
+
+    /// The input is wrong.
+    #[must_use]
+    pub fn invalid(error: &dyn Display) -> Self {
+        Self::new(422, "invalid", &error.to_string())
+    }
+
+    /// There is no such thing.
+    #[must_use]
+    pub fn not_found(detail: &str) -> Self {
+        Self::new(404, "not_found", detail)
+    }
+
+    /// Nothing can be done now: fail closed.
+    #[must_use]
+    pub fn unavailable(detail: &str) -> Self {
+        Self::new(503, "unavailable", detail)
+    }
+
+    /// An acquire that still waits.
+    #[must_use]
+    pub fn waiting(position: usize, queue_length: usize, held_by: Option<&TenureView>) -> Self {
+        let detail = "still waiting; send the same request with the same Idempotency-Key to go on";
+        let mut problem = Self::new(409, "held", detail);
+        problem.0.position = Some(position);
+        problem.0.queue_length = Some(queue_length);
+        problem.0.held_by = held_by.map(TenureAnswer::of);
+        problem
+    }
+
+    /// An outcome that a handler did not expect: a bug, said without a panic.
+    #[must_use]
+    pub fn unexpected(outcome: &Outcome) -> Self {
+        tracing::error!(?outcome, "an outcome that answers another command");
+        Self::new(500, "unavailable", "the server made a mistake; see its log")
+    }
+}
+
+/// The one table from codes to statuses.
+fn status(code: Code) -> u16 {
+    match code {
+        Code::Held | Code::Lost | Code::Rejected | Code::Conflict => 409,
+        Code::Invalid => 422,
+        Code::Forbidden => 403,
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let code = refusal.code();
+        let mut problem = Self::new(status(code), code.as_str(), &refusal.to_string());
+        problem.0.reason = refusal.reason().map(str::to_owned);
+        match refusal {
+            Refusal::Held { by, queue_length } => {
+                problem.0.held_by = by.as_ref().map(TenureAnswer::of);
+                problem.0.queue_length = Some(queue_length);
+            }
+            Refusal::Lost { token, how, current } => {
+                problem.0.token = Some(token);
+                problem.0.how = how.map(str::to_owned);
+                problem.0.current = current.as_ref().map(TenureAnswer::of);
+            }
+            Refusal::NotCurrent { current } => {
+                problem.0.current = current.as_ref().map(TenureAnswer::of);
+            }
+            Refusal::SessionOver
+            | Refusal::QueueFull
+            | Refusal::RequestReused
+            | Refusal::StillAlive
+            | Refusal::ForeignSession
+            | Refusal::Invalid(_) => {}
+        }
+        problem
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        Self::unavailable(&error.to_string())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::BAD_REQUEST);
+        tracing::debug!(code = self.0.code, request_id = self.0.request_id, "{}", self.0.detail);
+        let mut response = (status, Json(&*self.0)).into_response();
+        let kind = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}

@@ -1,0 +1,263 @@
+//! The way to a server over HTTP: commands become requests, answers become outcomes.
+//!
+//! Every request carries its id as `Idempotency-Key`, so repeating one is always safe. The key is a
+//! header that is marked sensitive: it never shows in logs or errors.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::{Method, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tenure_core::{
+    Acquire, Claimant, Command, LockAction, Outcome, Refusal, ResourceKey, SessionId, TenureView,
+};
+
+use crate::error::Error;
+use crate::link::Link;
+use crate::wire::{
+    AcquireBody, BeatBody, BreakBody, Locks, OpenBody, Problem, ReleaseAnswer, ReleaseBody,
+    RenewBody, SessionAnswer, TenureAnswer, WithdrawAnswer, WithdrawBody,
+};
+
+/// How long an answer may take that is not held back on purpose.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// A way to a server.
+pub struct HttpLink {
+    http: reqwest::Client,
+    base: String,
+    key: HeaderValue,
+    tenant: String,
+}
+
+impl HttpLink {
+    /// A way to the server at `base`, acting for `tenant` with an API key.
+    pub fn new(base: &str, key: &str, tenant: &str) -> Result<Self, Error> {
+        let bad_key = |_| Error::Denied("the API key has characters that no key has".to_owned());
+        let mut key = HeaderValue::from_str(&format!("Bearer {}", key.trim())).map_err(bad_key)?;
+        key.set_sensitive(true);
+        Self::with(base.trim_end_matches('/').to_owned(), key, tenant.to_owned())
+    }
+
+    fn with(base: String, key: HeaderValue, tenant: String) -> Result<Self, Error> {
+        if !base.starts_with("http://") && !base.starts_with("https://") {
+            let why = format!("{base:?} is not a server's address; it begins with http://");
+            return Err(Error::Refused(Refusal::Invalid(why)));
+        }
+        let http = reqwest::Client::builder()
+            .connect_timeout(Duration::from_secs(5))
+            .tcp_nodelay(true)
+            .build()
+            .map_err(|error| Error::Unavailable(format!("no HTTP client: {error}")))?;
+        Ok(Self { http, base, key, tenant })
+    }
+
+    /// Reads something: `path` with its query.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.call(Method::GET, path, None, None::<&()>, Duration::ZERO).await
+    }
+
+    async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        id: Option<String>,
+        body: &impl Serialize,
+        patience: Duration,
+    ) -> Result<T, Error> {
+        self.call(Method::POST, path, id, Some(body), patience).await
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        id: Option<String>,
+        body: Option<&impl Serialize>,
+        patience: Duration,
+    ) -> Result<T, Error> {
+        let url = format!("{}{path}", self.base);
+        let mut request = self.http.request(method, url).header(AUTHORIZATION, self.key.clone());
+        request = request.query(&[("tenant", &self.tenant)]).timeout(ANSWER_MAX + patience);
+        if let Some(id) = id {
+            request = request.header("idempotency-key", id);
+        }
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let response = request.send().await.map_err(|error| unavailable(&self.base, &error))?;
+        let status = response.status();
+        let bytes = response.bytes().await.map_err(|error| unavailable(&self.base, &error))?;
+        if status.is_success() {
+            return serde_json::from_slice(&bytes).map_err(|e| Error::Protocol(e.to_string()));
+        }
+        let problem: Problem = serde_json::from_slice(&bytes)
+            .map_err(|_| Error::Protocol(format!("status {status} without a problem")))?;
+        Err(error_of(status, problem))
+    }
+
+    async fn lock(
+        &self,
+        key: &ResourceKey,
+        action: LockAction,
+        patience: Duration,
+    ) -> Result<Outcome, Error> {
+        let path = |verb| format!("/v1/locks/{}/{}/{verb}", key.kind(), key.name());
+        let locks = |set: Option<_>| set.as_ref().map(Locks::from);
+        match action {
+            LockAction::Acquire(ask) => self.acquire(&path("acquire"), ask, patience).await,
+            LockAction::Renew { token, ttl_ms } => {
+                let body = RenewBody { lock: None, token, ttl_ms };
+                Ok(Outcome::Renewed(self.tenure(&path("renew"), &body).await?))
+            }
+            LockAction::Release { token, locks: set } => {
+                let body = ReleaseBody { lock: locks(set), token };
+                let answer: ReleaseAnswer =
+                    self.post(&path("release"), None, &body, Duration::ZERO).await?;
+                Ok(Outcome::Released { already: answer.already })
+            }
+            LockAction::Withdraw { request } => {
+                let body = WithdrawBody { request: request.to_string() };
+                let answer: WithdrawAnswer =
+                    self.post(&path("withdraw"), None, &body, Duration::ZERO).await?;
+                Ok(Outcome::Withdrawn { released: answer.token })
+            }
+            LockAction::Break { token, locks: set, reason, .. } => {
+                let body = BreakBody { lock: locks(set), token, reason: reason.to_string() };
+                let _: serde_json::Value =
+                    self.post(&path("break"), None, &body, Duration::ZERO).await?;
+                Ok(Outcome::Broken)
+            }
+            LockAction::Settle => Err(Error::Protocol("settling is the server's".to_owned())),
+        }
+    }
+
+    async fn tenure(&self, path: &str, body: &impl Serialize) -> Result<TenureView, Error> {
+        let answer: TenureAnswer = self.post(path, None, body, Duration::ZERO).await?;
+        Ok(answer.to_view()?)
+    }
+
+    async fn acquire(&self, path: &str, ask: Acquire, patience: Duration) -> Result<Outcome, Error> {
+        let (holder, ttl_ms, session) = match ask.claimant {
+            Claimant::Session(id) => (None, None, Some(id)),
+            Claimant::Solo { name, ttl_ms } => (Some(name.to_string()), Some(ttl_ms), None),
+        };
+        let body = AcquireBody {
+            lock: Some(Locks::from(&ask.locks)),
+            holder,
+            ttl_ms,
+            session,
+            wait_ms: Some(ask.wait_ms),
+            poll_ms: Some(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX)),
+            purpose: ask.purpose.as_deref().map(str::to_owned),
+        };
+        let id = Some(ask.request.to_string());
+        let answer: Result<TenureAnswer, _> = self.post(path, id, &body, patience).await;
+        match answer {
+            Ok(answer) => Ok(Outcome::Granted(answer.to_view()?)),
+            Err(Error::Waiting { position, queue_length, held_by }) => {
+                Ok(Outcome::Waiting { position, queue_length, held_by: held_by.map(|by| *by) })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn session(
+        &self,
+        path: &str,
+        id: Option<SessionId>,
+        body: &impl Serialize,
+    ) -> Result<Outcome, Error> {
+        let id = id.map(|id| id.to_string());
+        let answer: SessionAnswer = self.post(path, id, body, Duration::ZERO).await?;
+        let revoked = answer.revoked.into_iter().map(Into::into).collect();
+        Ok(Outcome::Alive { session: answer.session, ttl_ms: answer.ttl_ms, revoked })
+    }
+}
+
+#[async_trait]
+impl Link for HttpLink {
+    async fn send(&self, command: Command, patience: Duration) -> Result<Outcome, Error> {
+        let result = match command {
+            Command::Open { session, name, ttl_ms, .. } => {
+                let body = OpenBody { name: name.to_string(), ttl_ms };
+                self.session("/v1/sessions", Some(session), &body).await
+            }
+            Command::Beat { session, seen } => {
+                let path = format!("/v1/sessions/{session}/beat");
+                self.session(&path, None, &BeatBody { seen }).await
+            }
+            Command::Close { session } => {
+                let path = format!("/v1/sessions/{session}");
+                let none = None::<&()>;
+                let closed: Result<serde_json::Value, _> =
+                    self.call(Method::DELETE, &path, None, none, Duration::ZERO).await;
+                closed.map(|_| Outcome::Closed)
+            }
+            Command::Lapse { .. } | Command::Forget { .. } => {
+                Err(Error::Protocol("the sweep is the server's".to_owned()))
+            }
+            Command::Lock { key, action } => self.lock(&key, action, patience).await,
+        };
+        match result {
+            Err(Error::Refused(refusal)) => Ok(Outcome::Refused(refusal)),
+            other => other,
+        }
+    }
+
+    fn twin(&self) -> Result<Box<dyn Link>, Error> {
+        let twin = Self::with(self.base.clone(), self.key.clone(), self.tenant.clone())?;
+        Ok(Box::new(twin))
+    }
+}
+
+/// An HTTP failure without the address's secrets and without the key.
+fn unavailable(base: &str, error: &reqwest::Error) -> Error {
+    let what = if error.is_connect() {
+        "nobody answers; start a server with `tenure serve` or name it with --server"
+    } else if error.is_timeout() {
+        "the answer took too long"
+    } else {
+        "the connection was cut"
+    };
+    Error::Unavailable(format!("{base}: {what}"))
+}
+
+fn error_of(status: StatusCode, problem: Problem) -> Error {
+    match status {
+        StatusCode::UNAUTHORIZED => Error::Denied(problem.detail),
+        StatusCode::NOT_FOUND => Error::NotFound(problem.detail),
+        status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+            Error::Unavailable(problem.detail)
+        }
+        _ => refusal_of(problem),
+    }
+}
+
+fn refusal_of(problem: Problem) -> Error {
+    let view = |answer: Option<TenureAnswer>| answer.and_then(|answer| answer.to_view().ok());
+    if let Some(position) = problem.position {
+        let queue_length = problem.queue_length.unwrap_or(position);
+        return Error::Waiting { position, queue_length, held_by: view(problem.held_by).map(Box::new) };
+    }
+    Error::Refused(match (problem.code.as_str(), problem.reason.as_deref()) {
+        ("held", _) => Refusal::Held {
+            by: view(problem.held_by),
+            queue_length: problem.queue_length.unwrap_or(0),
+        },
+        ("lost", Some("session_over")) => Refusal::SessionOver,
+        ("lost", _) => Refusal::Lost {
+            token: problem.token.unwrap_or_default(),
+            how: problem.how.as_deref().and_then(tenure_core::record::How::known),
+            current: view(problem.current),
+        },
+        ("rejected", _) => Refusal::QueueFull,
+        ("conflict", Some("not_current")) => Refusal::NotCurrent { current: view(problem.current) },
+        ("conflict", Some("still_alive")) => Refusal::StillAlive,
+        ("conflict", _) => Refusal::RequestReused,
+        ("forbidden", Some("foreign_session")) => Refusal::ForeignSession,
+        ("forbidden", _) => return Error::Denied(problem.detail),
+        _ => Refusal::Invalid(problem.detail),
+    })
+}
