@@ -206,11 +206,14 @@ async fn what_is_lost_stays_lost() {
         trap ': > $D/termed' TERM
         id command; while :; do sleep 0.01; done"#;
     let deadlines = within(300, 800);
-    let mut command = start(traces.script(script), deadlines).await;
+    let mut spec = traces.script(script);
+    spec.grace = Duration::from_secs(60);
+    let mut command = start(spec, deadlines).await;
     until("the command got TERM", || traces.has("termed")).await;
     command.extend(FAR);
     let ended = end_of(&mut command).await;
     assert_eq!(ended, Ended { status: SIGKILL, why: Why::Lost });
+    assert!(deadlines.kill_at.has_passed(), "killed too early");
     assert!(!(deadlines.kill_at + SLACK).has_passed(), "killed too late");
 }
 
@@ -236,9 +239,9 @@ async fn a_stop_has_no_more_time_than_the_lock() {
     let deadlines = within(600, 900);
     let mut command = start(spec, deadlines).await;
     traces.process("command").await;
-    command.stop(Stop::Lost);
+    command.stop(Stop::TimeLimit);
     let ended = end_of(&mut command).await;
-    assert_eq!(ended, Ended { status: SIGKILL, why: Why::Lost });
+    assert_eq!(ended, Ended { status: SIGKILL, why: Why::Stopped(Stop::TimeLimit) });
     assert!(!(deadlines.kill_at + SLACK).has_passed(), "killed too late");
 }
 
@@ -253,6 +256,22 @@ async fn a_stopped_process_can_still_clean_up() {
     command.stop(Stop::Asked);
     let ended = end_of(&mut command).await;
     assert_eq!(ended, Ended { status: ExitKind::Code(4), why: Why::Stopped(Stop::Asked) });
+}
+
+#[tokio::test]
+async fn nobody_is_disturbed_by_a_second_term() {
+    let traces = Traces::new();
+    let script = r#"
+        sh -c 'trap "echo term >> $D/terms" TERM; eval "$PRELUDE"; id left
+            while :; do sleep 0.01; done' &
+        trap 'until [ -s $D/terms ]; do sleep 0.01; done; exit 0' TERM
+        id command; while :; do sleep 0.01; done"#;
+    let mut command = start(traces.script(script), FAR).await;
+    traces.process("left").await;
+    traces.process("command").await;
+    command.stop(Stop::Asked);
+    assert_eq!(end_of(&mut command).await.status, ExitKind::Code(0));
+    assert_eq!(fs::read_to_string(traces.path("terms")).expect("a trace"), "term\n");
 }
 
 #[tokio::test]

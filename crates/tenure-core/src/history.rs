@@ -72,9 +72,9 @@ impl Event {
     #[must_use]
     pub fn token(&self) -> Token {
         match self {
-            Self::Granted { token, .. } | Self::Ended { token, .. } | Self::Fenced { token, .. } => {
-                *token
-            }
+            Self::Granted { token, .. }
+            | Self::Ended { token, .. }
+            | Self::Fenced { token, .. } => *token,
         }
     }
 }

@@ -84,7 +84,8 @@ mod tests {
 
     #[test]
     fn what_is_not_32_hex_digits_is_refused() {
-        for bad in ["", "1", "g".repeat(32).as_str(), "+".repeat(32).as_str(), "0".repeat(33).as_str()]
+        for bad in
+            ["", "1", "g".repeat(32).as_str(), "+".repeat(32).as_str(), "0".repeat(33).as_str()]
         {
             assert!(bad.parse::<RequestId>().is_err(), "{bad:?} was taken");
         }

@@ -54,8 +54,7 @@ pub fn bounded(key: &ResourceKey, record: &Record) -> Result<(), String> {
 pub fn nobody_waits_for_free_locks(key: &ResourceKey, record: &Record) -> Result<(), String> {
     let mut reserved: Vec<&LockName> = Vec::new();
     for waiter in &record.queue {
-        let blocked =
-            |lock: &LockName| record.tenure(lock).is_some() || reserved.contains(&lock);
+        let blocked = |lock: &LockName| record.tenure(lock).is_some() || reserved.contains(&lock);
         if !waiter.locks.iter().any(blocked) {
             return Err(format!("{key}: request {} waits for free locks", waiter.request));
         }

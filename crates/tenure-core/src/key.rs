@@ -273,7 +273,8 @@ impl LockPath {
 impl FromStr for LockPath {
     type Err = BadName;
     fn from_str(text: &str) -> Result<Self, BadName> {
-        let shape = || BadName::Shape(text.chars().take(80).collect(), "KIND/NAME or KIND/NAME#LOCK");
+        let shape =
+            || BadName::Shape(text.chars().take(80).collect(), "KIND/NAME or KIND/NAME#LOCK");
         let (resource, lock) = match text.split_once('#') {
             Some((resource, lock)) => (resource, lock.parse()?),
             None => (text, LockName::main()),

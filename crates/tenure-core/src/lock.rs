@@ -15,7 +15,7 @@ use crate::id::{RequestId, SessionId};
 use crate::key::{LockName, LockSet, ResourceKey, Text};
 use crate::limits;
 use crate::outcome::{Outcome, TenureView};
-use crate::record::{How, Recent, Record, Tenure, Waiter};
+use crate::record::{Ending, How, Recent, Record, Tenure, Waiter};
 use crate::refusal::Refusal;
 use crate::session::{Over, Session, Sessions, Standing};
 use crate::time::Millis;
@@ -106,7 +106,7 @@ impl Turn<'_> {
             return Some(self.still_waiting(ask, at));
         }
         let recent = self.record.recent.iter().find(|recent| recent.request == ask.request)?;
-        let (token, how) = (recent.token, Some(recent.how.word()));
+        let (token, how) = (recent.token, Some(recent.how));
         Some(Err(Refusal::Lost { token, how, current: self.first_of(&ask.locks) }))
     }
 
@@ -217,7 +217,7 @@ impl Turn<'_> {
     /// The request itself may still be on its way: remembered as withdrawn, it gets nothing.
     fn forget_later(&mut self, request: RequestId) {
         let (token, at) = (Token::default(), self.now);
-        self.record.remember(Recent { request, token, how: How::Withdrawn, at });
+        self.record.remember(Recent { request, token, how: Ending::Withdrawn, at });
         self.changed = true;
     }
 
@@ -267,7 +267,7 @@ impl Turn<'_> {
             return Ok(Outcome::Released { already: false });
         }
         match self.record.ended(token) {
-            Some(recent) if recent.how == How::Released => Ok(Outcome::Released { already: true }),
+            Some(recent) if recent.how == Ending::Released => Ok(Outcome::Released { already: true }),
             _ => Err(self.lost(token, "release")),
         }
     }
@@ -289,8 +289,7 @@ impl Turn<'_> {
             self.promote();
             return Ok(Outcome::Broken);
         }
-        let broken = |recent: &Recent| matches!(recent.how, How::Broken { .. });
-        if self.record.ended(token).is_some_and(broken) {
+        if self.record.ended(token).is_some_and(|recent| recent.how == Ending::Broken) {
             return Ok(Outcome::Broken);
         }
         let current = match locks {
@@ -322,11 +321,13 @@ impl Turn<'_> {
     /// The refusal for a stale token; history notes the first such write of each token.
     fn lost(&mut self, token: Token, verb: &str) -> Refusal {
         let issued = token > Token::default() && token <= self.record.token;
-        if issued && self.record.fenced != token {
+        // A present token that named locks it does not have was wrong, but not stale.
+        let stale = issued && !self.has(token, None);
+        if stale && self.record.fenced != token {
             self.record.fenced = token;
             self.emit(Event::Fenced { token, verb: verb.into() });
         }
-        let how = self.record.ended(token).map(|recent| recent.how.word());
+        let how = self.record.ended(token).map(|recent| recent.how);
         let current = self.record.tenures.first().map(|tenure| tenure.token);
         Refusal::Lost { token, how, current: current.map(|token| self.view_of(token)) }
     }
@@ -477,7 +478,7 @@ impl Turn<'_> {
         let names = gone.iter().map(|tenure| tenure.lock.clone()).collect();
         let locks = LockSet::new(names).expect("a grant has at least one lock and not too many");
         let at = self.now;
-        self.record.remember(Recent { request, token, how: how.clone(), at });
+        self.record.remember(Recent { request, token, how: how.ending(), at });
         self.emit(Event::Ended { locks, token, how: how.clone() });
         if self.record.tenures.iter().all(|tenure| tenure.token != token) {
             self.bond(session, false);

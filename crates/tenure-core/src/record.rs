@@ -4,6 +4,7 @@
 //! never by heartbeats. Jobs and lifecycle states will live here as well.
 
 use std::collections::VecDeque;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -69,42 +70,101 @@ pub enum How {
         /// Why.
         reason: Text,
     },
-    /// The request was withdrawn before anything was granted; there was no tenure.
-    Withdrawn,
 }
 
 impl How {
+    /// The same without its particulars.
+    #[must_use]
+    pub fn ending(&self) -> Ending {
+        match self {
+            Self::Released => Ending::Released,
+            Self::Expired => Ending::Expired,
+            Self::Closed => Ending::Closed,
+            Self::Broken { .. } => Ending::Broken,
+        }
+    }
+
     /// The word for it, as history and people say it.
     #[must_use]
     pub fn word(&self) -> &'static str {
+        self.ending().word()
+    }
+}
+
+/// How a request ended, without the particulars that only history keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// By its holder.
+    Released,
+    /// Its session lapsed.
+    Expired,
+    /// Its session was closed while it was held.
+    Closed,
+    /// By a person.
+    Broken,
+    /// Before anything was granted.
+    Withdrawn,
+}
+
+impl Ending {
+    const ALL: [Self; 5] =
+        [Self::Released, Self::Expired, Self::Closed, Self::Broken, Self::Withdrawn];
+
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
         match self {
             Self::Released => "released",
             Self::Expired => "expired",
             Self::Closed => "closed",
-            Self::Broken { .. } => "broken",
+            Self::Broken => "broken",
             Self::Withdrawn => "withdrawn",
         }
     }
+}
 
-    /// The word for a way to end that travelled as text, if it is one.
-    #[must_use]
-    pub fn known(word: &str) -> Option<&'static str> {
-        ["released", "expired", "closed", "broken", "withdrawn"].into_iter().find(|w| *w == word)
+impl FromStr for Ending {
+    type Err = String;
+    fn from_str(word: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|ending| ending.word() == word);
+        known.ok_or_else(|| format!("{word:?} is no way to end"))
     }
 }
 
-/// What became of a request, kept for a while for those who repeat it.
+/// What became of a request, kept for a while for those who repeat it. Every grant writes some, so
+/// they are kept in one short text each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Recent {
     /// The request.
     pub request: RequestId,
     /// The token it had got; zero when it was withdrawn before.
     pub token: Token,
     /// How that ended.
-    #[serde(flatten)]
-    pub how: How,
+    pub how: Ending,
     /// When.
     pub at: Millis,
+}
+
+impl From<Recent> for String {
+    fn from(Recent { request, token, how, at }: Recent) -> Self {
+        format!("{request} {token} {} {}", how.word(), at.0)
+    }
+}
+
+impl TryFrom<String> for Recent {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        let parse = || -> Option<Self> {
+            let mut words = text.split(' ');
+            let request = words.next()?.parse().ok()?;
+            let token = Token(words.next()?.parse().ok()?);
+            let how = words.next()?.parse().ok()?;
+            let at = Millis(words.next()?.parse().ok()?);
+            Some(Self { request, token, how, at })
+        };
+        parse().ok_or_else(|| format!("{text:?} says nothing about a request"))
+    }
 }
 
 /// All that is known of one resource.

@@ -7,6 +7,7 @@ use std::fmt;
 
 use crate::limits;
 use crate::outcome::TenureView;
+use crate::record::Ending;
 use crate::token::Token;
 
 /// The stable codes of the API.
@@ -62,7 +63,7 @@ pub enum Refusal {
         /// The token.
         token: Token,
         /// How it ended, as far as it is remembered.
-        how: Option<&'static str>,
+        how: Option<Ending>,
         /// Who holds the lock now.
         current: Option<TenureView>,
     },
@@ -135,13 +136,14 @@ impl fmt::Display for Refusal {
         match self {
             Self::Held { by: Some(tenure), queue_length } => write!(
                 f,
-                "held by {} with token {}; {queue_length} waiting. Wait with wait_ms, or try later",
+                "held by {} with token {}; {queue_length} waiting. Wait for it, or try later",
                 tenure.holder, tenure.token
             ),
             Self::Held { by: None, queue_length } => {
-                write!(f, "{queue_length} requests are first in the queue. Wait with wait_ms")
+                write!(f, "{queue_length} requests are first in the queue. Wait, or try later")
             }
             Self::Lost { token, how: Some(how), .. } => {
+                let how = how.word();
                 write!(f, "the tenure with token {token} is over ({how}). Stop its work")
             }
             Self::Lost { token, how: None, .. } => {

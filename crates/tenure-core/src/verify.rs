@@ -191,7 +191,8 @@ impl Replay {
         let mut found = Vec::new();
         if (record.chain.n, record.chain.head) != (self.n, self.head) {
             let n = record.chain.n;
-            found.push(format!("the record says its history ends with entry {n}: some are missing"));
+            found
+                .push(format!("the record says its history ends with entry {n}: some are missing"));
         }
         let holds = |lock: &LockName, token: Token| {
             self.held.get(lock).is_some_and(|(holder, _)| *holder == token)
@@ -202,7 +203,9 @@ impl Replay {
         }
         for (lock, (token, n)) in &self.held {
             if record.tenure(lock).is_none_or(|tenure| tenure.token != *token) {
-                found.push(format!("entry {n} granted lock {lock} with token {token}, and no entry ends it"));
+                found.push(format!(
+                    "entry {n} granted lock {lock} with token {token}, and no entry ends it"
+                ));
             }
         }
         found

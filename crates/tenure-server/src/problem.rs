@@ -86,7 +86,7 @@ impl From<Refusal> for Problem {
             }
             Refusal::Lost { token, how, current } => {
                 problem.0.token = Some(token);
-                problem.0.how = how.map(str::to_owned);
+                problem.0.how = how.map(|how| how.word().to_owned());
                 problem.0.current = current.as_ref().map(TenureAnswer::of);
             }
             Refusal::NotCurrent { current } => {

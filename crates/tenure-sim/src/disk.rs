@@ -1,7 +1,7 @@
 //! The simulated disk: rows as text, so that a restart reads what production would read.
 //!
-//! A batch is staged as text when it is applied and becomes durable as a whole when it is flushed. It
-//! must never hand out anything that was not flushed.
+//! A batch is staged as text when it is applied and becomes durable as a whole when it is flushed.
+//! It must never hand out anything that was not flushed.
 
 use std::collections::BTreeMap;
 

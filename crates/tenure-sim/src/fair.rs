@@ -1,4 +1,5 @@
-//! First come, first served: a grant never passes over an earlier waiter that wants one of its locks.
+//! First come, first served: a grant never passes over an earlier waiter that wants one of its
+//! locks.
 
 use tenure_core::record::Waiter;
 use tenure_core::{LockSet, Record, RequestId, ResourceKey};

@@ -10,7 +10,7 @@ use crate::sim::{Event, Sim};
 use crate::skew::MS;
 
 /// Something goes wrong, or right again. A life says to which life it belongs.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     /// Time for something to happen to the server.
     Server,

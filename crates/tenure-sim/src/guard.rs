@@ -15,7 +15,12 @@ pub struct Guard(BTreeMap<(ResourceKey, LockName), Token>);
 impl Guard {
     /// An effect lands: compared and done in one step, or refused. A refused one was stale, and an
     /// accepted one had been granted.
-    pub fn land(&mut self, effect: &Effect, facts: &Facts, stats: &mut Stats) -> Result<(), String> {
+    pub fn land(
+        &mut self,
+        effect: &Effect,
+        facts: &Facts,
+        stats: &mut Stats,
+    ) -> Result<(), String> {
         let Effect { key, token, holder, .. } = effect;
         let seen = |lock: &LockName| self.0.get(&(key.clone(), lock.clone())).copied();
         let newer = effect.locks.iter().filter_map(seen).find(|seen| seen > token);

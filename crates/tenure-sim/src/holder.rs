@@ -11,12 +11,13 @@ use tenure::clock::BootInstant;
 use tenure::lease::{Lease, Standing};
 use tenure_core::{Command, Outcome, Refusal, RequestId, ResourceKey, SessionId, Token};
 
+use crate::chore::Chore;
 use crate::message::{Effect, Mail, Reply};
 use crate::plan::{Mood, Plan};
 use crate::rng::Rng;
 use crate::skew::Skewed;
 use crate::stats::Stats;
-use crate::task::{Chore, Held, Task};
+use crate::task::{Held, Task};
 
 /// A machine with a process on it, or without.
 #[derive(Debug)]

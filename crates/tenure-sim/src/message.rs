@@ -50,7 +50,7 @@ pub struct Reply {
 #[derive(Clone, Debug)]
 pub enum Mail {
     /// An answer.
-    Reply(Reply),
+    Reply(Box<Reply>),
     /// "Ask again": may be lost without harm.
     Hint(RequestId),
 }

@@ -10,8 +10,8 @@ use tenure_core::history::Event;
 use tenure_core::record::How;
 use tenure_core::session::Over;
 use tenure_core::{
-    Claimant, Command, LockAction, LockSet, Millis, Record, ResourceKey, SessionId, Token, World,
-    invariants,
+    Claimant, Command, LockAction, LockSet, Millis, Outcome, Record, ResourceKey, SessionId, Token,
+    World, invariants,
 };
 use tenure_store::ledger::STALL_MS;
 
@@ -132,7 +132,8 @@ impl Oracle {
     // ----- answers and history -----
 
     fn hear(&mut self, reply: &Reply, heard: Heard) {
-        if let Some(session) = life_sign(&reply.command, &self.books) {
+        let heeded = !matches!(reply.outcome, Outcome::Refused(_));
+        if let Some(session) = life_sign(&reply.command, &self.books).filter(|_| heeded) {
             self.heard.insert(session, heard);
         }
     }
@@ -230,7 +231,8 @@ impl Oracle {
         holders: &[Holder],
         now_us: u64,
     ) -> Verdict {
-        let (Event::Granted { locks, token, .. } | Event::Ended { locks, token, .. }) = event else {
+        let (Event::Granted { locks, token, .. } | Event::Ended { locks, token, .. }) = event
+        else {
             return Ok(());
         };
         if self.books.now.tenure(key, *token).is_some_and(Told::broken) {

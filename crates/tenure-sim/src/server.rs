@@ -176,7 +176,8 @@ impl Server {
         }
         let staged = Staged::of(&running.ledger, &applied.batch);
         let early = planted(Canary::AnswerBeforeDurable);
-        let (now, later) = if early { (applied.replies, vec![]) } else { (vec![], applied.replies) };
+        let (now, later) =
+            if early { (applied.replies, vec![]) } else { (vec![], applied.replies) };
         running.flight = Some(Flight { staged, replies: later });
         now
     }

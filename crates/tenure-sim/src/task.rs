@@ -9,28 +9,15 @@ use std::time::Duration;
 use tenure::clock::BootInstant;
 use tenure::lease::{Lease, Standing};
 use tenure_core::{
-    Acquire, Claimant, Command, LockAction, LockName, LockSet, Outcome, Refusal, RequestId,
-    ResourceKey, TenureView, Token,
+    Claimant, Command, LockAction, LockName, LockSet, Outcome, Refusal, RequestId, ResourceKey,
+    TenureView, Token,
 };
 
+use crate::chore::Chore;
 use crate::holder::{Call, Env, Process};
 use crate::message::{Effect, Reply};
 use crate::plan::Mood;
-
-/// What a process wants.
-#[derive(Clone, Debug)]
-pub struct Want {
-    /// Of which resource.
-    pub key: ResourceKey,
-    /// Which locks.
-    pub locks: LockSet,
-    /// Under which id.
-    pub request: RequestId,
-    /// How long it may wait in the queue.
-    pub wait_ms: u64,
-    /// With a session of its own that lives so long.
-    pub solo_ttl_ms: Option<u64>,
-}
+use crate::want::{Want, draw_want};
 
 /// What a process was granted.
 #[derive(Clone, Debug)]
@@ -131,45 +118,6 @@ impl Solo {
     }
 }
 
-/// Something that must be confirmed.
-#[derive(Debug)]
-pub struct Chore {
-    command: Command,
-    call: Option<Call>,
-    retry_at: BootInstant,
-    asked: bool,
-}
-
-impl Chore {
-    /// To be done from now on.
-    #[must_use]
-    pub fn new(command: Command, now: BootInstant) -> Self {
-        Self { command, call: None, retry_at: now, asked: false }
-    }
-
-    /// Gives a tenure back, or some of its locks.
-    #[must_use]
-    pub fn release(held: &Held, locks: Option<LockSet>, now: BootInstant) -> Self {
-        let action = LockAction::Release { token: held.token, locks };
-        Self::new(Command::Lock { key: held.key.clone(), action }, now)
-    }
-
-    pub(crate) fn next_turn(&self) -> BootInstant {
-        self.call.map_or(self.retry_at, |call| call.until)
-    }
-
-    fn turn(&mut self, env: &mut Env<'_>) {
-        if self.call.take_if(|call| env.now >= call.until).is_some() {
-            self.retry_at = env.soon(0, 300);
-        }
-        if self.call.is_none() && env.now >= self.retry_at {
-            env.stats.repeats += u64::from(self.asked);
-            self.asked = true;
-            self.call = Some(env.call(self.command.clone(), Duration::from_millis(800)));
-        }
-    }
-}
-
 impl Process {
     pub(crate) fn task_turn(&mut self, env: &mut Env<'_>) {
         match &mut self.task {
@@ -178,22 +126,6 @@ impl Process {
             Task::Asking(_) => self.ask(env),
             Task::Working(_) => self.work(env),
         }
-    }
-
-    pub(crate) fn chores_turn(&mut self, env: &mut Env<'_>) {
-        self.chores.iter_mut().for_each(|chore| chore.turn(env));
-    }
-
-    /// Whether the answer was for a chore. Any answer ends it: done, or nothing left to do.
-    pub(crate) fn chore_answered(&mut self, reply: &Reply, env: &mut Env<'_>) -> bool {
-        let mine = |chore: &Chore| chore.call.is_some_and(|call| call.id == reply.call);
-        let Some(at) = self.chores.iter().position(mine) else { return false };
-        let chore = self.chores.remove(at);
-        if matches!(chore.command, Command::Close { session } if session == self.session) {
-            self.finished = true;
-            env.notes.push("has finished".to_owned());
-        }
-        true
     }
 
     // ----- asking -----
@@ -370,35 +302,4 @@ impl Process {
             Task::Idle { .. } => {}
         }
     }
-}
-
-impl Want {
-    fn command(&self, claimant: Claimant) -> Command {
-        let acquire = Acquire {
-            locks: self.locks.clone(),
-            claimant,
-            request: self.request,
-            wait_ms: self.wait_ms,
-            purpose: None,
-        };
-        Command::Lock { key: self.key.clone(), action: LockAction::Acquire(acquire) }
-    }
-}
-
-fn draw_want(env: &mut Env<'_>) -> Want {
-    let resource = env.rng.below(env.plan.resources.len());
-    let (key, names) = &env.plan.resources[resource];
-    let mut locks: Vec<LockName> = names.clone();
-    while locks.len() > 1 && env.rng.chance(600) {
-        locks.remove(env.rng.below(locks.len()));
-    }
-    let calm = env.mood != Mood::Faulty;
-    let wait_ms = match env.rng.chance(200) && !calm {
-        true => 0,
-        false => env.rng.within(3_000, 20_000),
-    };
-    let solo = env.rng.chance(250);
-    let solo_ttl_ms = solo.then(|| env.rng.within(2_000, 10_000));
-    let locks = LockSet::new(locks).unwrap_or_else(|_| LockName::main().into());
-    Want { key: key.clone(), locks, request: RequestId(env.rng.id()), wait_ms, solo_ttl_ms }
 }

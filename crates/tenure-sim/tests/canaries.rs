@@ -55,5 +55,5 @@ canaries! {
     time_counted_from_the_answer_is_caught: CountFromAnswer => ["while h", "both believe", "which is over"];
     a_lease_without_drift_margin_is_caught: NoDriftMargin => ["while h", "both believe", "which is over"];
     a_clock_that_stops_in_suspend_is_caught: ClockStopsInSuspend => ["while h", "both believe", "which is over"];
-    a_failed_heartbeat_taken_for_a_good_one_is_caught: FailedBeatIsFine => ["while h", "both believe", "which is over"];
+    a_failed_heartbeat_taken_for_a_good_one_is_caught: FailedBeatIsFine => ["because the store was away", "while h", "both believe", "which is over"];
 }

@@ -219,7 +219,7 @@ fn render_refusal(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Held { by: Some(view), .. } => format!("held by={}", view.holder),
         Refusal::Held { by: None, .. } => "held by=queue".to_owned(),
-        Refusal::Lost { how: Some(how), .. } => format!("lost how={how}"),
+        Refusal::Lost { how: Some(how), .. } => format!("lost how={}", how.word()),
         Refusal::Lost { how: None, .. } => "lost".to_owned(),
         Refusal::SessionOver => "lost session".to_owned(),
         Refusal::RequestReused => format!("{code} request reused"),

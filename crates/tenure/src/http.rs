@@ -249,7 +249,7 @@ fn refusal_of(problem: Problem) -> Error {
         ("lost", Some("session_over")) => Refusal::SessionOver,
         ("lost", _) => Refusal::Lost {
             token: problem.token.unwrap_or_default(),
-            how: problem.how.as_deref().and_then(tenure_core::record::How::known),
+            how: problem.how.and_then(|how| how.parse().ok()),
             current: view(problem.current),
         },
         ("rejected", _) => Refusal::QueueFull,

@@ -1,11 +1,20 @@
-//! `tenure bench`
+//! `tenure bench`: measures this deployment beside what the machine and its peers can do.
+//!
+//! Every figure stands beside a floor or a peer that was measured in the same run, because absolute
+//! times mean little on shared machines. `locks` is the program; `local` and `remote` drive Tenure,
+//! `redis` and `etcd` its peers; `floor` asks the machine; `load` counts.
 
 mod etcd;
 mod floor;
+mod handover;
 mod histogram;
 mod http;
 mod load;
+mod local;
+mod locks;
+mod memory;
 mod redis;
+mod remote;
 mod servers;
 mod table;
 
@@ -14,16 +23,19 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use crate::commands::Output;
+use crate::context::Reach;
 
 /// Measure this machine, the stores and their peers
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// Locks: pairs of acquire and release
-    Locks,
+    /// Locks: pairs of acquire and release, hand-over, memory
+    Locks(locks::Locks),
 }
 
 impl Bench {
-    pub(crate) async fn run(&self, _output: Output) -> anyhow::Result<ExitCode> {
-        Ok(ExitCode::SUCCESS)
+    pub(crate) async fn run(&self, reach: &Reach, output: Output) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Locks(locks) => locks.run(reach, output).await,
+        }
     }
 }

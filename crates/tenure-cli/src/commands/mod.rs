@@ -72,7 +72,7 @@ pub(crate) fn run() -> ExitCode {
         Verb::Exec(exec) => return on_runtime_code(exec.run(&cli.reach)),
         Verb::Lock(lock) => on_runtime(lock.run(&cli.reach, cli.output)),
         Verb::Verify(verify) => on_runtime(verify.run(&cli.reach, cli.output)),
-        Verb::Bench(bench) => on_runtime(bench.run(cli.output)),
+        Verb::Bench(bench) => on_runtime(bench.run(&cli.reach, cli.output)),
         Verb::Completions(completions) => completions.run(),
     };
     result.unwrap_or_else(|error| exit::report(&error))

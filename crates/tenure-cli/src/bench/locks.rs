@@ -1,0 +1,284 @@
+//! `tenure bench locks`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use tenure_store::{Embedded, Memory, Store};
+
+use super::etcd::EtcdLocks;
+use super::histogram::Spread;
+use super::load::Sample;
+use super::redis::RedisLocks;
+use super::remote::{RemotePairs, Server};
+use super::servers::{self, Durability, Scratch};
+use super::table::{self, Row};
+use super::{floor, handover, load, local, memory};
+use crate::commands::{Output, print_json};
+use crate::context::Reach;
+use crate::text::parse_duration;
+
+/// Requests under way at once.
+const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
+/// Requests that wait behind a holder.
+const WAITERS: [usize; 2] = [2, 100];
+const MIB: f64 = 1_048_576.0;
+
+/// Measure locks: uncontended pairs of acquire and release, hand-over, memory
+///
+/// Durable stores, Redis with fsync and etcd write to the same directory. Every figure stands beside
+/// what the machine allows in the same run.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tenure bench locks
+  tenure bench locks --only floor,embedded,redis --seconds 5s
+  tenure bench locks --dir /mnt/disk -o json")]
+pub(crate) struct Locks {
+    /// How long to measure each figure
+    #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "2s")]
+    seconds: Duration,
+    /// Directory to write in; must be on the disk you want to know about [default: data directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Only these
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Locks to hold for the memory figure
+    #[arg(long, default_value_t = 1_000_000)]
+    held: usize,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Floor,
+    Held,
+    Engine,
+    Memory,
+    Embedded,
+    Http,
+    Handover,
+    Redis,
+    Etcd,
+}
+
+impl Locks {
+    pub(crate) async fn run(&self, reach: &Reach, output: Output) -> Result<ExitCode> {
+        let dir = match &self.dir {
+            Some(dir) => dir.clone(),
+            None => reach.data().dir()?,
+        };
+        std::fs::create_dir_all(&dir)?;
+        let mut run = Run { options: self, dir, rows: Vec::new(), notes: Vec::new(), flush: None };
+        tokio::select! {
+            result = run.all() => result?,
+            // Servers and directories of the run go away with it.
+            _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
+        }
+        match output {
+            Output::Json => print_json(&table::json(&run.rows))?,
+            Output::Table => {
+                anstream::println!("{}", table::text(&run.rows));
+                run.notes.iter().for_each(|note| anstream::println!("{note}"));
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+struct Run<'a> {
+    options: &'a Locks,
+    dir: PathBuf,
+    rows: Vec<Row>,
+    notes: Vec<String>,
+    /// The floor of every durable figure.
+    flush: Option<Spread>,
+}
+
+impl Run<'_> {
+    async fn all(&mut self) -> Result<()> {
+        // First, before anything else has made this process grow.
+        self.held().await?;
+        self.floor().await?;
+        self.engine()?;
+        for in_flight in IN_FLIGHT {
+            self.memory(in_flight).await?;
+            self.embedded(in_flight).await?;
+            self.http(in_flight).await?;
+            self.redis(in_flight).await?;
+            self.etcd(in_flight).await?;
+        }
+        self.handover().await
+    }
+
+    fn wants(&self, part: Part) -> bool {
+        let wanted = self.options.only.is_empty() || self.options.only.contains(&part);
+        if wanted {
+            tracing::info!(?part, "measuring");
+        }
+        wanted
+    }
+
+    fn embedded_store(&self, scratch: &Scratch) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Embedded::open(&scratch.path().join("bench.db"))?))
+    }
+
+    async fn floor(&mut self) -> Result<()> {
+        if self.wants(Part::Floor) {
+            let dir = self.dir.clone();
+            let flush = tokio::task::spawn_blocking(move || floor::fdatasync(&dir)).await??;
+            let trip = tokio::task::spawn_blocking(floor::round_trip).await??;
+            self.flush = Some(flush);
+            self.rows.push(Row::floor("machine: fdatasync of 4 KiB", flush));
+            self.rows.push(Row::floor("machine: loopback round trip", trip));
+        }
+        Ok(())
+    }
+
+    async fn held(&mut self) -> Result<()> {
+        if self.wants(Part::Held) {
+            let scratch = Scratch::create(&self.dir)?;
+            let count = self.options.held;
+            let grown = memory::growth(self.embedded_store(&scratch)?, count).await?;
+            #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+            let (mib, each) = (grown as f64 / MIB, grown as f64 / count as f64);
+            self.notes.push(format!(
+                "memory: {count} held locks on the embedded store took {mib:.0} MiB, \
+                 {each:.0} bytes each"
+            ));
+        }
+        Ok(())
+    }
+
+    fn engine(&mut self) -> Result<()> {
+        if self.wants(Part::Engine) {
+            let rate = local::engine(self.options.seconds)?;
+            let per_s = table::rate(rate);
+            self.notes.push(format!("engine: {per_s} commands/s on one core, no store"));
+        }
+        Ok(())
+    }
+
+    async fn memory(&mut self, in_flight: usize) -> Result<()> {
+        if self.wants(Part::Memory) {
+            let store = Arc::new(Memory::new());
+            let sample = local::measure(store, in_flight, self.options.seconds).await?;
+            self.push("tenure memory, in process", in_flight, &sample, String::new());
+        }
+        Ok(())
+    }
+
+    async fn embedded(&mut self, in_flight: usize) -> Result<()> {
+        if self.wants(Part::Embedded) {
+            let scratch = Scratch::create(&self.dir)?;
+            let store = self.embedded_store(&scratch)?;
+            let sample = local::measure(store, in_flight, self.options.seconds).await?;
+            let ratio = self.per_flush(&sample);
+            self.push("tenure embedded, durable, in process", in_flight, &sample, ratio);
+        }
+        Ok(())
+    }
+
+    async fn http(&mut self, in_flight: usize) -> Result<()> {
+        if self.wants(Part::Http) {
+            let scratch = Scratch::create(&self.dir)?;
+            let server = Server::start(scratch.path()).await?;
+            let open = |worker| RemotePairs::open(server.addr(), server.key(), worker);
+            let sample = load::pairs(in_flight, self.options.seconds, open).await?;
+            let ratio = self.per_flush(&sample);
+            self.push("tenure embedded, durable, over HTTP", in_flight, &sample, ratio);
+        }
+        Ok(())
+    }
+
+    async fn redis(&mut self, in_flight: usize) -> Result<()> {
+        if !self.wants(Part::Redis) {
+            return Ok(());
+        }
+        for (durability, what) in [
+            (Durability::Disk, "redis, fsync always"),
+            (Durability::Memory, "redis, not durable"),
+        ] {
+            let Some(server) = servers::redis(&self.dir, durability).await? else {
+                self.missing("redis-server");
+                return Ok(());
+            };
+            let open = |worker| RedisLocks::open(server.addr(), worker);
+            let sample = load::pairs(in_flight, self.options.seconds, open).await?;
+            let ratio = self.against(in_flight, &sample);
+            self.push(what, in_flight, &sample, ratio);
+        }
+        Ok(())
+    }
+
+    async fn etcd(&mut self, in_flight: usize) -> Result<()> {
+        if !self.wants(Part::Etcd) {
+            return Ok(());
+        }
+        let Some(server) = servers::etcd(&self.dir).await? else {
+            self.missing("etcd-server");
+            return Ok(());
+        };
+        let open = |_| EtcdLocks::open(server.addr());
+        let sample = load::pairs(in_flight, self.options.seconds, open).await?;
+        let ratio = self.against(in_flight, &sample);
+        self.push("etcd, durable, JSON gateway", in_flight, &sample, ratio);
+        let note = "etcd: over gRPC it does up to 2.3 times as many pairs as over its JSON gateway";
+        if !self.notes.iter().any(|known| known == note) {
+            self.notes.push(note.to_owned());
+        }
+        Ok(())
+    }
+
+    async fn handover(&mut self) -> Result<()> {
+        if !self.wants(Part::Handover) {
+            return Ok(());
+        }
+        for waiters in WAITERS {
+            let scratch = Scratch::create(&self.dir)?;
+            let store = self.embedded_store(&scratch)?;
+            let spread = handover::local(store, waiters, self.options.seconds).await?;
+            self.rows.push(Row::floor(&format!("hand-over, {waiters} waiting, in process"), spread));
+            let scratch = Scratch::create(&self.dir)?;
+            let server = Server::start(scratch.path()).await?;
+            let spread = handover::remote(&server, waiters, self.options.seconds).await?;
+            self.rows.push(Row::floor(&format!("hand-over, {waiters} waiting, over HTTP"), spread));
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, what: &str, in_flight: usize, sample: &Sample, ratio: String) {
+        tracing::info!(what, in_flight, pairs_per_s = sample.pairs_per_s(), "measured");
+        self.rows.push(Row::load(what, in_flight, sample, ratio));
+    }
+
+    /// Pairs in the time of one flush: more than one is what batching gives.
+    fn per_flush(&self, sample: &Sample) -> String {
+        self.flush.map_or_else(String::new, |flush| {
+            let pairs = sample.pairs_per_s() * flush.p50_us / 1e6;
+            format!("{pairs:.1} pairs per flush")
+        })
+    }
+
+    /// How the peer compares with Tenure over HTTP, with as many in flight in the same run.
+    fn against(&self, in_flight: usize, sample: &Sample) -> String {
+        let ours = self.rows.iter().rev().find(|row| {
+            row.in_flight == Some(in_flight) && row.what.contains("over HTTP")
+        });
+        let rate = ours.and_then(|row| row.pairs_per_s);
+        rate.map_or_else(String::new, |ours| {
+            format!("tenure over HTTP is {:.1}×", ours / sample.pairs_per_s())
+        })
+    }
+
+    fn missing(&mut self, package: &str) {
+        let note = format!("{package} is not installed: apt-get install {package}");
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+}

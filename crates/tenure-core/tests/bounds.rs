@@ -1,0 +1,236 @@
+//! Every bound of the model, tested where it stands: the last that is allowed, the first that is not.
+
+use tenure_core::record::Waiter;
+use tenure_core::{
+    Acquire, Claimant, Command, LockAction, LockName, LockSet, Millis, Outcome, Refusal, RequestId,
+    ResourceKey, SessionId, Token, World, limits, step,
+};
+
+const NOW: Millis = Millis(1_000_000);
+
+fn key() -> ResourceKey {
+    "t/k/n".parse().unwrap()
+}
+
+fn lock(world: &mut World, action: LockAction, now: Millis) -> Outcome {
+    step(world, &Command::Lock { key: key(), action }, now)
+}
+
+fn open(world: &mut World, session: u128, name: &str, ttl_ms: u64) -> Outcome {
+    let (tenant, name) = ("t".into(), name.into());
+    step(world, &Command::Open { session: SessionId(session), tenant, name, ttl_ms }, NOW)
+}
+
+fn ask(session: u128, request: u128) -> Acquire {
+    Acquire {
+        locks: LockName::main().into(),
+        claimant: Claimant::Session(SessionId(session)),
+        request: RequestId(request),
+        wait_ms: 0,
+        purpose: None,
+    }
+}
+
+/// A world with sessions 1 and 2.
+fn world() -> World {
+    let mut world = World::default();
+    for session in [1, 2] {
+        let opened = open(&mut world, session, "s", limits::TTL_MS_MAX);
+        assert!(matches!(opened, Outcome::Alive { .. }), "{opened:?}");
+    }
+    world
+}
+
+fn acquire(world: &mut World, acquire: Acquire, now: Millis) -> Outcome {
+    lock(world, LockAction::Acquire(acquire), now)
+}
+
+#[track_caller]
+fn granted(outcome: Outcome) -> Token {
+    match outcome {
+        Outcome::Granted(view) => view.token,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn invalid(outcome: &Outcome, words: &str) {
+    match outcome {
+        Outcome::Refused(Refusal::Invalid(why)) => assert!(why.contains(words), "{why}"),
+        other => panic!("not refused as invalid: {other:?}"),
+    }
+}
+
+#[test]
+fn a_session_lives_between_the_shortest_and_the_longest_time() {
+    let mut world = World::default();
+    invalid(&open(&mut world, 1, "s", limits::TTL_MS_MIN - 1), "ttl_ms is 999");
+    invalid(&open(&mut world, 1, "s", limits::TTL_MS_MAX + 1), "ttl_ms is 86400001");
+    assert!(matches!(open(&mut world, 1, "s", limits::TTL_MS_MIN), Outcome::Alive { .. }));
+    assert!(matches!(open(&mut world, 2, "s", limits::TTL_MS_MAX), Outcome::Alive { .. }));
+}
+
+#[test]
+fn a_solo_tenure_has_the_same_bounds_at_its_start_and_at_its_renewal() {
+    let mut world = World::default();
+    let solo =
+        |ttl_ms| Acquire { claimant: Claimant::Solo { name: "solo".into(), ttl_ms }, ..ask(0, 7) };
+    invalid(&acquire(&mut world, solo(limits::TTL_MS_MIN - 1), NOW), "ttl_ms");
+    invalid(&acquire(&mut world, solo(limits::TTL_MS_MAX + 1), NOW), "ttl_ms");
+    let token = granted(acquire(&mut world, solo(limits::TTL_MS_MIN), NOW));
+    let renew = |ttl_ms| LockAction::Renew { token, ttl_ms: Some(ttl_ms) };
+    invalid(&lock(&mut world, renew(limits::TTL_MS_MAX + 1), NOW), "ttl_ms");
+    let renewed = lock(&mut world, renew(limits::TTL_MS_MAX), NOW);
+    assert!(matches!(renewed, Outcome::Renewed(_)), "{renewed:?}");
+}
+
+#[test]
+fn the_name_of_a_session_has_a_length() {
+    let mut world = World::default();
+    let longest = "n".repeat(limits::SESSION_NAME_BYTES_MAX);
+    invalid(&open(&mut world, 1, &format!("{longest}n"), 5_000), "session name has 129 bytes");
+    invalid(&open(&mut world, 1, "", 5_000), "empty");
+    assert!(matches!(open(&mut world, 1, &longest, 5_000), Outcome::Alive { .. }));
+}
+
+#[test]
+fn a_purpose_has_a_length_and_stays_on_one_line() {
+    let mut world = world();
+    let with = |purpose: &str| Acquire { purpose: Some(purpose.into()), ..ask(1, 1) };
+    let longest = "p".repeat(limits::PURPOSE_BYTES_MAX);
+    invalid(&acquire(&mut world, with(&format!("{longest}p")), NOW), "purpose has 257 bytes");
+    invalid(&acquire(&mut world, with("two\nlines"), NOW), "control characters");
+    granted(acquire(&mut world, with(&longest), NOW));
+}
+
+#[test]
+fn the_reason_of_a_break_has_a_length_and_is_given() {
+    let mut world = world();
+    let token = granted(acquire(&mut world, ask(1, 1), NOW));
+    let with = |reason: &str| {
+        let (by, reason) = ("ann".into(), reason.into());
+        LockAction::Break { token, locks: None, by, reason }
+    };
+    let longest = "r".repeat(limits::REASON_BYTES_MAX);
+    invalid(&lock(&mut world, with(&format!("{longest}r")), NOW), "reason has 513 bytes");
+    invalid(&lock(&mut world, with("  "), NOW), "needs a reason");
+    assert_eq!(lock(&mut world, with(&longest), NOW), Outcome::Broken);
+}
+
+#[test]
+fn a_wait_lasts_a_day_at_most() {
+    let mut world = world();
+    granted(acquire(&mut world, ask(1, 1), NOW));
+    let wait = |wait_ms| Acquire { wait_ms, ..ask(2, 2) };
+    invalid(&acquire(&mut world, wait(limits::WAIT_MS_MAX + 1), NOW), "wait_ms");
+    let waiting = acquire(&mut world, wait(limits::WAIT_MS_MAX), NOW);
+    assert!(matches!(waiting, Outcome::Waiting { position: 1, .. }), "{waiting:?}");
+    invalid(&acquire(&mut world, wait(limits::WAIT_MS_MAX + 1), NOW), "wait_ms");
+}
+
+#[test]
+fn a_queue_is_full_at_its_bound_and_takes_one_more_when_somebody_leaves() {
+    let mut world = world();
+    granted(acquire(&mut world, ask(1, 0), NOW));
+    let wait = |request| Acquire { wait_ms: 60_000, ..ask(2, request) };
+    let max = u128::try_from(limits::WAITERS_MAX).unwrap();
+    for request in 1..=max {
+        let waiting = acquire(&mut world, wait(request), NOW);
+        assert!(matches!(waiting, Outcome::Waiting { .. }), "{request}: {waiting:?}");
+    }
+    let refused = acquire(&mut world, wait(max + 1), NOW);
+    assert_eq!(refused, Outcome::Refused(Refusal::QueueFull));
+    let again = acquire(&mut world, wait(max), NOW);
+    assert!(matches!(again, Outcome::Waiting { .. }), "who waits may ask again: {again:?}");
+    lock(&mut world, LockAction::Withdraw { request: RequestId(5) }, NOW);
+    let last = acquire(&mut world, wait(max + 1), NOW);
+    assert!(matches!(last, Outcome::Waiting { .. }), "{last:?}");
+    assert_eq!(world.records[&key()].queue.len(), limits::WAITERS_MAX);
+    assert_eq!(world.records[&key()].queue.back().map(|w: &Waiter| w.request.0), Some(max + 1));
+}
+
+/// Takes and gives back the lock, so that a resource has one more request to remember.
+fn use_once(world: &mut World, request: u128, now: Millis) {
+    let token = granted(acquire(world, ask(1, request), now));
+    lock(world, LockAction::Release { token, locks: None }, now);
+}
+
+#[test]
+fn a_resource_remembers_so_many_ended_requests_and_forgets_the_oldest() {
+    let mut world = world();
+    let max = u128::try_from(limits::RECENT_MAX).unwrap();
+    for request in 1..=max {
+        use_once(&mut world, request, NOW);
+    }
+    let late = acquire(&mut world, ask(1, 1), NOW);
+    assert!(matches!(late, Outcome::Refused(Refusal::Lost { .. })), "{late:?}");
+    use_once(&mut world, max + 1, NOW);
+    assert_eq!(world.records[&key()].recent.len(), limits::RECENT_MAX);
+    // The stated limit of idempotency: so late a repetition is taken for a new request.
+    granted(acquire(&mut world, ask(1, 1), NOW));
+}
+
+#[test]
+fn a_resource_forgets_ended_requests_after_a_while() {
+    let mut world = world();
+    use_once(&mut world, 1, NOW);
+    use_once(&mut world, 2, NOW.plus(limits::RECENT_MS));
+    let remembered = |world: &World| -> Vec<u128> {
+        world.records[&key()].recent.iter().map(|recent| recent.request.0).collect()
+    };
+    assert_eq!(remembered(&world), [1, 2]);
+    use_once(&mut world, 3, NOW.plus(limits::RECENT_MS + 1));
+    assert_eq!(remembered(&world), [2, 3]);
+}
+
+#[test]
+fn a_session_that_hears_of_too_many_breaks_is_over() {
+    let mut world = world();
+    let max = u128::try_from(limits::REVOKED_MAX).unwrap();
+    let mut break_one = |request: u128| {
+        let token = granted(acquire(&mut world, ask(1, request), NOW));
+        let (by, reason) = ("ann".into(), "stuck".into());
+        let action = LockAction::Break { token, locks: None, by, reason };
+        assert_eq!(lock(&mut world, action, NOW), Outcome::Broken);
+        step(&mut world, &Command::Beat { session: SessionId(1), seen: 0 }, NOW)
+    };
+    for request in 1..=max {
+        let beat = break_one(request);
+        assert!(matches!(beat, Outcome::Alive { .. }), "{request}: {beat:?}");
+    }
+    assert_eq!(break_one(max + 1), Outcome::Refused(Refusal::SessionOver));
+}
+
+#[test]
+fn names_have_a_length() {
+    let long = |n: usize| "x".repeat(n);
+    let new = |tenant: usize, kind: usize, name: usize| {
+        ResourceKey::new(&long(tenant), &long(kind), &long(name))
+    };
+    let (tenant, kind) = (limits::TENANT_BYTES_MAX, limits::KIND_BYTES_MAX);
+    assert!(new(tenant, kind, limits::NAME_BYTES_MAX).is_ok());
+    assert!(new(tenant + 1, 1, 1).is_err());
+    assert!(new(1, kind + 1, 1).is_err());
+    assert!(new(1, 1, limits::NAME_BYTES_MAX + 1).is_err());
+    assert!(long(limits::LOCK_BYTES_MAX).parse::<LockName>().is_ok());
+    assert!(long(limits::LOCK_BYTES_MAX + 1).parse::<LockName>().is_err());
+}
+
+#[test]
+fn a_set_has_at_most_so_many_locks() {
+    let set = |n: usize| LockSet::new((0..n).map(|n| format!("l{n}").parse().unwrap()).collect());
+    assert_eq!(set(limits::LOCK_SET_MAX).unwrap().size(), limits::LOCK_SET_MAX);
+    assert!(set(limits::LOCK_SET_MAX + 1).is_err());
+    assert!(set(0).is_err());
+}
+
+#[test]
+fn a_present_token_that_names_locks_it_does_not_have_is_refused_but_not_fenced() {
+    let mut world = world();
+    let token = granted(acquire(&mut world, ask(1, 1), NOW));
+    let config: LockName = "config".parse().unwrap();
+    let release = LockAction::Release { token, locks: Some(config.into()) };
+    let refused = lock(&mut world, release, NOW);
+    assert!(matches!(refused, Outcome::Refused(Refusal::Lost { .. })), "{refused:?}");
+    assert!(world.changes.events.iter().all(|(_, _, event)| event.word() != "fenced"));
+}

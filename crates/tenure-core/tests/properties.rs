@@ -1,0 +1,255 @@
+//! Properties: whatever commands come in whatever order, the invariants hold after each of them.
+//!
+//! The commands are random but plausible: few sessions, resources, locks and requests, so that they
+//! collide. A failing case shrinks to the few commands that matter.
+
+use std::collections::{HashMap, HashSet};
+
+use proptest::prelude::*;
+use tenure_core::history::{Event, Sealed};
+use tenure_core::invariants;
+use tenure_core::verify::Verifier;
+use tenure_core::{
+    Acquire, Claimant, Command, LockAction, LockName, LockSet, Millis, Outcome, Record, RequestId,
+    ResourceKey, SessionId, Token, World, step,
+};
+
+const SESSIONS: u128 = 3;
+const RESOURCES: usize = 2;
+const LOCKS: [&str; 3] = ["main", "config", "panic"];
+
+/// A command, before it is known which tokens there are.
+#[derive(Clone, Debug)]
+enum Wish {
+    Open(u128),
+    Beat(u128),
+    Close(u128),
+    Lapse(u128),
+    Acquire { resource: usize, request: u128, locks: usize, wait_ms: u64, solo: bool },
+    Withdraw { resource: usize, request: u128 },
+    Token { resource: usize, pick: u64, verb: usize, locks: Option<usize> },
+    Settle(usize),
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    let session = 1..=SESSIONS;
+    let resource = 0..RESOURCES;
+    let request = 1..=9_u128;
+    let ask = (resource.clone(), request.clone(), 1..8_usize, 0..3_000_u64, any::<bool>());
+    let token = (resource.clone(), any::<u64>(), 0..3_usize, prop::option::of(1..8_usize));
+    prop_oneof![
+        2 => session.clone().prop_map(Wish::Open),
+        2 => session.clone().prop_map(Wish::Beat),
+        1 => session.clone().prop_map(Wish::Close),
+        1 => session.prop_map(Wish::Lapse),
+        6 => ask.prop_map(|(resource, request, locks, wait_ms, solo)| {
+            let wait_ms = wait_ms.saturating_sub(1_000);
+            Wish::Acquire { resource, request, locks, wait_ms, solo }
+        }),
+        1 => (resource.clone(), request)
+            .prop_map(|(resource, request)| Wish::Withdraw { resource, request }),
+        4 => token.prop_map(|(resource, pick, verb, locks)| {
+            Wish::Token { resource, pick, verb, locks }
+        }),
+        1 => resource.prop_map(Wish::Settle),
+    ]
+}
+
+fn wishes() -> impl Strategy<Value = Vec<(Wish, u64)>> {
+    prop::collection::vec((wish(), prop_oneof![3 => Just(0), 2 => 1..1_200_u64]), 1..60)
+}
+
+fn key(resource: usize) -> ResourceKey {
+    ResourceKey::new("t", "k", &format!("r{resource}")).unwrap()
+}
+
+/// The set of locks whose bits are set.
+fn locks(bits: usize) -> LockSet {
+    let chosen = LOCKS.iter().enumerate().filter(|(n, _)| bits >> n & 1 == 1);
+    LockSet::new(chosen.map(|(_, name)| name.parse().unwrap()).collect()).unwrap()
+}
+
+/// A request id belongs to one session or is solo; the locks differ now and then, which must be
+/// refused as a reused id while the first request is known.
+fn acquire(request: u128, bits: usize, wait_ms: u64, solo: bool) -> LockAction {
+    let bits = 1 + (bits + usize::try_from(request).unwrap()) % 7;
+    let claimant = match solo && request > 6 {
+        true => Claimant::Solo { name: "solo".into(), ttl_ms: 1_500 },
+        false => Claimant::Session(SessionId(1 + request % SESSIONS)),
+    };
+    let (locks, request) = (locks(bits), RequestId(request));
+    LockAction::Acquire(Acquire { locks, claimant, request, wait_ms, purpose: None })
+}
+
+/// A world, its history, and what it was like before.
+#[derive(Default)]
+struct Run {
+    world: World,
+    now: Millis,
+    lines: Vec<(ResourceKey, Sealed)>,
+    granted: HashSet<(ResourceKey, RequestId)>,
+}
+
+impl Run {
+    fn command(&self, wish: &Wish) -> Command {
+        let lock = |resource: usize, action| Command::Lock { key: key(resource), action };
+        match wish {
+            Wish::Open(n) => {
+                let ttl_ms = 1_000 + 500 * u64::try_from(*n).unwrap();
+                let (session, tenant, name) = (SessionId(*n), "t".into(), "s".into());
+                Command::Open { session, tenant, name, ttl_ms }
+            }
+            Wish::Beat(n) => Command::Beat { session: SessionId(*n), seen: 0 },
+            Wish::Close(n) => Command::Close { session: SessionId(*n) },
+            Wish::Lapse(n) => Command::Lapse { session: SessionId(*n) },
+            Wish::Acquire { resource, request, locks, wait_ms, solo } => {
+                lock(*resource, acquire(*request, *locks, *wait_ms, *solo))
+            }
+            Wish::Withdraw { resource, request } => {
+                lock(*resource, LockAction::Withdraw { request: RequestId(*request) })
+            }
+            Wish::Token { resource, pick, verb, locks: bits } => {
+                let last = self.world.records.get(&key(*resource)).map_or(0, |r| r.token.0);
+                let (token, locks) = (Token(pick % (last + 2)), bits.map(locks));
+                lock(*resource, with_token(token, *verb, locks))
+            }
+            Wish::Settle(resource) => lock(*resource, LockAction::Settle),
+        }
+    }
+
+    /// One step, with every question about it.
+    fn step(&mut self, command: &Command) -> Result<Outcome, TestCaseError> {
+        let before = self.world.clone();
+        let outcome = step(&mut self.world, command, self.now);
+        let changes = self.world.take_changes();
+        for (key, _, event) in &changes.events {
+            self.grant_is_good(&before, command, key, event)?;
+        }
+        self.lines.extend(self.world.seal(changes.events));
+        for (key, record) in &self.world.records {
+            invariants::of_record(key, record, &self.world).map_err(TestCaseError::fail)?;
+            let old = before.records.get(key).cloned().unwrap_or_else(|| Record::new(key));
+            invariants::forward(key, &old, record).map_err(TestCaseError::fail)?;
+        }
+        Ok(outcome)
+    }
+
+    fn grant_is_good(
+        &mut self,
+        before: &World,
+        command: &Command,
+        key: &ResourceKey,
+        event: &Event,
+    ) -> Result<(), TestCaseError> {
+        let Event::Granted { session, request, .. } = event else { return Ok(()) };
+        let lives = before.sessions.get(*session).is_some_and(|s| s.alive(self.now));
+        prop_assert!(lives || makes(command, *session), "dead {session} was granted {key}");
+        let first = self.granted.insert((key.clone(), *request));
+        // What a resource forgets because too much ended since is a stated bound.
+        let old = before.records.get(key).map_or(0, |record| record.recent.len());
+        prop_assert!(
+            first || old == tenure_core::limits::RECENT_MAX,
+            "{request} was granted twice"
+        );
+        Ok(())
+    }
+
+    fn tenures(&self) -> HashMap<ResourceKey, HashSet<(LockName, Token)>> {
+        let of = |record: &Record| {
+            record.tenures.iter().map(|tenure| (tenure.lock.clone(), tenure.token)).collect()
+        };
+        let live = self.world.records.iter().filter(|(_, record)| record.is_live());
+        live.map(|(key, record)| (key.clone(), of(record))).collect()
+    }
+}
+
+/// Whether the command makes that session anew.
+fn makes(command: &Command, session: SessionId) -> bool {
+    let Command::Lock { action: LockAction::Acquire(ask), .. } = command else { return false };
+    matches!(ask.claimant, Claimant::Solo { .. }) && ask.request.0 == session.0
+}
+
+fn with_token(token: Token, verb: usize, locks: Option<LockSet>) -> LockAction {
+    match verb {
+        0 => LockAction::Renew { token, ttl_ms: None },
+        1 => LockAction::Release { token, locks },
+        _ => LockAction::Break { token, locks, by: "ann".into(), reason: "stuck".into() },
+    }
+}
+
+/// The kind of an outcome, with the token if it has one.
+fn kind(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Granted(view) | Outcome::Renewed(view) => format!("granted {}", view.token),
+        Outcome::Refused(refusal) => format!("refused {}", refusal.code()),
+        Outcome::Waiting { position, .. } => format!("waiting {position}"),
+        Outcome::Released { .. } => "released".to_owned(),
+        Outcome::Withdrawn { .. } => "withdrawn".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn is_idempotent(command: &Command) -> bool {
+    let Command::Lock { action, .. } = command else { return false };
+    !matches!(action, LockAction::Settle)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn invariants_hold_after_every_command(wishes in wishes()) {
+        let mut run = Run { now: Millis(1_000), ..Run::default() };
+        for (wish, pause_ms) in &wishes {
+            run.now = run.now.plus(*pause_ms);
+            run.step(&run.command(wish))?;
+        }
+    }
+
+    #[test]
+    fn the_verifier_accepts_every_history_and_finds_the_same_records(wishes in wishes()) {
+        let mut run = Run { now: Millis(1_000), ..Run::default() };
+        for (wish, pause_ms) in &wishes {
+            run.now = run.now.plus(*pause_ms);
+            run.step(&run.command(wish))?;
+        }
+        let mut verifier = Verifier::default();
+        for (key, sealed) in &run.lines {
+            verifier.line(key, &sealed.line, sealed.hash);
+        }
+        for (key, record) in &run.world.records {
+            verifier.compare(key, record);
+        }
+        let report = verifier.finish();
+        prop_assert!(report.problems.is_empty(), "{:?}", report.problems);
+    }
+
+    #[test]
+    fn a_command_that_comes_twice_is_answered_alike_and_moves_nothing(wishes in wishes()) {
+        let mut run = Run { now: Millis(1_000), ..Run::default() };
+        for (wish, pause_ms) in &wishes {
+            run.now = run.now.plus(*pause_ms);
+            let command = run.command(wish);
+            let first = run.step(&command)?;
+            if is_idempotent(&command) {
+                let tenures = run.tenures();
+                let second = run.step(&command)?;
+                prop_assert_eq!(kind(&first), kind(&second), "{:?}", command);
+                prop_assert_eq!(tenures, run.tenures(), "{:?}", command);
+            }
+        }
+    }
+
+    #[test]
+    fn a_swept_world_holds_nothing_of_the_dead(wishes in wishes()) {
+        let mut run = Run { now: Millis(1_000), ..Run::default() };
+        for (wish, pause_ms) in &wishes {
+            run.now = run.now.plus(*pause_ms);
+            run.step(&run.command(wish))?;
+        }
+        for resource in 0..RESOURCES {
+            run.step(&Command::Lock { key: key(resource), action: LockAction::Settle })?;
+        }
+        invariants::swept(&run.world, run.now).map_err(TestCaseError::fail)?;
+    }
+}
