@@ -267,7 +267,9 @@ impl Turn<'_> {
             return Ok(Outcome::Released { already: false });
         }
         match self.record.ended(token) {
-            Some(recent) if recent.how == Ending::Released => Ok(Outcome::Released { already: true }),
+            Some(recent) if recent.how == Ending::Released => {
+                Ok(Outcome::Released { already: true })
+            }
             _ => Err(self.lost(token, "release")),
         }
     }

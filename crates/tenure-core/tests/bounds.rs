@@ -1,4 +1,5 @@
-//! Every bound of the model, tested where it stands: the last that is allowed, the first that is not.
+//! Every bound of the model, tested where it stands: the last that is allowed, the first that is
+//! not.
 
 use tenure_core::record::Waiter;
 use tenure_core::{
@@ -9,7 +10,7 @@ use tenure_core::{
 const NOW: Millis = Millis(1_000_000);
 
 fn key() -> ResourceKey {
-    "t/k/n".parse().unwrap()
+    "t/k/n".parse().expect("a plain key")
 }
 
 fn lock(world: &mut World, action: LockAction, now: Millis) -> Outcome {

@@ -60,19 +60,20 @@ fn wishes() -> impl Strategy<Value = Vec<(Wish, u64)>> {
 }
 
 fn key(resource: usize) -> ResourceKey {
-    ResourceKey::new("t", "k", &format!("r{resource}")).unwrap()
+    ResourceKey::new("t", "k", &format!("r{resource}")).expect("plain names")
 }
 
 /// The set of locks whose bits are set.
 fn locks(bits: usize) -> LockSet {
     let chosen = LOCKS.iter().enumerate().filter(|(n, _)| bits >> n & 1 == 1);
-    LockSet::new(chosen.map(|(_, name)| name.parse().unwrap()).collect()).unwrap()
+    LockSet::new(chosen.map(|(_, name)| name.parse().expect("plain")).collect())
+        .expect("one to three")
 }
 
 /// A request id belongs to one session or is solo; the locks differ now and then, which must be
 /// refused as a reused id while the first request is known.
 fn acquire(request: u128, bits: usize, wait_ms: u64, solo: bool) -> LockAction {
-    let bits = 1 + (bits + usize::try_from(request).unwrap()) % 7;
+    let bits = 1 + (bits + usize::try_from(request).unwrap_or(0)) % 7;
     let claimant = match solo && request > 6 {
         true => Claimant::Solo { name: "solo".into(), ttl_ms: 1_500 },
         false => Claimant::Session(SessionId(1 + request % SESSIONS)),
@@ -95,7 +96,7 @@ impl Run {
         let lock = |resource: usize, action| Command::Lock { key: key(resource), action };
         match wish {
             Wish::Open(n) => {
-                let ttl_ms = 1_000 + 500 * u64::try_from(*n).unwrap();
+                let ttl_ms = 1_000 + 500 * u64::try_from(*n).unwrap_or(0);
                 let (session, tenant, name) = (SessionId(*n), "t".into(), "s".into());
                 Command::Open { session, tenant, name, ttl_ms }
             }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::history::{Entry, Event, Sealed};
 use tenure_core::record::How;
-use tenure_core::{LockName, LockSet, RequestId, ResourceKey, SessionId, Token};
+use tenure_core::{LockName, LockSet, RequestId, ResourceKey, SessionId, Token, limits};
 
 /// A tenure as history tells it.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub struct Told {
     pub left: BTreeSet<LockName>,
     /// The last end of it: how, and in which batch.
     pub end: Option<(How, u64)>,
+    /// How much its resource had remembered by then.
+    remembered: u64,
 }
 
 impl Told {
@@ -35,6 +37,17 @@ impl Told {
         matches!(self.end, Some((How::Broken { .. }, _)))
     }
 }
+
+/// When an event was: in which batch, and how much its resource had remembered by then.
+#[derive(Clone, Copy, Debug)]
+struct When {
+    batch: u64,
+    remembered: u64,
+}
+
+/// After so many more ends a request may be forgotten. A few less than the bound, because what a
+/// batch withdraws is counted after what it ends.
+const FORGOTTEN: u64 = limits::RECENT_MAX as u64 - 3;
 
 /// The tenures of all resources.
 #[derive(Clone, Debug, Default)]
@@ -56,13 +69,32 @@ impl Facts {
         self.by_request.get(&(key.clone(), request)).copied()
     }
 
-    fn take_in(&mut self, key: &ResourceKey, event: &Event, batch: u64) -> Result<(), String> {
+    fn take_in(&mut self, key: &ResourceKey, event: &Event, when: When) -> Result<(), String> {
         match event {
             Event::Granted { locks, token, session, request, .. } => {
+                self.never_granted(key, *request, *token, when)?;
                 self.granted(key, locks, *token, *session, *request)
             }
-            Event::Ended { locks, token, how } => self.ended(key, locks, *token, how, batch),
+            Event::Ended { locks, token, how } => self.ended(key, locks, *token, how, when),
             Event::Fenced { .. } => Ok(()),
+        }
+    }
+
+    /// A request gets one tenure. Only when its resource has had more to remember since than it can,
+    /// which is a stated limit, may somebody who still asks be taken for new.
+    fn never_granted(
+        &self,
+        key: &ResourceKey,
+        request: RequestId,
+        token: Token,
+        when: When,
+    ) -> Result<(), String> {
+        let Some(first) = self.of_request(key, request) else { return Ok(()) };
+        let told = self.tenure(key, first).filter(|told| !told.lasts());
+        let forgotten = told.is_some_and(|told| when.remembered >= told.remembered + FORGOTTEN);
+        match forgotten {
+            true => Ok(()),
+            false => Err(format!("request {request} on {key} got token {first}, then {token}")),
         }
     }
 
@@ -74,11 +106,9 @@ impl Facts {
         session: SessionId,
         request: RequestId,
     ) -> Result<(), String> {
-        if let Some(first) = self.by_request.insert((key.clone(), request), token) {
-            return Err(format!("request {request} on {key} got token {first}, then {token}"));
-        }
+        self.by_request.insert((key.clone(), request), token);
         let left = locks.iter().cloned().collect();
-        let told = Told { session, request, left, end: None };
+        let told = Told { session, request, left, end: None, remembered: 0 };
         match self.tenures.insert((key.clone(), token), told) {
             Some(_) => Err(format!("token {token} of {key} was given out twice")),
             None => Ok(()),
@@ -91,12 +121,13 @@ impl Facts {
         locks: &LockSet,
         token: Token,
         how: &How,
-        batch: u64,
+        when: When,
     ) -> Result<(), String> {
         let told = self.tenures.get_mut(&(key.clone(), token));
         let told = told.ok_or_else(|| format!("token {token} of {key} ends but never began"))?;
         told.left.retain(|lock| !locks.contains(lock));
-        told.end = Some((how.clone(), batch));
+        told.end = Some((how.clone(), when.batch));
+        told.remembered = when.remembered;
         Ok(())
     }
 }
@@ -108,7 +139,7 @@ pub struct Books {
     pub durable: Facts,
     /// As the server sees it.
     pub now: Facts,
-    pending: Vec<(ResourceKey, Event, u64)>,
+    pending: Vec<(ResourceKey, Event, When)>,
     /// Ends of each resource, for the bound on what a resource remembers.
     ends: BTreeMap<ResourceKey, u64>,
 }
@@ -128,16 +159,20 @@ impl Books {
         // The order among resources is no promise of the ledger's, and it differs from run to run.
         events.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (key, event) in &events {
-            self.now.take_in(key, event, batch)?;
-            self.pending.push((key.clone(), event.clone(), batch));
+            if matches!(event, Event::Ended { .. }) {
+                self.remembers(key);
+            }
+            let when = When { batch, remembered: self.remembered(Some(key)) };
+            self.now.take_in(key, event, when)?;
+            self.pending.push((key.clone(), event.clone(), when));
         }
         Ok(events)
     }
 
     /// What was pending is durable.
     pub fn flushed(&mut self) -> Result<(), String> {
-        for (key, event, batch) in std::mem::take(&mut self.pending) {
-            self.durable.take_in(&key, &event, batch)?;
+        for (key, event, when) in std::mem::take(&mut self.pending) {
+            self.durable.take_in(&key, &event, when)?;
         }
         Ok(())
     }

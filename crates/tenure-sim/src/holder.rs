@@ -1,8 +1,9 @@
 //! A holder: one process that opens a session, beats, asks, works and gives back.
 //!
-//! It does what the library does, driven by the real `tenure::lease::Lease` on the skewed clock of its
-//! machine. It never looks at true time, and it never acts without asking its lease first. What it
-//! asks for and does with it is in [`crate::task`]; who freezes and kills it is [`crate::faults`].
+//! It does what the library does, driven by the real `tenure::lease::Lease` on the skewed clock
+//! of its machine. It never looks at true time, and it never acts without asking its lease first.
+//! What it asks for and does with it is in [`crate::task`]; who freezes and kills it is
+//! [`crate::faults`].
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -126,8 +127,8 @@ pub struct Process {
     /// The heartbeat, or the opening, that is on its way.
     beat: Option<Call>,
     seen: u64,
-    /// Tenures of this session that were taken away. An answer that granted one of them may still be
-    /// on its way, so they are remembered as long as the session.
+    /// Tenures of this session that were taken away. An answer that granted one of them may still
+    /// be on its way, so they are remembered as long as the session.
     pub(crate) revoked: BTreeSet<(ResourceKey, Token)>,
     /// What it does.
     pub task: Task,

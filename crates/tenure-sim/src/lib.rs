@@ -2,8 +2,8 @@
 //!
 //! The real ledger, the real rules and the real lease run here under crashes, stalls, frozen
 //! holders, lost and doubled messages and skewed clocks, in virtual time and on one thread, all
-//! decided by one seed. A failing seed replays exactly. It must never use a real clock, a thread, or
-//! the order of a hash table.
+//! decided by one seed. A failing seed replays exactly. It must never use a real clock, a thread,
+//! or the order of a hash table.
 //!
 //! Start at [`sim`], which says what happens next; [`server`] and [`holder`] are the two sides,
 //! [`faults`] what befalls them, and [`oracle`] what may never happen.

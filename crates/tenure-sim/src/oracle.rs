@@ -84,6 +84,8 @@ impl Oracle {
         for reply in &applied.replies {
             self.answer_fits(reply, applied)?;
             self.hear(reply, heard);
+            let given_back = matches!(reply.outcome, Outcome::Withdrawn { released: Some(_) });
+            stats.withdrawn_grants += u64::from(given_back);
         }
         for (key, event) in &events {
             self.event_fits(key, event, applied, heard, stats)?;
@@ -157,7 +159,6 @@ impl Oracle {
                 self.grantee_lives(key, *token, *session, applied)
             }
             Event::Ended { how, .. } => {
-                self.books.remembers(key);
                 match how.word() {
                     "expired" => stats.expiries += 1,
                     "closed" => stats.closes += 1,
@@ -181,10 +182,9 @@ impl Oracle {
         session: SessionId,
         applied: &Applied,
     ) -> Verdict {
-        let lives = match self.sessions.get(&session) {
-            Some(before) => self.lived(before, applied.now),
-            None => applied.replies.iter().any(|reply| opens(&reply.command, session)),
-        };
+        // Who waited with a session of its own and let it lapse may ask again, and begins anew.
+        let anew = |reply: &Reply| asks_solo(&reply.command, session);
+        let lives = self.was_alive(session, applied).is_ok() || applied.replies.iter().any(anew);
         match lives {
             true => Ok(()),
             false => Err(format!("dead session {session} was granted {key} with token {token}")),
@@ -312,13 +312,14 @@ fn overlaps(held: &Held, key: &ResourceKey, locks: &LockSet) -> bool {
 
 /// Whether a command may have made a session.
 fn opens(command: &Command, id: SessionId) -> bool {
-    match command {
-        Command::Open { session, .. } => *session == id,
-        Command::Lock { action: LockAction::Acquire(ask), .. } => {
-            matches!(ask.claimant, Claimant::Solo { .. }) && ask.request.0 == id.0
-        }
-        _ => false,
-    }
+    let open = matches!(command, Command::Open { session, .. } if *session == id);
+    open || asks_solo(command, id)
+}
+
+/// Whether a command asks for locks with that session as its own.
+fn asks_solo(command: &Command, id: SessionId) -> bool {
+    let Command::Lock { action: LockAction::Acquire(ask), .. } = command else { return false };
+    matches!(ask.claimant, Claimant::Solo { .. }) && ask.request.0 == id.0
 }
 
 /// The session that shows by a command that it lives.

@@ -41,6 +41,8 @@ pub struct Plan {
     pub doubles: u64,
     /// Messages that are slow, in a thousand.
     pub slow: u64,
+    /// What every message may take longer; zero for most runs.
+    pub lag_ms: u64,
     /// Mean time between faults of the server.
     pub server_fault_ms: u64,
     /// Mean time between faults of one holder.
@@ -69,6 +71,7 @@ impl Plan {
             loss: rng.within(0, 150),
             doubles: rng.within(0, 150),
             slow: rng.within(0, 100),
+            lag_ms: if rng.chance(250) { rng.within(200, 1_200) } else { 0 },
             server_fault_ms: rng.within(2_000, 20_000),
             holder_fault_ms: rng.within(3_000, 30_000),
             break_ms: rng.within(4_000, 60_000),

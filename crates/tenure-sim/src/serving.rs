@@ -20,7 +20,7 @@ impl Sim {
         let acquire =
             matches!(&*request.command, Command::Lock { action: LockAction::Acquire(_), .. });
         let ends = self.oracle.books.remembered(request.command.key()) - request.left_at_ends;
-        acquire && ends + 4 >= limits::RECENT_MAX as u64
+        acquire && ends + 3 >= limits::RECENT_MAX as u64
     }
 
     pub(crate) fn arrive(&mut self, request: Request) -> Verdict {

@@ -172,7 +172,8 @@ impl Sim {
             return None;
         }
         let slow = self.rng.chance(self.plan.slow);
-        Some(self.rng.within(MS, if slow { 3_000 * MS } else { 30 * MS }))
+        let longest_ms = self.plan.lag_ms + if slow { 3_000 } else { 30 };
+        Some(self.rng.within(MS, longest_ms * MS))
     }
 
     /// Whether a message is doubled, and when the second one comes: perhaps much later.

@@ -1,8 +1,8 @@
 //! What a process does with its session: asks for locks, works under them, gives them back.
 //!
 //! A request without an answer is repeated with the same id; a release or a withdrawal is a chore
-//! that stays until it is confirmed. Right before each effect the lease is asked; after `Lost` there
-//! is none.
+//! that stays until it is confirmed. Right before each effect the lease is asked; after `Lost`
+//! there is none.
 
 use std::time::Duration;
 
@@ -134,8 +134,7 @@ impl Process {
         if env.mood == Mood::Draining {
             self.finish(env);
         } else if env.mood == Mood::Faulty && env.rng.chance(20) {
-            env.calls.push((0, Command::Close { session: self.session }));
-            self.drop_session(env);
+            self.say_goodbye(env);
         } else if self.lease.is_some() {
             let want = draw_want(env);
             let give_up = env.mood == Mood::Faulty && env.rng.chance(250);
@@ -147,6 +146,12 @@ impl Process {
         } else {
             self.task = Task::idle(env);
         }
+    }
+
+    /// Closes the session, whatever it holds, and stops before that.
+    fn say_goodbye(&mut self, env: &mut Env<'_>) {
+        env.calls.push((0, Command::Close { session: self.session }));
+        self.drop_session(env);
     }
 
     /// Nothing more to come: says goodbye when everything is confirmed.
@@ -249,7 +254,10 @@ impl Process {
             return;
         }
         let held = Held { key, locks, token, request: asking.want.request };
-        let (step_at, until) = (env.now, env.soon(50, env.plan.work_ms_max));
+        // Some work outlasts a lease whose heartbeats do not come through.
+        let long = env.mood == Mood::Faulty && env.rng.chance(150);
+        let until = env.soon(50, if long { 15_000 } else { env.plan.work_ms_max });
+        let step_at = env.now;
         self.task = Task::Working(Work { held, solo, step_at, until });
         self.work(env);
     }
@@ -273,7 +281,10 @@ impl Process {
             work.step_at = env.soon(30, 400);
             let Held { key, locks, token, .. } = work.held.clone();
             env.effects.push(Effect { holder: self.at, key, locks, token });
-            self.sometimes_give_back_one(env);
+            match env.mood == Mood::Faulty && env.rng.chance(10) {
+                true => self.say_goodbye(env),
+                false => self.sometimes_give_back_one(env),
+            }
         }
     }
 

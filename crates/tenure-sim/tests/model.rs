@@ -1,9 +1,9 @@
-//! The model check: every order of commands, repetitions and clock jumps in small worlds, on the same
-//! `step` that production runs.
+//! The model check: every order of commands, repetitions and clock jumps in small worlds, on the
+//! same `step` that production runs.
 //!
 //! Any command may come at any time and any number of times, so lost replies, late duplicates and
-//! clients that know nothing are all included. States are explored breadth first, so a counterexample
-//! is the shortest. The worlds are in `worlds`, the questions in `questions`.
+//! clients that know nothing are all included. States are explored breadth first, so a
+//! counterexample is the shortest. The worlds are in `worlds`, the questions in `questions`.
 
 #[path = "model/questions.rs"]
 mod questions;

@@ -5,7 +5,7 @@
 //! within the same batch. It must never do I/O or read a clock.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::ops::Bound;
 
 use tenure_core::canary::{Canary, planted};
@@ -27,8 +27,8 @@ pub const SETTLE_MAX: usize = 1_024;
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     world: World,
-    /// What each session holds or wants, and how often.
-    bonds: HashMap<SessionId, HashMap<ResourceKey, u32>>,
+    /// What each session holds or wants, and how often; in order, so that a run can be replayed.
+    bonds: HashMap<SessionId, BTreeMap<ResourceKey, u32>>,
     /// When sessions may lapse. An entry may be out of date; it is put back when it comes up.
     lapses: BinaryHeap<Reverse<(Millis, SessionId)>>,
     /// When waits may run out; likewise.
@@ -158,8 +158,14 @@ impl Ledger {
     fn look(&mut self, now: Millis) {
         let stalled = self.looked.is_some_and(|looked| now.since(looked) > STALL_MS);
         if stalled {
-            self.world.sessions.grace(now);
+            self.grace(now);
         }
+        self.looked = Some(now);
+    }
+
+    /// Gives every living session its full time to live from `now`.
+    pub fn grace(&mut self, now: Millis) {
+        self.world.sessions.grace(now);
         self.looked = Some(now);
     }
 

@@ -46,6 +46,11 @@ impl Memory {
         Self { rows: Mutex::new(rows), clock: Box::new(clock), hints }
     }
 
+    /// Gives every session its full time to live, as a durable store does when it restarts.
+    pub fn grace(&self) {
+        self.rows().ledger.grace(self.clock.now());
+    }
+
     fn rows(&self) -> MutexGuard<'_, Rows> {
         self.rows.lock().expect("no step panics halfway: rules are total")
     }

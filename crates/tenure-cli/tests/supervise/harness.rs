@@ -219,11 +219,18 @@ async fn supervise(script: &str) {
     let mut spec = Spec::new(["sh", "-c", &format!("{PRELUDE}\n{script}")]);
     spec.helper = HELPER.into();
     spec.alone = true;
-    let mut command = start(spec, within(HOST_TERM_MS, HOST_KILL_MS)).await;
+    let mut last = within(HOST_TERM_MS, HOST_KILL_MS);
+    let mut command = start(spec, last).await;
     let ended = loop {
         tokio::select! {
             ended = command.wait() => break ended.expect("the command ends"),
-            () = tokio::time::sleep(ms(50)) => command.extend(within(HOST_TERM_MS, HOST_KILL_MS)),
+            () = tokio::time::sleep(ms(50)) => {
+                // The server would not renew what is lost.
+                if !last.term_at.has_passed() {
+                    last = within(HOST_TERM_MS, HOST_KILL_MS);
+                    command.extend(last);
+                }
+            }
         }
     };
     fs::write(traces.join("new"), format!("{ended:?}")).expect("a file");

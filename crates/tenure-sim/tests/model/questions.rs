@@ -27,7 +27,8 @@ pub(crate) fn ask(before: &State, command: &Command) -> Result<State, String> {
     Ok(done.after)
 }
 
-/// The events lead from the tenures before to the tenures after, and each is allowed where it stands.
+/// The events lead from the tenures before to the tenures after, and each is allowed where it
+/// stands.
 fn history_says_the_same(before: &Record, done: &Done) -> Verdict {
     let tenures = |record: &Record| -> BTreeMap<LockName, Token> {
         record.tenures.iter().map(|tenure| (tenure.lock.clone(), tenure.token)).collect()

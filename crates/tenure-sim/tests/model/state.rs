@@ -57,11 +57,12 @@ pub(crate) struct Done {
 }
 
 pub(crate) fn key() -> ResourceKey {
-    "t/k/n".parse().unwrap()
+    "t/k/n".parse().expect("a plain key")
 }
 
 fn locks(names: &[&str]) -> LockSet {
-    LockSet::new(names.iter().map(|name| name.parse().unwrap()).collect()).unwrap()
+    let names = names.iter().map(|name| name.parse().expect("a plain name"));
+    LockSet::new(names.collect()).expect("a few locks")
 }
 
 /// A request of a session.
@@ -158,7 +159,7 @@ impl State {
     pub(crate) fn acts(&self, small: &Small) -> Vec<Act> {
         let mut acts: Vec<Act> = JUMPS_MS.into_iter().map(Act::Pass).collect();
         acts.extend(self.of_sessions(small).into_iter().map(Act::Do));
-        acts.extend(self.of_requests(small).into_iter().map(Act::Do));
+        acts.extend(Self::of_requests(small).into_iter().map(Act::Do));
         acts.extend(self.of_tokens(small).into_iter().map(Act::Do));
         acts.push(Act::Do(lock(LockAction::Settle)));
         acts
@@ -185,7 +186,7 @@ impl State {
             || self.record.queue.iter().any(|waiter| waiter.session == session)
     }
 
-    fn of_requests(&self, small: &Small) -> Vec<Command> {
+    fn of_requests(small: &Small) -> Vec<Command> {
         let ask = |ask: &Acquire| lock(LockAction::Acquire(ask.clone()));
         let withdraw = |ask: &Acquire| lock(LockAction::Withdraw { request: ask.request });
         small.acquires.iter().flat_map(|a| [ask(a), withdraw(a)]).collect()
@@ -193,7 +194,7 @@ impl State {
 
     fn of_tokens(&self, small: &Small) -> Vec<Command> {
         let mut commands = Vec::new();
-        let config: LockName = "config".parse().unwrap();
+        let config: LockName = "config".parse().expect("a plain name");
         let part = small.locks_apart.then(|| LockSet::from(config));
         for token in (1..=self.record.token.0).map(Token) {
             commands.push(lock(LockAction::Renew { token, ttl_ms: None }));

@@ -1,0 +1,170 @@
+//! The file: what can be wrong with it, and what it survives.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use tempfile::TempDir;
+use tenure_core::{
+    Acquire, Claimant, Command, LockAction, LockName, Outcome, RequestId, ResourceKey, Token,
+};
+use tenure_store::embedded::{Error, Options};
+use tenure_store::verify::verify;
+use tenure_store::{Embedded, Store, StoreError};
+
+fn acquire(name: &str, request: u128) -> Command {
+    let acquire = Acquire {
+        locks: LockName::main().into(),
+        claimant: Claimant::Solo { name: "A".into(), ttl_ms: 60_000 },
+        request: RequestId(request),
+        wait_ms: 0,
+        purpose: None,
+    };
+    let key = ResourceKey::new("t", "cluster", name).expect("a good name");
+    Command::Lock { key, action: LockAction::Acquire(acquire) }
+}
+
+fn release(name: &str, token: Token) -> Command {
+    let key = ResourceKey::new("t", "cluster", name).expect("a good name");
+    Command::Lock { key, action: LockAction::Release { token, locks: None } }
+}
+
+async fn grant(store: &Embedded, name: &str, request: u128) -> Result<Token, StoreError> {
+    match store.apply(vec![acquire(name, request)]).await?.remove(0) {
+        Outcome::Granted(view) => Ok(view.token),
+        other => panic!("{other:?} is not a grant"),
+    }
+}
+
+#[test]
+fn a_second_server_on_one_file_gets_a_clear_error() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("tenure.db");
+    let first = Embedded::open(&path).unwrap();
+    let error = Embedded::open(&path).err().expect("it is in use");
+    assert!(matches!(error, Error::InUse(_)));
+    assert!(error.to_string().contains("in use by another server; stop that one"));
+    drop(first);
+    Embedded::open(&path).unwrap();
+}
+
+#[test]
+fn a_file_of_something_else_is_refused_and_left_alone() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("notes.txt");
+    let text = "these are my notes, longer than the header of a database file would be. ".repeat(20);
+    fs::write(&path, &text).unwrap();
+    assert!(matches!(Embedded::open(&path).err(), Some(Error::Foreign(_))));
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    let other = dir.path().join("other.db");
+    let connection = rusqlite::Connection::open(&other).unwrap();
+    connection.execute_batch("CREATE TABLE people (name TEXT)").unwrap();
+    drop(connection);
+    assert!(matches!(Embedded::open(&other).err(), Some(Error::Foreign(_))));
+}
+
+#[test]
+fn a_file_of_a_later_version_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("tenure.db");
+    drop(Embedded::open(&path).unwrap());
+    rusqlite::Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 99").unwrap();
+    let error = Embedded::open(&path).err().unwrap().to_string();
+    assert!(error.contains("use a newer tenure"), "{error}");
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_named_and_not_guessed_at() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("tenure.db");
+    let store = Embedded::open(&path).unwrap();
+    grant(&store, "c1", 1).await.unwrap();
+    drop(store);
+    let sql = "UPDATE resources SET body = 'garbage'";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    let error = Embedded::open(&path).err().unwrap();
+    assert!(matches!(error, Error::Damaged { .. }), "{error}");
+    assert!(error.to_string().contains("restore it from a backup"));
+}
+
+#[tokio::test]
+async fn an_edited_history_is_found_by_verify() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("tenure.db");
+    let store = Embedded::open(&path).unwrap();
+    for n in 1..=3 {
+        let token = grant(&store, "c1", n).await.unwrap();
+        store.apply(vec![release("c1", token)]).await.unwrap();
+    }
+    assert_eq!(verify(&store).await.unwrap().problems, []);
+    drop(store);
+    let sql = "UPDATE history SET line = replace(line, '\"token\":2', '\"token\":9') WHERE id = 3";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    let store = Embedded::open(&path).unwrap();
+    let problems = verify(&store).await.unwrap().problems;
+    assert!(problems.iter().any(|p| p.what.contains("edited")), "{problems:?}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_named() {
+    let missing = Path::new("/nonexistent-tenure-dir/tenure.db");
+    let error = Embedded::open(missing).err().unwrap().to_string();
+    assert!(error.contains("check that the directory exists and is writable"), "{error}");
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("tenure.db");
+    fs::create_dir(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(Embedded::open(&path).is_err());
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_and_loses_nothing() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("tenure.db");
+    let options = Options { pages_max: Some(40), ..Options::default() };
+    let store = Embedded::open_with(&path, options).unwrap();
+    let mut granted = Vec::new();
+    let error = loop {
+        let n = granted.len() as u128 + 1;
+        match grant(&store, &format!("c{n}"), n).await {
+            Ok(token) => granted.push((n, token)),
+            Err(error) => break error,
+        }
+    };
+    assert!(granted.len() > 20, "only {} locks fitted", granted.len());
+    assert!(error.to_string().contains("make room on the disk"), "{error}");
+    // What was refused did not happen; what was acknowledged is there.
+    let refused = granted.len() as u128 + 1;
+    let key = ResourceKey::new("t", "cluster", &format!("c{refused}")).unwrap();
+    assert!(store.show(&key).await.unwrap().is_none());
+    assert_eq!(store.status().await.unwrap().live, granted.len());
+    drop(store);
+    // There is room again.
+    let store = Embedded::open(&path).unwrap();
+    for (n, token) in granted {
+        assert_eq!(grant(&store, &format!("c{n}"), n).await.unwrap(), token);
+    }
+    assert_eq!(grant(&store, &format!("c{refused}"), refused).await.unwrap(), Token(1));
+    assert_eq!(verify(&store).await.unwrap().problems, []);
+}
+
+#[tokio::test]
+async fn a_restored_backup_never_gives_an_old_token_again() {
+    let dir = TempDir::new().unwrap();
+    let (path, backup) = (dir.path().join("tenure.db"), dir.path().join("backup.db"));
+    let store = Embedded::open(&path).unwrap();
+    let first = grant(&store, "c1", 1).await.unwrap();
+    store.apply(vec![release("c1", first)]).await.unwrap();
+    drop(store);
+    fs::copy(&path, &backup).unwrap();
+    let store = Embedded::open(&path).unwrap();
+    let forgotten = grant(&store, "c1", 2).await.unwrap();
+    assert_eq!((first, forgotten), (Token(1), Token(2)));
+    drop(store);
+    fs::copy(&backup, &path).unwrap();
+    let store = Embedded::open(&path).unwrap();
+    assert_eq!(store.incarnation().0, 1);
+    let token = grant(&store, "c1", 3).await.unwrap();
+    assert!(token > forgotten, "{token} came back");
+    assert_eq!(verify(&store).await.unwrap().problems, []);
+}
