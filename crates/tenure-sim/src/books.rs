@@ -80,8 +80,8 @@ impl Facts {
         }
     }
 
-    /// A request gets one tenure. Only when its resource has had more to remember since than it can,
-    /// which is a stated limit, may somebody who still asks be taken for new.
+    /// A request gets one tenure. Only when its resource has had more to remember since than it
+    /// can, which is a stated limit, may somebody who still asks be taken for new.
     fn never_granted(
         &self,
         key: &ResourceKey,

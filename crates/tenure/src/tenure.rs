@@ -102,14 +102,16 @@ impl Ask {
         let abandoned = Abandoned { session: &self.session, key: &self.key, request, armed: true };
         let give_up = BootInstant::now() + self.wait.max(ANSWER_MAX);
         let wait_over = BootInstant::now() + self.wait;
+        // The first answer comes at once, so that whoever waits knows for whom.
+        let mut patience = Duration::ZERO;
         loop {
             let left = wait_over.remaining();
-            let patience = left.min(self.poll).max(Duration::from_millis(1));
             let command = self.command(request, left);
             match self.session.shared().link.send(command, patience).await {
                 Ok(Outcome::Granted(view)) => return self.granted(abandoned, &view),
                 Ok(Outcome::Waiting { position, queue_length, held_by }) => {
                     tell(&Waiting { position, queue_length, held_by });
+                    patience = wait_over.remaining().min(self.poll).max(Duration::from_millis(1));
                 }
                 Ok(Outcome::Refused(refusal)) => {
                     abandoned.disarm();

@@ -9,6 +9,7 @@
 //! S: signal NUMBER                   for the command's process group
 //! S: stop lost|time-limit|asked      TERM now, KILL after GRACE
 //! W: exited code|signal NUMBER WHY   the first process ended; WHY is by-itself or a word of stop
+//! W: killing                         the first KILL is being sent
 //! W: survives PID                    this process does not die of KILL; W keeps trying
 //! W: gone                            last line: no process of the command exists any more
 //! ```
@@ -46,6 +47,7 @@ pub(super) enum Report {
     Late,
     Failed(i32),
     Exited(Ended),
+    Killing,
     Survives(i32),
     Gone,
 }
@@ -98,6 +100,7 @@ impl fmt::Display for Report {
             Self::Exited(Ended { status: ExitKind::Signal(signal), why }) => {
                 write!(f, "exited signal {signal} {}", word(*why))
             }
+            Self::Killing => f.write_str("killing"),
             Self::Survives(pid) => write!(f, "survives {pid}"),
             Self::Gone => f.write_str("gone"),
         }
@@ -115,6 +118,7 @@ impl FromStr for Report {
             ["failed", errno] => errno.parse().ok().map(Self::Failed),
             ["exited", kind, number, cause] => exit_kind(kind, number)
                 .and_then(|status| Some(Self::Exited(Ended { status, why: why(cause)? }))),
+            ["killing"] => Some(Self::Killing),
             ["survives", pid] => pid.parse().ok().map(Self::Survives),
             ["gone"] => Some(Self::Gone),
             _ => None,
@@ -220,6 +224,7 @@ mod tests {
             ended(ExitKind::Signal(9), Why::Lost),
             ended(ExitKind::Signal(9), Why::Stopped(Stop::TimeLimit)),
             ended(ExitKind::Signal(9), Why::Stopped(Stop::Asked)),
+            Report::Killing,
             Report::Survives(4),
             Report::Gone,
         ];

@@ -27,8 +27,11 @@ use crate::clock::{BootInstant, SLEEP_MAX};
 
 /// How long the watchdog may take until the command runs.
 const START_MAX: Duration = Duration::from_secs(10);
-/// How long after `kill_at` the watchdog counts as stuck; it looks every 100 ms.
-const STUCK_AFTER: Duration = Duration::from_millis(200);
+/// How long after `kill_at` the watchdog counts as stuck if it has not begun; it looks every 100 ms.
+const IDLE_MAX: Duration = Duration::from_millis(200);
+/// How long after `kill_at` it counts as stuck in any case. To kill it while it works would only
+/// make the killing start again.
+const KILLING_MAX: Duration = Duration::from_secs(5);
 /// How long to look for reports that were sent while this process was late.
 const CATCH_UP: Duration = Duration::from_millis(5);
 /// So many scans in a row must find no orphan, because one can miss a process that is just born.
@@ -50,6 +53,8 @@ pub struct Supervisor {
     reports: Inbox,
     command: Pid,
     tree: Tree,
+    /// How long the watchdog may be late.
+    patience: Duration,
     /// Why the watchdog cannot be relied on any more.
     failed: Option<Why>,
     ended: Option<Ended>,
@@ -98,6 +103,7 @@ impl Supervisor {
             reports,
             command,
             tree,
+            patience: IDLE_MAX,
             failed: None,
             ended: None,
             gone: false,
@@ -156,7 +162,7 @@ impl Supervisor {
         let report = tokio::select! {
             report = receive(&mut self.reports) => Ok(report),
             // Perhaps only this process was late, and the report is there.
-            () = self.handle.0.overdue() => timeout(CATCH_UP, receive(&mut self.reports)).await,
+            () = self.handle.0.overdue(self.patience) => timeout(CATCH_UP, receive(&mut self.reports)).await,
         };
         match report {
             Ok(Some(report)) => self.hear(report),
@@ -168,6 +174,7 @@ impl Supervisor {
     fn hear(&mut self, report: Report) {
         match report {
             Report::Exited(ended) => self.ended = Some(ended),
+            Report::Killing => self.patience = KILLING_MAX,
             Report::Survives(pid) => warn_of(pid),
             Report::Gone => self.gone = true,
             Report::Started(_) | Report::Late | Report::Failed(_) => {}
@@ -266,14 +273,14 @@ impl Handle {
 }
 
 impl Control {
-    fn overdue_at(&self) -> BootInstant {
-        BootInstant::from_nanos(self.kill_at_nanos.load(Ordering::Relaxed)) + STUCK_AFTER
+    fn kill_at(&self) -> BootInstant {
+        BootInstant::from_nanos(self.kill_at_nanos.load(Ordering::Relaxed))
     }
 
     /// Returns when the tree should have been dead for a while.
-    async fn overdue(&self) {
-        while !self.overdue_at().has_passed() {
-            sleep(self.overdue_at().remaining().min(SLEEP_MAX)).await;
+    async fn overdue(&self, patience: Duration) {
+        while !(self.kill_at() + patience).has_passed() {
+            sleep((self.kill_at() + patience).remaining().min(SLEEP_MAX)).await;
         }
     }
 }

@@ -72,9 +72,42 @@ impl Process {
     }
 }
 
-/// All living descendants of a process, and the dead ones that nobody reaped.
-pub(super) fn descendants(root: Pid) -> io::Result<Vec<Process>> {
-    Ok(below(vec![root.as_raw_pid()], &by_parent(scan()?)))
+/// All living descendants of this process, and the dead ones that nobody reaped.
+pub(super) fn descendants() -> io::Result<Vec<Process>> {
+    Ok(trees(scan(|_| {})?, is_child))
+}
+
+/// Sends KILL to all descendants of this process, and returns them.
+pub(super) fn kill_descendants() -> io::Result<Vec<Process>> {
+    kill(is_child)
+}
+
+fn is_child(process: &Process) -> bool {
+    process.parent == getpid().as_raw_pid()
+}
+
+/// Kills the trees of the given roots. Whoever can be recognised during the scan is killed during
+/// it: on a busy machine each one that is gone makes the rest faster.
+fn kill(is_root: impl Fn(&Process) -> bool) -> io::Result<Vec<Process>> {
+    let mut killed = HashSet::new();
+    let all = scan(|process| {
+        if killed.contains(&process.parent) || is_root(process) {
+            process.signal(Signal::KILL);
+            killed.insert(process.pid.as_raw_pid());
+        }
+    })?;
+    let found = trees(all, is_root);
+    let late = found.iter().filter(|process| !killed.contains(&process.pid.as_raw_pid()));
+    late.for_each(|process| process.signal(Signal::KILL));
+    Ok(found)
+}
+
+/// The roots and everything under them.
+fn trees(all: Vec<Process>, is_root: impl Fn(&Process) -> bool) -> Vec<Process> {
+    let mut found: Vec<Process> = all.iter().filter(|process| is_root(process)).copied().collect();
+    let roots = found.iter().map(|root| root.pid.as_raw_pid()).collect();
+    found.extend(below(roots, &by_parent(all)));
+    found
 }
 
 /// Everything under the given processes; not the processes themselves.
@@ -97,13 +130,16 @@ fn by_parent(processes: Vec<Process>) -> HashMap<i32, Vec<Process>> {
     children
 }
 
-/// Every process that this one may see.
-fn scan() -> io::Result<Vec<Process>> {
+/// Every process that this one may see, in the order of their ids, so nearly always parents first.
+fn scan(mut meet: impl FnMut(&Process)) -> io::Result<Vec<Process>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let pid = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
-        found.extend(pid.and_then(read));
+        if let Some(process) = pid.and_then(read) {
+            meet(&process);
+            found.push(process);
+        }
     }
     Ok(found)
 }
@@ -157,23 +193,12 @@ impl Orphans {
         &mut self,
         mut reaped: impl FnMut(Pid, ExitKind),
     ) -> io::Result<Vec<Process>> {
-        let children = by_parent(scan()?);
-        let mut seen = self.roots(&children);
-        let roots = seen.len();
-        seen.extend(below(seen.iter().map(|root| root.pid.as_raw_pid()).collect(), &children));
-        for process in &seen {
-            self.known.insert(process.name());
-            process.signal(Signal::KILL);
-        }
-        for child in &seen[..roots] {
+        let seen = kill(|process| is_child(process) && self.owns(process))?;
+        self.known.extend(seen.iter().map(Process::name));
+        for child in seen.iter().filter(|process| is_child(process)) {
             reap(child.pid).into_iter().for_each(|kind| reaped(child.pid, kind));
         }
         Ok(seen)
-    }
-
-    fn roots(&self, children: &HashMap<i32, Vec<Process>>) -> Vec<Process> {
-        let mine = children.get(&getpid().as_raw_pid());
-        mine.into_iter().flatten().filter(|child| self.owns(child)).copied().collect()
     }
 
     fn owns(&self, process: &Process) -> bool {
@@ -237,7 +262,7 @@ mod tests {
 
     #[test]
     fn this_process_is_found_by_a_scan() {
-        assert!(scan().expect("/proc").iter().any(|found| found.pid == getpid()));
+        assert!(scan(|_| {}).expect("/proc").iter().any(|found| found.pid == getpid()));
     }
 
     #[test]

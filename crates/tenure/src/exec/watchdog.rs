@@ -31,8 +31,7 @@ use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 use tokio::time::timeout;
 
 use super::protocol::{Inbox, Order, Report, inbox, receive, send};
-use super::tree::{self, Process};
-use super::{CHILD, Deadlines, Ended, ExitKind, RESIST_MAX, Stop, Why, forwarded_signals};
+use super::{CHILD, Deadlines, Ended, ExitKind, RESIST_MAX, Stop, Why, forwarded_signals, tree};
 use crate::clock::{BootInstant, SLEEP_MAX};
 
 /// How long to look for orders that were sent while this process was late.
@@ -303,7 +302,7 @@ impl Watchdog {
     }
 
     fn terminate_tree(&mut self) {
-        let Ok(processes) = tree::descendants(getpid()) else {
+        let Ok(processes) = tree::descendants() else {
             return self.forward(Signal::TERM.as_raw());
         };
         for process in processes {
@@ -319,21 +318,14 @@ impl Watchdog {
         // One call for nearly everybody; who forks meanwhile cannot escape it, and on a machine
         // that they keep busy the scan is faster without them.
         self.forward(Signal::KILL.as_raw());
-        let Ok(processes) = tree::descendants(getpid()) else {
-            return;
-        };
-        for process in &processes {
-            process.signal(Signal::KILL);
+        if self.first_kill.is_none() {
+            self.first_kill = Some(now);
+            self.report(&Report::Killing);
         }
-        let first = *self.first_kill.get_or_insert(now);
-        if now.saturating_duration_since(first) > RESIST_MAX {
-            self.tell_resistance(&processes);
-        }
-    }
-
-    /// Names one process that does not die, so that somebody can look at it.
-    fn tell_resistance(&mut self, processes: &[Process]) {
-        if let Some(process) = processes.first().filter(|_| !self.resistance_told) {
+        // Without a list of processes the group is all that can be reached; it is tried again.
+        let processes = tree::kill_descendants().unwrap_or_default();
+        let late = self.first_kill.is_some_and(|first| (first + RESIST_MAX).has_passed());
+        if let Some(process) = processes.first().filter(|_| late && !self.resistance_told) {
             self.report(&Report::Survives(process.pid.as_raw_pid()));
             self.resistance_told = true;
         }

@@ -1,0 +1,135 @@
+//! A real server process with a data directory of its own, and ways to run the real binary.
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+pub const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
+
+/// The binary, deaf to the environment of whoever runs the tests.
+pub fn tenure(data: &Path) -> Command {
+    let mut command = Command::new(TENURE);
+    for name in ["TENURE_SERVER", "TENURE_KEY", "TENURE_STORE", "TENURE_TENANT", "TENURE_LOG"] {
+        command.env_remove(name);
+    }
+    command.env("TENURE_DATA", data).stdin(Stdio::null());
+    command
+}
+
+pub struct Server {
+    child: Option<Child>,
+    listen: String,
+    dir: TempDir,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listen = free.local_addr().expect("it is bound").to_string();
+        drop(free);
+        let dir = TempDir::new().expect("a temporary directory");
+        let mut server = Self { child: None, listen, dir };
+        server.launch();
+        server
+    }
+
+    /// Starts the process and waits until it answers.
+    pub fn launch(&mut self) {
+        let child = tenure(self.dir.path())
+            .args(["serve", "--listen", &self.listen])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary starts");
+        self.child = Some(child);
+        let listen = &self.listen;
+        until(|| std::net::TcpStream::connect(listen).is_ok());
+    }
+
+    pub fn data(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.listen)
+    }
+
+    pub fn listen(&self) -> &str {
+        &self.listen
+    }
+
+    pub fn key(&self) -> String {
+        let key = std::fs::read_to_string(self.dir.path().join("admin.key"));
+        key.expect("the key was made").trim().to_owned()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Waits for the end after a signal.
+    pub fn ended(&mut self) -> std::process::ExitStatus {
+        self.child.take().expect("it runs").wait().expect("it is ours")
+    }
+
+    pub fn tenure(&self) -> Command {
+        tenure(self.data())
+    }
+
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.tenure().args(args).output().expect("the binary runs")
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+pub fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+    assert!(status.expect("kill runs").success(), "cannot send {name} to {pid}");
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Waits for a condition, at most thirty seconds.
+pub fn until(condition: impl Fn() -> bool) {
+    let started = started();
+    while !condition() {
+        assert!(started.elapsed() < Duration::from_secs(30), "it never happened");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn started() -> Instant {
+    Instant::now()
+}

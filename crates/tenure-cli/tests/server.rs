@@ -1,0 +1,180 @@
+//! The real server process: what it survives and what it says.
+
+mod common;
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{Server, stderr, stdout, tenure, until};
+use tenure::http::HttpLink;
+use tenure::wire::ResourceLocks;
+use tenure::{Client, Link};
+use tenure_core::{
+    Acquire, Claimant, Command, LockAction, LockName, Outcome, ResourceKey, Token,
+};
+
+/// What workers know for certain.
+#[derive(Default)]
+struct Ledger {
+    /// The highest token that was acknowledged for each lock.
+    highest: Mutex<HashMap<String, Token>>,
+    /// Tenures that were acknowledged and whose release was not yet sent.
+    held: Mutex<HashMap<String, Token>>,
+    grants: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// Takes and releases locks of its own, repeating what was not answered.
+async fn work(link: HttpLink, worker: usize, ledger: Arc<Ledger>) {
+    for n in 0.. {
+        if ledger.stop.load(Ordering::SeqCst) {
+            return;
+        }
+        let name = format!("w{worker}-{}", n % 4);
+        let key = ResourceKey::new("default", "cluster", &name).expect("a good name");
+        let acquire = Acquire {
+            locks: LockName::main().into(),
+            claimant: Claimant::Solo { name: name.as_str().into(), ttl_ms: 60_000 },
+            request: tenure_store::random::request_id(),
+            wait_ms: 0,
+            purpose: None,
+        };
+        let ask = Command::Lock { key: key.clone(), action: LockAction::Acquire(acquire) };
+        let Some(Outcome::Granted(view)) = insist(&link, &ledger, ask).await else { return };
+        let token = view.token;
+        let before = ledger.highest.lock().expect("no panic").insert(name.clone(), token);
+        assert!(before.is_none_or(|before| before < token), "{name}: {before:?} then {token}");
+        ledger.held.lock().expect("no panic").insert(name.clone(), token);
+        ledger.grants.fetch_add(1, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        ledger.held.lock().expect("no panic").remove(&name);
+        let release = LockAction::Release { token, locks: None };
+        match insist(&link, &ledger, Command::Lock { key, action: release }).await {
+            Some(Outcome::Released { .. }) => {}
+            Some(other) => panic!("the release was answered with {other:?}"),
+            None => return,
+        }
+    }
+}
+
+/// Repeats a command until it is answered, or nobody wants the answer any more.
+async fn insist(link: &HttpLink, ledger: &Ledger, command: Command) -> Option<Outcome> {
+    loop {
+        match link.send(command.clone(), Duration::ZERO).await {
+            Ok(outcome) => return Some(outcome),
+            Err(error) if error.is_unavailable() => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        if ledger.stop.load(Ordering::SeqCst) {
+            return None;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn twenty_kills_under_load_lose_nothing_that_was_acknowledged() {
+    let mut server = Server::start();
+    let (url, key) = (server.url(), server.key());
+    let link = || HttpLink::new(&url, &key, "default").expect("an address");
+    let ledger = Arc::new(Ledger::default());
+    let spawn = |worker| tokio::spawn(work(link(), worker, Arc::clone(&ledger)));
+    let workers: Vec<_> = (0..8).map(spawn).collect();
+    let client = Client::connect(&url, &key).expect("an address");
+    // A holder that only beats: no restart may cost it its lock.
+    let session = client.session("holder", Duration::from_secs(10)).await.expect("it answers");
+    let tenure = session.lock("cluster/kept").expect("a name").acquire().await.expect("it is free");
+    for kill in 0..20 {
+        let target = ledger.grants.load(Ordering::SeqCst) + 40;
+        let grants = Arc::clone(&ledger);
+        tokio::task::spawn_blocking(move || until(|| grants.grants.load(Ordering::SeqCst) >= target))
+            .await
+            .expect("load goes on");
+        let reader = link();
+        server.kill();
+        // What is acknowledged now, and whose release was not even sent, must be there afterwards.
+        let certain = ledger.held.lock().expect("no panic").clone();
+        server.launch();
+        for (name, token) in certain {
+            let path = format!("/v1/locks/cluster/{name}");
+            let shown: ResourceLocks = reader.get(&path).await.expect("it answers");
+            assert!(shown.token >= token, "kill {kill}: {name} went back to {}", shown.token);
+        }
+        assert_eq!(tenure.check(), Ok(()), "kill {kill}: the living holder lost its lock");
+    }
+    ledger.stop.store(true, Ordering::SeqCst);
+    for worker in workers {
+        worker.await.expect("no token went back");
+    }
+    let shown: ResourceLocks = link().get("/v1/locks/cluster/kept").await.expect("it answers");
+    assert_eq!(shown.tenures[0].token, tenure.token());
+    tenure.release().await.expect("it is still held");
+    let verified = server.run(&["verify"]);
+    assert!(verified.status.success(), "{}", stdout(&verified));
+}
+
+#[test]
+fn a_graceful_stop_leaves_the_address_free_and_the_locks_held() {
+    let mut server = Server::start();
+    server.run(&["lock", "acquire", "cluster/c1", "--ttl", "1h", "--holder", "ann"]);
+    server.signal("TERM");
+    assert!(server.ended().success());
+    assert!(!server.file("server.url").exists());
+    server.launch();
+    let shown = stdout(&server.run(&["lock", "show", "cluster/c1"]));
+    assert!(shown.contains("ann"), "{shown}");
+}
+
+#[test]
+fn a_taken_port_and_a_taken_file_are_named_with_the_remedy() {
+    let server = Server::start();
+    let other = tempfile::tempdir().expect("a temporary directory");
+    let output = tenure(other.path()).args(["serve", "--listen", server.listen()]).output();
+    let output = output.expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("choose another address with --listen"), "{}", stderr(&output));
+    let output = server.run(&["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("in use by another server"), "{}", stderr(&output));
+}
+
+#[test]
+fn bad_places_for_data_are_named() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("file");
+    fs::write(&file, "not a directory").expect("it is writable");
+    let output = tenure(&file).arg("serve").output().expect("it runs");
+    assert!(stderr(&output).contains("choose another with --data DIR"), "{}", stderr(&output));
+    let data = dir.path().join("data");
+    fs::create_dir(&data).expect("it is writable");
+    fs::write(data.join("tenure.db"), "my notes ".repeat(200)).expect("it is writable");
+    let output = tenure(&data).args(["serve", "--listen", "127.0.0.1:0"]).output().expect("it runs");
+    assert!(stderr(&output).contains("is not a Tenure store"), "{}", stderr(&output));
+    let output = tenure(&data).args(["serve", "--store", "mysql://x"]).output().expect("it runs");
+    assert!(stderr(&output).contains("memory: and embedded:PATH"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_command_line_speaks_in_exit_codes() {
+    let server = Server::start();
+    let code = |args: &[&str]| server.run(args).status.code();
+    assert_eq!(code(&["lock", "acquire", "cluster/c1", "--ttl", "1h"]), Some(0));
+    assert_eq!(code(&["lock", "acquire", "cluster/c1"]), Some(3));
+    assert_eq!(code(&["lock", "show", "cluster/none"]), Some(4));
+    assert_eq!(code(&["lock", "break", "cluster/c1", "--token", "9", "--reason", "x"]), Some(5));
+    assert_eq!(code(&["lock", "renew", "cluster/c1", "--token", "9"]), Some(6));
+    assert_eq!(code(&["lock", "acquire", "cluster/c2", "--ttl", "10ms"]), Some(2));
+    assert_eq!(code(&["lock", "acquire", "nonsense"]), Some(2));
+    assert_eq!(code(&["--server", "http://127.0.0.1:1", "lock", "ls"]), Some(69));
+    assert_eq!(code(&["--key", "wrong", "lock", "ls"]), Some(5));
+    let listed = server.run(&["lock", "ls", "-o", "json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).expect("JSON");
+    assert_eq!(listed["items"][0]["lock"], "cluster/c1");
+    assert_eq!(code(&["lock", "release", "cluster/c1", "--token", "1"]), Some(0));
+    assert_eq!(code(&["verify"]), Some(0));
+    assert_eq!(code(&["completions", "bash"]), Some(0));
+}
