@@ -35,10 +35,14 @@ pub fn step(world: &mut World, command: &Command, now: Millis) -> Outcome {
                 incarnation: world.incarnation,
                 now,
                 changed: false,
+                untold: false,
             };
             let outcome = turn.act(action);
-            let (changed, blank) = (turn.changed, turn.record.is_blank());
-            if changed {
+            let (changed, untold, blank) = (turn.changed, turn.untold, turn.record.is_blank());
+            if untold {
+                world.changes.untold.push(key.clone());
+            }
+            if changed || untold {
                 world.changes.records.push(key.clone());
             } else if blank {
                 world.records.remove(key);

@@ -7,10 +7,10 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-use crate::id::{RequestId, SessionId};
+use crate::id::{RequestId, SessionId, hex};
 use crate::key::{LockSet, ResourceKey, Text};
 use crate::record::How;
 use crate::time::Millis;
@@ -99,13 +99,13 @@ impl Entry {
 }
 
 /// A SHA-256 hash.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Hash(pub [u8; 32]);
 
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(hex(&mut [0; 64], &self.0))
     }
 }
 
@@ -115,11 +115,9 @@ impl fmt::Debug for Hash {
     }
 }
 
-impl From<Hash> for String {
-    fn from(hash: Hash) -> Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let digit = |n: u8| char::from(DIGITS[usize::from(n)]);
-        hash.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+impl Serialize for Hash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(hex(&mut [0; 64], &self.0))
     }
 }
 
@@ -204,7 +202,7 @@ mod tests {
     #[test]
     fn a_hash_survives_a_round_trip_through_text() {
         let hash = link(Hash([3; 32]), "x");
-        assert_eq!(Hash::try_from(String::from(hash)), Ok(hash));
+        assert_eq!(Hash::try_from(hash.to_string()), Ok(hash));
         assert!(Hash::try_from("zz".to_owned()).is_err());
     }
 }

@@ -6,12 +6,22 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A text that is not 32 hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an id is 32 hexadecimal digits, not {0:?}")]
 pub struct BadId(String);
+
+/// Writes bytes as hexadecimal digits: ids and hashes are in every line of history.
+pub(crate) fn hex<'a>(digits: &'a mut [u8], bytes: &[u8]) -> &'a str {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+    std::str::from_utf8(digits).expect("digits are ASCII")
+}
 
 fn parse(text: &str) -> Result<u128, BadId> {
     let plain = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
@@ -24,13 +34,19 @@ fn parse(text: &str) -> Result<u128, BadId> {
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+        #[serde(try_from = "String")]
         pub struct $name(pub u128);
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:032x}", self.0)
+                f.write_str(hex(&mut [0; 32], &self.0.to_be_bytes()))
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(hex(&mut [0; 32], &self.0.to_be_bytes()))
             }
         }
 
@@ -51,12 +67,6 @@ macro_rules! id {
             type Error = BadId;
             fn try_from(text: String) -> Result<Self, BadId> {
                 text.parse()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(id: $name) -> Self {
-                id.to_string()
             }
         }
     };

@@ -30,8 +30,10 @@ pub(crate) struct Turn<'a> {
     pub(crate) changes: &'a mut Changes,
     pub(crate) incarnation: Incarnation,
     pub(crate) now: Millis,
-    /// Whether the record must be written.
+    /// Whether the record changed.
     pub(crate) changed: bool,
+    /// Whether it changed in a way that its history does not tell.
+    pub(crate) untold: bool,
 }
 
 /// Whoever asks for locks, found fit to hold them.
@@ -129,7 +131,7 @@ impl Turn<'_> {
         let until = self.now.plus(ask.wait_ms);
         if until > waiter.until {
             waiter.until = until;
-            self.changed = true;
+            self.untold = true;
         }
         if matches!(ask.claimant, Claimant::Solo { .. }) {
             self.beat(session);
@@ -187,7 +189,7 @@ impl Turn<'_> {
             until: self.now.plus(ask.wait_ms),
         });
         self.bond(session, true);
-        self.changed = true;
+        self.untold = true;
     }
 
     fn withdraw(&mut self, request: RequestId) -> Outcome {
@@ -218,7 +220,7 @@ impl Turn<'_> {
     fn forget_later(&mut self, request: RequestId) {
         let (token, at) = (Token::default(), self.now);
         self.record.remember(Recent { request, token, how: Ending::Withdrawn, at });
-        self.changed = true;
+        self.untold = true;
     }
 
     // ----- holding -----
@@ -390,7 +392,7 @@ impl Turn<'_> {
         let waiter = self.record.queue.remove(at).expect("the place is within the queue");
         self.bond(waiter.session, false);
         self.dismiss(waiter.session);
-        self.changed = true;
+        self.untold = true;
     }
 
     /// Grants, in the order of the queue, everything that can be had now.
@@ -411,6 +413,7 @@ impl Turn<'_> {
                 continue;
             }
             let waiter = self.record.queue.remove(at).expect("the place is within the queue");
+            self.untold = true;
             self.bond(waiter.session, false);
             let waited_ms = self.now.since(waiter.since);
             self.grant(locks, waiter.session, waiter.request, &waiter.purpose, waited_ms);

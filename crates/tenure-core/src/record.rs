@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::Chain;
+use crate::history::{Chain, Entry, Event, Hash};
 use crate::id::{RequestId, SessionId};
 use crate::key::{LockName, LockSet, ResourceKey, Text};
 use crate::limits;
@@ -227,6 +227,37 @@ impl Record {
     #[must_use]
     pub fn ended(&self, token: Token) -> Option<&Recent> {
         self.recent.iter().rev().find(|recent| recent.token == token)
+    }
+
+    /// Makes the change that a line of history tells, as the step that wrote it did. Lines that the
+    /// record already knows are passed over.
+    ///
+    /// A store that keeps history need not write the record as well each time: what history tells
+    /// can be made up for. What it does not tell are the queue and requests that were withdrawn.
+    pub fn replay(&mut self, entry: Entry, hash: Hash) {
+        if entry.n <= self.chain.n {
+            return;
+        }
+        self.chain = Chain { n: entry.n, head: hash };
+        let at = entry.at;
+        match entry.event {
+            Event::Granted { locks, token, session, purpose, request, .. } => {
+                self.token = token;
+                for lock in &locks {
+                    let (lock, purpose) = (lock.clone(), purpose.clone());
+                    let since = at;
+                    self.tenures.push(Tenure { lock, token, session, request, purpose, since });
+                }
+            }
+            Event::Ended { locks, token, how } => {
+                let gone = |t: &mut Tenure| t.token == token && locks.contains(&t.lock);
+                let gone: Vec<Tenure> = self.tenures.extract_if(.., gone).collect();
+                if let Some(request) = gone.first().map(|tenure| tenure.request) {
+                    self.remember(Recent { request, token, how: how.ending(), at });
+                }
+            }
+            Event::Fenced { token, .. } => self.fenced = token,
+        }
     }
 
     /// Remembers what became of a request, forgetting what is too old or too much.

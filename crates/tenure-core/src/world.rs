@@ -31,6 +31,8 @@ pub struct World {
 pub struct Changes {
     /// Records that changed; one may be named more than once.
     pub records: Vec<ResourceKey>,
+    /// Those of them that changed in a way that the events do not tell; likewise.
+    pub untold: Vec<ResourceKey>,
     /// Sessions whose row changed or is gone; one may be named more than once.
     pub sessions: Vec<SessionId>,
     /// Sessions of which only the time to live was renewed.

@@ -46,8 +46,10 @@ pub struct Ledger {
 /// What one batch changed: the rows to write and the wake-ups to send.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// Records to write, each once.
+    /// Records that changed, each once.
     pub records: Vec<ResourceKey>,
+    /// Those of them that cannot be made up for from the history.
+    pub untold: BTreeSet<ResourceKey>,
     /// Sessions to write, or to delete when they are gone, each once.
     pub sessions: Vec<SessionId>,
     /// History to append, in order.
@@ -115,6 +117,12 @@ impl Ledger {
         idle
     }
 
+    /// Whether somebody holds or waits for a resource.
+    #[must_use]
+    pub fn is_live(&self, key: &ResourceKey) -> bool {
+        self.live.contains(key)
+    }
+
     /// Whether the record of a resource is at hand.
     #[must_use]
     pub fn has(&self, key: &ResourceKey) -> bool {
@@ -145,12 +153,12 @@ impl Ledger {
             }
         }
         for key in self.waits_run_out(now) {
-            self.settle(key.clone(), now);
+            swept.tenures += self.settle(key.clone(), now);
             // A wait may have been prolonged meanwhile: then it is still there, with a later end.
             self.schedule_wait(&key);
         }
         let (batch, tenures) = self.conclude(now);
-        swept.tenures = tenures;
+        swept.tenures += tenures;
         (swept, batch)
     }
 
@@ -176,11 +184,14 @@ impl Ledger {
                 return None;
             }
             self.lapses.pop();
-            let Some(session) = self.world.sessions.get(id) else { continue };
-            if session.over.is_none() && session.expires_at > now {
-                self.lapses.push(Reverse((session.expires_at, id)));
-            } else {
-                return Some(id);
+            match self.world.sessions.get(id) {
+                // It is gone, or it is among those that are settled anyway.
+                None => {}
+                Some(session) if session.over.is_some() => {}
+                Some(session) if session.expires_at > now => {
+                    self.lapses.push(Reverse((session.expires_at, id)));
+                }
+                Some(_) => return Some(id),
             }
         }
     }
@@ -254,7 +265,8 @@ impl Ledger {
 
     /// Takes the changes of the last steps into the indexes and the batch.
     fn note(&mut self, batch: &mut Batch) {
-        let Changes { records, sessions, events, granted, bonds, .. } = self.world.take_changes();
+        let Changes { records, untold, sessions, events, granted, bonds, .. } =
+            self.world.take_changes();
         batch.history.extend(self.world.seal(events));
         for (session, key, holds) in bonds {
             if holds { self.bond(session, key) } else { self.unbond(session, &key) }
@@ -266,6 +278,7 @@ impl Ledger {
             self.note_record(key);
         }
         batch.records.extend(records);
+        batch.untold.extend(untold);
         batch.sessions.extend(sessions);
         batch.granted.extend(granted);
     }

@@ -1,9 +1,9 @@
 //! Instants that are honest about suspended machines.
 //!
 //! A lease runs on while the machine of its holder sleeps. `CLOCK_MONOTONIC`, and with it
-//! [`std::time::Instant`], stands still during a suspend, so a holder that measures with it wakes up
-//! believing that its lease is young. `CLOCK_BOOTTIME` also runs during suspend and is never set by
-//! anybody, so every deadline of a lease is a [`BootInstant`].
+//! [`std::time::Instant`], stands still during a suspend, so a holder that measures with it wakes
+//! up believing that its lease is young. `CLOCK_BOOTTIME` also runs during suspend and is never
+//! set by anybody, so every deadline of a lease is a [`BootInstant`].
 //!
 //! Never compare a [`BootInstant`] of one machine with one of another: each counts from its own
 //! boot. It never is a wall time either.

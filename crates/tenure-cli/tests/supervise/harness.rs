@@ -1,4 +1,4 @@
-//! What the tests of the supervision need: traces of processes, and a supervisor that can be killed.
+//! What the tests of the supervision need: traces of processes, and a supervisor to be killed.
 //!
 //! Nothing here sleeps to let something happen: [`until`] waits for a condition, with a limit.
 
@@ -78,8 +78,8 @@ impl Traces {
     }
 }
 
-/// `far` starts a process that has left: its parent is dead, and it leads a session of its own. With
-/// a first argument that it runs before, `trap "" TERM` for example.
+/// `far` starts a process that has left: its parent is dead, and it leads a session of its own. Its
+/// second argument is run there first, `trap "" TERM` for example.
 const PRELUDE: &str = r#"
 export PRELUDE='id() { echo $$ > $D/$1.new; mv $D/$1.new $D/$1; }'
 eval "$PRELUDE"

@@ -1,16 +1,20 @@
 //! Reading and writing the SQLite file. No rule of the model is here: rows in, rows out.
+//!
+//! A batch writes its history, its sessions and those records that changed in a way that history does
+//! not tell. All other records are written later, a few at a time: should the process die before, they
+//! are made up for from the history when the file is opened. So a batch costs a few pages at the end
+//! of one table, and not a page for each of its resources.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
-use tenure_core::history::Hash;
-use tenure_core::{Millis, Record, ResourceKey, Session};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tenure_core::history::{Entry, Hash};
+use tenure_core::{Millis, Record, ResourceKey, Session, SessionId};
 
 use super::error::Error;
 use super::guard::Life;
 use crate::ledger::{Batch, Ledger};
-use crate::store::{HistoryQuery, Line};
 
 /// Marks the file as ours: "TENU".
 const APPLICATION_ID: i64 = 0x5445_4e55;
@@ -19,12 +23,21 @@ const FORMAT: i64 = 1;
 /// Pages of 4 KiB that may gather in the write-ahead log before they are moved to the file: 32 MiB.
 const WAL_PAGES_MAX: u32 = 8_192;
 
+/// Most records that may wait to be written; more are written with the next batch. Bounds the history
+/// that has to be read again after a crash.
+const OWED_MAX: usize = 32_768;
+/// Most records that are written at once beside a batch.
+const PAY_MAX: usize = 1_024;
+
 /// The writing side of the file.
 pub(crate) struct Database {
     connection: Connection,
     path: PathBuf,
     /// The rows of the resources at hand.
     rows: HashMap<ResourceKey, ResourceRow>,
+    /// Resources whose row is behind, longest first, with the first line that it does not know of.
+    /// An entry that does not match its row was paid meanwhile.
+    owed: VecDeque<(ResourceKey, i64)>,
     next_resource: i64,
     next_line: i64,
 }
@@ -37,6 +50,8 @@ struct ResourceRow {
     last: i64,
     /// Whether the row is already in the file.
     kept: bool,
+    /// The first line of history that the row in the file does not know of; 0 when it knows all.
+    owes: i64,
 }
 
 impl Database {
@@ -56,6 +71,7 @@ impl Database {
             connection,
             path: path.to_path_buf(),
             rows: HashMap::new(),
+            owed: VecDeque::new(),
             next_resource: 1,
             next_line: 1,
         };
@@ -70,6 +86,7 @@ impl Database {
         self.next_resource = self.number(&highest("resources"))?;
         self.next_line = self.number(&highest("history"))?;
         self.rows.clear();
+        self.owed.clear();
         Ok(())
     }
 
@@ -147,105 +164,232 @@ impl Database {
         sessions.map_err(|error| self.damaged(format!("a session: {error}")))
     }
 
-    /// Puts every resource that somebody holds or waits for into the ledger.
-    pub(crate) fn admit_live(&mut self, ledger: &mut Ledger) -> Result<(), Error> {
-        let read = |connection: &Connection| -> rusqlite::Result<Vec<_>> {
-            let sql = "SELECT key, id, last, body FROM resources WHERE live = 1";
-            connection.prepare(sql)?.query_map([], resource)?.collect()
+    /// Puts every resource that somebody holds or waits for into the ledger, making up from the
+    /// history for what was not written before the process ended.
+    pub(crate) fn admit_all(&mut self, ledger: &mut Ledger) -> Result<(), Error> {
+        let mut loaded = BTreeMap::new();
+        let live = "SELECT key, id, last, body FROM resources WHERE live = 1";
+        for row in self.query(live, [], resource)? {
+            let (key, row, record) = self.parse(row)?;
+            loaded.insert(key, (row, record));
+        }
+        self.make_up(&mut loaded)?;
+        for (key, (row, record)) in loaded {
+            self.rows.insert(key.clone(), row);
+            ledger.admit(key, record);
+        }
+        Ok(())
+    }
+
+    fn make_up(
+        &mut self,
+        loaded: &mut BTreeMap<ResourceKey, (ResourceRow, Record)>,
+    ) -> Result<(), Error> {
+        let lines = "SELECT r.key, h.id, h.line, h.hash FROM history h \
+                     JOIN resources r ON r.id = h.resource \
+                     WHERE h.id > coalesce((SELECT value FROM meta WHERE key = 'paid'), 0) \
+                     ORDER BY h.id";
+        let line = |row: &Row<'_>| {
+            let line: String = row.get(2)?;
+            Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?, line, Hash(row.get(3)?)))
         };
-        let rows = read(&self.connection).map_err(|error| self.error(error))?;
-        for (key, row, body) in rows {
-            self.admit(ledger, &key, row, &body)?;
+        for (key, id, line, hash) in self.query(lines, [], line)? {
+            let bad = |what: String| self.damaged(format!("entry {id} of {key}: {what}"));
+            let entry = Entry::parse(&line).map_err(|error| bad(error.to_string()))?;
+            let key: ResourceKey = key.parse().map_err(|error| bad(format!("{error}")))?;
+            if !loaded.contains_key(&key)
+                && let Some((row, record)) = self.find(&key)?
+            {
+                loaded.insert(key.clone(), (row, record));
+            }
+            let Some((row, record)) = loaded.get_mut(&key) else { continue };
+            if entry.n > record.chain.n {
+                record.replay(entry, hash);
+                row.last = id;
+                owe(row, &mut self.owed, &key, id);
+            }
         }
         Ok(())
     }
 
     /// Puts one resource into the ledger, if it is kept.
     pub(crate) fn admit_one(&mut self, ledger: &mut Ledger, key: &ResourceKey) -> Result<(), Error> {
-        let read = |connection: &Connection| {
-            let sql = "SELECT key, id, last, body FROM resources WHERE key = ?1";
-            connection.prepare_cached(sql)?.query_row([key.as_str()], resource).optional()
-        };
-        match read(&self.connection).map_err(|error| self.error(error))? {
-            Some((key, row, body)) => self.admit(ledger, &key, row, &body),
-            None => Ok(()),
+        if let Some((row, record)) = self.find(key)? {
+            self.rows.insert(key.clone(), row);
+            ledger.admit(key.clone(), record);
         }
-    }
-
-    fn admit(
-        &mut self,
-        ledger: &mut Ledger,
-        key: &str,
-        row: ResourceRow,
-        body: &str,
-    ) -> Result<(), Error> {
-        let damaged = |what: String| self.damaged(format!("resource {key}: {what}"));
-        let record: Record = serde_json::from_str(body).map_err(|e| damaged(e.to_string()))?;
-        let key: ResourceKey = key.parse().map_err(|e| damaged(format!("{e}")))?;
-        self.rows.insert(key.clone(), row);
-        ledger.admit(key, record);
         Ok(())
     }
 
-    pub(crate) fn evict(&mut self, key: &ResourceKey) {
-        self.rows.remove(key);
+    fn find(&self, key: &ResourceKey) -> Result<Option<(ResourceRow, Record)>, Error> {
+        let sql = "SELECT key, id, last, body FROM resources WHERE key = ?1";
+        let mut found = self.query(sql, [key.as_str()], resource)?;
+        let Some(row) = found.pop() else { return Ok(None) };
+        let (_, row, record) = self.parse(row)?;
+        Ok(Some((row, record)))
     }
 
-    // ----- writing a batch -----
+    /// The last line of history of a resource.
+    pub(crate) fn last_line(&self, key: &ResourceKey) -> Result<i64, Error> {
+        if let Some(row) = self.rows.get(key) {
+            return Ok(row.last);
+        }
+        let sql = "SELECT last FROM resources WHERE key = ?1";
+        let last = self.query(sql, [key.as_str()], |row| row.get(0))?;
+        Ok(last.first().copied().unwrap_or(0))
+    }
+
+    fn query<T>(
+        &self,
+        sql: &str,
+        values: impl rusqlite::Params,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, Error> {
+        let rows = || -> rusqlite::Result<Vec<T>> {
+            self.connection.prepare_cached(sql)?.query_map(values, read)?.collect()
+        };
+        rows().map_err(|error| self.error(error))
+    }
+
+    fn parse(
+        &self,
+        (key, row, body): (String, ResourceRow, String),
+    ) -> Result<(ResourceKey, ResourceRow, Record), Error> {
+        let damaged = |what: String| self.damaged(format!("resource {key}: {what}"));
+        let record = serde_json::from_str(&body).map_err(|error| damaged(error.to_string()))?;
+        Ok((key.parse().map_err(|error| damaged(format!("{error}")))?, row, record))
+    }
+
+    /// Forgets where a resource is kept, unless its row is behind. Says whether it did.
+    pub(crate) fn forget(&mut self, key: &ResourceKey) -> bool {
+        let paid = self.rows.get(key).is_none_or(|row| row.owes == 0);
+        if paid {
+            self.rows.remove(key);
+        }
+        paid
+    }
+
+    // ----- writing -----
 
     /// Writes what a batch changed in one transaction. On an error nothing of it is kept, unless
     /// only the news of the commit was lost.
     pub(crate) fn write(&mut self, ledger: &Ledger, batch: &Batch) -> rusqlite::Result<()> {
-        let transaction = self.connection.unchecked_transaction()?;
-        for id in &batch.sessions {
-            match ledger.world().sessions.get(*id) {
-                Some(session) => {
-                    let sql = "INSERT OR REPLACE INTO sessions (id, body) VALUES (?1, ?2)";
-                    let body = crate::store::durable(session);
-                    transaction.prepare_cached(sql)?.execute(params![id.0.to_be_bytes(), body])?;
-                }
-                None => {
-                    let sql = "DELETE FROM sessions WHERE id = ?1";
-                    transaction.prepare_cached(sql)?.execute([id.0.to_be_bytes()])?;
+        self.in_transaction(|database| {
+            for id in &batch.sessions {
+                database.write_session(ledger, *id)?;
+            }
+            database.write_history(batch)?;
+            for key in &batch.records {
+                if batch.untold.contains(key) || !database.row(key).kept {
+                    database.write_record(ledger, key)?;
                 }
             }
+            if database.owed.len() > OWED_MAX { database.pay(ledger) } else { Ok(()) }
+        })
+    }
+
+    /// Writes some of the records that are behind. Says whether there were any.
+    pub(crate) fn catch_up(&mut self, ledger: &Ledger) -> rusqlite::Result<bool> {
+        let behind = !self.owed.is_empty();
+        if behind {
+            self.in_transaction(|database| database.pay(ledger))?;
         }
+        Ok(behind)
+    }
+
+    fn in_transaction(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> rusqlite::Result<()>,
+    ) -> rusqlite::Result<()> {
+        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let done = work(self);
+        let done = done.and_then(|()| self.connection.prepare_cached("COMMIT")?.execute([]));
+        if done.is_err() {
+            // SQLite may have rolled back by itself; then there is nothing to roll back.
+            self.connection.execute_batch("ROLLBACK").ok();
+        }
+        done.map(|_| ())
+    }
+
+    fn pay(&mut self, ledger: &Ledger) -> rusqlite::Result<()> {
+        for _ in 0..PAY_MAX {
+            let Some((key, since)) = self.owed.pop_front() else { break };
+            if self.row(&key).owes == since {
+                self.write_record(ledger, &key)?;
+            }
+        }
+        let paid = self.owed.front().map_or(self.next_line, |(_, since)| *since) - 1;
+        let sql = "INSERT OR REPLACE INTO meta (key, value) VALUES ('paid', ?1)";
+        self.connection.prepare_cached(sql)?.execute([paid])?;
+        Ok(())
+    }
+
+    fn write_session(&self, ledger: &Ledger, id: SessionId) -> rusqlite::Result<()> {
+        let key = id.0.to_be_bytes();
+        match ledger.world().sessions.get(id) {
+            Some(session) => {
+                let sql = "INSERT OR REPLACE INTO sessions (id, body) VALUES (?1, ?2)";
+                let body = crate::store::durable(session);
+                self.connection.prepare_cached(sql)?.execute(params![key, body])?;
+            }
+            None => {
+                let sql = "DELETE FROM sessions WHERE id = ?1";
+                self.connection.prepare_cached(sql)?.execute([key])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_history(&mut self, batch: &Batch) -> rusqlite::Result<()> {
+        let sql = "INSERT INTO history (id, resource, prev, line, hash) VALUES (?1, ?2, ?3, ?4, ?5)";
         for (key, sealed) in &batch.history {
-            let row = self.rows.entry(key.clone()).or_insert_with(|| {
-                self.next_resource += 1;
-                ResourceRow { id: self.next_resource - 1, last: 0, kept: false }
-            });
-            let sql = "INSERT INTO history (id, resource, prev, line, hash) VALUES (?1,?2,?3,?4,?5)";
-            transaction.prepare_cached(sql)?.execute(params![
-                self.next_line,
-                row.id,
-                row.last,
-                sealed.line,
-                sealed.hash.0
-            ])?;
-            row.last = self.next_line;
+            let id = self.next_line;
+            let row = *self.row(key);
+            let values = params![id, row.id, row.last, sealed.line, sealed.hash.0];
+            self.connection.prepare_cached(sql)?.execute(values)?;
             self.next_line += 1;
+            let row = self.rows.get_mut(key).expect("its row was asked for above");
+            row.last = id;
+            owe(row, &mut self.owed, key, id);
         }
-        for key in &batch.records {
-            let Some(record) = ledger.world().records.get(key) else { continue };
-            let row = self.rows.entry(key.clone()).or_insert_with(|| {
-                self.next_resource += 1;
-                ResourceRow { id: self.next_resource - 1, last: 0, kept: false }
-            });
-            let body = serde_json::to_string(record).expect("a record has no map with odd keys");
-            let live = record.is_live();
-            if row.kept {
-                let sql = "UPDATE resources SET live = ?2, last = ?3, body = ?4 WHERE id = ?1";
-                let values = params![row.id, live, row.last, body];
-                transaction.prepare_cached(sql)?.execute(values)?;
-            } else {
-                let sql = "INSERT INTO resources (id, key, live, last, body) VALUES (?1,?2,?3,?4,?5)";
-                let values = params![row.id, key.as_str(), live, row.last, body];
-                transaction.prepare_cached(sql)?.execute(values)?;
-                row.kept = true;
-            }
+        Ok(())
+    }
+
+    fn write_record(&mut self, ledger: &Ledger, key: &ResourceKey) -> rusqlite::Result<()> {
+        let Some(record) = ledger.world().records.get(key) else { return Ok(()) };
+        let row = *self.row(key);
+        let body = serde_json::to_string(record).expect("a record has no map with odd keys");
+        let live = record.is_live();
+        if row.kept {
+            let sql = "UPDATE resources SET live = ?2, last = ?3, body = ?4 WHERE id = ?1";
+            let values = params![row.id, live, row.last, body];
+            self.connection.prepare_cached(sql)?.execute(values)?;
+        } else {
+            let sql = "INSERT INTO resources (id, key, live, last, body) VALUES (?1, ?2, ?3, ?4, ?5)";
+            let values = params![row.id, key.as_str(), live, row.last, body];
+            self.connection.prepare_cached(sql)?.execute(values)?;
         }
-        transaction.commit()
+        let row = self.row(key);
+        (row.kept, row.owes) = (true, 0);
+        Ok(())
+    }
+
+    /// Where a resource is kept, or will be.
+    fn row(&mut self, key: &ResourceKey) -> &mut ResourceRow {
+        if !self.rows.contains_key(key) {
+            let fresh = ResourceRow { id: self.next_resource, last: 0, kept: false, owes: 0 };
+            self.next_resource += 1;
+            self.rows.insert(key.clone(), fresh);
+        }
+        self.rows.get_mut(key).expect("it is there")
+    }
+}
+
+/// Notes that a row does not know of a line.
+fn owe(row: &mut ResourceRow, owed: &mut VecDeque<(ResourceKey, i64)>, key: &ResourceKey, line: i64) {
+    if row.owes == 0 {
+        row.owes = line;
+        owed.push_back((key.clone(), line));
     }
 }
 
@@ -271,82 +415,6 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
 }
 
 fn resource(row: &Row<'_>) -> rusqlite::Result<(String, ResourceRow, String)> {
-    let at = ResourceRow { id: row.get(1)?, last: row.get(2)?, kept: true };
+    let at = ResourceRow { id: row.get(1)?, last: row.get(2)?, kept: true, owes: 0 };
     Ok((row.get(0)?, at, row.get(3)?))
-}
-
-/// The reading side of the file, for history, beside the writer.
-pub(crate) struct Reader(Connection);
-
-impl Reader {
-    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags)
-            .map_err(|source| Error::Sqlite { path: path.to_path_buf(), source })?;
-        Ok(Self(connection))
-    }
-
-    pub(crate) fn history(&self, query: &HistoryQuery) -> rusqlite::Result<Vec<Line>> {
-        const LINES: &str = "SELECT h.id, r.key, h.line, h.hash FROM history h \
-                             JOIN resources r ON r.id = h.resource";
-        match query {
-            HistoryQuery::Of { key, before, limit } => self.of(key, *before, *limit),
-            HistoryQuery::Newest { tenant, before, limit } => {
-                let sql = format!(
-                    "{LINES} WHERE h.id < ?1 AND (?2 IS NULL OR r.key >= ?2 || '/' \
-                     AND r.key < ?2 || '0') ORDER BY h.id DESC LIMIT ?3"
-                );
-                let mut query = self.0.prepare_cached(&sql)?;
-                let values = params![position(*before), tenant.as_deref(), rows(*limit)];
-                query.query_map(values, line)?.collect()
-            }
-            HistoryQuery::Scan { after, limit } => {
-                let sql = format!("{LINES} WHERE h.id > ?1 ORDER BY h.id LIMIT ?2");
-                let mut query = self.0.prepare_cached(&sql)?;
-                query.query_map([position(Some(*after)), rows(*limit)], line)?.collect()
-            }
-        }
-    }
-
-    /// Follows the entries of one resource backwards.
-    fn of(&self, key: &ResourceKey, before: Option<u64>, limit: usize) -> rusqlite::Result<Vec<Line>> {
-        let first = match before {
-            None => self.0.prepare_cached("SELECT last FROM resources WHERE key = ?1")?
-                .query_row([key.as_str()], |row| row.get(0)).optional()?,
-            Some(before) => self.0.prepare_cached("SELECT prev FROM history WHERE id = ?2 \
-                    AND resource = (SELECT id FROM resources WHERE key = ?1)")?
-                .query_row(params![key.as_str(), position(Some(before))], |row| row.get(0)).optional()?,
-        };
-        let mut next: i64 = first.unwrap_or(0);
-        let mut entry = self.0.prepare_cached("SELECT id, ?2, line, hash, prev FROM history WHERE id = ?1")?;
-        let mut lines = Vec::new();
-        while next > 0 && lines.len() < limit {
-            let read = |row: &Row<'_>| Ok((line(row)?, row.get(4)?));
-            let (line, prev) = entry.query_row(params![next, key.as_str()], read)?;
-            lines.push(line);
-            next = prev;
-        }
-        Ok(lines)
-    }
-}
-
-fn position(at: Option<u64>) -> i64 {
-    at.map_or(i64::MAX, |at| i64::try_from(at).unwrap_or(i64::MAX))
-}
-
-fn rows(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
-}
-
-fn line(row: &Row<'_>) -> rusqlite::Result<Line> {
-    let (position, key): (i64, String) = (row.get(0)?, row.get(1)?);
-    let bad = |what: String| {
-        rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, what.into())
-    };
-    Ok(Line {
-        position: position.unsigned_abs(),
-        key: key.parse().map_err(|error| bad(format!("{error}")))?,
-        text: row.get(2)?,
-        hash: Hash(row.get(3)?),
-    })
 }

@@ -1,11 +1,12 @@
 //! The store in a file: SQLite, written by one thread, a flush for each batch.
 //!
-//! `writer` is the thread, `database` the SQL, `guard` the lock on the file and its life, `error` what
+//! `writer` is the thread, `database` its SQL, `reader` that of history, `guard` the lock on the file and its life, `error` what
 //! can go wrong when it is opened.
 
 mod database;
 mod error;
 mod guard;
+mod reader;
 mod writer;
 
 use std::path::Path;
@@ -20,9 +21,10 @@ use crate::clock::{Clock, ServerClock};
 use crate::store::{
     HINTS_MAX, HistoryQuery, Line, ListQuery, Page, Result, Shown, Status, Store, StoreError, Swept,
 };
-use database::{Database, Reader};
+use database::Database;
 pub use error::Error;
 use guard::Guard;
+use reader::Reader;
 use writer::{Ask, Writer};
 
 /// Most questions that wait for the writer. Batches are few; this bounds readers.
@@ -130,10 +132,14 @@ impl Store for Embedded {
     }
 
     async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>> {
+        let last = match &query {
+            HistoryQuery::Of { key, .. } => self.ask(|to| Ask::LastLine(key.clone(), to)).await?,
+            HistoryQuery::Newest { .. } | HistoryQuery::Scan { .. } => 0,
+        };
         let reader = Arc::clone(&self.reader);
         let read = move || {
             let reader = reader.lock().expect("nothing panics while the reader is locked");
-            reader.history(&query)
+            reader.history(&query, last)
         };
         let lines = tokio::task::spawn_blocking(read).await;
         let lines = lines.map_err(|error| StoreError::Unavailable(error.to_string()))?;

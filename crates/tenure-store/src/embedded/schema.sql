@@ -15,7 +15,8 @@ CREATE TABLE sessions (
 ) WITHOUT ROWID;
 
 -- One row per resource that anything ever happened to. `live` is 1 while somebody holds or waits;
--- it is read once, when the store opens. Served by the unique index on key.
+-- it is read once, when the store opens. Served by the unique index on key. While the server runs a
+-- row may be behind its history by up to a second or so; lines after `paid` in meta make up for it.
 CREATE TABLE resources (
     id   INTEGER PRIMARY KEY,
     key  TEXT NOT NULL UNIQUE,

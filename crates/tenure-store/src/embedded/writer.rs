@@ -28,6 +28,7 @@ pub(crate) enum Ask {
     Sweep(oneshot::Sender<Result<Swept>>),
     List(ListQuery, oneshot::Sender<Result<Page<TenureView>>>),
     Show(ResourceKey, oneshot::Sender<Result<Option<Shown>>>),
+    LastLine(ResourceKey, oneshot::Sender<Result<i64>>),
     Status(oneshot::Sender<Result<Status>>),
 }
 
@@ -65,6 +66,16 @@ impl Writer {
         while let Some(ask) = asks.blocking_recv() {
             self.answer(ask);
         }
+        // A clean end leaves nothing to make up for.
+        while let Some(ledger) = &self.ledger {
+            match self.database.catch_up(ledger) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    return tracing::warn!(%error, "cannot write all records before the end");
+                }
+            }
+        }
     }
 
     // Whoever asked may have gone away: an answer that cannot be delivered is dropped.
@@ -74,6 +85,7 @@ impl Writer {
             Ask::Sweep(to) => drop(to.send(self.sweep())),
             Ask::List(query, to) => drop(to.send(self.list(&query))),
             Ask::Show(key, to) => drop(to.send(self.show(&key))),
+            Ask::LastLine(key, to) => drop(to.send(self.last_line(&key))),
             Ask::Status(to) => drop(to.send(self.status())),
         }
     }
@@ -94,7 +106,16 @@ impl Writer {
         self.ready()?;
         let (swept, batch) = self.ledger()?.sweep(now);
         self.keep(batch)?;
+        let ledger = self.ledger.as_ref().expect("it was there a moment ago");
+        if let Err(error) = self.database.catch_up(ledger) {
+            return Err(self.failed(&error));
+        }
         Ok(swept)
+    }
+
+    fn last_line(&mut self, key: &ResourceKey) -> Result<i64> {
+        self.ready()?;
+        self.database.last_line(key).map_err(|error| refuse(&error))
     }
 
     fn list(&mut self, query: &ListQuery) -> Result<Page<TenureView>> {
@@ -178,7 +199,7 @@ impl Writer {
         self.database.forget_rows()?;
         let sessions = self.database.sessions()?;
         let mut ledger = Ledger::load(self.incarnation, sessions, self.clock.now());
-        self.database.admit_live(&mut ledger)?;
+        self.database.admit_all(&mut ledger)?;
         self.idle.clear();
         self.idle_set.clear();
         self.ledger = Some(ledger);
@@ -211,8 +232,8 @@ impl Writer {
             return;
         };
         self.idle_set.remove(&oldest);
-        if ledger.evict(&oldest) {
-            self.database.evict(&oldest);
+        if !ledger.is_live(&oldest) && self.database.forget(&oldest) {
+            ledger.evict(&oldest);
         }
     }
 }

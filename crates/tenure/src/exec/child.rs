@@ -1,7 +1,7 @@
 //! The launcher C: the moment between the watchdog's fork and the command's first instruction.
 //!
-//! It asks the kernel to kill it when the watchdog dies, which only a process itself can ask for, and
-//! then becomes the command. It must never become the command if the watchdog is dead already.
+//! It asks the kernel to kill it when the watchdog dies, which only a process itself can ask for,
+//! and then becomes the command. It must never become it if the watchdog is dead already.
 //!
 //! The request survives `exec`, except of a set-user-ID program or one with file capabilities.
 //!

@@ -5,10 +5,11 @@
 //! process that supervises it is stopped or killed. Three processes share the work:
 //!
 //! ```text
-//! S  supervisor.rs  the process that holds the lock; heartbeats; sends each new deadline to W
-//! └─ W  watchdog.rs own session, so signals for S miss it; kills the tree at the deadline, or when S dies
-//!    └─ C  child.rs the command; the kernel kills it if W dies
-//!       └─ …        whatever it starts; orphans fall to W, and if W is dead to S
+//! S        supervisor.rs  holds the lock; sends each new deadline to W; kills if W does not
+//! └─ W     watchdog.rs    in a session of its own, so signals for S miss it;
+//!    │                    kills the tree at the deadline, or when S dies
+//!    └─ C  child.rs       the command; the kernel kills it if W dies
+//!       └─ …              whatever it starts; orphans fall to W, and if W is dead to S
 //! ```
 //!
 //! Nothing here talks to a server or knows what a lock is: it knows deadlines. And nothing here may

@@ -129,7 +129,7 @@ impl FromStr for Report {
 
 /// Sends one line without waiting; a peer that does not read for long will miss lines.
 ///
-/// The kernel takes a line of this size whole or not at all, so lines of several threads do not mix.
+/// The kernel takes such a short line whole or not at all, so lines of several threads do not mix.
 pub(super) fn send(socket: impl AsFd, line: &impl fmt::Display) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     rustix::net::send(socket, format!("{line}\n").as_bytes(), flags)?;

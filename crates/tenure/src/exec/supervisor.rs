@@ -27,7 +27,7 @@ use crate::clock::{BootInstant, SLEEP_MAX};
 
 /// How long the watchdog may take until the command runs.
 const START_MAX: Duration = Duration::from_secs(10);
-/// How long after `kill_at` the watchdog counts as stuck if it has not begun; it looks every 100 ms.
+/// How long after `kill_at` the watchdog is stuck if it has not begun; it looks every 100 ms.
 const IDLE_MAX: Duration = Duration::from_millis(200);
 /// How long after `kill_at` it counts as stuck in any case. To kill it while it works would only
 /// make the killing start again.
@@ -39,8 +39,8 @@ const CALM_SCANS: u32 = 3;
 
 /// A command that runs under a lock.
 ///
-/// Dropping it kills every process of the command, but does not wait until they are dead: a lock may
-/// be given away only after [`Supervisor::wait`].
+/// Dropping it kills every process of the command, but does not wait until they are dead: a lock
+/// may be given away only after [`Supervisor::wait`].
 #[derive(Debug)]
 pub struct Supervisor {
     /// The writing end of the command's input, if [`Spec::stdin`] is a pipe.
@@ -162,7 +162,9 @@ impl Supervisor {
         let report = tokio::select! {
             report = receive(&mut self.reports) => Ok(report),
             // Perhaps only this process was late, and the report is there.
-            () = self.handle.0.overdue(self.patience) => timeout(CATCH_UP, receive(&mut self.reports)).await,
+            () = self.handle.0.overdue(self.patience) => {
+                timeout(CATCH_UP, receive(&mut self.reports)).await
+            }
         };
         match report {
             Ok(Some(report)) => self.hear(report),

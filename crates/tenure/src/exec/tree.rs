@@ -1,7 +1,7 @@
 //! Finding the processes of a command and sending them signals.
 //!
-//! The tree is found by parent links in `/proc`. A scan is not atomic: it may miss a process that is
-//! born during it. So a scan tells whom to signal, but never proves that nobody is left: the
+//! The tree is found by parent links in `/proc`. A scan is not atomic: it may miss a process that
+//! is born during it. So a scan tells whom to signal, but never proves that nobody is left: the
 //! watchdog asks the kernel for that (`wait` says that it has no children), and [`Orphans`] wants
 //! several scans in a row to be empty.
 //!
