@@ -95,7 +95,7 @@ pub enum LockAction {
     Break {
         /// The tenure, exactly.
         token: Token,
-        /// Only these of its locks; all when nothing is named.
+        /// Locks that it must hold, to be sure; the whole tenure ends.
         locks: Option<LockSet>,
         /// Who does it.
         by: Text,

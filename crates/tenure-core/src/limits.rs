@@ -31,7 +31,7 @@ pub const WAIT_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// Most waiters in the queue of one resource.
 pub const WAITERS_MAX: usize = 1_024;
 /// Most answers that a resource remembers for late repetitions of a request.
-pub const RECENT_MAX: usize = 8;
+pub const RECENT_MAX: usize = 16;
 /// How long a resource remembers them. Longer than any client keeps repeating one request.
 pub const RECENT_MS: u64 = 10 * 60 * 1_000;
 /// Most unseen revocations a session carries; one more ends the session, which says "all lost".

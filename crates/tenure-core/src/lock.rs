@@ -289,12 +289,16 @@ impl Turn<'_> {
         }
         if self.has(token, locks) {
             self.revoke(token);
-            self.end(token, locks, &How::Broken { by: by.clone(), reason: reason.clone() });
+            // Its holder learns that the tenure is over, so all of it is.
+            self.end(token, None, &How::Broken { by: by.clone(), reason: reason.clone() });
             self.promote();
             return Ok(Outcome::Broken);
         }
         if self.record.ended(token).is_some_and(|recent| recent.how == Ending::Broken) {
             return Ok(Outcome::Broken);
+        }
+        if self.has(token, None) {
+            return Err(not_its_locks(token));
         }
         let current = match locks {
             Some(locks) => self.first_of(locks),
@@ -416,8 +420,9 @@ impl Turn<'_> {
             self.untold = true;
             self.bond(waiter.session, false);
             let waited_ms = self.now.since(waiter.since);
-            self.grant(locks, waiter.session, waiter.request, &waiter.purpose, waited_ms);
-            self.changes.granted.push(waiter.request);
+            let (session, request) = (waiter.session, waiter.request);
+            let view = self.grant(locks, session, request, &waiter.purpose, waited_ms);
+            self.changes.granted.push(view);
         }
     }
 
@@ -449,6 +454,8 @@ impl Turn<'_> {
         };
         let token = last.next(self.incarnation);
         self.record.token = token;
+        // Nearly every record has one tenure at most: no room is kept for more.
+        self.record.tenures.reserve_exact(locks.size());
         for lock in &locks {
             let (lock, purpose) = (lock.clone(), purpose.clone());
             let since = self.now;
@@ -544,4 +551,8 @@ impl Turn<'_> {
             .view(self.key, token, self.sessions, self.now)
             .expect("only a present tenure is looked at")
     }
+}
+
+fn not_its_locks(token: Token) -> Refusal {
+    Refusal::Invalid(format!("the tenure with token {token} does not hold all of these locks"))
 }

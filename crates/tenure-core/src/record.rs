@@ -243,6 +243,7 @@ impl Record {
         match entry.event {
             Event::Granted { locks, token, session, purpose, request, .. } => {
                 self.token = token;
+                self.tenures.reserve_exact(locks.size());
                 for lock in &locks {
                     let (lock, purpose) = (lock.clone(), purpose.clone());
                     let since = at;

@@ -6,8 +6,9 @@
 use std::collections::HashMap;
 
 use crate::history::{Event, Sealed};
-use crate::id::{RequestId, SessionId};
+use crate::id::SessionId;
 use crate::key::ResourceKey;
+use crate::outcome::TenureView;
 use crate::record::Record;
 use crate::session::Sessions;
 use crate::time::Millis;
@@ -21,7 +22,7 @@ pub struct World {
     /// The session rows.
     pub sessions: Sessions,
     /// The resource records. One that is missing here is new: a store loads before it steps.
-    pub records: HashMap<ResourceKey, Record>,
+    pub records: HashMap<ResourceKey, Box<Record>>,
     /// What steps have changed since the store last took it.
     pub changes: Changes,
 }
@@ -39,8 +40,8 @@ pub struct Changes {
     pub beats: Vec<SessionId>,
     /// What happened, in order.
     pub events: Vec<(ResourceKey, Millis, Event)>,
-    /// Requests that left the queue with a grant: their clients should ask again.
-    pub granted: Vec<RequestId>,
+    /// What requests were granted when they left the queue: their clients should be told.
+    pub granted: Vec<TenureView>,
     /// Sessions that began (`true`) or ceased to hold or want something of a resource.
     pub bonds: Vec<(SessionId, ResourceKey, bool)>,
 }

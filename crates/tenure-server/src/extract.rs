@@ -75,30 +75,38 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
     }
 }
 
-/// The `Idempotency-Key`, or a fresh id.
-pub struct Idempotency(pub RequestId);
+/// The `Idempotency-Key`, if there is one.
+pub struct Idempotency(Option<String>);
+
+impl Idempotency {
+    /// The id of a request within a scope: two scopes may use the same key.
+    pub fn id(self, scope: &str) -> Result<RequestId, Problem> {
+        match self.0 {
+            Some(key) => request_id(&key, scope),
+            None => Ok(tenure_store::random::request_id()),
+        }
+    }
+}
 
 impl FromRequestParts<Arc<App>> for Idempotency {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Problem> {
-        let Some(value) = parts.headers.get("idempotency-key") else {
-            return Ok(Self(tenure_store::random::request_id()));
-        };
-        let text = value.to_str().map_err(|error| Problem::invalid(&error))?;
-        Ok(Self(request_id(text)?))
+        let value = parts.headers.get("idempotency-key").map(|value| value.to_str());
+        let value = value.transpose().map_err(|error| Problem::invalid(&error))?;
+        Ok(Self(value.map(str::to_owned)))
     }
 }
 
-/// The request id that a text names: itself when it is one, otherwise its hash.
-pub fn request_id(text: &str) -> Result<RequestId, Problem> {
-    if text.is_empty() || text.len() > IDEMPOTENCY_KEY_MAX {
+/// The request id that a key names in a scope: itself when it is one, otherwise a hash of both.
+pub fn request_id(key: &str, scope: &str) -> Result<RequestId, Problem> {
+    if key.is_empty() || key.len() > IDEMPOTENCY_KEY_MAX {
         let detail = format!("an Idempotency-Key has 1 to {IDEMPOTENCY_KEY_MAX} characters");
         return Err(Problem::invalid(&detail));
     }
-    if let Ok(id) = text.parse() {
+    if let Ok(id) = key.parse() {
         return Ok(id);
     }
-    let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+    let hash: [u8; 32] = Sha256::digest(format!("{scope}\n{key}").as_bytes()).into();
     Ok(RequestId(hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))))
 }

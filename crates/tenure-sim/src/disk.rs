@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::history::{Hash, Sealed};
+use tenure_core::history::{Entry, Hash, Sealed};
 use tenure_core::verify::Verifier;
 use tenure_core::{Incarnation, Millis, Record, ResourceKey, Session, SessionId};
 use tenure_store::ledger::{Batch, Ledger};
@@ -14,7 +14,7 @@ use tenure_store::ledger::{Batch, Ledger};
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     sessions: BTreeMap<SessionId, String>,
-    records: BTreeMap<ResourceKey, (bool, String)>,
+    records: BTreeMap<ResourceKey, String>,
     history: BTreeMap<ResourceKey, Vec<(String, Hash)>>,
     latest: Millis,
 }
@@ -23,6 +23,7 @@ pub struct Disk {
 #[derive(Clone, Debug, Default)]
 pub struct Staged {
     sessions: Vec<(SessionId, Option<String>)>,
+    /// With whether the history does not tell the change, so that the row must be written.
     records: Vec<(ResourceKey, bool, String)>,
     history: Vec<(ResourceKey, Sealed)>,
 }
@@ -39,7 +40,7 @@ impl Staged {
         let session = |id: &SessionId| (*id, world.sessions.get(*id).map(text));
         let record = |key: &ResourceKey| {
             let record = world.records.get(key)?;
-            Some((key.clone(), record.is_live(), text(record)))
+            Some((key.clone(), batch.untold.contains(key), text(record)))
         };
         Self {
             sessions: batch.sessions.iter().map(session).collect(),
@@ -58,8 +59,11 @@ impl Disk {
                 None => drop(self.sessions.remove(&id)),
             }
         }
-        for (key, live, row) in staged.records {
-            self.records.insert(key, (live, row));
+        // Like the embedded store at its laziest: a row is only written when it must be.
+        for (key, untold, row) in staged.records {
+            if untold || !self.records.contains_key(&key) {
+                self.records.insert(key, row);
+            }
         }
         for (key, sealed) in staged.history {
             self.latest = self.latest.max(sealed.at);
@@ -78,8 +82,8 @@ impl Disk {
         let parse = |row: &String| serde_json::from_str(row).map_err(|e| format!("session: {e}"));
         let sessions: Result<Vec<Session>, _> = self.sessions.values().map(parse).collect();
         let mut ledger = Ledger::load(Incarnation::default(), sessions?, now);
-        for (key, (live, _)) in &self.records {
-            if *live {
+        for key in self.records.keys() {
+            if self.record(key)?.is_some_and(|record| record.is_live()) {
                 self.admit(&mut ledger, key)?;
             }
         }
@@ -96,10 +100,15 @@ impl Disk {
         Ok(())
     }
 
-    /// The kept record of a resource.
+    /// The kept record of a resource, with what its history tells since.
     pub fn record(&self, key: &ResourceKey) -> Result<Option<Record>, String> {
-        let Some((_, row)) = self.records.get(key) else { return Ok(None) };
-        serde_json::from_str(row).map(Some).map_err(|error| format!("record {key}: {error}"))
+        let Some(row) = self.records.get(key) else { return Ok(None) };
+        let bad = |error| format!("record {key}: {error}");
+        let mut record: Record = serde_json::from_str(row).map_err(bad)?;
+        for (line, hash) in self.history.get(key).into_iter().flatten() {
+            record.replay(Entry::parse(line).map_err(bad)?, *hash);
+        }
+        Ok(Some(record))
     }
 
     /// How many sessions are kept.

@@ -113,7 +113,7 @@ impl Oracle {
             if let Some(before) = self.records.get(key) {
                 invariants::forward(key, before, record)?;
             }
-            self.records.insert(key.clone(), record.clone());
+            self.records.insert(key.clone(), (**record).clone());
         }
         Ok(())
     }
@@ -127,7 +127,8 @@ impl Oracle {
     /// The server has started with these rows.
     pub fn restarted(&mut self, world: &World, now: Millis) {
         self.records.clear();
-        self.records.extend(world.records.iter().map(|(k, record)| (k.clone(), record.clone())));
+        let records = world.records.iter();
+        self.records.extend(records.map(|(key, record)| (key.clone(), (**record).clone())));
         self.looked = Some(now);
     }
 

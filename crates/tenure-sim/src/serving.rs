@@ -109,7 +109,8 @@ impl Sim {
 
     pub(crate) fn hint(&mut self, applied: &Applied) {
         // Sorted: the order among resources is no promise of the ledger's.
-        let mut granted = applied.batch.granted.clone();
+        let granted = applied.batch.granted.iter().map(|tenure| tenure.request);
+        let mut granted: Vec<RequestId> = granted.collect();
         granted.sort_unstable();
         for request in granted {
             let asks = |asking: &(&usize, &(RequestId, u64))| asking.1.0 == request;

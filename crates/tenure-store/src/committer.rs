@@ -5,16 +5,16 @@
 //! the sweep. Its queue is bounded: when it is full the answer is "unavailable" at once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tenure_core::{
-    Acquire, Claimant, Command, LockAction, Outcome, Refusal, RequestId, ResourceKey,
+    Acquire, Claimant, Command, LockAction, Outcome, Refusal, RequestId, ResourceKey, TenureView,
 };
-use tokio::sync::{Notify, broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
-use crate::store::{BATCH_MAX, Result, Store, StoreError};
+use crate::store::{BATCH_MAX, Hint, Result, Store, StoreError};
 
 /// Most commands that wait to be sent to the store.
 pub const QUEUE_MAX: usize = 16_384;
@@ -79,7 +79,7 @@ impl Committer {
         acquire: &Acquire,
         patience: Duration,
     ) -> Result<Outcome> {
-        let sleeper = self.sleepers.register(acquire.request);
+        let mut sleeper = self.sleepers.register(acquire.request);
         let floor = poll_floor(acquire);
         let wait = Duration::from_millis(acquire.wait_ms);
         let given_up = tokio::time::sleep(wait.min(patience));
@@ -91,10 +91,14 @@ impl Committer {
                 return Ok(outcome);
             }
             tokio::select! {
-                () = sleeper.wake.notified() => {}
+                tenure = sleeper.told() => return Ok(Outcome::Granted((*tenure).clone())),
                 () = tokio::time::sleep(floor) => {}
                 () = &mut given_up => {
-                    return if patience < wait { Ok(outcome) } else { self.give_up(key, acquire, outcome).await };
+                    return if patience < wait {
+                        Ok(outcome)
+                    } else {
+                        self.give_up(key, acquire, outcome).await
+                    };
                 }
             }
         }
@@ -171,11 +175,12 @@ async fn send(store: &dyn Store, batch: &mut Vec<Item>) {
     }
 }
 
-async fn wake_on_hints(mut hints: broadcast::Receiver<RequestId>, sleepers: Arc<Sleepers>) {
+async fn wake_on_hints(mut hints: broadcast::Receiver<Hint>, sleepers: Arc<Sleepers>) {
     loop {
         match hints.recv().await {
-            Ok(request) => sleepers.wake(request),
-            Err(broadcast::error::RecvError::Lagged(_)) => sleepers.wake_all(),
+            Ok(Hint(tenure)) => sleepers.tell(&tenure),
+            // What was missed is found by asking again.
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => return,
         }
     }
@@ -183,25 +188,21 @@ async fn wake_on_hints(mut hints: broadcast::Receiver<RequestId>, sleepers: Arc<
 
 /// Requests that wait here for a hint.
 #[derive(Default)]
-struct Sleepers(Mutex<HashMap<RequestId, Arc<Notify>>>);
+struct Sleepers(Mutex<HashMap<RequestId, watch::Sender<Option<Arc<TenureView>>>>>);
 
 impl Sleepers {
     fn register(self: &Arc<Self>, request: RequestId) -> Sleeper {
-        let wake = Arc::clone(self.map().entry(request).or_default());
-        Sleeper { request, wake, sleepers: Arc::clone(self) }
+        let told = self.map().entry(request).or_default().subscribe();
+        Sleeper { request, told, sleepers: Arc::clone(self) }
     }
 
-    fn wake(&self, request: RequestId) {
-        if let Some(wake) = self.map().get(&request) {
-            wake.notify_one();
+    fn tell(&self, tenure: &Arc<TenureView>) {
+        if let Some(sender) = self.map().get(&tenure.request) {
+            sender.send_replace(Some(Arc::clone(tenure)));
         }
     }
 
-    fn wake_all(&self) {
-        self.map().values().for_each(|wake| wake.notify_one());
-    }
-
-    fn map(&self) -> std::sync::MutexGuard<'_, HashMap<RequestId, Arc<Notify>>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<RequestId, watch::Sender<Option<Arc<TenureView>>>>> {
         self.0.lock().expect("nothing panics while the map is locked")
     }
 }
@@ -209,8 +210,20 @@ impl Sleepers {
 /// A place among the sleepers, given up on drop.
 struct Sleeper {
     request: RequestId,
-    wake: Arc<Notify>,
+    told: watch::Receiver<Option<Arc<TenureView>>>,
     sleepers: Arc<Sleepers>,
+}
+
+impl Sleeper {
+    /// Completes when the request is granted, if a hint says so.
+    async fn told(&mut self) -> Arc<TenureView> {
+        let told = self.told.wait_for(Option::is_some).await.ok().and_then(|told| told.clone());
+        match told {
+            Some(tenure) => tenure,
+            // Another waiter of the same request has gone and taken the sender with it.
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl Drop for Sleeper {

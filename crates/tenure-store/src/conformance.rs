@@ -323,7 +323,7 @@ pub async fn the_sweep_hands_over_what_the_dead_held(harness: &mut impl Harness)
         swept += store.sweep().await.expect("the store is there").sessions;
     }
     assert_eq!(swept, 1);
-    assert_eq!(hints.try_recv(), Ok(RequestId(12)));
+    assert_eq!(hints.try_recv().expect("a hint").0.request, RequestId(12));
     let shown = store.show(&key("c1")).await.expect("the store is there").expect("it was used");
     assert_eq!((&*shown.tenures[0].holder, shown.tenures[0].token), ("B", Token(2)));
 }

@@ -6,11 +6,11 @@
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use tenure_core::{Command, Outcome, RequestId, ResourceKey, TenureView};
+use tenure_core::{Command, Outcome, ResourceKey, TenureView};
 use tokio::sync::broadcast;
 
 use crate::store::{
-    HistoryQuery, Line, ListQuery, Page, Result, Shown, Status, Store, StoreError, Swept,
+    Hint, HistoryQuery, Line, ListQuery, Page, Result, Shown, Status, Store, StoreError, Swept,
 };
 
 /// How often what goes wrong, in percent.
@@ -32,7 +32,7 @@ pub struct Faulty<S> {
     plan: Plan,
     seed: Mutex<u64>,
     /// A channel on which nothing is ever sent.
-    silence: broadcast::Sender<RequestId>,
+    silence: broadcast::Sender<Hint>,
 }
 
 impl<S: Store> Faulty<S> {
@@ -81,11 +81,15 @@ impl<S: Store> Store for Faulty<S> {
         self.inner.show(key).await
     }
 
+    async fn keys(&self, after: Option<ResourceKey>, limit: usize) -> Result<Vec<ResourceKey>> {
+        self.inner.keys(after, limit).await
+    }
+
     async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>> {
         self.inner.history(query).await
     }
 
-    fn watch(&self) -> broadcast::Receiver<RequestId> {
+    fn watch(&self) -> broadcast::Receiver<Hint> {
         if self.plan.deaf { self.silence.subscribe() } else { self.inner.watch() }
     }
 

@@ -11,7 +11,7 @@ use std::ops::Bound;
 use tenure_core::canary::{Canary, planted};
 use tenure_core::history::Sealed;
 use tenure_core::{
-    Changes, Command, Incarnation, LockAction, Millis, Outcome, Record, RequestId, ResourceKey,
+    Changes, Command, Incarnation, LockAction, Millis, Outcome, Record, ResourceKey,
     Session, SessionId, TenureView, World, step,
 };
 
@@ -54,8 +54,8 @@ pub struct Batch {
     pub sessions: Vec<SessionId>,
     /// History to append, in order.
     pub history: Vec<(ResourceKey, Sealed)>,
-    /// Requests whose clients should ask again.
-    pub granted: Vec<RequestId>,
+    /// What was granted to requests while they waited: their clients should be told.
+    pub granted: Vec<TenureView>,
 }
 
 impl Batch {
@@ -104,7 +104,7 @@ impl Ledger {
         for waiter in &record.queue {
             self.bond(waiter.session, key.clone());
         }
-        self.world.records.insert(key.clone(), record);
+        self.world.records.insert(key.clone(), Box::new(record));
         self.note_record(&key);
     }
 
@@ -366,7 +366,7 @@ impl Ledger {
         let name = |id| self.world.sessions.get(id).map_or("unknown".into(), |s| s.name.clone());
         let queue = record.queue.iter().map(|waiter| (waiter.clone(), name(waiter.session)));
         Some(Shown {
-            record: record.clone(),
+            record: (**record).clone(),
             tenures: self.views(key, now),
             queue: queue.collect(),
             now,

@@ -2,25 +2,26 @@
 //!
 //! It forgets everything when the process ends, tokens included, so its safety class is "best effort".
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use tenure_core::history::Sealed;
-use tenure_core::{Command, Incarnation, Millis, Outcome, RequestId, ResourceKey, TenureView};
+use tenure_core::{Command, Incarnation, Millis, Outcome, ResourceKey, TenureView};
 use tokio::sync::broadcast;
 
 use crate::clock::{Clock, ServerClock};
 use crate::ledger::{Batch, Ledger};
 use crate::store::{
-    HINTS_MAX, HistoryQuery, Line, ListQuery, Page, Result, SafetyClass, Shown, Status, Store, Swept,
+    HINTS_MAX, Hint, HistoryQuery, Line, ListQuery, Page, Result, SafetyClass, Shown, Status, Store, Swept,
 };
 
 /// The store `memory:`.
 pub struct Memory {
     rows: Mutex<Rows>,
     clock: Box<dyn Clock>,
-    hints: broadcast::Sender<RequestId>,
+    hints: broadcast::Sender<Hint>,
 }
 
 #[derive(Default)]
@@ -28,7 +29,7 @@ struct Rows {
     ledger: Ledger,
     lines: Vec<(ResourceKey, Sealed)>,
     /// The positions of each resource's lines.
-    lines_of: HashMap<ResourceKey, Vec<usize>>,
+    lines_of: BTreeMap<ResourceKey, Vec<usize>>,
 }
 
 impl Memory {
@@ -61,9 +62,9 @@ impl Memory {
             rows.lines_of.entry(key.clone()).or_default().push(at);
             rows.lines.push((key, sealed));
         }
-        for request in batch.granted {
+        for tenure in batch.granted {
             // Nobody listening is fine: a hint is a hint.
-            self.hints.send(request).ok();
+            self.hints.send(Hint(Arc::new(tenure))).ok();
         }
     }
 }
@@ -98,11 +99,18 @@ impl Store for Memory {
         Ok(self.rows().ledger.show(key, self.clock.now()))
     }
 
+    async fn keys(&self, after: Option<ResourceKey>, limit: usize) -> Result<Vec<ResourceKey>> {
+        let rows = self.rows();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let keys = rows.lines_of.range((from, Bound::Unbounded)).take(limit);
+        Ok(keys.map(|(key, _)| key.clone()).collect())
+    }
+
     async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>> {
         Ok(self.rows().history(&query))
     }
 
-    fn watch(&self) -> broadcast::Receiver<RequestId> {
+    fn watch(&self) -> broadcast::Receiver<Hint> {
         self.hints.subscribe()
     }
 

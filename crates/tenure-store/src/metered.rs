@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use tenure_core::{Command, Outcome, RequestId, ResourceKey, TenureView};
+use tenure_core::{Command, Outcome, ResourceKey, TenureView};
 use tokio::sync::broadcast;
 
 use crate::store::{
-    HistoryQuery, Line, ListQuery, Page, Result, Shown, Status, Store, Swept,
+    Hint, HistoryQuery, Line, ListQuery, Page, Result, Shown, Status, Store, Swept,
 };
 
 /// Counts in front of a store.
@@ -85,11 +85,15 @@ impl<S: Store> Store for Metered<S> {
         self.count(self.inner.show(key).await)
     }
 
+    async fn keys(&self, after: Option<ResourceKey>, limit: usize) -> Result<Vec<ResourceKey>> {
+        self.count(self.inner.keys(after, limit).await)
+    }
+
     async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>> {
         self.count(self.inner.history(query).await)
     }
 
-    fn watch(&self) -> broadcast::Receiver<RequestId> {
+    fn watch(&self) -> broadcast::Receiver<Hint> {
         self.inner.watch()
     }
 

@@ -1,12 +1,37 @@
 //! The one place where identifiers are drawn.
 
+use std::cell::RefCell;
+
 use tenure_core::{RequestId, SessionId};
+
+/// Random bytes that are fetched from the operating system at once: a call for each id would cost
+/// more than the id is worth.
+const POOL_BYTES: usize = 4_096;
+
+struct Pool {
+    bytes: [u8; POOL_BYTES],
+    used: usize,
+}
+
+thread_local! {
+    static POOL: RefCell<Pool> =
+        const { RefCell::new(Pool { bytes: [0; POOL_BYTES], used: POOL_BYTES }) };
+}
 
 /// 128 bits from the operating system.
 fn draw() -> u128 {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
-    u128::from_le_bytes(bytes)
+    POOL.with_borrow_mut(|pool| {
+        if pool.used == POOL_BYTES {
+            getrandom::fill(&mut pool.bytes).expect("the operating system gives random bytes");
+            pool.used = 0;
+        }
+        let (from, to) = (pool.used, pool.used + 16);
+        pool.used = to;
+        // What was given out is not left lying in memory.
+        let drawn = pool.bytes[from..to].try_into().expect("16 bytes are 16 bytes");
+        pool.bytes[from..to].fill(0);
+        u128::from_le_bytes(drawn)
+    })
 }
 
 /// A request id that nobody has.
@@ -19,4 +44,15 @@ pub fn request_id() -> RequestId {
 #[must_use]
 pub fn session_id() -> SessionId {
     SessionId(draw())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_id_is_drawn_twice() {
+        let drawn: HashSet<_> = (0..10_000).map(|_| super::request_id()).collect();
+        assert_eq!(drawn.len(), 10_000);
+    }
 }

@@ -1,9 +1,11 @@
 //! The `Store` trait: what every place that keeps Tenure's rows can do.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use tenure_core::history::Hash;
 use tenure_core::record::Waiter;
-use tenure_core::{Command, Incarnation, Millis, Outcome, Record, RequestId, ResourceKey, Session};
+use tenure_core::{Command, Incarnation, Millis, Outcome, Record, ResourceKey, Session};
 use tenure_core::{TenureView, Text};
 use tokio::sync::broadcast;
 
@@ -18,7 +20,7 @@ pub const HINTS_MAX: usize = 4_096;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// Try again later; until then nothing starts.
-    #[error("the store is unavailable: {0}")]
+    #[error("{0}")]
     Unavailable(String),
     /// What is stored is not what this program wrote.
     #[error("the store is damaged: {0}")]
@@ -44,15 +46,23 @@ pub trait Store: Send + Sync + 'static {
     /// One resource, if anything ever happened to it.
     async fn show(&self, key: &ResourceKey) -> Result<Option<Shown>>;
 
+    /// Resources that anything ever happened to, in the order of their keys.
+    async fn keys(&self, after: Option<ResourceKey>, limit: usize) -> Result<Vec<ResourceKey>>;
+
     /// Lines of history.
     async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>>;
 
-    /// Wake-ups: requests that were granted while they waited. Hints only; all may be lost.
-    fn watch(&self) -> broadcast::Receiver<RequestId>;
+    /// Wake-ups: what was granted to requests while they waited. Hints only; all may be lost.
+    fn watch(&self) -> broadcast::Receiver<Hint>;
 
     /// What this store is and how it is.
     async fn status(&self) -> Result<Status>;
 }
+
+/// Something that a waiting request wants to know. It is sent after the grant is durable, so it may be
+/// taken for the answer; whoever misses it finds out by asking again.
+#[derive(Clone, Debug)]
+pub struct Hint(pub Arc<TenureView>);
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,7 +195,7 @@ pub struct Status {
     pub live: usize,
 }
 
-/// A session row with no time in it: what must be durable of it.
+/// The row of a session. Its end is written too, but means nothing: loading grants full grace.
 pub(crate) fn durable(session: &Session) -> String {
     serde_json::to_string(session).expect("a session has no map with odd keys")
 }

@@ -9,6 +9,7 @@ use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockName, Outcome, RequestId, ResourceKey, Token,
 };
 use tenure_store::embedded::{Error, Options};
+use tenure_store::store::ListQuery;
 use tenure_store::verify::verify;
 use tenure_store::{Embedded, Store, StoreError};
 
@@ -105,6 +106,19 @@ async fn an_edited_history_is_found_by_verify() {
     assert!(problems.iter().any(|p| p.what.contains("edited")), "{problems:?}");
 }
 
+#[tokio::test]
+async fn a_removed_history_is_found_by_verify() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("tenure.db");
+    let store = Embedded::open(&path).unwrap();
+    grant(&store, "c1", 1).await.unwrap();
+    drop(store);
+    rusqlite::Connection::open(&path).unwrap().execute_batch("DELETE FROM history").unwrap();
+    let store = Embedded::open(&path).unwrap();
+    let problems = verify(&store).await.unwrap().problems;
+    assert!(problems.iter().any(|p| p.what.contains("missing")), "{problems:?}");
+}
+
 #[test]
 fn a_directory_that_cannot_be_written_is_named() {
     let missing = Path::new("/nonexistent-tenure-dir/tenure.db");
@@ -137,7 +151,10 @@ async fn a_full_disk_refuses_and_loses_nothing() {
     let refused = granted.len() as u128 + 1;
     let key = ResourceKey::new("t", "cluster", &format!("c{refused}")).unwrap();
     assert!(store.show(&key).await.unwrap().is_none());
-    assert_eq!(store.status().await.unwrap().live, granted.len());
+    let held = store.list(ListQuery { limit: 1_000, ..ListQuery::default() }).await.unwrap();
+    assert_eq!(held.items.len(), granted.len());
+    // It does not call itself ready while it cannot write.
+    assert!(store.status().await.is_err());
     drop(store);
     // There is room again.
     let store = Embedded::open(&path).unwrap();
@@ -167,4 +184,49 @@ async fn a_restored_backup_never_gives_an_old_token_again() {
     let token = grant(&store, "c1", 3).await.unwrap();
     assert!(token > forgotten, "{token} came back");
     assert_eq!(verify(&store).await.unwrap().problems, []);
+}
+
+#[tokio::test]
+async fn a_backup_of_the_running_store_never_gives_an_old_token_again() {
+    let dir = TempDir::new().unwrap();
+    let (path, backup) = (dir.path().join("tenure.db"), dir.path().join("backup.db"));
+    let store = Embedded::open(&path).unwrap();
+    let first = grant(&store, "c1", 1).await.unwrap();
+    store.apply(vec![release("c1", first)]).await.unwrap();
+    let live = rusqlite::Connection::open(&path).unwrap();
+    live.execute("VACUUM INTO ?1", [backup.to_str().unwrap()]).unwrap();
+    drop(live);
+    let forgotten = grant(&store, "c1", 2).await.unwrap();
+    drop(store);
+    fs::copy(&backup, &path).unwrap();
+    let store = Embedded::open(&path).unwrap();
+    let token = grant(&store, "c1", 3).await.unwrap();
+    assert!(token > forgotten, "{token} came back");
+}
+
+#[tokio::test]
+async fn records_that_were_not_written_are_made_up_for() {
+    let dir = TempDir::new().unwrap();
+    let (path, copy) = (dir.path().join("tenure.db"), dir.path().join("copy"));
+    let store = Embedded::open(&path).unwrap();
+    let first = grant(&store, "c1", 1).await.unwrap();
+    store.apply(vec![release("c1", first)]).await.unwrap();
+    let second = grant(&store, "c1", 2).await.unwrap();
+    let held = store.show(&ResourceKey::new("t", "cluster", "c1").unwrap()).await.unwrap().unwrap();
+    // What a crash at this moment leaves.
+    fs::create_dir(&copy).unwrap();
+    for extension in ["", "-wal", ".life"] {
+        let name = format!("tenure.db{extension}");
+        fs::copy(dir.path().join(&name), copy.join(&name)).unwrap();
+    }
+    let behind: String = rusqlite::Connection::open(copy.join("tenure.db"))
+        .unwrap()
+        .query_row("SELECT body FROM resources", [], |row| row.get(0))
+        .unwrap();
+    assert!(!behind.contains("\"token\":2"), "the row is not behind: {behind}");
+    let crashed = Embedded::open(&copy.join("tenure.db")).unwrap();
+    let key = ResourceKey::new("t", "cluster", "c1").unwrap();
+    assert_eq!(crashed.show(&key).await.unwrap().unwrap().record, held.record);
+    assert_eq!(grant(&crashed, "c1", 2).await.unwrap(), second);
+    assert_eq!(verify(&crashed).await.unwrap().problems, []);
 }

@@ -49,6 +49,8 @@ impl Lease {
 
     /// A heartbeat that had left at `sent` was answered with "alive" at `now`.
     pub fn answered(&mut self, sent: BootInstant, now: BootInstant) {
+        // A question that left too late was asked by nobody any more.
+        self.lost |= sent >= self.deadline();
         // The answer may be late: what counts is when the question left.
         let from = if planted(Canary::CountFromAnswer) { now } else { sent };
         self.confirmed = self.confirmed.max(from);

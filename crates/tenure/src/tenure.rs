@@ -104,6 +104,7 @@ impl Ask {
         let wait_over = BootInstant::now() + self.wait;
         // The first answer comes at once, so that whoever waits knows for whom.
         let mut patience = Duration::ZERO;
+        let mut unanswered = false;
         loop {
             let left = wait_over.remaining();
             let command = self.command(request, left);
@@ -114,11 +115,15 @@ impl Ask {
                     patience = wait_over.remaining().min(self.poll).max(Duration::from_millis(1));
                 }
                 Ok(Outcome::Refused(refusal)) => {
-                    abandoned.disarm();
+                    // A try that was not answered may still arrive, and must then get nothing.
+                    if !unanswered {
+                        abandoned.disarm();
+                    }
                     return Err(Error::Refused(refusal));
                 }
                 Ok(other) => return Err(Error::Protocol(format!("{other:?} answers no acquire"))),
                 Err(error) if error.is_unavailable() && !give_up.has_passed() => {
+                    unanswered = true;
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 Err(error) => return Err(error),
@@ -252,7 +257,7 @@ impl Tenure {
 impl Drop for Tenure {
     fn drop(&mut self) {
         self.session.shared().unfollow(&self.key, self.token);
-        if !self.over {
+        if !self.over && self.check().is_ok() {
             let action = LockAction::Release { token: self.token, locks: None };
             self.session.deliver(Errand { key: self.key.clone(), action });
         }

@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::Args;
 use tenure::clock::BootInstant;
 use tenure::exec::{Deadlines, Ended, ExitKind, Spec, Stop, Supervisor, Why, forwarded_signals};
@@ -90,15 +91,26 @@ impl Exec {
                 return Ok(by_signal(signal));
             }
         };
-        let ended = self.supervise(&tenure, &mut signals).await;
-        // The tree is dead: whoever waits may begin.
-        let released = tenure.release().await;
-        session.close().await;
-        let ended = ended?;
-        if let (Err(error), Why::ByItself) = (released, ended.why) {
+        let started = self.start(&tenure).await;
+        let ended = match started {
+            Ok(supervisor) => match self.supervise(supervisor, &tenure, &mut signals).await {
+                Ok(ended) => Ok(ended),
+                Err(error) => {
+                    // Nobody knows whether the tree is dead: the lock is not given back but lapses.
+                    std::mem::forget((tenure, session));
+                    return Err(error).context("watch the command; its lock is left to lapse");
+                }
+            },
+            Err(error) => Err(error),
+        };
+        // The tree is dead, or never was: whoever waits may begin.
+        if tenure.check().is_ok()
+            && let Err(error) = tenure.release().await
+        {
             anstream::eprintln!("tenure: the lock was not released, it will lapse: {error}");
         }
-        Ok(self.code(&ended))
+        session.close().await;
+        Ok(self.code(&ended?))
     }
 
     async fn acquire(&self, session: &Session) -> Result<Tenure, Error> {
@@ -116,18 +128,24 @@ impl Exec {
         self.command[0].to_string_lossy().chars().filter(|c| !c.is_control()).take(80).collect()
     }
 
+    async fn start(&self, tenure: &Tenure) -> anyhow::Result<Supervisor> {
+        let session = tenure.session();
+        let mut spec = Spec::new(self.command.clone());
+        spec.env = self.environment(tenure);
+        spec.alone = true;
+        let first = deadlines_of(session.ttl(), session.deadline());
+        Ok(Supervisor::start(spec, first).await?)
+    }
+
     async fn supervise(
         &self,
+        mut supervisor: Supervisor,
         tenure: &Tenure,
         signals: &mut mpsc::Receiver<i32>,
     ) -> anyhow::Result<Ended> {
         let session = tenure.session();
         let mut deadlines = session.deadlines();
-        let first = deadlines_of(session.ttl(), *deadlines.borrow_and_update());
-        let mut spec = Spec::new(self.command.clone());
-        spec.env = self.environment(tenure);
-        spec.alone = true;
-        let mut supervisor = Supervisor::start(spec, first).await?;
+        deadlines.mark_changed();
         let handle = supervisor.handle();
         let limit = tokio::time::sleep(self.limit.unwrap_or(Duration::MAX));
         tokio::pin!(limit);

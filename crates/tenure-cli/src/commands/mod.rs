@@ -6,6 +6,7 @@ mod lock;
 mod serve;
 mod verify;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -106,7 +107,8 @@ fn on_runtime_code(work: impl Future<Output = u8>) -> ExitCode {
 fn start_log(default: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TENURE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(std::io::stderr().is_terminal()).init();
 }
 
 /// Prints data for programs.

@@ -1,6 +1,7 @@
 //! `tenure serve`
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -42,8 +43,10 @@ impl Serve {
         let url = format!("http://{}", listener.local_addr()?);
         let note = AddressNote::write(reach.data().address_file()?, &url)?;
         self.greet(&url, &key_path, &*store).await?;
-        tenure_server::run(listener, store, Keys::admin(&key), stop_signal()?).await?;
+        let serve = tenure_server::run(listener, Arc::clone(&store), Keys::admin(&key), stop_signal()?);
+        serve.await?;
         drop(note);
+        close(store).await;
         anstream::eprintln!("tenure: stopped");
         Ok(ExitCode::SUCCESS)
     }
@@ -80,8 +83,19 @@ impl Serve {
     }
 }
 
+/// Waits until nobody else has the store, then closes it, so that everything is in its file.
+async fn close(store: Arc<dyn Store>) {
+    for _ in 0..500 {
+        if Arc::strong_count(&store) == 1 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    tokio::task::block_in_place(|| drop(store));
+}
+
 fn make_dir(dir: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(dir).with_context(|| {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(|| {
         let dir = dir.display();
         format!("cannot make the data directory {dir}; choose another with --data DIR")
     })

@@ -26,12 +26,12 @@ use crate::problem::Problem;
 pub(super) async fn acquire(
     State(app): State<Arc<App>>,
     on: On,
-    Idempotency(request): Idempotency,
+    key: Idempotency,
     Body(body): Body<AcquireBody>,
 ) -> Result<Json<TenureAnswer>, Problem> {
     on.caller.require(Role::Worker)?;
     let patience = body.poll_ms.map_or(Duration::MAX, Duration::from_millis);
-    let ask = to_acquire(body, request)?;
+    let ask = to_acquire(body, key.id(on.key.as_str())?)?;
     let outcome = if ask.wait_ms == 0 {
         let action = LockAction::Acquire(ask);
         app.committer.submit(Command::Lock { key: on.key, action }).await?
@@ -147,7 +147,7 @@ pub(super) async fn withdraw(
     Body(body): Body<WithdrawBody>,
 ) -> Result<Json<WithdrawAnswer>, Problem> {
     on.caller.require(Role::Worker)?;
-    let action = LockAction::Withdraw { request: request_id(&body.request)? };
+    let action = LockAction::Withdraw { request: request_id(&body.request, on.key.as_str())? };
     match submit(&app, Command::Lock { key: on.key, action }).await? {
         Outcome::Withdrawn { released } => {
             Ok(Json(WithdrawAnswer { withdrawn: true, token: released }))

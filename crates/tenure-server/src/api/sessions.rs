@@ -17,11 +17,11 @@ use crate::problem::Problem;
 pub(super) async fn open(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Idempotency(request): Idempotency,
+    key: Idempotency,
     Body(body): Body<OpenBody>,
 ) -> Result<Json<SessionAnswer>, Problem> {
     caller.require(Role::Worker)?;
-    let session = SessionId(request.0);
+    let session = SessionId(key.id(&caller.tenant)?.0);
     let (tenant, name, ttl_ms) = (caller.tenant, body.name.into(), body.ttl_ms);
     alive(submit(&app, Command::Open { session, tenant, name, ttl_ms }).await?)
 }

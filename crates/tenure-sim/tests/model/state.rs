@@ -105,7 +105,7 @@ impl State {
     pub(crate) fn world(&self) -> World {
         let mut world = World::default();
         self.sessions.iter().for_each(|session| world.sessions.insert(session.clone()));
-        world.records.insert(key(), self.record.clone());
+        world.records.insert(key(), Box::new(self.record.clone()));
         world
     }
 
@@ -121,7 +121,8 @@ impl State {
         }
         let mut sessions: Vec<Session> = world.sessions.iter().cloned().collect();
         sessions.sort_unstable_by_key(|session| session.id);
-        let record = world.records.remove(&key()).unwrap_or_else(|| Record::new(&key()));
+        let record = world.records.remove(&key());
+        let record = record.map_or_else(|| Record::new(&key()), |record| *record);
         let (now, granted) = (self.now, self.granted.clone());
         Done { after: Self { now, sessions, record, granted, past }, outcome, events }
     }

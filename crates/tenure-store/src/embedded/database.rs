@@ -311,6 +311,20 @@ impl Database {
         done.map(|_| ())
     }
 
+    /// Writes something that changes nothing, to see whether it can.
+    pub(crate) fn probe(&mut self) -> rusqlite::Result<()> {
+        self.in_transaction(|database| {
+            let sql = "INSERT OR REPLACE INTO meta (key, value) VALUES ('probe', zeroblob(8192))";
+            database.connection.prepare_cached(sql)?.execute([])?;
+            Ok(())
+        })
+    }
+
+    /// The number of the last line of history.
+    pub(crate) fn last(&self) -> i64 {
+        self.next_line - 1
+    }
+
     fn pay(&mut self, ledger: &Ledger) -> rusqlite::Result<()> {
         for _ in 0..PAY_MAX {
             let Some((key, since)) = self.owed.pop_front() else { break };

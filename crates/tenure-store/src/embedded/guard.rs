@@ -1,8 +1,8 @@
 //! One server per file, and one life of the file at a time.
 //!
 //! `FILE.lock` is locked for as long as the store is open. `FILE.life` remembers, outside the database,
-//! how often it was opened: a database that is behind its own life was restored from a backup, and
-//! begins a new incarnation so that no token comes back.
+//! how often it was opened and how far its history had come: a database that is behind its own life
+//! was restored from a backup, and begins a new incarnation so that no token comes back.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -35,6 +35,9 @@ pub(crate) struct Life {
     pub(crate) incarnation: Incarnation,
     /// How often it was opened.
     pub(crate) opened: u64,
+    /// A line of history that was durable. Noted a few times a second, and at a clean end.
+    #[serde(default)]
+    pub(crate) seen: i64,
 }
 
 impl Guard {
@@ -71,29 +74,42 @@ impl Guard {
 
     /// Remembers a life, durably.
     pub(crate) fn remember(&self, life: &Life) -> Result<(), Error> {
-        let text = serde_json::to_string(life).expect("a life has no map with odd keys");
         let write = || -> std::io::Result<()> {
-            let fresh = self.life.with_extension("life-new");
-            let mut file = File::create(&fresh)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&fresh, &self.life)?;
+            self.note(life)?.sync_all()?;
             let dir = self.life.parent().filter(|dir| !dir.as_os_str().is_empty());
             File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
         };
         write().map_err(|source| Error::Io { what: "write", path: self.life.clone(), source })
     }
+
+    /// Remembers a life, as long as the machine runs. What a power failure leaves of it counts as
+    /// forgotten, which is safe.
+    pub(crate) fn note(&self, life: &Life) -> std::io::Result<File> {
+        let text = serde_json::to_string(life).expect("a life has no map with odd keys");
+        let fresh = self.life.with_extension("life-new");
+        let mut file = File::create(&fresh)?;
+        file.write_all(text.as_bytes())?;
+        fs::rename(&fresh, &self.life)?;
+        Ok(file)
+    }
 }
 
-/// The life that begins now, given what the database and the file beside it say.
-pub(crate) fn next_life(database: Option<Life>, beside: Option<&Life>, fresh_id: String) -> Life {
+/// The life that begins now, given what the database (with its last line of history) and the file
+/// beside it say.
+pub(crate) fn next_life(
+    database: Option<Life>,
+    last: i64,
+    beside: Option<&Life>,
+    fresh_id: String,
+) -> Life {
     let Some(mut life) = database else {
         // A database that was removed: whoever guards with its tokens must see higher ones.
         let incarnation = beside.map_or(Incarnation::default(), |life| life.incarnation.next());
-        return Life { store: fresh_id, incarnation, opened: 1 };
+        return Life { store: fresh_id, incarnation, opened: 1, seen: 0 };
     };
     let same = beside.filter(|other| other.store == life.store);
-    let restored = same.is_none_or(|other| other.opened > life.opened);
+    let behind = |other: &Life| other.opened > life.opened || other.seen > last;
+    let restored = same.is_none_or(behind);
     if restored {
         let highest = same.map_or(life.incarnation, |other| other.incarnation.max(life.incarnation));
         life.incarnation = highest.next();
@@ -104,6 +120,7 @@ pub(crate) fn next_life(database: Option<Life>, beside: Option<&Life>, fresh_id:
         );
     }
     life.opened += 1;
+    life.seen = last;
     life
 }
 
@@ -120,11 +137,19 @@ mod tests {
     use super::*;
 
     fn life(opened: u64, incarnation: u32) -> Life {
-        Life { store: "s".to_owned(), incarnation: Incarnation(incarnation), opened }
+        Life { store: "s".to_owned(), incarnation: Incarnation(incarnation), opened, seen: 0 }
     }
 
     fn next(database: Option<Life>, beside: Option<Life>) -> Life {
-        next_life(database, beside.as_ref(), "s".to_owned())
+        next_life(database, 0, beside.as_ref(), "s".to_owned())
+    }
+
+    #[test]
+    fn a_database_that_has_lost_lines_was_restored() {
+        let beside = Life { seen: 10, ..life(4, 0) };
+        let next = |last| next_life(Some(life(4, 0)), last, Some(&beside), "s".to_owned());
+        assert_eq!(next(10).incarnation, Incarnation(0));
+        assert_eq!(next(9).incarnation, Incarnation(1));
     }
 
     #[test]

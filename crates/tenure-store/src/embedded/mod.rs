@@ -14,12 +14,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
-use tenure_core::{Command, Incarnation, Outcome, RequestId, ResourceKey, TenureView};
+use tenure_core::{Command, Incarnation, Outcome, ResourceKey, TenureView};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::clock::{Clock, ServerClock};
 use crate::store::{
-    HINTS_MAX, HistoryQuery, Line, ListQuery, Page, Result, Shown, Status, Store, StoreError, Swept,
+    HINTS_MAX, Hint, HistoryQuery, Line, ListQuery, Page, Result, Shown, Status, Store, StoreError, Swept,
 };
 use database::Database;
 pub use error::Error;
@@ -43,11 +43,11 @@ pub struct Options {
 pub struct Embedded {
     asks: Option<mpsc::Sender<Ask>>,
     reader: Arc<Mutex<Reader>>,
-    hints: broadcast::Sender<RequestId>,
+    hints: broadcast::Sender<Hint>,
     incarnation: Incarnation,
     writer: Option<JoinHandle<()>>,
     /// Dropped last: the file is ours until the writer has ended.
-    _guard: Guard,
+    _guard: Arc<Guard>,
 }
 
 impl Embedded {
@@ -58,20 +58,22 @@ impl Embedded {
 
     /// Opens or creates the store in `path`, with options.
     pub fn open_with(path: &Path, options: Options) -> std::result::Result<Self, Error> {
-        let guard = Guard::take(path)?;
+        let guard = Arc::new(Guard::take(path)?);
         let database = Database::open(path)?;
         if let Some(pages_max) = options.pages_max {
             database.limit_pages(pages_max)?;
         }
         let id = crate::random::request_id().to_string();
-        let life = guard::next_life(database.life()?, guard.remembered()?.as_ref(), id);
+        let (kept, last) = (database.life()?, database.last());
+        let life = guard::next_life(kept, last, guard.remembered()?.as_ref(), id);
         database.set_life(&life)?;
         guard.remember(&life)?;
         let latest = database.latest()?;
         let clock = options.clock.unwrap_or_else(|| Arc::new(ServerClock::starting_after(latest)));
         let (hints, _) = broadcast::channel(HINTS_MAX);
         let reader = Arc::new(Mutex::new(Reader::open(path)?));
-        let writer = Writer::new(database, clock, hints.clone(), life.incarnation)?;
+        let incarnation = life.incarnation;
+        let writer = Writer::new(database, clock, hints.clone(), Arc::clone(&guard), life)?;
         let (asks, questions) = mpsc::channel(ASKS_MAX);
         let thread = std::thread::Builder::new()
             .name("tenure-writer".to_owned())
@@ -81,7 +83,7 @@ impl Embedded {
             asks: Some(asks),
             reader,
             hints,
-            incarnation: life.incarnation,
+            incarnation,
             writer: Some(thread),
             _guard: guard,
         })
@@ -99,6 +101,20 @@ impl Embedded {
         let asks = self.asks.as_ref().ok_or_else(gone)?;
         asks.send(ask(to)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
+    }
+}
+
+impl Embedded {
+    /// Reads beside the writer, on a thread that may block.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Reader) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let reader = Arc::clone(&self.reader);
+        let read = move || read(&reader.lock().expect("nothing panics while it is locked"));
+        let done = tokio::task::spawn_blocking(read).await;
+        let done = done.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        done.map_err(|error| StoreError::Unavailable(format!("cannot read: {error}")))
     }
 }
 
@@ -131,22 +147,19 @@ impl Store for Embedded {
         self.ask(|to| Ask::Show(key.clone(), to)).await
     }
 
+    async fn keys(&self, after: Option<ResourceKey>, limit: usize) -> Result<Vec<ResourceKey>> {
+        self.read(move |reader| reader.keys(after.as_ref(), limit)).await
+    }
+
     async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>> {
         let last = match &query {
             HistoryQuery::Of { key, .. } => self.ask(|to| Ask::LastLine(key.clone(), to)).await?,
             HistoryQuery::Newest { .. } | HistoryQuery::Scan { .. } => 0,
         };
-        let reader = Arc::clone(&self.reader);
-        let read = move || {
-            let reader = reader.lock().expect("nothing panics while the reader is locked");
-            reader.history(&query, last)
-        };
-        let lines = tokio::task::spawn_blocking(read).await;
-        let lines = lines.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        lines.map_err(|error| StoreError::Unavailable(format!("cannot read history: {error}")))
+        self.read(move |reader| reader.history(&query, last)).await
     }
 
-    fn watch(&self) -> broadcast::Receiver<RequestId> {
+    fn watch(&self) -> broadcast::Receiver<Hint> {
         self.hints.subscribe()
     }
 

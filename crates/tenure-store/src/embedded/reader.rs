@@ -43,6 +43,18 @@ impl Reader {
         }
     }
 
+    /// Keys of resources, in order.
+    pub(crate) fn keys(
+        &self,
+        after: Option<&ResourceKey>,
+        limit: usize,
+    ) -> rusqlite::Result<Vec<ResourceKey>> {
+        let sql = "SELECT key FROM resources WHERE key > ?1 ORDER BY key LIMIT ?2";
+        let after = after.map_or("", ResourceKey::as_str);
+        let read = |row: &Row<'_>| parse_key(&row.get::<_, String>(0)?);
+        self.0.prepare_cached(sql)?.query_map(params![after, rows(limit)], read)?.collect()
+    }
+
     /// Follows the entries of one resource backwards.
     fn of(
         &self,
@@ -88,13 +100,17 @@ fn rows(limit: usize) -> i64 {
 
 fn line(row: &Row<'_>) -> rusqlite::Result<Line> {
     let (position, key): (i64, String) = (row.get(0)?, row.get(1)?);
-    let bad = |what: String| {
-        rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, what.into())
-    };
     Ok(Line {
         position: position.unsigned_abs(),
-        key: key.parse().map_err(|error| bad(format!("{error}")))?,
+        key: parse_key(&key)?,
         text: row.get(2)?,
         hash: Hash(row.get(3)?),
+    })
+}
+
+fn parse_key(key: &str) -> rusqlite::Result<ResourceKey> {
+    key.parse().map_err(|error| {
+        let text = rusqlite::types::Type::Text;
+        rusqlite::Error::FromSqlConversionFailure(0, text, Box::new(error))
     })
 }

@@ -10,14 +10,15 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use rusqlite::ffi;
-use tenure_core::{Command, Incarnation, Outcome, RequestId, ResourceKey, TenureView};
+use tenure_core::{Command, Outcome, ResourceKey, TenureView};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::database::Database;
 use super::error::Error;
+use super::guard::{Guard, Life};
 use crate::clock::Clock;
 use crate::ledger::{Batch, Ledger};
-use crate::store::{ListQuery, Page, Result, SafetyClass, Shown, Status, StoreError, Swept};
+use crate::store::{Hint, ListQuery, Page, Result, SafetyClass, Shown, Status, StoreError, Swept};
 
 /// Most idle records that are kept in memory; older ones are read again when they are asked for.
 const IDLE_MAX: usize = 100_000;
@@ -36,12 +37,16 @@ pub(crate) enum Ask {
 pub(crate) struct Writer {
     pub(crate) database: Database,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) hints: broadcast::Sender<RequestId>,
-    pub(crate) incarnation: Incarnation,
+    pub(crate) hints: broadcast::Sender<Hint>,
+    guard: Arc<Guard>,
+    /// What is remembered beside the file.
+    life: Life,
     /// The rows in memory; none after a failed write, until they are read again.
     ledger: Option<Ledger>,
     /// Set when a flush failed: nothing is written any more.
     dead: Option<String>,
+    /// Whether the last write failed.
+    failing: bool,
     idle: VecDeque<ResourceKey>,
     idle_set: HashSet<ResourceKey>,
 }
@@ -50,13 +55,22 @@ impl Writer {
     pub(crate) fn new(
         database: Database,
         clock: Arc<dyn Clock>,
-        hints: broadcast::Sender<RequestId>,
-        incarnation: Incarnation,
+        hints: broadcast::Sender<Hint>,
+        guard: Arc<Guard>,
+        life: Life,
     ) -> std::result::Result<Self, Error> {
-        let (ledger, dead) = (None, None);
-        let (idle, idle_set) = (VecDeque::new(), HashSet::new());
-        let mut writer =
-            Self { database, clock, hints, incarnation, ledger, dead, idle, idle_set };
+        let mut writer = Self {
+            database,
+            clock,
+            hints,
+            guard,
+            life,
+            ledger: None,
+            dead: None,
+            failing: false,
+            idle: VecDeque::new(),
+            idle_set: HashSet::new(),
+        };
         writer.reload()?;
         Ok(writer)
     }
@@ -70,12 +84,14 @@ impl Writer {
         while let Some(ledger) = &self.ledger {
             match self.database.catch_up(ledger) {
                 Ok(true) => {}
-                Ok(false) => return,
+                Ok(false) => break,
                 Err(error) => {
-                    return tracing::warn!(%error, "cannot write all records before the end");
+                    tracing::warn!(%error, "cannot write all records before the end");
+                    break;
                 }
             }
         }
+        self.note_life();
     }
 
     // Whoever asked may have gone away: an answer that cannot be delivered is dropped.
@@ -110,7 +126,18 @@ impl Writer {
         if let Err(error) = self.database.catch_up(ledger) {
             return Err(self.failed(&error));
         }
+        self.note_life();
         Ok(swept)
+    }
+
+    /// Notes beside the file how far its history has come.
+    fn note_life(&mut self) {
+        if self.life.seen != self.database.last() {
+            self.life.seen = self.database.last();
+            if let Err(error) = self.guard.note(&self.life) {
+                tracing::warn!(%error, "cannot note how far the history has come");
+            }
+        }
     }
 
     fn last_line(&mut self, key: &ResourceKey) -> Result<i64> {
@@ -135,7 +162,13 @@ impl Writer {
 
     fn status(&mut self) -> Result<Status> {
         self.ready()?;
-        let (now, incarnation) = (self.clock.now(), self.incarnation);
+        if self.failing {
+            // Whether it can write again is found out by writing.
+            self.database.probe().map_err(|error| self.failed(&error))?;
+            self.failing = false;
+            self.ready()?;
+        }
+        let (now, incarnation) = (self.clock.now(), self.life.incarnation);
         let ledger = self.ledger()?;
         Ok(Status {
             store: "embedded",
@@ -156,10 +189,11 @@ impl Writer {
             if let Err(error) = self.database.write(ledger, &batch) {
                 return Err(self.failed(&error));
             }
+            self.failing = false;
         }
-        for request in batch.granted {
+        for tenure in batch.granted {
             // Nobody listening is fine: a hint is a hint.
-            self.hints.send(request).ok();
+            self.hints.send(Hint(Arc::new(tenure))).ok();
         }
         for key in &batch.records {
             self.rest(key);
@@ -170,6 +204,7 @@ impl Writer {
     /// A write failed: what is in memory is not what is on disk.
     fn failed(&mut self, error: &rusqlite::Error) -> StoreError {
         self.ledger = None;
+        self.failing = true;
         let extended = error.sqlite_error().map(|e| e.extended_code);
         let flush = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC];
         if extended.is_some_and(|code| flush.contains(&code)) {
@@ -198,7 +233,7 @@ impl Writer {
     fn reload(&mut self) -> std::result::Result<(), Error> {
         self.database.forget_rows()?;
         let sessions = self.database.sessions()?;
-        let mut ledger = Ledger::load(self.incarnation, sessions, self.clock.now());
+        let mut ledger = Ledger::load(self.life.incarnation, sessions, self.clock.now());
         self.database.admit_all(&mut ledger)?;
         self.idle.clear();
         self.idle_set.clear();
@@ -222,6 +257,9 @@ impl Writer {
 
     /// Puts a record that is idle now at the end of those that may be dropped from memory.
     fn rest(&mut self, key: &ResourceKey) {
+        if self.ledger.as_ref().is_some_and(|ledger| ledger.is_live(key)) {
+            return;
+        }
         if self.idle_set.insert(key.clone()) {
             self.idle.push_back(key.clone());
         }
@@ -231,9 +269,13 @@ impl Writer {
         let (Some(oldest), Some(ledger)) = (self.idle.pop_front(), self.ledger.as_mut()) else {
             return;
         };
-        self.idle_set.remove(&oldest);
-        if !ledger.is_live(&oldest) && self.database.forget(&oldest) {
+        if ledger.is_live(&oldest) {
+            self.idle_set.remove(&oldest);
+        } else if self.database.forget(&oldest) {
+            self.idle_set.remove(&oldest);
             ledger.evict(&oldest);
+        } else {
+            self.idle.push_back(oldest);
         }
     }
 }
