@@ -21,8 +21,6 @@ use crate::commands::{Output, print_json};
 use crate::context::Reach;
 use crate::text::parse_duration;
 
-/// Requests under way at once.
-const IN_FLIGHT: [usize; 4] = [1, 16, 64, 256];
 /// Requests that wait behind a holder.
 const WAITERS: [usize; 2] = [2, 100];
 const MIB: f64 = 1_048_576.0;
@@ -44,6 +42,9 @@ pub(crate) struct Locks {
     /// Directory to write in; must be on the disk you want to know about [default: data directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Requests under way at once
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64, 256])]
+    in_flight: Vec<usize>,
     /// Only these
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
@@ -105,7 +106,7 @@ impl Run<'_> {
         self.held().await?;
         self.floor().await?;
         self.engine()?;
-        for in_flight in IN_FLIGHT {
+        for in_flight in self.options.in_flight.iter().copied() {
             self.memory(in_flight).await?;
             self.embedded(in_flight).await?;
             self.http(in_flight).await?;

@@ -20,8 +20,8 @@ use crate::ledger::{Batch, Ledger};
 const APPLICATION_ID: i64 = 0x5445_4e55;
 /// The format that this program writes.
 const FORMAT: i64 = 1;
-/// Pages of 4 KiB that may gather in the write-ahead log before they are moved to the file: 32 MiB.
-const WAL_PAGES_MAX: u32 = 8_192;
+/// Pages of 4 KiB that may gather in the write-ahead log before they are moved to the file: 16 MiB.
+const WAL_PAGES_MAX: u32 = 4_096;
 
 /// Most records that may wait to be written; more are written with the next batch. Bounds the history
 /// that has to be read again after a crash.
@@ -95,6 +95,17 @@ impl Database {
         self.connection
             .execute_batch(&format!("PRAGMA max_page_count = {pages_max};"))
             .map_err(|error| self.error(error))
+    }
+
+    /// Lets the log grow to its full size before it is used, by spilling a transaction that is then
+    /// rolled back.
+    pub(crate) fn make_room(&self) -> Result<(), Error> {
+        let bytes = WAL_PAGES_MAX * 4_096;
+        let fill = format!(
+            "PRAGMA cache_size = 16; BEGIN IMMEDIATE; CREATE TABLE room (bytes BLOB);
+             INSERT INTO room VALUES (zeroblob({bytes})); ROLLBACK; PRAGMA cache_size = -32768;"
+        );
+        self.connection.execute_batch(&fill).map_err(|error| self.error(error))
     }
 
     fn migrate(&self) -> rusqlite::Result<()> {

@@ -37,6 +37,8 @@ pub struct Options {
     pub clock: Option<Arc<dyn Clock>>,
     /// The most pages of 4 KiB that the file may grow to; no bound but the disk's by default.
     pub pages_max: Option<u32>,
+    /// Makes room for the log at once: the flush of a log that does not grow costs half.
+    pub roomy_log: bool,
 }
 
 /// The store `embedded:PATH`.
@@ -53,7 +55,7 @@ pub struct Embedded {
 impl Embedded {
     /// Opens or creates the store in `path`.
     pub fn open(path: &Path) -> std::result::Result<Self, Error> {
-        Self::open_with(path, Options::default())
+        Self::open_with(path, Options { roomy_log: true, ..Options::default() })
     }
 
     /// Opens or creates the store in `path`, with options.
@@ -62,6 +64,9 @@ impl Embedded {
         let database = Database::open(path)?;
         if let Some(pages_max) = options.pages_max {
             database.limit_pages(pages_max)?;
+        }
+        if options.roomy_log {
+            database.make_room()?;
         }
         let id = crate::random::request_id().to_string();
         let (kept, last) = (database.life()?, database.last());
