@@ -23,9 +23,11 @@ const FORMAT: i64 = 1;
 /// Pages of 4 KiB that may gather in the write-ahead log before they are moved to the file: 16 MiB.
 const WAL_PAGES_MAX: u32 = 4_096;
 
-/// Most records that may wait to be written; more are written with the next batch. Bounds the history
-/// that has to be read again after a crash.
+/// Most records that may wait to be written; more are written with the next batch.
 const OWED_MAX: usize = 32_768;
+/// Most lines of history that a row may be behind while the store is busy: what has to be read again
+/// after a crash. Less would write busy records more often than they are worth.
+const LINES_BEHIND_MAX: i64 = 200_000;
 /// Most records that are written at once beside a batch.
 const PAY_MAX: usize = 1_024;
 
@@ -40,6 +42,8 @@ pub(crate) struct Database {
     owed: VecDeque<(ResourceKey, i64)>,
     next_resource: i64,
     next_line: i64,
+    /// The next line when it was last looked whether the store is busy.
+    looked: i64,
 }
 
 /// Where a resource is kept.
@@ -74,6 +78,7 @@ impl Database {
             owed: VecDeque::new(),
             next_resource: 1,
             next_line: 1,
+            looked: 0,
         };
         database.migrate().map_err(|error| database.error(error))?;
         database.forget_rows()?;
@@ -299,13 +304,23 @@ impl Database {
         })
     }
 
-    /// Writes some of the records that are behind. Says whether there were any.
-    pub(crate) fn catch_up(&mut self, ledger: &Ledger) -> rusqlite::Result<bool> {
-        let behind = !self.owed.is_empty();
-        if behind {
+    /// Writes some of the records that are behind, unless the store has better things to do.
+    pub(crate) fn catch_up(&mut self, ledger: &Ledger) -> rusqlite::Result<()> {
+        let quiet = self.looked == self.next_line;
+        self.looked = self.next_line;
+        let behind = self.owed.front().map_or(0, |(_, since)| self.next_line - since);
+        if behind > LINES_BEHIND_MAX || quiet && behind > 0 {
             self.in_transaction(|database| database.pay(ledger))?;
         }
-        Ok(behind)
+        Ok(())
+    }
+
+    /// Writes all records that are behind.
+    pub(crate) fn settle_up(&mut self, ledger: &Ledger) -> rusqlite::Result<()> {
+        while !self.owed.is_empty() {
+            self.in_transaction(|database| database.pay(ledger))?;
+        }
+        Ok(())
     }
 
     fn in_transaction(

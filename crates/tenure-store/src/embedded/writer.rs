@@ -81,15 +81,10 @@ impl Writer {
             self.answer(ask);
         }
         // A clean end leaves nothing to make up for.
-        while let Some(ledger) = &self.ledger {
-            match self.database.catch_up(ledger) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot write all records before the end");
-                    break;
-                }
-            }
+        if let Some(ledger) = &self.ledger
+            && let Err(error) = self.database.settle_up(ledger)
+        {
+            tracing::warn!(%error, "cannot write all records before the end");
         }
         self.note_life();
     }
