@@ -43,9 +43,11 @@ impl Data {
         if let Some(dir) = &self.dir {
             return Ok(dir.clone());
         }
-        let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let var =
+            |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let base = var("XDG_DATA_HOME").or_else(|| var("HOME").map(|h| h.join(".local/share")));
-        let base = base.context("neither HOME nor XDG_DATA_HOME is set; name a directory by --data")?;
+        let base =
+            base.context("neither HOME nor XDG_DATA_HOME is set; name a directory by --data")?;
         Ok(base.join("tenure"))
     }
 
@@ -102,11 +104,4 @@ impl Reach {
 pub(crate) fn process_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{host}/{}", std::process::id())
-}
-
-/// The wall time `left` from now, for people and commands; never for a decision.
-#[expect(clippy::disallowed_methods, reason = "only shown")]
-pub(crate) fn wall_in(left: std::time::Duration) -> String {
-    let now = jiff::Timestamp::now();
-    now.checked_add(left).unwrap_or(jiff::Timestamp::MAX).to_string()
 }

@@ -1,9 +1,10 @@
 //! `tenure`: one binary for the server, the locks and the benchmarks.
 //!
-//! `commands` has one file per verb, `bench` the measuring; everything that is not talk with a person
-//! lives in the crates below.
+//! `commands` has one file per verb, `bench` the measuring; everything that is not talk with a
+//! person lives in the crates below.
 
 mod bench;
+mod clock;
 mod commands;
 mod context;
 mod exit;

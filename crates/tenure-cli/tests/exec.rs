@@ -64,7 +64,8 @@ fn code(mut child: Child) -> Option<i32> {
 #[test]
 fn the_exit_code_of_the_command_is_passed_on() {
     let server = Server::start();
-    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)] {
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)]
+    {
         let output = server.run(&["exec", "cluster/c1", "--", "sh", "-c", script]);
         assert_eq!(output.status.code(), Some(code), "{script}: {}", stderr(&output));
     }

@@ -12,9 +12,7 @@ use common::{Server, stderr, stdout, tenure, until};
 use tenure::http::HttpLink;
 use tenure::wire::ResourceLocks;
 use tenure::{Client, Link};
-use tenure_core::{
-    Acquire, Claimant, Command, LockAction, LockName, Outcome, ResourceKey, Token,
-};
+use tenure_core::{Acquire, Claimant, Command, LockAction, LockName, Outcome, ResourceKey, Token};
 
 /// What workers know for certain.
 #[derive(Default)]
@@ -91,9 +89,8 @@ async fn twenty_kills_under_load_lose_nothing_that_was_acknowledged() {
     for kill in 0..20 {
         let target = ledger.grants.load(Ordering::SeqCst) + 40;
         let grants = Arc::clone(&ledger);
-        tokio::task::spawn_blocking(move || until(|| grants.grants.load(Ordering::SeqCst) >= target))
-            .await
-            .expect("load goes on");
+        let load = move || until(|| grants.grants.load(Ordering::SeqCst) >= target);
+        tokio::task::spawn_blocking(load).await.expect("load goes on");
         let reader = link();
         server.kill();
         // What is acknowledged now, and whose release was not even sent, must be there afterwards.
@@ -136,7 +133,11 @@ fn a_taken_port_and_a_taken_file_are_named_with_the_remedy() {
     let output = tenure(other.path()).args(["serve", "--listen", server.listen()]).output();
     let output = output.expect("it runs");
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("choose another address with --listen"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("choose another address with --listen"),
+        "{}",
+        stderr(&output)
+    );
     let output = server.run(&["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("in use by another server"), "{}", stderr(&output));
@@ -152,7 +153,8 @@ fn bad_places_for_data_are_named() {
     let data = dir.path().join("data");
     fs::create_dir(&data).expect("it is writable");
     fs::write(data.join("tenure.db"), "my notes ".repeat(200)).expect("it is writable");
-    let output = tenure(&data).args(["serve", "--listen", "127.0.0.1:0"]).output().expect("it runs");
+    let output =
+        tenure(&data).args(["serve", "--listen", "127.0.0.1:0"]).output().expect("it runs");
     assert!(stderr(&output).contains("is not a Tenure store"), "{}", stderr(&output));
     let output = tenure(&data).args(["serve", "--store", "mysql://x"]).output().expect("it runs");
     assert!(stderr(&output).contains("memory: and embedded:PATH"), "{}", stderr(&output));

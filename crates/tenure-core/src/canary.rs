@@ -1,8 +1,8 @@
 //! Known bugs that a test build can put back on purpose.
 //!
-//! Each canary is one of the failure modes that lease systems have shipped. A suite that does not die
-//! of a canary is blind there. Without the feature `canary` every question is answered `false` at
-//! compile time and the bug does not exist in the binary.
+//! Each canary is one of the failure modes that lease systems have shipped. A suite that does not
+//! die of a canary is blind there. Without the feature `canary` every question is answered `false`
+//! at compile time and the bug does not exist in the binary.
 
 /// A bug that can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

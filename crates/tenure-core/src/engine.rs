@@ -26,7 +26,8 @@ pub fn step(world: &mut World, command: &Command, now: Millis) -> Outcome {
         Command::Lapse { session } => lapse(world, *session, now),
         Command::Forget { session } => forget(world, *session),
         Command::Lock { key, action } => {
-            let record = world.records.entry(key.clone()).or_insert_with(|| Box::new(Record::new(key)));
+            let record =
+                world.records.entry(key.clone()).or_insert_with(|| Box::new(Record::new(key)));
             let mut turn = Turn {
                 key,
                 record,

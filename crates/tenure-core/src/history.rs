@@ -1,8 +1,8 @@
 //! History: what happened to a resource, in a chain that cannot be edited unseen.
 //!
-//! Each entry is one line of JSON. Its hash is `sha256(hash of the entry before, the line)`; the chain
-//! of a resource begins with `sha256(key)`. A chain per resource, because one chain for all would
-//! make every commit wait for every other. Anybody with a SHA-256 tool can check it by hand;
+//! Each entry is one line of JSON. Its hash is `sha256(hash of the entry before, the line)`; the
+//! chain of a resource begins with `sha256(key)`. A chain per resource, because one chain for all
+//! would make every commit wait for every other. Anybody with a SHA-256 tool can check it by hand;
 //! [`crate::verify`] does it and proves exclusivity from it.
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Identifiers of 128 random bits, written as 32 hexadecimal digits.
 //!
-//! They are drawn outside (this crate has no randomness) and are never reused: a session that is not
-//! found is over, whatever its name was.
+//! They are drawn outside (this crate has no randomness) and are never reused: a session that is
+//! not found is over, whatever its name was.
 
 use std::fmt;
 use std::str::FromStr;

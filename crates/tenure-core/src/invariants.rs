@@ -1,7 +1,8 @@
 //! What may never happen, as predicates over the rows.
 //!
-//! Every suite (properties, model check, simulation, conformance) asks the same questions. A question
-//! here is about one world, or about a world before and after a step; `Err` says what broke.
+//! Every suite (properties, model check, simulation, conformance) asks the same questions. A
+//! question here is about one world, or about a world before and after a step; `Err` says what
+//! broke.
 
 use crate::id::SessionId;
 use crate::key::{LockName, ResourceKey};
@@ -50,7 +51,8 @@ pub fn bounded(key: &ResourceKey, record: &Record) -> Result<(), String> {
     Ok(())
 }
 
-/// Direct hand-over: whoever could have its locks has them; nobody is reserved for but from the front.
+/// Direct hand-over: whoever could have its locks has them; nobody is reserved for but from the
+/// front.
 pub fn nobody_waits_for_free_locks(key: &ResourceKey, record: &Record) -> Result<(), String> {
     let mut reserved: Vec<&LockName> = Vec::new();
     for waiter in &record.queue {

@@ -1,13 +1,14 @@
 //! What is true: the rules of Tenure, and nothing else.
 //!
-//! Every change of the system is one call of [`step`]: a [`Command`] meets the rows in a [`World`] at
-//! an instant of store time and gives an [`Outcome`]. Stores load rows, call `step`, and write what
-//! changed; they hold no rule of their own.
+//! Every change of the system is one call of [`step`]: a [`Command`] meets the rows in a [`World`]
+//! at an instant of store time and gives an [`Outcome`]. Stores load rows, call `step`, and write
+//! what changed; they hold no rule of their own.
 //!
 //! This crate must never read a clock, do I/O, or draw a random number: the code that the simulator
 //! tortures is the code that runs in production.
 //!
-//! Start at [`engine`], then read [`lock`] and [`session`]; [`invariants`] says what may never happen.
+//! Start at [`engine`], then read [`lock`] and [`session`]; [`invariants`] says what may never
+//! happen.
 
 pub mod canary;
 pub mod command;
@@ -22,6 +23,7 @@ pub mod outcome;
 pub mod record;
 pub mod refusal;
 pub mod session;
+mod settle;
 pub mod time;
 pub mod token;
 pub mod verify;

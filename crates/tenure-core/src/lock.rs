@@ -1,11 +1,12 @@
 //! The rules of locks: one turn at one record.
 //!
-//! Every turn first *settles* the record: tenures of dead sessions end, dead waiters go, and whoever is
-//! next gets what is free. So no decision is ever made beside a dead holder, and the sweep only makes
-//! happen soon what would happen anyway.
+//! Every turn first *settles* the record: tenures of dead sessions end, dead waiters go, and
+//! whoever is next gets what is free. So no decision is ever made beside a dead holder, and the
+//! sweep only makes happen soon what would happen anyway.
 //!
-//! The queue is one per resource, first come first served. A waiter that cannot be served yet reserves
-//! what it wants from all behind it, so a request for several locks is never starved by small ones.
+//! The queue is one per resource, first come first served. A waiter that cannot be served yet
+//! reserves what it wants from all behind it, so a request for several locks is never starved by
+//! small ones.
 
 use crate::canary::{Canary, planted};
 use crate::command::{Acquire, Claimant, LockAction};
@@ -17,7 +18,7 @@ use crate::limits;
 use crate::outcome::{Outcome, TenureView};
 use crate::record::{Ending, How, Recent, Record, Tenure, Waiter};
 use crate::refusal::Refusal;
-use crate::session::{Over, Session, Sessions, Standing};
+use crate::session::{Session, Sessions, Standing};
 use crate::time::Millis;
 use crate::token::{Incarnation, Token};
 use crate::world::Changes;
@@ -59,15 +60,13 @@ impl Turn<'_> {
         result.unwrap_or_else(Outcome::Refused)
     }
 
-    // ----- asking -----
-
     fn acquire(&mut self, ask: &Acquire) -> Result<Outcome, Refusal> {
         if !planted(Canary::RepeatedIsNew)
             && let Some(answer) = self.answered(ask)
         {
             return answer;
         }
-        self.check_acquire(ask)?;
+        Self::check_acquire(ask)?;
         let claimant = self.claimant(ask)?;
         if self.obtainable(&ask.locks) {
             let session = self.admit(claimant);
@@ -85,7 +84,7 @@ impl Turn<'_> {
         Ok(self.waiting(self.record.queue.len() - 1))
     }
 
-    fn check_acquire(&self, ask: &Acquire) -> Result<(), Refusal> {
+    fn check_acquire(ask: &Acquire) -> Result<(), Refusal> {
         if let Some(purpose) = &ask.purpose {
             check_text("purpose", purpose, limits::PURPOSE_BYTES_MAX)?;
         }
@@ -100,7 +99,7 @@ impl Turn<'_> {
     fn answered(&mut self, ask: &Acquire) -> Option<Result<Outcome, Refusal>> {
         let mine = |tenure: &&Tenure| tenure.request == ask.request;
         if let Some(tenure) = self.record.tenures.iter().find(mine) {
-            let same = self.same_claimant(ask, tenure.session) && ask.locks.contains(&tenure.lock);
+            let same = Self::same_claimant(ask, tenure.session) && ask.locks.contains(&tenure.lock);
             let token = tenure.token;
             return Some(if same { Ok(self.granted(token)) } else { Err(Refusal::RequestReused) });
         }
@@ -112,7 +111,7 @@ impl Turn<'_> {
         Some(Err(Refusal::Lost { token, how, current: self.first_of(&ask.locks) }))
     }
 
-    fn same_claimant(&self, ask: &Acquire, session: SessionId) -> bool {
+    fn same_claimant(ask: &Acquire, session: SessionId) -> bool {
         session
             == match ask.claimant {
                 Claimant::Session(id) => id,
@@ -120,13 +119,14 @@ impl Turn<'_> {
             }
     }
 
-    /// A waiter asks again: it may go on waiting, and one with a session of its own stays alive by it.
+    /// A waiter asks again: it may go on waiting, and one with a session of its own stays alive by
+    /// it.
     fn still_waiting(&mut self, ask: &Acquire, at: usize) -> Result<Outcome, Refusal> {
         let (locks, session) = (&self.record.queue[at].locks, self.record.queue[at].session);
-        if *locks != ask.locks || !self.same_claimant(ask, session) {
+        if *locks != ask.locks || !Self::same_claimant(ask, session) {
             return Err(Refusal::RequestReused);
         }
-        self.check_acquire(ask)?;
+        Self::check_acquire(ask)?;
         let waiter = &mut self.record.queue[at];
         let until = self.now.plus(ask.wait_ms);
         if until > waiter.until {
@@ -139,8 +139,8 @@ impl Turn<'_> {
         Ok(self.waiting(at))
     }
 
-    /// Whoever asks: a session must live and be the tenant's own; a solo one is made, to be admitted
-    /// when it gets something.
+    /// Whoever asks: a session must live and be the tenant's own; a solo one is made, to be
+    /// admitted when it gets something.
     fn claimant(&mut self, ask: &Acquire) -> Result<Asker, Refusal> {
         match &ask.claimant {
             Claimant::Session(id) => match self.sessions.check(*id, self.now) {
@@ -222,8 +222,6 @@ impl Turn<'_> {
         self.record.remember(Recent { request, token, how: Ending::Withdrawn, at });
         self.untold = true;
     }
-
-    // ----- holding -----
 
     fn renew(&mut self, token: Token, ttl_ms: Option<u64>) -> Result<Outcome, Refusal> {
         let token = match self.record.tenures.first() {
@@ -340,168 +338,8 @@ impl Turn<'_> {
         Refusal::Lost { token, how, current: current.map(|token| self.view_of(token)) }
     }
 
-    // ----- settling -----
-
-    /// Ends what dead sessions hold, drops who waits no more, hands over what became free.
-    fn settle(&mut self) -> usize {
-        let mut ended = 0;
-        while let Some((token, how)) = self.first_dead() {
-            self.end(token, None, &how);
-            ended += 1;
-        }
-        self.drop_dead_waiters();
-        if !self.record.queue.is_empty() {
-            self.promote();
-        }
-        ended
-    }
-
-    fn first_dead(&mut self) -> Option<(Token, How)> {
-        for at in 0..self.record.tenures.len() {
-            let (id, token) = (self.record.tenures[at].session, self.record.tenures[at].token);
-            if let Some(over) = self.over(id) {
-                let how = if over == Over::Closed { How::Closed } else { How::Expired };
-                return Some((token, how));
-            }
-        }
-        None
-    }
-
-    /// How a session is over, ending it here and now when it has lapsed.
-    fn over(&mut self, id: SessionId) -> Option<Over> {
-        match self.sessions.check(id, self.now) {
-            Standing::Alive(_) => None,
-            Standing::JustLapsed => {
-                self.changes.sessions.push(id);
-                Some(Over::Lapsed)
-            }
-            Standing::Over(over) => Some(over),
-        }
-    }
-
-    fn drop_dead_waiters(&mut self) {
-        let mut at = 0;
-        while at < self.record.queue.len() {
-            let (id, until) = (self.record.queue[at].session, self.record.queue[at].until);
-            let dead = !planted(Canary::DeadWaiterGranted) && self.over(id).is_some();
-            if dead || until <= self.now {
-                self.drop_waiter(at);
-            } else {
-                at += 1;
-            }
-        }
-    }
-
-    fn drop_waiter(&mut self, at: usize) {
-        let waiter = self.record.queue.remove(at).expect("the place is within the queue");
-        self.bond(waiter.session, false);
-        self.dismiss(waiter.session);
-        self.untold = true;
-    }
-
-    /// Grants, in the order of the queue, everything that can be had now.
-    fn promote(&mut self) {
-        if planted(Canary::ReleaseWakesNobody) {
-            return;
-        }
-        let mut reserved: Vec<LockName> = Vec::new();
-        let mut at = 0;
-        while at < self.record.queue.len() {
-            let locks = self.record.queue[at].locks.clone();
-            let held = |lock: &LockName| self.record.tenure(lock).is_some();
-            if locks.iter().any(|lock| reserved.contains(lock) || held(lock)) {
-                if !planted(Canary::WideStarves) {
-                    reserved.extend(locks.iter().cloned());
-                }
-                at += 1;
-                continue;
-            }
-            let waiter = self.record.queue.remove(at).expect("the place is within the queue");
-            self.untold = true;
-            self.bond(waiter.session, false);
-            let waited_ms = self.now.since(waiter.since);
-            let (session, request) = (waiter.session, waiter.request);
-            let view = self.grant(locks, session, request, &waiter.purpose, waited_ms);
-            self.changes.granted.push(view);
-        }
-    }
-
-    /// Whether locks are free and nobody in the queue wants them.
-    fn obtainable(&self, locks: &LockSet) -> bool {
-        let wanted = |lock: &LockName| self.record.queue.iter().any(|w| w.locks.contains(lock));
-        let wanted = |lock: &LockName| !planted(Canary::WideStarves) && wanted(lock);
-        let free = |lock: &LockName| self.record.tenure(lock).is_none() && !wanted(lock);
-        if planted(Canary::SetTakenInPart) {
-            return locks.iter().any(free);
-        }
-        locks.iter().all(free)
-    }
-
-    // ----- the two writes: a tenure begins, a tenure ends -----
-
-    fn grant(
-        &mut self,
-        locks: LockSet,
-        session: SessionId,
-        request: RequestId,
-        purpose: &Option<Text>,
-        waited_ms: u64,
-    ) -> TenureView {
-        let last = if planted(Canary::TokenStartsAgain) && self.record.tenures.is_empty() {
-            Token::default()
-        } else {
-            self.record.token
-        };
-        let token = last.next(self.incarnation);
-        self.record.token = token;
-        // Nearly every record has one tenure at most: no room is kept for more.
-        self.record.tenures.reserve_exact(locks.size());
-        for lock in &locks {
-            let (lock, purpose) = (lock.clone(), purpose.clone());
-            let since = self.now;
-            self.record.tenures.push(Tenure { lock, token, session, request, purpose, since });
-        }
-        self.bond(session, true);
-        let holder = self.begin(session);
-        let purpose = purpose.clone();
-        self.emit(Event::Granted { locks, token, session, holder, purpose, request, waited_ms });
-        self.view_of(token)
-    }
-
-    /// A session of its own counts its time from the grant. Gives the name of the session.
-    fn begin(&mut self, id: SessionId) -> Text {
-        let Some(session) = self.sessions.get_mut(id) else { return "".into() };
-        if session.solo {
-            session.extend(self.now);
-            self.changes.beats.push(id);
-        }
-        session.name.clone()
-    }
-
-    fn end(&mut self, token: Token, locks: Option<&LockSet>, how: &How) {
-        let named = |lock: &LockName| locks.is_none_or(|locks| locks.contains(lock));
-        let gone: Vec<Tenure> = self
-            .record
-            .tenures
-            .extract_if(.., |tenure| tenure.token == token && named(&tenure.lock))
-            .collect();
-        let first = gone.first().expect("only a present tenure is ended");
-        let (session, request) = (first.session, first.request);
-        let names = gone.iter().map(|tenure| tenure.lock.clone()).collect();
-        let locks = LockSet::new(names).expect("a grant has at least one lock and not too many");
-        let at = self.now;
-        self.record.remember(Recent { request, token, how: how.ending(), at });
-        self.emit(Event::Ended { locks, token, how: how.clone() });
-        if self.record.tenures.iter().all(|tenure| tenure.token != token) {
-            self.bond(session, false);
-            self.dismiss(session);
-        }
-    }
-
-    // ----- small things -----
-
     /// Removes a session that was made for one acquire and has nothing left.
-    fn dismiss(&mut self, id: SessionId) {
+    pub(crate) fn dismiss(&mut self, id: SessionId) {
         if self.sessions.get(id).is_some_and(|session| session.solo) {
             self.sessions.remove(id);
             self.changes.sessions.push(id);
@@ -515,11 +353,11 @@ impl Turn<'_> {
         }
     }
 
-    fn bond(&mut self, session: SessionId, holds: bool) {
+    pub(crate) fn bond(&mut self, session: SessionId, holds: bool) {
         self.changes.bonds.push((session, self.key.clone(), holds));
     }
 
-    fn emit(&mut self, event: Event) {
+    pub(crate) fn emit(&mut self, event: Event) {
         self.changes.events.push((self.key.clone(), self.now, event));
         self.changed = true;
     }
@@ -546,7 +384,7 @@ impl Turn<'_> {
         Some(self.view_of(tenure.token))
     }
 
-    fn view_of(&self, token: Token) -> TenureView {
+    pub(crate) fn view_of(&self, token: Token) -> TenureView {
         self.record
             .view(self.key, token, self.sessions, self.now)
             .expect("only a present tenure is looked at")

@@ -1,7 +1,7 @@
 //! The record of one resource: the unit of atomicity.
 //!
-//! Everything Tenure promises is a statement about one record. It is written by grants and ends only,
-//! never by heartbeats. Jobs and lifecycle states will live here as well.
+//! Everything Tenure promises is a statement about one record. It is written by grants and ends
+//! only, never by heartbeats. Jobs and lifecycle states will live here as well.
 
 use std::collections::VecDeque;
 use std::str::FromStr;

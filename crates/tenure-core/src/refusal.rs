@@ -1,7 +1,7 @@
 //! Refusals: the expected ways to say no.
 //!
-//! A refusal is part of an outcome, not an error: nothing went wrong. Each has a stable code, one page
-//! in `docs/errors/`, and a message that names the remedy.
+//! A refusal is part of an outcome, not an error: nothing went wrong. Each has a stable code, one
+//! page in `docs/errors/`, and a message that names the remedy.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
 //! Sessions: the liveness of one process in the store.
 //!
 //! One heartbeat renews everything a session holds. A session ends once, by lapsing or by being
-//! closed, and never comes back: its row stays marked until every tenure behind it is settled, and an
-//! id that is not found is over. Go to [`crate::lock`] for what a session holds.
+//! closed, and never comes back: its row stays marked until every tenure behind it is settled, and
+//! an id that is not found is over. Go to [`crate::lock`] for what a session holds.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! Fencing tokens.
 //!
-//! A token is strictly greater than that of every earlier tenure of its lock, for ever: also when the
-//! store was restored from a backup, because a restored store begins a new [`Incarnation`], whose
-//! tokens lie above all that an older one could have given out.
+//! A token is strictly greater than that of every earlier tenure of its lock, for ever: also when
+//! the store was restored from a backup, because a restored store begins a new [`Incarnation`],
+//! whose tokens lie above all that an older one could have given out.
 //!
 //! Tokens stay below 2^53 for the first two million incarnations, so that every JSON reader keeps
 //! them exact.

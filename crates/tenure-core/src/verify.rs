@@ -1,8 +1,9 @@
-//! Proof from history alone: was every lock exclusive, did every token rise, did every tenure end once?
+//! Proof from history alone: was every lock exclusive, did every token rise, did every tenure end
+//! once?
 //!
-//! The verifier replays the lines of history, chain by chain, and knows nothing of the code that wrote
-//! them. It reads what a resource's chain says and nothing else, so it can run offline, on a copy. A
-//! problem it finds comes with the lines that prove it.
+//! The verifier replays the lines of history, chain by chain, and knows nothing of the code that
+//! wrote them. It reads what a resource's chain says and nothing else, so it can run offline, on a
+//! copy. A problem it finds comes with the lines that prove it.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -129,7 +129,8 @@ impl Run {
         self.lines.extend(self.world.seal(changes.events));
         for (key, record) in &self.world.records {
             invariants::of_record(key, record, &self.world).map_err(TestCaseError::fail)?;
-            let old = before.records.get(key).cloned().unwrap_or_else(|| Box::new(Record::new(key)));
+            let old =
+                before.records.get(key).cloned().unwrap_or_else(|| Box::new(Record::new(key)));
             invariants::forward(key, &old, record).map_err(TestCaseError::fail)?;
         }
         Ok(outcome)

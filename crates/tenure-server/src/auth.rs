@@ -92,13 +92,22 @@ impl FromRequestParts<Arc<App>> for Caller {
                           admin key is in admin.key in the server's data directory";
             Problem::new(401, "unauthenticated", detail)
         })?;
-        let query = Query::<TenantQuery>::try_from_uri(&parts.uri)
-            .map_err(|error| Problem::invalid(&error))?;
-        let tenant = query.0.tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned());
-        // Checked as part of a key, so that the message is the same everywhere.
-        ResourceKey::new(&tenant, "kind", "name").map_err(|error| Problem::invalid(&error))?;
-        Ok(Self { tenant: tenant.into(), role, name: "admin".into() })
+        let tenant = match parts.uri.query() {
+            Some(_) => tenant(parts)?,
+            None => DEFAULT_TENANT.into(),
+        };
+        Ok(Self { tenant, role, name: "admin".into() })
     }
+}
+
+/// The tenant that is named in the query, or the default.
+fn tenant(parts: &Parts) -> Result<Text, Problem> {
+    let query = Query::<TenantQuery>::try_from_uri(&parts.uri);
+    let tenant = query.map_err(|error| Problem::invalid(&error))?.0.tenant;
+    let tenant = tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned());
+    // Checked as part of a key, so that the message is the same everywhere.
+    ResourceKey::new(&tenant, "kind", "name").map_err(|error| Problem::invalid(&error))?;
+    Ok(tenant.into())
 }
 
 fn key(parts: &Parts) -> Option<&str> {

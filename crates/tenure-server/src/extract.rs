@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use axum::body::to_bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -26,21 +24,16 @@ pub struct Body<T>(pub T);
 impl<T: DeserializeOwned> FromRequest<Arc<App>> for Body<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
-        let bytes = Bytes::from_request(request, app).await.map_err(too_large)?;
+    async fn from_request(request: Request, _: &Arc<App>) -> Result<Self, Problem> {
+        let bytes = to_bytes(request.into_body(), BODY_BYTES_MAX).await;
+        let bytes = bytes.map_err(|_| {
+            let detail = format!("the body is cut off or has more than {BODY_BYTES_MAX} bytes");
+            Problem::new(413, "too_large", &detail)
+        })?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         let bad = |error| Problem::invalid(&format!("the body is not what is expected: {error}"));
         serde_json::from_slice(text).map(Self).map_err(bad)
     }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
-fn too_large(rejection: BytesRejection) -> Problem {
-    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        let detail = format!("the body has more than {BODY_BYTES_MAX} bytes");
-        return Problem::new(413, "too_large", &detail);
-    }
-    Problem::invalid(&rejection)
 }
 
 /// Whoever asks, and the resource in the path.

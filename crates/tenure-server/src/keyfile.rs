@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Others can read it.
-    #[error("{0} can be read by others; run `chmod 600` on it, or remove it to have a new one made")]
+    #[error(
+        "{0} can be read by others; run `chmod 600` on it, or remove it to have a new one made"
+    )]
     Open(PathBuf),
     /// It has nothing a key has.
     #[error("{0} does not hold a key; remove it to have a new one made")]

@@ -1,8 +1,9 @@
 //! Who answers: the HTTP server in front of a store.
 //!
 //! [`run`] serves on a listener until a shutdown signal; `api` has one file per kind of resource,
-//! `auth` says who asks, `problem` says no in one form, `keyfile` makes the key of the first start.
-//! Handlers stay short: parse, check the role, build a command, send it. No rule of the model is here.
+//! `auth` says who asks, `problem` says no in one form, `keyfile` makes the key of the first
+//! start. Handlers stay short: parse, check the role, build a command, send it. No rule of the
+//! model is here.
 
 pub mod api;
 pub mod auth;
@@ -43,10 +44,11 @@ pub async fn run(
     let committer = Committer::start(store);
     let app = Arc::new(App { committer, keys, closing: closing.clone() });
     let begin = closing.clone();
-    let serve = axum::serve(NoDelay(listener), api::router(app)).with_graceful_shutdown(async move {
-        shutdown.await;
-        begin.cancel();
-    });
+    let serve =
+        axum::serve(NoDelay(listener), api::router(app)).with_graceful_shutdown(async move {
+            shutdown.await;
+            begin.cancel();
+        });
     let drained = async {
         closing.cancelled().await;
         tokio::time::sleep(DRAIN).await;

@@ -35,7 +35,10 @@ async fn a_lock_is_taken_shown_renewed_and_given_back() {
     let (status, _) = server.post(&format!("{lock}/release"), json!({ "token": 1 })).await;
     assert_eq!(status, 200);
     let (status, problem) = server.post(&format!("{lock}/renew"), json!({ "token": 1 })).await;
-    assert_eq!((status, &problem["code"], &problem["how"]), (409, &json!("lost"), &json!("released")));
+    assert_eq!(
+        (status, &problem["code"], &problem["how"]),
+        (409, &json!("lost"), &json!("released"))
+    );
     let (_, history) = server.get("/v1/resources/cluster/c1/history").await;
     assert_eq!(history["items"].as_array().unwrap().len(), 3);
 }
@@ -184,7 +187,8 @@ async fn bad_input_is_named_and_nothing_happens() {
         assert_eq!((got, problem["code"].as_str()), (*status, Some(*code)), "{path} {shown}");
         assert!(!problem["detail"].as_str().unwrap().is_empty());
     }
-    for path in ["/v1/locks?limit=0", "/v1/locks?limit=1001", "/v1/locks?cursor=x", "/v1/history?limit=a"]
+    for path in
+        ["/v1/locks?limit=0", "/v1/locks?limit=1001", "/v1/locks?cursor=x", "/v1/history?limit=a"]
     {
         assert_eq!(server.get(path).await.0, 422, "{path}");
     }

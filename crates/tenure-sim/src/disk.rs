@@ -95,7 +95,7 @@ impl Disk {
         if !ledger.has(key)
             && let Some(record) = self.record(key)?
         {
-            ledger.admit(key.clone(), record);
+            ledger.admit(key, record);
         }
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! Turns single commands into batches.
 //!
-//! There is no timer: a batch is what arrived while the previous one was on its way. The committer has
-//! its own thread and runtime, so work that blocks the caller's runtime starves neither heartbeats nor
-//! the sweep. Its queue is bounded: when it is full the answer is "unavailable" at once.
+//! There is no timer: a batch is what arrived while the previous one was on its way. The committer
+//! has its own thread and runtime, so work that blocks the caller's runtime starves neither
+//! heartbeats nor the sweep. Its queue is bounded: when it is full the answer is "unavailable" at
+//! once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -69,7 +70,8 @@ impl Committer {
         outcome.await.map_err(gone)?
     }
 
-    /// Sends an acquire, and while it waits in the queue holds the answer back for up to `patience`.
+    /// Sends an acquire, and while it waits in the queue holds the answer back for up to
+    /// `patience`.
     ///
     /// The answer is `Waiting` when patience ends first; sending the same request again goes on
     /// waiting. When the wait itself is over the request is withdrawn and the answer is `Held`.

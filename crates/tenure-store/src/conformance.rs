@@ -1,7 +1,7 @@
 //! The suite that every store passes, as named tests.
 //!
-//! A store brings a [`Harness`]; [`crate::store_conformance`] expands to one test for each scenario and
-//! case, so that a failure names the store and the behaviour. Decorators pass it too.
+//! A store brings a [`Harness`]; [`crate::store_conformance`] expands to one test for each
+//! scenario and case, so that a failure names the store and the behaviour. Decorators pass it too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,8 +34,8 @@ pub trait Harness: Send + Sync {
     async fn restart(&mut self);
 }
 
-/// Expands to the tests of a store: `store_conformance!(memory, MemoryHarness)`, with `durable` as a
-/// third word for stores that survive a restart.
+/// Expands to the tests of a store: `store_conformance!(memory, MemoryHarness)`, with `durable` as
+/// a third word for stores that survive a restart.
 #[macro_export]
 macro_rules! store_conformance {
     ($module:ident, $harness:ty) => {
@@ -194,7 +194,8 @@ async fn hold_many(store: &dyn Store, count: u128) {
 
 /// In one batch a command sees what the ones before it did.
 pub async fn commands_of_a_batch_are_stepped_in_order(harness: &mut impl Harness) {
-    let batch = vec![open(1, "A"), acquire("c1", 1, 11, 0), release("c1", 1), acquire("c1", 1, 12, 0)];
+    let batch =
+        vec![open(1, "A"), acquire("c1", 1, 11, 0), release("c1", 1), acquire("c1", 1, 12, 0)];
     let outcomes = harness.store().apply(batch).await.expect("the store is there");
     assert_eq!(token(&outcomes[1]), 1);
     assert_eq!(outcomes[2], Outcome::Released { already: false });
@@ -207,7 +208,8 @@ pub async fn lists_come_in_pages_without_gaps(harness: &mut impl Harness) {
     hold_many(&*store, 25).await;
     let (mut names, mut after) = (Vec::new(), None);
     loop {
-        let query = ListQuery { tenant: Some("t".into()), after, limit: 10, ..ListQuery::default() };
+        let query =
+            ListQuery { tenant: Some("t".into()), after, limit: 10, ..ListQuery::default() };
         let page = store.list(query).await.expect("the store is there");
         names.extend(page.items.iter().map(|view| view.key.name().to_owned()));
         after = page.next;

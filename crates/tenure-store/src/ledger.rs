@@ -11,14 +11,14 @@ use std::ops::Bound;
 use tenure_core::canary::{Canary, planted};
 use tenure_core::history::Sealed;
 use tenure_core::{
-    Changes, Command, Incarnation, LockAction, Millis, Outcome, Record, ResourceKey,
-    Session, SessionId, TenureView, World, step,
+    Changes, Command, Incarnation, LockAction, Millis, Outcome, Record, ResourceKey, Session,
+    SessionId, TenureView, World, step,
 };
 
 use crate::store::{ListQuery, Page, Shown, Swept};
 
-/// A store that was not looking for longer than this gives every session a full time to live: nobody
-/// may lose a lock because the *store* was stopped, starved or suspended.
+/// A store that was not looking for longer than this gives every session a full time to live:
+/// nobody may lose a lock because the *store* was stopped, starved or suspended.
 pub const STALL_MS: u64 = 2_000;
 /// Most resources that one batch settles for ended sessions; the rest follow in the next sweep.
 pub const SETTLE_MAX: usize = 1_024;
@@ -93,7 +93,7 @@ impl Ledger {
     }
 
     /// Puts in the record of a resource that was kept elsewhere.
-    pub fn admit(&mut self, key: ResourceKey, record: Record) {
+    pub fn admit(&mut self, key: &ResourceKey, record: Record) {
         let holders = record.tenures.iter().map(|tenure| (tenure.session, tenure.token));
         let mut holders: Vec<_> = holders.collect();
         holders.sort_unstable();
@@ -105,7 +105,7 @@ impl Ledger {
             self.bond(waiter.session, key.clone());
         }
         self.world.records.insert(key.clone(), Box::new(record));
-        self.note_record(&key);
+        self.note_record(key);
     }
 
     /// Drops the record of a resource that nobody holds or waits for. It must be kept elsewhere.
@@ -238,7 +238,8 @@ impl Ledger {
             && let Some(session) = self.over.pop_front()
         {
             let keys: Vec<_> = self.bonds.get(&session).into_iter().flatten().collect();
-            let keys: Vec<_> = keys.into_iter().take(SETTLE_MAX).map(|(key, _)| key.clone()).collect();
+            let keys: Vec<_> =
+                keys.into_iter().take(SETTLE_MAX).map(|(key, _)| key.clone()).collect();
             settled += keys.len().max(1);
             for key in keys {
                 tenures += self.settle(key, now);

@@ -1,6 +1,7 @@
 //! A store in memory: for tests, for trying things out, and as the yardstick of the others.
 //!
-//! It forgets everything when the process ends, tokens included, so its safety class is "best effort".
+//! It forgets everything when the process ends, tokens included, so its safety class is "best
+//! effort".
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,7 +15,8 @@ use tokio::sync::broadcast;
 use crate::clock::{Clock, ServerClock};
 use crate::ledger::{Batch, Ledger};
 use crate::store::{
-    HINTS_MAX, Hint, HistoryQuery, Line, ListQuery, Page, Result, SafetyClass, Shown, Status, Store, Swept,
+    HINTS_MAX, Hint, HistoryQuery, Line, ListQuery, Page, Result, SafetyClass, Shown, Status,
+    Store, Swept,
 };
 
 /// The store `memory:`.

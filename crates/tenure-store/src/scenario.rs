@@ -1,8 +1,9 @@
 //! Scenarios in plain text: the specification that people read and every store runs.
 //!
-//! A line is `at TIME ACTOR VERB … -> ANSWER`; the files in `scenarios/` show all there is. An actor
-//! that has said `open` acts through its session, any other takes locks with a session of their own.
-//! The runner knows nothing of stores: it drives a [`Driver`], which may be a server behind HTTP.
+//! A line is `at TIME ACTOR VERB … -> ANSWER`; the files in `scenarios/` show all there is. An
+//! actor that has said `open` acts through its session, any other takes locks with a session of
+//! their own. The runner knows nothing of stores: it drives a [`Driver`], which may be a server
+//! behind HTTP.
 
 use std::collections::HashMap;
 

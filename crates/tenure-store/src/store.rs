@@ -59,8 +59,8 @@ pub trait Store: Send + Sync + 'static {
     async fn status(&self) -> Result<Status>;
 }
 
-/// Something that a waiting request wants to know. It is sent after the grant is durable, so it may be
-/// taken for the answer; whoever misses it finds out by asking again.
+/// Something that a waiting request wants to know. It is sent after the grant is durable, so it
+/// may be taken for the answer; whoever misses it finds out by asking again.
 #[derive(Clone, Debug)]
 pub struct Hint(pub Arc<TenureView>);
 

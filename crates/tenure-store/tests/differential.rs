@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tempfile::TempDir;
 use tenure_core::{
-    Acquire, Claimant, Command, LockAction, LockName, LockSet, RequestId, ResourceKey,
-    SessionId, Token,
+    Acquire, Claimant, Command, LockAction, LockName, LockSet, RequestId, ResourceKey, SessionId,
+    Token,
 };
 use tenure_store::clock::ManualClock;
 use tenure_store::embedded::Options;

@@ -53,7 +53,8 @@ fn a_second_server_on_one_file_gets_a_clear_error() {
 fn a_file_of_something_else_is_refused_and_left_alone() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("notes.txt");
-    let text = "these are my notes, longer than the header of a database file would be. ".repeat(20);
+    let text =
+        "these are my notes, longer than the header of a database file would be. ".repeat(20);
     fs::write(&path, &text).unwrap();
     assert!(matches!(Embedded::open(&path).err(), Some(Error::Foreign(_))));
     assert_eq!(fs::read_to_string(&path).unwrap(), text);

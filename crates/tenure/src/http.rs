@@ -43,7 +43,9 @@ impl HttpLink {
 
     fn with(base: String, key: HeaderValue, tenant: String) -> Result<Self, Error> {
         if !base.starts_with("http://") {
-            let why = format!("{base:?} is not a server's address; it begins with http://, as this version has no TLS");
+            let why = format!(
+                "{base:?} is not a server's address: it begins with http://, and has no TLS yet"
+            );
             return Err(Error::Refused(Refusal::Invalid(why)));
         }
         let http = reqwest::Client::builder()
@@ -138,7 +140,12 @@ impl HttpLink {
         Ok(answer.to_view()?)
     }
 
-    async fn acquire(&self, path: &str, ask: Acquire, patience: Duration) -> Result<Outcome, Error> {
+    async fn acquire(
+        &self,
+        path: &str,
+        ask: Acquire,
+        patience: Duration,
+    ) -> Result<Outcome, Error> {
         let (holder, ttl_ms, session) = match ask.claimant {
             Claimant::Session(id) => (None, None, Some(id)),
             Claimant::Solo { name, ttl_ms } => (Some(name.to_string()), Some(ttl_ms), None),
@@ -239,7 +246,11 @@ fn refusal_of(problem: Problem) -> Error {
     let view = |answer: Option<TenureAnswer>| answer.and_then(|answer| answer.to_view().ok());
     if let Some(position) = problem.position {
         let queue_length = problem.queue_length.unwrap_or(position);
-        return Error::Waiting { position, queue_length, held_by: view(problem.held_by).map(Box::new) };
+        return Error::Waiting {
+            position,
+            queue_length,
+            held_by: view(problem.held_by).map(Box::new),
+        };
     }
     Error::Refused(match (problem.code.as_str(), problem.reason.as_deref()) {
         ("held", _) => Refusal::Held {

@@ -1,3 +1,5 @@
+//! The library of Tenure.
+//!
 #![doc = include_str!("../README.md")]
 
 pub mod client;

@@ -1,9 +1,9 @@
 //! A session: the liveness of this process in the store.
 //!
-//! The heartbeat has its own thread, runtime and connection, so nothing the work does can starve it.
-//! It also delivers what must not get lost: releases of dropped tenures and withdrawals of abandoned
-//! waits are repeated until they are confirmed or the session is over. It never outlives the session:
-//! when the last handle is dropped, it settles its errands, says goodbye and ends.
+//! The heartbeat has its own thread, runtime and connection, so nothing the work does can starve
+//! it. It also delivers what must not get lost: releases of dropped tenures and withdrawals of
+//! abandoned waits are repeated until they are confirmed or the session is over. It never outlives
+//! the session: when the last handle is dropped, it settles its errands, says goodbye and ends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -174,7 +174,8 @@ impl Session {
     /// Has something delivered, however often it takes.
     pub(crate) fn deliver(&self, errand: Errand) {
         if let Some(errands) = &self.0.errands {
-            // A heartbeat that has ended was refused by the store: then there is nothing to deliver.
+            // A heartbeat that has ended was refused by the store: then there is nothing to
+            // deliver.
             errands.send(errand).ok();
         }
     }
@@ -323,7 +324,9 @@ impl Heartbeat {
             let patience = self.shared.lease().patience(BootInstant::now());
             let send = self.link.send(command.clone(), patience);
             match tokio::time::timeout(patience, send).await {
-                Ok(Ok(_) | Err(Error::Refused(_) | Error::Denied(_) | Error::NotFound(_))) => return,
+                Ok(Ok(_) | Err(Error::Refused(_) | Error::Denied(_) | Error::NotFound(_))) => {
+                    return;
+                }
                 Ok(Err(_)) | Err(_) => tokio::time::sleep(ERRAND_PAUSE).await,
             }
             if self.shared.lease().next_beat().has_passed() {

@@ -1,7 +1,8 @@
 //! A tenure: one holding of a lock, as the code that works under it sees it.
 //!
-//! Asking is cancellation-safe: whatever becomes of the future, what it was granted is given back. A
-//! tenure that is dropped is released, and the release is repeated until the store has confirmed it.
+//! Asking is cancellation-safe: whatever becomes of the future, what it was granted is given back.
+//! A tenure that is dropped is released, and the release is repeated until the store has confirmed
+//! it.
 
 use std::fmt;
 use std::time::Duration;

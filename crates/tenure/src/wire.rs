@@ -1,7 +1,7 @@
 //! The JSON of the API, apart from the types of the model: what clients and servers exchange.
 //!
-//! Bodies refuse unknown fields, so that a misspelt option is an error and not a surprise. Durations
-//! are milliseconds, instants RFC 3339 in UTC.
+//! Bodies refuse unknown fields, so that a misspelt option is an error and not a surprise.
+//! Durations are milliseconds, instants RFC 3339 in UTC.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -91,7 +91,8 @@ pub(crate) async fn measure(
     budget: Duration,
 ) -> Result<Sample> {
     let committer = Committer::start(store);
-    super::load::pairs(in_flight, budget, |worker| LocalPairs::open(committer.clone(), worker)).await
+    super::load::pairs(in_flight, budget, |worker| LocalPairs::open(committer.clone(), worker))
+        .await
 }
 
 /// Commands per second of the engine alone, on one core: no store, no history, no waiting.

@@ -27,8 +27,8 @@ const MIB: f64 = 1_048_576.0;
 
 /// Measure locks: uncontended pairs of acquire and release, hand-over, memory
 ///
-/// Durable stores, Redis with fsync and etcd write to the same directory. Every figure stands beside
-/// what the machine allows in the same run.
+/// Durable stores, Redis with fsync and etcd write to the same directory. Every figure stands
+/// beside what the machine allows in the same run.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -91,6 +91,10 @@ impl Locks {
     }
 }
 
+fn embedded_store(scratch: &Scratch) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(Embedded::open(&scratch.path().join("bench.db"))?))
+}
+
 struct Run<'a> {
     options: &'a Locks,
     dir: PathBuf,
@@ -124,10 +128,6 @@ impl Run<'_> {
         wanted
     }
 
-    fn embedded_store(&self, scratch: &Scratch) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(Embedded::open(&scratch.path().join("bench.db"))?))
-    }
-
     async fn floor(&mut self) -> Result<()> {
         if self.wants(Part::Floor) {
             let dir = self.dir.clone();
@@ -144,7 +144,7 @@ impl Run<'_> {
         if self.wants(Part::Held) {
             let scratch = Scratch::create(&self.dir)?;
             let count = self.options.held;
-            let grown = memory::growth(self.embedded_store(&scratch)?, count).await?;
+            let grown = memory::growth(embedded_store(&scratch)?, count).await?;
             #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
             let (mib, each) = (grown as f64 / MIB, grown as f64 / count as f64);
             self.notes.push(format!(
@@ -176,7 +176,7 @@ impl Run<'_> {
     async fn embedded(&mut self, in_flight: usize) -> Result<()> {
         if self.wants(Part::Embedded) {
             let scratch = Scratch::create(&self.dir)?;
-            let store = self.embedded_store(&scratch)?;
+            let store = embedded_store(&scratch)?;
             let sample = local::measure(store, in_flight, self.options.seconds).await?;
             let ratio = self.per_flush(&sample);
             self.push("tenure embedded, durable, in process", in_flight, &sample, ratio);
@@ -200,10 +200,9 @@ impl Run<'_> {
         if !self.wants(Part::Redis) {
             return Ok(());
         }
-        for (durability, what) in [
-            (Durability::Disk, "redis, fsync always"),
-            (Durability::Memory, "redis, not durable"),
-        ] {
+        for (durability, what) in
+            [(Durability::Disk, "redis, fsync always"), (Durability::Memory, "redis, not durable")]
+        {
             let Some(server) = servers::redis(&self.dir, durability).await? else {
                 self.missing("redis-server");
                 return Ok(());
@@ -241,13 +240,13 @@ impl Run<'_> {
         }
         for waiters in WAITERS {
             let scratch = Scratch::create(&self.dir)?;
-            let store = self.embedded_store(&scratch)?;
+            let store = embedded_store(&scratch)?;
             let spread = handover::local(store, waiters, self.options.seconds).await?;
-            self.rows.push(Row::floor(&format!("hand-over, {waiters} waiting, in process"), spread));
+            self.rows.push(Row::floor(format!("hand-over, {waiters} waiting, in process"), spread));
             let scratch = Scratch::create(&self.dir)?;
             let server = Server::start(scratch.path()).await?;
             let spread = handover::remote(&server, waiters, self.options.seconds).await?;
-            self.rows.push(Row::floor(&format!("hand-over, {waiters} waiting, over HTTP"), spread));
+            self.rows.push(Row::floor(format!("hand-over, {waiters} waiting, over HTTP"), spread));
         }
         Ok(())
     }
@@ -267,9 +266,11 @@ impl Run<'_> {
 
     /// How the peer compares with Tenure over HTTP, with as many in flight in the same run.
     fn against(&self, in_flight: usize, sample: &Sample) -> String {
-        let ours = self.rows.iter().rev().find(|row| {
-            row.in_flight == Some(in_flight) && row.what.contains("over HTTP")
-        });
+        let ours = self
+            .rows
+            .iter()
+            .rev()
+            .find(|row| row.in_flight == Some(in_flight) && row.what.contains("over HTTP"));
         let rate = ours.and_then(|row| row.pairs_per_s);
         rate.map_or_else(String::new, |ours| {
             format!("tenure over HTTP is {:.1}×", ours / sample.pairs_per_s())

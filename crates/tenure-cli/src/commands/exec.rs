@@ -79,7 +79,9 @@ impl Exec {
 
     async fn try_run(&self, reach: &Reach) -> anyhow::Result<u8> {
         if self.ttl < TTL_MIN {
-            anyhow::bail!("--ttl must be at least {TTL_MIN:?}, so that a command can be stopped in time");
+            anyhow::bail!(
+                "--ttl must be at least {TTL_MIN:?}, so that a command can be stopped in time"
+            );
         }
         let mut signals = catch_signals()?;
         let client = Client::over(Arc::new(reach.link()?), reach.tenant());
@@ -110,13 +112,14 @@ impl Exec {
             anstream::eprintln!("tenure: the lock was not released, it will lapse: {error}");
         }
         session.close().await;
-        Ok(self.code(&ended?))
+        Ok(code(&ended?))
     }
 
     async fn acquire(&self, session: &Session) -> Result<Tenure, Error> {
         let purpose = self.reason.clone().unwrap_or_else(|| self.command_line());
         let ask = session.lock(&self.lock.to_string())?;
-        let mut board = Board { lock: &self.lock, live: std::io::stderr().is_terminal(), said: false };
+        let mut board =
+            Board { lock: &self.lock, live: std::io::stderr().is_terminal(), said: false };
         let ask = ask.wait(self.wait).poll(POLL).purpose(&purpose);
         let tenure = ask.acquire_telling(|waiting| board.show(waiting)).await;
         board.clear();
@@ -178,22 +181,22 @@ impl Exec {
             ("TENURE_LOCK", self.lock.to_string()),
             ("TENURE_TOKEN", tenure.token().to_string()),
             ("TENURE_SESSION", tenure.session().id().to_string()),
-            ("TENURE_DEADLINE", crate::context::wall_in(left)),
+            ("TENURE_DEADLINE", crate::clock::wall_in(left)),
         ];
         vars.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
     }
+}
 
-    fn code(&self, ended: &Ended) -> u8 {
-        match (ended.why, ended.status) {
-            (Why::Lost, _) => exit::exec::LOST,
-            (Why::Stopped(Stop::TimeLimit), _) => exit::exec::TIME_LIMIT,
-            (Why::WatchdogDied, _) => {
-                anstream::eprintln!("tenure: the watchdog was killed, so the command was killed");
-                exit::exec::FAILED
-            }
-            (_, ExitKind::Code(code)) => u8::try_from(code).unwrap_or(exit::exec::FAILED),
-            (_, ExitKind::Signal(signal)) => by_signal(signal),
+fn code(ended: &Ended) -> u8 {
+    match (ended.why, ended.status) {
+        (Why::Lost, _) => exit::exec::LOST,
+        (Why::Stopped(Stop::TimeLimit), _) => exit::exec::TIME_LIMIT,
+        (Why::WatchdogDied, _) => {
+            anstream::eprintln!("tenure: the watchdog was killed, so the command was killed");
+            exit::exec::FAILED
         }
+        (_, ExitKind::Code(code)) => u8::try_from(code).unwrap_or(exit::exec::FAILED),
+        (_, ExitKind::Signal(signal)) => by_signal(signal),
     }
 }
 

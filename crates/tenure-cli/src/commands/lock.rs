@@ -173,7 +173,9 @@ async fn send(
 impl AcquireArgs {
     async fn run(&self, reach: &Reach, link: &HttpLink, output: Output) -> Done {
         let key = self.locks[0].resource(reach.tenant())?;
-        if let Some(other) = self.locks.iter().find(|l| l.resource(reach.tenant()) != Ok(key.clone())) {
+        if let Some(other) =
+            self.locks.iter().find(|l| l.resource(reach.tenant()) != Ok(key.clone()))
+        {
             anyhow::bail!("{other} is of another resource; only locks of one come together");
         }
         let locks = LockSet::new(self.locks.iter().map(|path| path.lock.clone()).collect())?;
@@ -217,7 +219,9 @@ impl Ls {
             Output::Table => {
                 print_tenures(&page.items);
                 if page.next.is_some() {
-                    anstream::eprintln!("there are more; see them with --limit, or narrow the list");
+                    anstream::eprintln!(
+                        "there are more; see them with --limit, or narrow the list"
+                    );
                 }
             }
         }

@@ -17,7 +17,11 @@ use crate::{bench, exit};
 /// One operation at a time on a resource, even when workers crash, freeze, lose the network or are
 /// started twice.
 #[derive(Parser)]
-#[command(name = "tenure", version, max_term_width = 100, after_help = "\
+#[command(
+    name = "tenure",
+    version,
+    max_term_width = 100,
+    after_help = "\
 Examples:
   tenure serve                                   start a durable lock server
   tenure exec cluster/c1 -- ./install.sh         run a command under a lock
@@ -25,7 +29,8 @@ Examples:
   tenure verify                                  prove that no lock ever had two holders
 
 Exit codes: 0 ok, 1 failed, 2 usage, 3 held by another, 4 not found, 5 conflict or refused,
-6 lost, 69 store or server unavailable. `tenure exec` has its own; see its help.")]
+6 lost, 69 store or server unavailable. `tenure exec` has its own; see its help."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Verb,

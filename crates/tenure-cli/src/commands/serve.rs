@@ -43,7 +43,8 @@ impl Serve {
         let url = format!("http://{}", listener.local_addr()?);
         let note = AddressNote::write(reach.data().address_file()?, &url)?;
         self.greet(&url, &key_path, &*store).await?;
-        let serve = tenure_server::run(listener, Arc::clone(&store), Keys::admin(&key), stop_signal()?);
+        let serve =
+            tenure_server::run(listener, Arc::clone(&store), Keys::admin(&key), stop_signal()?);
         serve.await?;
         drop(note);
         close(store).await;

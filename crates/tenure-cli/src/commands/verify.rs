@@ -17,7 +17,6 @@ use crate::exit;
 pub(super) struct Verify {}
 
 impl Verify {
-    #[expect(clippy::unused_self, reason = "every verb has the same shape")]
     pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
         let answer: VerifyAnswer = reach.link()?.get("/v1/verify").await?;
         match output {
@@ -38,7 +37,5 @@ fn print(answer: &VerifyAnswer) {
     } else {
         "THE HISTORY CONTRADICTS ITSELF"
     };
-    anstream::println!(
-        "{entries} entries of {resources} resources, {grants} tenures: {verdict}"
-    );
+    anstream::println!("{entries} entries of {resources} resources, {grants} tenures: {verdict}");
 }

@@ -122,14 +122,11 @@ pub fn stdout(output: &Output) -> String {
 }
 
 /// Waits for a condition, at most thirty seconds.
+#[expect(clippy::disallowed_methods, reason = "the one bounded wait of these tests")]
 pub fn until(condition: impl Fn() -> bool) {
-    let started = started();
+    let started = Instant::now();
     while !condition() {
         assert!(started.elapsed() < Duration::from_secs(30), "it never happened");
         std::thread::sleep(Duration::from_millis(10));
     }
-}
-
-fn started() -> Instant {
-    Instant::now()
 }

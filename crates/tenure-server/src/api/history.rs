@@ -39,8 +39,7 @@ pub(super) async fn newest(
 ) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
     caller.require(Role::Viewer)?;
     let limit = page_size(paging.limit)?;
-    let query =
-        HistoryQuery::Newest { tenant: Some(caller.tenant), before: paging.cursor, limit };
+    let query = HistoryQuery::Newest { tenant: Some(caller.tenant), before: paging.cursor, limit };
     page(app.committer.store().history(query).await?, limit)
 }
 

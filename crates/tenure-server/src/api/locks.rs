@@ -8,8 +8,8 @@ use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tenure::wire::{
-    AcquireBody, BreakBody, ListAnswer, Locks, ReleaseAnswer, ReleaseBody, RenewBody, ResourceLocks,
-    TenureAnswer, WaiterAnswer, WithdrawAnswer, WithdrawBody, instant,
+    AcquireBody, BreakBody, ListAnswer, Locks, ReleaseAnswer, ReleaseBody, RenewBody,
+    ResourceLocks, TenureAnswer, WaiterAnswer, WithdrawAnswer, WithdrawBody, instant,
 };
 use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockName, LockSet, Outcome, RequestId, ResourceKey,
@@ -82,7 +82,8 @@ struct HangUp<'a> {
 impl Drop for HangUp<'_> {
     fn drop(&mut self) {
         if self.armed {
-            let (committer, key, request) = (self.committer.clone(), self.key.clone(), self.request);
+            let (committer, key, request) =
+                (self.committer.clone(), self.key.clone(), self.request);
             tokio::spawn(async move {
                 let action = LockAction::Withdraw { request };
                 if let Err(error) = committer.submit(Command::Lock { key, action }).await {

@@ -8,13 +8,11 @@ mod sessions;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
 use axum::http::Method;
 use axum::routing::{get, post};
 use tenure_core::{Command, Outcome};
 
 use crate::App;
-use crate::extract::BODY_BYTES_MAX;
 use crate::problem::Problem;
 
 /// All routes of the server.
@@ -38,7 +36,6 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/verify", get(history::verify))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(app)
 }
 

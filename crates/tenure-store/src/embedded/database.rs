@@ -1,9 +1,9 @@
 //! Reading and writing the SQLite file. No rule of the model is here: rows in, rows out.
 //!
-//! A batch writes its history, its sessions and those records that changed in a way that history does
-//! not tell. All other records are written later, a few at a time: should the process die before, they
-//! are made up for from the history when the file is opened. So a batch costs a few pages at the end
-//! of one table, and not a page for each of its resources.
+//! A batch writes its history, its sessions and those records that changed in a way that history
+//! does not tell. All other records are written later, a few at a time: should the process die
+//! before, they are made up for from the history when the file is opened. So a batch costs a few
+//! pages at the end of one table, and not a page for each of its resources.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -25,8 +25,8 @@ const WAL_PAGES_MAX: u32 = 4_096;
 
 /// Most records that may wait to be written; more are written with the next batch.
 const OWED_MAX: usize = 32_768;
-/// Most lines of history that a row may be behind while the store is busy: what has to be read again
-/// after a crash. Less would write busy records more often than they are worth.
+/// Most lines of history that a row may be behind while the store is busy: what has to be read
+/// again after a crash. Less would write busy records more often than they are worth.
 const LINES_BEHIND_MAX: i64 = 200_000;
 /// Most records that are written at once beside a batch.
 const PAY_MAX: usize = 1_024;
@@ -191,8 +191,8 @@ impl Database {
         }
         self.make_up(&mut loaded)?;
         for (key, (row, record)) in loaded {
-            self.rows.insert(key.clone(), row);
-            ledger.admit(key, record);
+            ledger.admit(&key, record);
+            self.rows.insert(key, row);
         }
         Ok(())
     }
@@ -229,10 +229,14 @@ impl Database {
     }
 
     /// Puts one resource into the ledger, if it is kept.
-    pub(crate) fn admit_one(&mut self, ledger: &mut Ledger, key: &ResourceKey) -> Result<(), Error> {
+    pub(crate) fn admit_one(
+        &mut self,
+        ledger: &mut Ledger,
+        key: &ResourceKey,
+    ) -> Result<(), Error> {
         if let Some((row, record)) = self.find(key)? {
             self.rows.insert(key.clone(), row);
-            ledger.admit(key.clone(), record);
+            ledger.admit(key, record);
         }
         Ok(())
     }
@@ -381,7 +385,8 @@ impl Database {
     }
 
     fn write_history(&mut self, batch: &Batch) -> rusqlite::Result<()> {
-        let sql = "INSERT INTO history (id, resource, prev, line, hash) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let sql =
+            "INSERT INTO history (id, resource, prev, line, hash) VALUES (?1, ?2, ?3, ?4, ?5)";
         for (key, sealed) in &batch.history {
             let id = self.next_line;
             let row = *self.row(key);
@@ -405,7 +410,8 @@ impl Database {
             let values = params![row.id, live, row.last, body];
             self.connection.prepare_cached(sql)?.execute(values)?;
         } else {
-            let sql = "INSERT INTO resources (id, key, live, last, body) VALUES (?1, ?2, ?3, ?4, ?5)";
+            let sql =
+                "INSERT INTO resources (id, key, live, last, body) VALUES (?1, ?2, ?3, ?4, ?5)";
             let values = params![row.id, key.as_str(), live, row.last, body];
             self.connection.prepare_cached(sql)?.execute(values)?;
         }
@@ -426,7 +432,12 @@ impl Database {
 }
 
 /// Notes that a row does not know of a line.
-fn owe(row: &mut ResourceRow, owed: &mut VecDeque<(ResourceKey, i64)>, key: &ResourceKey, line: i64) {
+fn owe(
+    row: &mut ResourceRow,
+    owed: &mut VecDeque<(ResourceKey, i64)>,
+    key: &ResourceKey,
+    line: i64,
+) {
     if row.owes == 0 {
         row.owes = line;
         owed.push_back((key.clone(), line));

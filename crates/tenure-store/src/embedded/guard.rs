@@ -1,8 +1,9 @@
 //! One server per file, and one life of the file at a time.
 //!
-//! `FILE.lock` is locked for as long as the store is open. `FILE.life` remembers, outside the database,
-//! how often it was opened and how far its history had come: a database that is behind its own life
-//! was restored from a backup, and begins a new incarnation so that no token comes back.
+//! `FILE.lock` is locked for as long as the store is open. `FILE.life` remembers, outside the
+//! database, how often it was opened and how far its history had come: a database that is behind
+//! its own life was restored from a backup, and begins a new incarnation so that no token comes
+//! back.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -66,9 +67,7 @@ impl Guard {
         match fs::read_to_string(&self.life) {
             Ok(text) => Ok(serde_json::from_str(&text).ok()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(source) => {
-                Err(Error::Io { what: "read", path: self.life.clone(), source })
-            }
+            Err(source) => Err(Error::Io { what: "read", path: self.life.clone(), source }),
         }
     }
 
@@ -111,12 +110,13 @@ pub(crate) fn next_life(
     let behind = |other: &Life| other.opened > life.opened || other.seen > last;
     let restored = same.is_none_or(behind);
     if restored {
-        let highest = same.map_or(life.incarnation, |other| other.incarnation.max(life.incarnation));
+        let highest =
+            same.map_or(life.incarnation, |other| other.incarnation.max(life.incarnation));
         life.incarnation = highest.next();
         life.opened = same.map_or(life.opened, |other| other.opened);
         tracing::warn!(
             incarnation = life.incarnation.0,
-            "the store was restored or moved: a new incarnation begins, its tokens are above all old"
+            "the store was restored or moved: a new incarnation begins, above all old tokens"
         );
     }
     life.opened += 1;
@@ -140,8 +140,8 @@ mod tests {
         Life { store: "s".to_owned(), incarnation: Incarnation(incarnation), opened, seen: 0 }
     }
 
-    fn next(database: Option<Life>, beside: Option<Life>) -> Life {
-        next_life(database, 0, beside.as_ref(), "s".to_owned())
+    fn next(database: Option<Life>, beside: Option<&Life>) -> Life {
+        next_life(database, 0, beside, "s".to_owned())
     }
 
     #[test]
@@ -155,17 +155,17 @@ mod tests {
     #[test]
     fn a_store_that_is_opened_again_goes_on() {
         assert_eq!(next(None, None), life(1, 0));
-        assert_eq!(next(Some(life(1, 0)), Some(life(1, 0))), life(2, 0));
+        assert_eq!(next(Some(life(1, 0)), Some(&life(1, 0))), life(2, 0));
     }
 
     #[test]
     fn a_crash_between_the_two_writes_is_not_a_restore() {
-        assert_eq!(next(Some(life(5, 0)), Some(life(4, 0))), life(6, 0));
+        assert_eq!(next(Some(life(5, 0)), Some(&life(4, 0))), life(6, 0));
     }
 
     #[test]
     fn a_database_behind_its_life_was_restored() {
-        assert_eq!(next(Some(life(3, 0)), Some(life(7, 2))), life(8, 3));
+        assert_eq!(next(Some(life(3, 0)), Some(&life(7, 2))), life(8, 3));
     }
 
     #[test]
@@ -175,6 +175,6 @@ mod tests {
 
     #[test]
     fn a_database_that_was_removed_does_not_bring_tokens_back() {
-        assert_eq!(next(None, Some(life(9, 1))), life(1, 2));
+        assert_eq!(next(None, Some(&life(9, 1))), life(1, 2));
     }
 }

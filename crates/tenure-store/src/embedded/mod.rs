@@ -1,7 +1,7 @@
 //! The store in a file: SQLite, written by one thread, a flush for each batch.
 //!
-//! `writer` is the thread, `database` its SQL, `reader` that of history, `guard` the lock on the file and its life, `error` what
-//! can go wrong when it is opened.
+//! `writer` is the thread, `database` its SQL, `reader` that of history, `guard` the lock on the
+//! file and its life, `error` what can go wrong when it is opened.
 
 mod database;
 mod error;
@@ -19,7 +19,8 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::clock::{Clock, ServerClock};
 use crate::store::{
-    HINTS_MAX, Hint, HistoryQuery, Line, ListQuery, Page, Result, Shown, Status, Store, StoreError, Swept,
+    HINTS_MAX, Hint, HistoryQuery, Line, ListQuery, Page, Result, Shown, Status, Store, StoreError,
+    Swept,
 };
 use database::Database;
 pub use error::Error;
@@ -83,7 +84,11 @@ impl Embedded {
         let thread = std::thread::Builder::new()
             .name("tenure-writer".to_owned())
             .spawn(move || writer.run(questions))
-            .map_err(|source| Error::Io { what: "start a thread for", path: path.into(), source })?;
+            .map_err(|source| Error::Io {
+                what: "start a thread for",
+                path: path.into(),
+                source,
+            })?;
         Ok(Self {
             asks: Some(asks),
             reader,

@@ -25,8 +25,8 @@ CREATE TABLE resources (
     body TEXT NOT NULL
 );
 
--- Append only, in the order of commits. `prev` is the entry before of the same resource, so that one
--- resource's history is read backwards without an index that every commit would pay for.
+-- Append only, in the order of commits. `prev` is the entry before of the same resource, so that
+-- one resource's history is read backwards without an index that every commit would pay for.
 CREATE TABLE history (
     id       INTEGER PRIMARY KEY,
     resource INTEGER NOT NULL,

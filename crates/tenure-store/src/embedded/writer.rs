@@ -1,10 +1,10 @@
 //! The one thread that writes.
 //!
-//! It owns the ledger and the database. A batch is stepped in memory, written in one transaction, and
-//! only then answered: an acknowledged command survives kill -9 and power loss. When a write fails the
-//! batch is not answered with its outcomes, and the rows are read from the file again before anything
-//! else is decided; when even a flush failed, nothing on this machine can be trusted any more and every
-//! later batch is refused until somebody restarts the server.
+//! It owns the ledger and the database. A batch is stepped in memory, written in one transaction,
+//! and only then answered: an acknowledged command survives kill -9 and power loss. When a write
+//! fails the batch is not answered with its outcomes, and the rows are read from the file again
+//! before anything else is decided; when even a flush failed, nothing on this machine can be
+//! trusted any more and every later batch is refused until somebody restarts the server.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
