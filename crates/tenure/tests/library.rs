@@ -163,9 +163,11 @@ async fn an_answer_that_was_lost_does_not_make_a_second_tenure() {
         bed.mute.store(false, Ordering::SeqCst);
     };
     let (tenure, ()) = tokio::join!(ask, unmute);
-    assert_eq!(tenure.unwrap().token(), Token(1));
+    let tenure = tenure.unwrap();
+    assert_eq!(tenure.token(), Token(1));
     let query = HistoryQuery::Of { key: key("c1"), before: None, limit: 10 };
     assert_eq!(bed.store.history(query).await.unwrap().len(), 1);
+    drop(tenure);
 }
 
 #[tokio::test]

@@ -52,11 +52,13 @@ struct ResourceRow {
     id: i64,
     /// Its last line of history.
     last: i64,
-    /// Whether the row is already in the file.
-    kept: bool,
-    /// The first line of history that the row in the file does not know of; 0 when it knows all.
+    /// The first line of history that the row in the file does not know of; 0 when it knows all,
+    /// [`NOT_KEPT`] when there is no row in the file yet.
     owes: i64,
 }
+
+/// Marks a resource that has no row in the file yet.
+const NOT_KEPT: i64 = -1;
 
 impl Database {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
@@ -66,7 +68,7 @@ impl Database {
         connection
             .execute_batch(&format!(
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-                 PRAGMA wal_autocheckpoint = {WAL_PAGES_MAX}; PRAGMA cache_size = -32768;
+                 PRAGMA wal_autocheckpoint = {WAL_PAGES_MAX}; PRAGMA cache_size = -8192;
                  PRAGMA temp_store = MEMORY;"
             ))
             .map_err(sqlite)?;
@@ -108,7 +110,7 @@ impl Database {
         let bytes = WAL_PAGES_MAX * 4_096;
         let fill = format!(
             "PRAGMA cache_size = 16; BEGIN IMMEDIATE; CREATE TABLE room (bytes BLOB);
-             INSERT INTO room VALUES (zeroblob({bytes})); ROLLBACK; PRAGMA cache_size = -32768;"
+             INSERT INTO room VALUES (zeroblob({bytes})); ROLLBACK; PRAGMA cache_size = -8192;"
         );
         self.connection.execute_batch(&fill).map_err(|error| self.error(error))
     }
@@ -300,7 +302,7 @@ impl Database {
             }
             database.write_history(batch)?;
             for key in &batch.records {
-                if batch.untold.contains(key) || !database.row(key).kept {
+                if batch.untold.contains(key) || database.row(key).owes == NOT_KEPT {
                     database.write_record(ledger, key)?;
                 }
             }
@@ -405,7 +407,7 @@ impl Database {
         let row = *self.row(key);
         let body = serde_json::to_string(record).expect("a record has no map with odd keys");
         let live = record.is_live();
-        if row.kept {
+        if row.owes != NOT_KEPT {
             let sql = "UPDATE resources SET live = ?2, last = ?3, body = ?4 WHERE id = ?1";
             let values = params![row.id, live, row.last, body];
             self.connection.prepare_cached(sql)?.execute(values)?;
@@ -415,15 +417,14 @@ impl Database {
             let values = params![row.id, key.as_str(), live, row.last, body];
             self.connection.prepare_cached(sql)?.execute(values)?;
         }
-        let row = self.row(key);
-        (row.kept, row.owes) = (true, 0);
+        self.row(key).owes = 0;
         Ok(())
     }
 
     /// Where a resource is kept, or will be.
     fn row(&mut self, key: &ResourceKey) -> &mut ResourceRow {
         if !self.rows.contains_key(key) {
-            let fresh = ResourceRow { id: self.next_resource, last: 0, kept: false, owes: 0 };
+            let fresh = ResourceRow { id: self.next_resource, last: 0, owes: NOT_KEPT };
             self.next_resource += 1;
             self.rows.insert(key.clone(), fresh);
         }
@@ -466,6 +467,6 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
 }
 
 fn resource(row: &Row<'_>) -> rusqlite::Result<(String, ResourceRow, String)> {
-    let at = ResourceRow { id: row.get(1)?, last: row.get(2)?, kept: true, owes: 0 };
+    let at = ResourceRow { id: row.get(1)?, last: row.get(2)?, owes: 0 };
     Ok((row.get(0)?, at, row.get(3)?))
 }
