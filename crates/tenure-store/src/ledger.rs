@@ -147,7 +147,7 @@ impl Ledger {
     pub fn sweep(&mut self, now: Millis) -> (Swept, Batch) {
         self.look(now);
         let mut swept = Swept::default();
-        while let Some(session) = self.next_lapsed(now) {
+        for session in self.lapsed(now) {
             if step(&mut self.world, &Command::Lapse { session }, now) == Outcome::Closed {
                 swept.sessions += 1;
             }
@@ -175,6 +175,15 @@ impl Ledger {
     pub fn grace(&mut self, now: Millis) {
         self.world.sessions.grace(now);
         self.looked = Some(now);
+    }
+
+    /// Sessions that have lapsed, in the order in which they did: entries that are out of date may
+    /// have brought them up in another one.
+    fn lapsed(&mut self, now: Millis) -> Vec<SessionId> {
+        let mut lapsed: Vec<_> = std::iter::from_fn(|| self.next_lapsed(now)).collect();
+        lapsed.sort_unstable_by_key(|id| (self.world.sessions.get(*id).map(|s| s.expires_at), *id));
+        lapsed.dedup();
+        lapsed
     }
 
     fn next_lapsed(&mut self, now: Millis) -> Option<SessionId> {

@@ -49,13 +49,15 @@ pub(super) enum Lock {
     },
     /// Give a lock back
     Release {
-        /// KIND/NAME or KIND/NAME#LOCK
+        /// KIND/NAME for all locks of the tenure, KIND/NAME#LOCK for one of them
         lock: LockPath,
         /// The token of the tenure
         #[arg(long)]
         token: u64,
     },
-    /// End a tenure against its holder's will; the holder is told at its next heartbeat
+    /// End a tenure, with all its locks, against its holder's will
+    ///
+    /// The holder is told at its next heartbeat; until then only its token gives it away.
     Break {
         /// KIND/NAME or KIND/NAME#LOCK
         lock: LockPath,

@@ -1,0 +1,33 @@
+//! The library in one screen: `cargo run -p tenure --example quickstart`.
+//!
+//! Two workers in one process share a durable store in a temporary file. Both want the same cluster;
+//! the second waits until the first is done. With `Client::connect` the same code talks to a server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::{Client, Error};
+use tenure_store::Embedded;
+
+async fn install(client: Client, worker: &str) -> Result<(), Error> {
+    let session = client.session(worker, Duration::from_secs(10)).await?;
+    let ask = session.lock("cluster/c1")?.wait(Duration::from_secs(30)).purpose("install");
+    let tenure = ask.acquire().await?;
+    println!("{worker} installs with token {}", tenure.token());
+    tokio::select! {
+        () = tokio::time::sleep(Duration::from_millis(200)) => tenure.release().await?,
+        lost = tenure.lost() => println!("{worker} must stop: {lost}"),
+    }
+    session.close().await;
+    Ok(())
+}
+
+/// Runs both workers at once.
+#[tokio::main]
+pub async fn main() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let store = Embedded::open(&dir.path().join("tenure.db"))?;
+    let client = Client::local(Arc::new(store));
+    tokio::try_join!(install(client.clone(), "worker A"), install(client, "worker B"))?;
+    Ok(())
+}
