@@ -1,7 +1,8 @@
 //! The library in one screen: `cargo run -p tenure --example quickstart`.
 //!
-//! Two workers in one process share a durable store in a temporary file. Both want the same cluster;
-//! the second waits until the first is done. With `Client::connect` the same code talks to a server.
+//! Two workers in one process share a durable store in a temporary file. Both want the same
+//! cluster; the second waits until the first is done. With `Client::connect` the same code talks
+//! to a server.
 
 use std::sync::Arc;
 use std::time::Duration;
