@@ -25,7 +25,7 @@ async fn install(client: Client, worker: &str) -> Result<(), Error> {
 
 /// Runs both workers at once.
 #[tokio::main]
-pub async fn main() -> anyhow::Result<()> {
+pub(crate) async fn main() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let store = Embedded::open(&dir.path().join("tenure.db"))?;
     let client = Client::local(Arc::new(store));
