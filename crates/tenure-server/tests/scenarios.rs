@@ -92,21 +92,4 @@ macro_rules! over_http {
     )*};
 }
 
-over_http!(
-    a_broken_tenure_is_over_and_its_holder_is_told,
-    a_closed_session_hands_over_at_once,
-    a_holder_that_stops_renewing_loses_the_lock,
-    a_lapsed_session_never_comes_back,
-    a_lock_is_held_by_one,
-    a_release_hands_over_to_the_first_living_waiter,
-    a_release_matches_the_token,
-    a_repeated_request_gives_the_same_tenure,
-    a_session_belongs_to_its_tenant,
-    a_set_of_locks_is_all_or_nothing,
-    a_wait_ends_in_time,
-    a_wide_request_is_not_starved,
-    a_withdrawn_request_leaks_nothing,
-    bad_numbers_are_refused,
-    one_heartbeat_renews_everything,
-    the_token_stays_while_the_tenure_lasts,
-);
+tenure_store::for_each_scenario!([over_http]);
