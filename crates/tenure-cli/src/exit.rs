@@ -14,7 +14,7 @@ pub(crate) const LOST: u8 = 6;
 pub(crate) const UNAVAILABLE: u8 = 69;
 
 /// The codes of `tenure exec` itself; all others are those of the command.
-pub(crate) mod exec {
+pub(crate) mod under_exec {
     pub(crate) const LOST: u8 = 122;
     pub(crate) const HELD: u8 = 123;
     pub(crate) const TIME_LIMIT: u8 = 124;

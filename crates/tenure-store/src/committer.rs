@@ -93,7 +93,13 @@ impl Committer {
                 return Ok(outcome);
             }
             tokio::select! {
-                tenure = sleeper.told() => return Ok(Outcome::Granted((*tenure).clone())),
+                tenure = sleeper.told() => {
+                    // Another resource may have a request with the same id: then only ask again.
+                    if tenure.key == *key {
+                        return Ok(Outcome::Granted((*tenure).clone()));
+                    }
+                    tokio::time::sleep(floor).await;
+                }
                 () = tokio::time::sleep(floor) => {}
                 () = &mut given_up => {
                     return if patience < wait {

@@ -45,6 +45,9 @@ fn a_second_server_on_one_file_gets_a_clear_error() {
     let error = Embedded::open(&path).err().expect("it is in use");
     assert!(matches!(error, Error::InUse(_)));
     assert!(error.to_string().contains("in use by another server; stop that one"));
+    let link = dir.path().join("link.db");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert!(matches!(Embedded::open(&link).err(), Some(Error::InUse(_))), "through a link");
     drop(first);
     Embedded::open(&path).unwrap();
 }

@@ -327,7 +327,10 @@ impl Heartbeat {
                 Ok(Ok(_) | Err(Error::Refused(_) | Error::Denied(_) | Error::NotFound(_))) => {
                     return;
                 }
-                Ok(Err(_)) | Err(_) => tokio::time::sleep(ERRAND_PAUSE).await,
+                Ok(Err(_)) | Err(_) => {
+                    let until_beat = self.shared.lease().next_beat().remaining();
+                    tokio::time::sleep(ERRAND_PAUSE.min(until_beat)).await;
+                }
             }
             if self.shared.lease().next_beat().has_passed() {
                 self.beat().await;

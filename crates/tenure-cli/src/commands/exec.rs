@@ -2,13 +2,16 @@
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
 use tenure::clock::BootInstant;
-use tenure::exec::{Deadlines, Ended, ExitKind, Spec, Stop, Supervisor, Why, forwarded_signals};
+use tenure::exec::{
+    self, Deadlines, Ended, ExitKind, Spec, Stop, Supervisor, Why, forwarded_signals,
+};
 use tenure::tenure::Waiting;
 use tenure::{Client, Error, Session, Tenure};
 use tenure_core::{Code, LockPath};
@@ -67,11 +70,11 @@ impl Exec {
         match self.try_run(reach).await {
             Ok(code) => code,
             Err(error) => {
-                anstream::eprintln!("tenure: {error:#}");
+                say(&format!("{error:#}"));
                 match error.downcast_ref::<Error>().and_then(Error::code) {
-                    Some(Code::Held) => exit::exec::HELD,
-                    Some(Code::Lost) => exit::exec::LOST,
-                    _ => exit::exec::FAILED,
+                    Some(Code::Held) => exit::under_exec::HELD,
+                    Some(Code::Lost) => exit::under_exec::LOST,
+                    _ => exit::under_exec::FAILED,
                 }
             }
         }
@@ -93,26 +96,33 @@ impl Exec {
                 return Ok(by_signal(signal));
             }
         };
-        let started = self.start(&tenure).await;
-        let ended = match started {
-            Ok(supervisor) => match self.supervise(supervisor, &tenure, &mut signals).await {
-                Ok(ended) => Ok(ended),
-                Err(error) => {
-                    // Nobody knows whether the tree is dead: the lock is not given back but lapses.
-                    std::mem::forget((tenure, session));
-                    return Err(error).context("watch the command; its lock is left to lapse");
-                }
-            },
-            Err(error) => Err(error),
-        };
+        // While nobody knows that the tree is dead the lock must not be given back, whatever
+        // happens here: then it lapses, after the watchdog has done its work.
+        let held = ManuallyDrop::new((tenure, session));
+        let ended = self.run_command(&held.0, &mut signals).await;
+        let unknown =
+            |error: &anyhow::Error| matches!(error.downcast_ref(), Some(exec::Error::Scan(_)));
+        if ended.as_ref().is_err_and(unknown) {
+            return Ok(code(&ended.context("watch the command; its lock is left to lapse")?));
+        }
+        let (tenure, session) = ManuallyDrop::into_inner(held);
         // The tree is dead, or never was: whoever waits may begin.
         if tenure.check().is_ok()
             && let Err(error) = tenure.release().await
         {
-            anstream::eprintln!("tenure: the lock was not released, it will lapse: {error}");
+            say(&format!("the lock was not released, it will lapse: {error}"));
         }
         session.close().await;
         Ok(code(&ended?))
+    }
+
+    async fn run_command(
+        &self,
+        tenure: &Tenure,
+        signals: &mut mpsc::Receiver<i32>,
+    ) -> anyhow::Result<Ended> {
+        let supervisor = self.start(tenure).await?;
+        self.supervise(supervisor, tenure, signals).await
     }
 
     async fn acquire(&self, session: &Session) -> Result<Tenure, Error> {
@@ -162,13 +172,13 @@ impl Exec {
                 }
                 why = tenure.lost(), if !lost => {
                     lost = true;
-                    anstream::eprintln!("tenure: the lock is lost: {why}; stopping the command");
                     handle.stop(Stop::Lost);
+                    say(&format!("the lock is lost: {why}; stopping the command"));
                 }
                 () = &mut limit, if self.limit.is_some() && !limited => {
                     limited = true;
-                    anstream::eprintln!("tenure: the time limit is over; stopping the command");
                     handle.stop(Stop::TimeLimit);
+                    say("the time limit is over; stopping the command");
                 }
                 Some(signal) = signals.recv() => handle.signal(signal),
             }
@@ -189,15 +199,20 @@ impl Exec {
 
 fn code(ended: &Ended) -> u8 {
     match (ended.why, ended.status) {
-        (Why::Lost, _) => exit::exec::LOST,
-        (Why::Stopped(Stop::TimeLimit), _) => exit::exec::TIME_LIMIT,
+        (Why::Lost, _) => exit::under_exec::LOST,
+        (Why::Stopped(Stop::TimeLimit), _) => exit::under_exec::TIME_LIMIT,
         (Why::WatchdogDied, _) => {
-            anstream::eprintln!("tenure: the watchdog was killed, so the command was killed");
-            exit::exec::FAILED
+            say("the watchdog was killed, so the command was killed");
+            exit::under_exec::FAILED
         }
-        (_, ExitKind::Code(code)) => u8::try_from(code).unwrap_or(exit::exec::FAILED),
+        (_, ExitKind::Code(code)) => u8::try_from(code).unwrap_or(exit::under_exec::FAILED),
         (_, ExitKind::Signal(signal)) => by_signal(signal),
     }
+}
+
+/// Tells people. A terminal that has gone away is no reason to let go of a command.
+fn say(line: &str) {
+    writeln!(anstream::stderr(), "tenure: {line}").ok();
 }
 
 fn by_signal(signal: i32) -> u8 {
@@ -229,7 +244,7 @@ fn catch_signals() -> anyhow::Result<mpsc::Receiver<i32>> {
     let mut stop = signal(SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw()))?;
     tokio::spawn(async move {
         while stop.recv().await.is_some() {
-            anstream::eprintln!("tenure: not stopping: a stopped process would lose the lock");
+            say("not stopping: a stopped process would lose the lock");
         }
     });
     Ok(receiver)
@@ -251,18 +266,16 @@ impl Board<'_> {
         let (position, length) = (waiting.position, waiting.queue_length);
         let line = format!("waiting for {}: {holder}place {position} of {length}", self.lock);
         if self.live {
-            anstream::eprint!("\r\x1b[2K{line}");
-            std::io::stderr().flush().ok();
+            write!(anstream::stderr(), "\r\x1b[2K{line}").ok();
         } else if !self.said {
-            anstream::eprintln!("tenure: {line}");
+            say(&line);
         }
         self.said = true;
     }
 
     fn clear(&mut self) {
         if self.live && self.said {
-            anstream::eprint!("\r\x1b[2K");
-            std::io::stderr().flush().ok();
+            write!(anstream::stderr(), "\r\x1b[2K").ok();
         }
     }
 }

@@ -104,7 +104,7 @@ fn on_runtime_code(work: impl Future<Output = u8>) -> ExitCode {
         }
         Err(error) => {
             anstream::eprintln!("tenure: cannot start a runtime: {error}");
-            ExitCode::from(exit::exec::FAILED)
+            ExitCode::from(exit::under_exec::FAILED)
         }
     }
 }

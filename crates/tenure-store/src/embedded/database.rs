@@ -360,7 +360,7 @@ impl Database {
     fn pay(&mut self, ledger: &Ledger) -> rusqlite::Result<()> {
         for _ in 0..PAY_MAX {
             let Some((key, since)) = self.owed.pop_front() else { break };
-            if self.row(&key).owes == since {
+            if self.rows.get(&key).is_some_and(|row| row.owes == since) {
                 self.write_record(ledger, &key)?;
             }
         }

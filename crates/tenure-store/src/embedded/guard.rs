@@ -110,8 +110,9 @@ pub(crate) fn next_life(
     let behind = |other: &Life| other.opened > life.opened || other.seen > last;
     let restored = same.is_none_or(behind);
     if restored {
-        let highest =
-            same.map_or(life.incarnation, |other| other.incarnation.max(life.incarnation));
+        // Whatever store the file beside it speaks of: its tokens are out in the world.
+        let known = beside.map_or(life.incarnation, |other| other.incarnation);
+        let highest = known.max(life.incarnation);
         life.incarnation = highest.next();
         life.opened = same.map_or(life.opened, |other| other.opened);
         tracing::warn!(
@@ -166,6 +167,12 @@ mod tests {
     #[test]
     fn a_database_behind_its_life_was_restored() {
         assert_eq!(next(Some(life(3, 0)), Some(&life(7, 2))), life(8, 3));
+    }
+
+    #[test]
+    fn a_database_that_replaces_another_is_above_that_one_too() {
+        let other = Life { store: "other".to_owned(), ..life(1, 5) };
+        assert_eq!(next(Some(life(3, 1)), Some(&other)).incarnation, Incarnation(6));
     }
 
     #[test]

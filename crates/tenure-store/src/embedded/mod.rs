@@ -9,7 +9,7 @@ mod guard;
 mod reader;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -42,6 +42,17 @@ pub struct Options {
     pub roomy_log: bool,
 }
 
+/// The file behind symbolic links, so that one file has one lock beside it.
+fn resolve(path: &Path) -> PathBuf {
+    let whole = path.canonicalize();
+    let of_parent = || {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new(".")).canonicalize().ok()?;
+        Some(parent.join(path.file_name()?))
+    };
+    whole.ok().or_else(of_parent).unwrap_or_else(|| path.to_path_buf())
+}
+
 /// The store `embedded:PATH`.
 pub struct Embedded {
     asks: Option<mpsc::Sender<Ask>>,
@@ -61,6 +72,7 @@ impl Embedded {
 
     /// Opens or creates the store in `path`, with options.
     pub fn open_with(path: &Path, options: Options) -> std::result::Result<Self, Error> {
+        let path = &resolve(path);
         let guard = Arc::new(Guard::take(path)?);
         let database = Database::open(path)?;
         if let Some(pages_max) = options.pages_max {

@@ -86,7 +86,10 @@ impl Writer {
         {
             tracing::warn!(%error, "cannot write all records before the end");
         }
-        self.note_life();
+        // After a failed write nobody knows how far the history in the file has come.
+        if self.ledger.is_some() {
+            self.note_life();
+        }
     }
 
     // Whoever asked may have gone away: an answer that cannot be delivered is dropped.
