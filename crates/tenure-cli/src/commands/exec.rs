@@ -107,9 +107,12 @@ impl Exec {
         }
         let (tenure, session) = ManuallyDrop::into_inner(held);
         // The tree is dead, or never was: whoever waits may begin.
-        if tenure.check().is_ok()
-            && let Err(error) = tenure.release().await
-        {
+        let released = match tenure.check() {
+            Ok(()) => tenure.release().await,
+            // What is lost is not given back: somebody else may have it.
+            Err(_) => Ok(drop(tenure)),
+        };
+        if let Err(error) = released {
             say(&format!("the lock was not released, it will lapse: {error}"));
         }
         session.close().await;
