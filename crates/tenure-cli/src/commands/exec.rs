@@ -110,7 +110,10 @@ impl Exec {
         let released = match tenure.check() {
             Ok(()) => tenure.release().await,
             // What is lost is not given back: somebody else may have it.
-            Err(_) => Ok(drop(tenure)),
+            Err(_) => {
+                drop(tenure);
+                Ok(())
+            }
         };
         if let Err(error) = released {
             say(&format!("the lock was not released, it will lapse: {error}"));
