@@ -46,14 +46,6 @@ pub struct Changes {
     pub bonds: Vec<(SessionId, ResourceKey, bool)>,
 }
 
-impl Changes {
-    /// Whether nothing has to be durable before answers may leave.
-    #[must_use]
-    pub fn is_clean(&self) -> bool {
-        self.records.is_empty() && self.sessions.is_empty()
-    }
-}
-
 impl World {
     /// Takes what has changed, leaving nothing noted.
     pub fn take_changes(&mut self) -> Changes {

@@ -61,12 +61,7 @@ async fn who_comes_second_learns_who_holds_it() {
 async fn a_release_wakes_the_request_that_waits() {
     let server = Arc::new(server().await);
     server.post("/v1/locks/cluster/c1/acquire", solo("ann")).await;
-    let waiting = Arc::clone(&server);
-    let waiter = tokio::spawn(async move {
-        let body = json!({ "holder": "bob", "ttl_ms": 30_000, "wait_ms": 60_000 });
-        waiting.post("/v1/locks/cluster/c1/acquire", body).await
-    });
-    until(|| async { queue(&server).await == 1 }).await;
+    let waiter = wait_behind(&server).await;
     server.post("/v1/locks/cluster/c1/release", json!({ "token": 1 })).await;
     let (status, tenure) = waiter.await.unwrap();
     assert_eq!((status, &tenure["token"]), (200, &json!(2)));
@@ -76,12 +71,7 @@ async fn a_release_wakes_the_request_that_waits() {
 async fn a_client_that_hangs_up_leaves_the_queue() {
     let server = Arc::new(server().await);
     server.post("/v1/locks/cluster/c1/acquire", solo("ann")).await;
-    let waiting = Arc::clone(&server);
-    let waiter = tokio::spawn(async move {
-        let body = json!({ "holder": "bob", "ttl_ms": 30_000, "wait_ms": 60_000 });
-        waiting.post("/v1/locks/cluster/c1/acquire", body).await
-    });
-    until(|| async { queue(&server).await == 1 }).await;
+    let waiter = wait_behind(&server).await;
     waiter.abort();
     until(|| async { queue(&server).await == 0 }).await;
 }
@@ -235,6 +225,17 @@ async fn a_store_that_is_away_is_a_clear_no() {
     let server = Server::start(store).await;
     let (status, problem) = server.post("/v1/locks/cluster/c1/acquire", solo("ann")).await;
     assert_eq!((status, &problem["code"]), (503, &json!("unavailable")));
+}
+
+/// A request that waits in the queue behind the holder.
+async fn wait_behind(server: &Arc<Server>) -> tokio::task::JoinHandle<(u16, Value)> {
+    let waiting = Arc::clone(server);
+    let waiter = tokio::spawn(async move {
+        let body = json!({ "holder": "bob", "ttl_ms": 30_000, "wait_ms": 60_000 });
+        waiting.post("/v1/locks/cluster/c1/acquire", body).await
+    });
+    until(|| async { queue(server).await == 1 }).await;
+    waiter
 }
 
 async fn queue(server: &Server) -> usize {

@@ -33,7 +33,8 @@ pub struct Session(Arc<Handle>);
 
 struct Handle {
     shared: Arc<Shared>,
-    /// Dropping it tells the heartbeat to say goodbye.
+    /// Dropping it tells the heartbeat to say goodbye. At most one errand for each tenure and each
+    /// abandoned wait of this process: that is its bound, and a drop cannot wait for room.
     errands: Option<mpsc::UnboundedSender<Errand>>,
     /// Ends when the heartbeat has ended.
     ended: Mutex<Option<std::sync::mpsc::Receiver<()>>>,
