@@ -43,11 +43,25 @@ pub enum Canary {
     ClockStopsInSuspend,
     /// H1: a failed heartbeat is taken for a good one.
     FailedBeatIsFine,
+    /// J2: an attempt is counted twice.
+    AttemptCountedTwice,
+    /// A finish does not look at the token.
+    FinishWithoutToken,
+    /// A repeated submit makes a second job.
+    RepeatedSubmitIsNew,
+    /// A repeated claim takes more jobs.
+    RepeatedClaimIsNew,
+    /// J7: a submit attaches to a job that is asked to stop.
+    AttachToDying,
+    /// J9: a completion overwrites a cancel.
+    CompletionOverwritesCancel,
+    /// J10: a change that was made during a sync is lost.
+    ChangeDuringSyncLost,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 25] = [
         Self::MissingOwnerIsMe,
         Self::RenewByName,
         Self::ReleaseWithoutToken,
@@ -66,6 +80,13 @@ impl Canary {
         Self::NoDriftMargin,
         Self::ClockStopsInSuspend,
         Self::FailedBeatIsFine,
+        Self::AttemptCountedTwice,
+        Self::FinishWithoutToken,
+        Self::RepeatedSubmitIsNew,
+        Self::RepeatedClaimIsNew,
+        Self::AttachToDying,
+        Self::CompletionOverwritesCancel,
+        Self::ChangeDuringSyncLost,
     ];
 }
 

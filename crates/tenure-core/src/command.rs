@@ -3,8 +3,10 @@
 //! A command names at most one resource. What it needs from outside (ids, names, durations) comes
 //! with it; what time it is, `step` is told.
 
-use crate::id::{RequestId, SessionId};
+use crate::id::{JobId, RequestId, SessionId};
 use crate::key::{LockSet, ResourceKey, Text};
+use crate::retry::Class;
+use crate::time::Millis;
 use crate::token::Token;
 
 /// Something to be done.
@@ -50,20 +52,44 @@ pub enum Command {
         /// What.
         action: LockAction,
     },
+    /// Something on one resource and its lane.
+    Resource {
+        /// The resource.
+        key: ResourceKey,
+        /// What.
+        action: ResourceAction,
+    },
+    /// Something on one job.
+    Job {
+        /// The job.
+        id: JobId,
+        /// What.
+        action: JobAction,
+    },
+    /// A worker takes jobs that are ready.
+    Claim(Claim),
 }
 
 impl Command {
-    /// The resource it is about, if any.
+    /// The resource it names, if any.
     #[must_use]
     pub fn key(&self) -> Option<&ResourceKey> {
         match self {
-            Self::Lock { key, .. } => Some(key),
+            Self::Lock { key, .. } | Self::Resource { key, .. } => Some(key),
             Self::Open { .. }
             | Self::Beat { .. }
             | Self::Close { .. }
             | Self::Lapse { .. }
-            | Self::Forget { .. } => None,
+            | Self::Forget { .. }
+            | Self::Job { .. }
+            | Self::Claim(_) => None,
         }
+    }
+
+    /// The job it names, if any.
+    #[must_use]
+    pub fn job(&self) -> Option<JobId> {
+        if let Self::Job { id, .. } = self { Some(*id) } else { None }
     }
 }
 
@@ -133,4 +159,145 @@ pub enum Claimant {
         /// How long the tenure lives without a renewal.
         ttl_ms: u64,
     },
+}
+
+/// Something on one resource and its lane.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ResourceAction {
+    /// Says what it should be like; makes it known when it was not.
+    Put {
+        /// What it should be like, as JSON.
+        spec: Text,
+        /// Who wants it so.
+        by: Text,
+    },
+    /// Forgets it, when nothing is under way.
+    Delete {
+        /// Who wants it so.
+        by: Text,
+    },
+    /// Lets nothing start on it until it is resumed.
+    Pause {
+        /// Who does it.
+        by: Text,
+        /// Why.
+        reason: Text,
+    },
+    /// Lets things start again.
+    Resume {
+        /// Who does it.
+        by: Text,
+        /// Why.
+        reason: Text,
+    },
+    /// Asks for an operation.
+    Submit(Submit),
+}
+
+/// A request for an operation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Submit {
+    /// Repeating the request gives the same answer.
+    pub request: RequestId,
+    /// The verb.
+    pub operation: Text,
+    /// Its arguments, as JSON.
+    pub args: Option<Text>,
+    /// Higher goes first within the tenant.
+    pub priority: i32,
+    /// Not before this instant of store time.
+    pub run_at: Option<Millis>,
+    /// Who wants it.
+    pub by: Text,
+}
+
+/// Something on one job.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum JobAction {
+    /// The worker says what the attempt came to.
+    Finish {
+        /// The tenure of the attempt.
+        token: Token,
+        /// What it came to.
+        finish: Finish,
+    },
+    /// The worker says how far it has come.
+    Progress {
+        /// The tenure of the attempt.
+        token: Token,
+        /// From 0 to 100.
+        percent: u8,
+        /// What it does now.
+        message: Text,
+    },
+    /// The worker writes to the log of the attempt.
+    Log {
+        /// The tenure of the attempt.
+        token: Token,
+        /// Whole lines.
+        text: Text,
+    },
+    /// Ends a job that waits, asks one that runs to stop.
+    Cancel {
+        /// Who wants it.
+        by: Text,
+        /// Why.
+        reason: Text,
+    },
+    /// Makes a new job from one that is over.
+    Retry {
+        /// Repeating the request gives the same answer.
+        request: RequestId,
+        /// Who wants it.
+        by: Text,
+        /// Why.
+        reason: Text,
+    },
+    /// Throws a dead job away.
+    Discard {
+        /// Who wants it.
+        by: Text,
+        /// Why.
+        reason: Text,
+    },
+}
+
+/// What an attempt came to, as its worker says.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Finish {
+    /// Done.
+    Ok {
+        /// Another end state than the declared one.
+        state: Option<Text>,
+        /// What it gave, as JSON.
+        result: Option<Text>,
+    },
+    /// Failed.
+    Failed {
+        /// For programs; the retry rule knows codes.
+        code: Text,
+        /// For people.
+        message: Text,
+        /// Whether trying again may help, if the worker knows.
+        class: Option<Class>,
+        /// Another end state than the declared one, should it be the last attempt.
+        state: Option<Text>,
+    },
+    /// Stopped, as was asked.
+    Cancelled,
+    /// Given back unfinished: the worker is going away.
+    HandBack,
+}
+
+/// A worker's wish for jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Claim {
+    /// The worker.
+    pub session: SessionId,
+    /// Repeating the request gives the same jobs.
+    pub request: RequestId,
+    /// Of these kinds.
+    pub kinds: Vec<Text>,
+    /// At most so many.
+    pub max: usize,
 }

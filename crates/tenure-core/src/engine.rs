@@ -1,16 +1,19 @@
 //! `step`: one command meets the world. Dispatch only; the rules are in [`crate::lock`] and below.
 
+use std::collections::hash_map::Entry;
+
 use crate::canary::{Canary, planted};
-use crate::command::Command;
-use crate::id::SessionId;
-use crate::key::Text;
+use crate::command::{Claim, Command, JobAction};
+use crate::id::{JobId, SessionId};
+use crate::key::{ResourceKey, Text};
 use crate::limits;
-use crate::lock::Turn;
-use crate::outcome::Outcome;
-use crate::record::Record;
+use crate::outcome::{Assignment, Outcome};
+use crate::record::{Record, Tenure};
 use crate::refusal::Refusal;
 use crate::session::{Over, Session, Standing};
 use crate::time::Millis;
+use crate::token::Token;
+use crate::turn::Turn;
 use crate::world::World;
 
 /// Decides one command at store time `now`, changing the rows of `world`.
@@ -26,31 +29,180 @@ pub fn step(world: &mut World, command: &Command, now: Millis) -> Outcome {
         Command::Lapse { session } => lapse(world, *session, now),
         Command::Forget { session } => forget(world, *session),
         Command::Lock { key, action } => {
-            let record =
-                world.records.entry(key.clone()).or_insert_with(|| Box::new(Record::new(key)));
-            let mut turn = Turn {
-                key,
-                record,
-                sessions: &mut world.sessions,
-                changes: &mut world.changes,
-                incarnation: world.incarnation,
-                now,
-                changed: false,
-                untold: false,
-            };
-            let outcome = turn.act(action);
-            let (changed, untold, blank) = (turn.changed, turn.untold, turn.record.is_blank());
-            if untold {
-                world.changes.untold.push(key.clone());
-            }
-            if changed || untold {
-                world.changes.records.push(key.clone());
-            } else if blank {
-                world.records.remove(key);
-            }
-            outcome
+            visit(world, key, now, |turn, ended| turn.lock(action, ended))
+        }
+        Command::Resource { key, action } => {
+            visit(world, key, now, |turn, _| turn.resource(action))
+        }
+        Command::Job { id, action } => on_job(world, *id, action, now),
+        Command::Claim(claim) => take(world, claim, now).unwrap_or_else(Outcome::Refused),
+    }
+}
+
+/// A turn at one record: it is settled first, so no decision is ever made beside a dead holder, and
+/// it is seen afterwards what became ready.
+fn visit<T>(
+    world: &mut World,
+    key: &ResourceKey,
+    now: Millis,
+    act: impl FnOnce(&mut Turn<'_>, usize) -> T,
+) -> T {
+    let (record, fresh) = match world.records.entry(key.clone()) {
+        Entry::Occupied(known) => (known.into_mut(), false),
+        Entry::Vacant(place) => (place.insert(Box::new(Record::new(key))), true),
+    };
+    let had_jobs = record.resource.is_some();
+    let mut turn = Turn {
+        key,
+        record,
+        sessions: &mut world.sessions,
+        bonds: &mut world.bonds,
+        changes: &mut world.changes,
+        kinds: &world.kinds,
+        whereabouts: &mut world.whereabouts,
+        incarnation: world.incarnation,
+        now,
+        changed: false,
+        untold: false,
+    };
+    let ended = turn.settle();
+    let answer = act(&mut turn, ended);
+    let (changed, untold) = (turn.changed, turn.untold);
+    // Also when the resource was forgotten: a job of it may have ended in this very turn.
+    let has_jobs = had_jobs || record.resource.is_some();
+    if has_jobs && world.ready.note(key, record, &world.kinds, now) {
+        world.changes.ready.push(key.clone());
+    }
+    if untold {
+        world.changes.untold.push(key.clone());
+    }
+    if changed || untold {
+        world.changes.records.push(key.clone());
+    } else if fresh {
+        world.records.remove(key);
+    }
+    answer
+}
+
+fn on_job(world: &mut World, id: JobId, action: &JobAction, now: Millis) -> Outcome {
+    if let Some(key) = world.whereabouts.get(&id).cloned() {
+        let outcome = visit(world, &key, now, |turn, _| {
+            // Settling may have ended it a moment ago.
+            turn.record.job(id).is_some().then(|| turn.live_job(id, action))
+        });
+        if let Some(outcome) = outcome {
+            return outcome;
         }
     }
+    recall(world, id);
+    let Some((key, mut job)) = world.past.remove(&id) else {
+        return Outcome::Refused(Refusal::NoSuchJob);
+    };
+    let outcome = visit(world, &key, now, |turn, _| turn.past_job(&mut job, action));
+    world.past.insert(id, (key, job));
+    outcome
+}
+
+/// Finds a job that ended in this very batch.
+fn recall(world: &mut World, id: JobId) {
+    if world.past.contains_key(&id) {
+        return;
+    }
+    let ended = world.changes.finished.iter().rfind(|(_, job)| job.id == id);
+    if let Some((key, job)) = ended {
+        world.past.insert(id, (key.clone(), job.clone()));
+    }
+}
+
+/// A worker takes jobs that are ready.
+fn take(world: &mut World, claim: &Claim, now: Millis) -> Result<Outcome, Refusal> {
+    check_claim(claim)?;
+    let tenant = match world.sessions.check(claim.session, now) {
+        Standing::Alive(session) => {
+            session.works(&claim.kinds, now);
+            session.tenant.clone()
+        }
+        Standing::JustLapsed => {
+            world.changes.sessions.push(claim.session);
+            return Err(Refusal::SessionOver);
+        }
+        Standing::Over(_) => return Err(Refusal::SessionOver),
+    };
+    if let Some(before) = claimed_before(world, claim, now) {
+        return Ok(Outcome::Claimed(before));
+    }
+    wake(world, now);
+    let mut assigned = Vec::new();
+    while assigned.len() < claim.max
+        && let Some(key) = world.ready.pick(&claim.kinds, &tenant, &world.kinds)
+    {
+        let (session, request) = (claim.session, claim.request);
+        // What cannot start after all is not in the index any more after the visit.
+        assigned.extend(visit(world, &key, now, |turn, _| turn.start(session, request)));
+    }
+    if let Some(session) = world.sessions.get_mut(claim.session)
+        && !assigned.is_empty()
+    {
+        session.claimed(claim.request);
+    }
+    Ok(Outcome::Claimed(assigned))
+}
+
+fn check_claim(claim: &Claim) -> Result<(), Refusal> {
+    if !(1..=limits::CLAIM_MAX).contains(&claim.max) {
+        let (got, max) = (claim.max, limits::CLAIM_MAX);
+        return Err(Refusal::Invalid(format!("max is {got}; it must be between 1 and {max}")));
+    }
+    if !(1..=limits::CLAIM_KINDS_MAX).contains(&claim.kinds.len()) {
+        let (got, max) = (claim.kinds.len(), limits::CLAIM_KINDS_MAX);
+        return Err(Refusal::Invalid(format!("{got} kinds; name between 1 and {max}")));
+    }
+    Ok(())
+}
+
+/// What an earlier sending of the same claim got and still has, if it got anything.
+fn claimed_before(world: &mut World, claim: &Claim, now: Millis) -> Option<Vec<Assignment>> {
+    if planted(Canary::RepeatedClaimIsNew) {
+        return None;
+    }
+    let before = taken(world, claim, now);
+    let session = world.sessions.get_mut(claim.session)?;
+    if !before.is_empty() {
+        // The store may have been restarted since: then this is news to it.
+        session.claimed(claim.request);
+    }
+    session.has_claimed(claim.request).then_some(before)
+}
+
+/// The jobs that an earlier sending of the same claim got and that are not over.
+fn taken(world: &mut World, claim: &Claim, now: Millis) -> Vec<Assignment> {
+    let keys: Vec<ResourceKey> = world.bonds.of(claim.session).cloned().collect();
+    let mine = |tenure: &&Tenure| {
+        tenure.session == claim.session && tenure.request == claim.request && tenure.job.is_some()
+    };
+    let mut assigned = Vec::new();
+    for key in keys {
+        let tenures = world.records.get(&key).map_or(&[][..], |record| &record.tenures);
+        let mut tokens: Vec<Token> = tenures.iter().filter(mine).map(|t| t.token).collect();
+        // One resource may have given it several jobs, and one job may hold several locks.
+        tokens.dedup();
+        if !tokens.is_empty() {
+            let of = |turn: &mut Turn<'_>, _| -> Vec<Assignment> {
+                tokens.iter().filter_map(|token| turn.assignment(*token)).collect()
+            };
+            assigned.extend(visit(world, &key, now, of));
+        }
+    }
+    assigned
+}
+
+/// Looks again at the resources on which something is due by now. Says how many there were.
+pub fn wake(world: &mut World, now: Millis) -> usize {
+    let due = world.ready.due(now);
+    for key in &due {
+        visit(world, key, now, |_, _| ());
+    }
+    due.len()
 }
 
 /// Whether a time to live is within its bounds; the message names them.
@@ -103,6 +255,7 @@ pub(crate) fn new_session(
         over: None,
         revoked: Vec::new(),
         revoked_n: 0,
+        worker: None,
     })
 }
 

@@ -10,7 +10,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-use crate::id::{RequestId, SessionId, hex};
+use crate::id::{JobId, RequestId, SessionId, hex};
+use crate::job::{Asked, Begun, Failure, Job, Ran, Verdict};
 use crate::key::{LockSet, ResourceKey, Text};
 use crate::record::How;
 use crate::time::Millis;
@@ -37,6 +38,9 @@ pub enum Event {
         request: RequestId,
         /// How long it had waited in the queue.
         waited_ms: u64,
+        /// The job whose attempt began with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        job: Option<Box<Begun>>,
     },
     /// A tenure ended.
     Ended {
@@ -47,6 +51,9 @@ pub enum Event {
         /// In this way.
         #[serde(flatten)]
         how: How,
+        /// What the attempt came to that ended with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        job: Option<Box<Ran>>,
     },
     /// A write with an old token was refused.
     Fenced {
@@ -55,6 +62,93 @@ pub enum Event {
         /// What it wanted.
         verb: Text,
     },
+    /// The resource is known from now on.
+    Created {
+        /// Its first state.
+        state: Text,
+    },
+    /// What the resource should be like has changed.
+    Specified {
+        /// What it should be like, as JSON.
+        spec: Text,
+        /// Counts the changes.
+        generation: u64,
+        /// Who wants it so.
+        by: Text,
+    },
+    /// The resource is forgotten, but for its tokens and its history.
+    Deleted {
+        /// Who wants it so.
+        by: Text,
+    },
+    /// Nothing starts on the resource from now on.
+    Paused {
+        /// By whom and why.
+        asked: Asked,
+    },
+    /// Things may start again.
+    Resumed {
+        /// By whom and why.
+        asked: Asked,
+    },
+    /// A job entered the lane.
+    Submitted {
+        /// All of it.
+        job: Box<Job>,
+        /// Its place in the lane.
+        place: usize,
+        /// What the submit was answered.
+        verdict: Verdict,
+    },
+    /// A submit got the id of a job that was there already.
+    Attached {
+        /// The job.
+        id: JobId,
+        /// The request.
+        request: RequestId,
+        /// Who wanted it.
+        by: Text,
+    },
+    /// A waiting job lost its place to another.
+    Superseded {
+        /// The job.
+        id: JobId,
+        /// The one that took its place.
+        followed_by: JobId,
+    },
+    /// A job that ran is asked to stop; one that waited is over.
+    Cancelled {
+        /// The job.
+        id: JobId,
+        /// By whom and why.
+        asked: Asked,
+    },
+    /// A job in quarantine was made into another.
+    Redriven {
+        /// The dead job.
+        id: JobId,
+        /// The one that was made from it.
+        followed_by: JobId,
+        /// By whom and why.
+        asked: Asked,
+    },
+    /// A job in quarantine was thrown away.
+    Discarded {
+        /// The dead job.
+        id: JobId,
+        /// By whom and why.
+        asked: Asked,
+    },
+    /// A job ran without a tenure: the store was damaged. It is over.
+    Incident {
+        /// The job.
+        id: JobId,
+        /// What was found.
+        error: Failure,
+        /// The state of the resource from now on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        state: Option<Text>,
+    },
 }
 
 impl Event {
@@ -62,19 +156,56 @@ impl Event {
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
-            Self::Granted { .. } => "granted",
+            Self::Granted { job: None, .. } => "granted",
+            Self::Granted { job: Some(_), .. } => "started",
+            Self::Ended { job: Some(ran), .. } => ran.then.word(),
             Self::Ended { how, .. } => how.word(),
             Self::Fenced { .. } => "fenced",
+            Self::Created { .. } => "created",
+            Self::Specified { .. } => "specified",
+            Self::Deleted { .. } => "deleted",
+            Self::Paused { .. } => "paused",
+            Self::Resumed { .. } => "resumed",
+            Self::Submitted { .. } => "submitted",
+            Self::Attached { .. } => "attached",
+            Self::Superseded { .. } => "superseded",
+            Self::Cancelled { .. } => "cancelled",
+            Self::Redriven { .. } => "redriven",
+            Self::Discarded { .. } => "discarded",
+            Self::Incident { .. } => "incident",
         }
     }
 
-    /// The token it is about.
+    /// The token it is about, if it is about one.
     #[must_use]
-    pub fn token(&self) -> Token {
+    pub fn token(&self) -> Option<Token> {
         match self {
             Self::Granted { token, .. }
             | Self::Ended { token, .. }
-            | Self::Fenced { token, .. } => *token,
+            | Self::Fenced { token, .. } => Some(*token),
+            _ => None,
+        }
+    }
+
+    /// The job it is about, if it is about one.
+    #[must_use]
+    pub fn job(&self) -> Option<JobId> {
+        match self {
+            Self::Granted { job, .. } => job.as_ref().map(|begun| begun.id),
+            Self::Ended { job, .. } => job.as_ref().map(|ran| ran.id),
+            Self::Submitted { job, .. } => Some(job.id),
+            Self::Attached { id, .. }
+            | Self::Superseded { id, .. }
+            | Self::Cancelled { id, .. }
+            | Self::Redriven { id, .. }
+            | Self::Discarded { id, .. }
+            | Self::Incident { id, .. } => Some(*id),
+            Self::Fenced { .. }
+            | Self::Created { .. }
+            | Self::Specified { .. }
+            | Self::Deleted { .. }
+            | Self::Paused { .. }
+            | Self::Resumed { .. } => None,
         }
     }
 }
@@ -172,6 +303,12 @@ impl Chain {
     }
 }
 
+/// 128 bits that only this text has.
+pub(crate) fn digest(text: &str) -> u128 {
+    let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+    hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))
+}
+
 /// The hash of `line` after `before`.
 #[must_use]
 pub fn link(before: Hash, line: &str) -> Hash {
@@ -193,6 +330,7 @@ mod tests {
             locks: crate::key::LockName::main().into(),
             token: Token(7),
             how: How::Broken { by: "ann".into(), reason: "stuck".into() },
+            job: None,
         };
         let sealed = chain.seal(Millis(5), event.clone());
         assert_eq!(Entry::parse(&sealed.line).unwrap(), Entry { n: 1, at: Millis(5), event });

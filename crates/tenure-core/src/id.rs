@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::time::Millis;
+
 /// A text that is not 32 hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an id is 32 hexadecimal digits, not {0:?}")]
@@ -80,6 +82,27 @@ id! {
     /// One request, however often it is sent: repeating it gives the same answer.
     RequestId
 }
+id! {
+    /// One job. The first 48 bits are the instant of its submit, so ids sort by time; the rest is
+    /// a hash of its resource and of the request that made it.
+    JobId
+}
+
+impl JobId {
+    const RANDOM_BITS: u32 = 80;
+
+    /// An id of this instant, with the last bits of `request`.
+    #[must_use]
+    pub fn new(now: Millis, request: RequestId) -> Self {
+        Self(Self::first_at(now).0 | (request.0 & ((1 << Self::RANDOM_BITS) - 1)))
+    }
+
+    /// The lowest id that a job of this instant can have.
+    #[must_use]
+    pub fn first_at(at: Millis) -> Self {
+        Self(u128::from(at.0 & 0xffff_ffff_ffff) << Self::RANDOM_BITS)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -90,6 +113,14 @@ mod tests {
         let id = SessionId(0x0123_4567_89ab_cdef);
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(id.to_string().len(), 32);
+    }
+
+    #[test]
+    fn jobs_sort_by_the_time_of_their_submit() {
+        let early = JobId::new(Millis(1_000), RequestId(u128::MAX));
+        let late = JobId::new(Millis(1_001), RequestId(0));
+        assert!(early < late);
+        assert_eq!(late, JobId::first_at(Millis(1_001)));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use crate::id::SessionId;
 use crate::key::{LockName, ResourceKey};
 use crate::limits;
-use crate::record::Record;
+use crate::record::{Record, Tenure};
 use crate::time::Millis;
 use crate::world::World;
 
@@ -22,7 +22,46 @@ pub fn of_record(key: &ResourceKey, record: &Record, world: &World) -> Result<()
     tokens_within_bounds(key, record)?;
     bounded(key, record)?;
     nobody_waits_for_free_locks(key, record)?;
-    everybody_has_a_session(key, record, world)
+    everybody_has_a_session(key, record, world)?;
+    jobs_within_bounds(key, record, world)?;
+    running_means_held(key, record)
+}
+
+/// Invariants 4 and 6: a job runs if and only if a tenure is its own, and no job outlives its last
+/// attempt.
+pub fn running_means_held(key: &ResourceKey, record: &Record) -> Result<(), String> {
+    for job in record.lane() {
+        let of_job = |tenure: &&Tenure| tenure.job == Some(job.id);
+        let held = record.tenures.iter().find(of_job).map(|tenure| tenure.token);
+        if held != job.token() {
+            let (id, state) = (job.id, job.state.word());
+            return Err(format!("{key}: job {id} is {state} and its tenure is {held:?}"));
+        }
+        if job.state.is_over() {
+            return Err(format!("{key}: job {} is over and still in the lane", job.id));
+        }
+    }
+    let stray = |tenure: &&Tenure| tenure.job.is_some_and(|job| record.job(job).is_none());
+    match record.tenures.iter().find(stray) {
+        Some(tenure) => Err(format!("{key}: token {} belongs to a job that is over", tenure.token)),
+        None => Ok(()),
+    }
+}
+
+/// The jobs of a lane are found by their ids, and none has had more attempts than its rule allows.
+pub fn jobs_within_bounds(key: &ResourceKey, record: &Record, world: &World) -> Result<(), String> {
+    let kind = world.kinds.get(key.kind());
+    for job in record.lane() {
+        let operation = kind.and_then(|kind| kind.operations.get(&job.operation));
+        let most = operation.map_or(u32::MAX, |operation| operation.retry.attempts);
+        if job.attempt > most {
+            return Err(format!("{key}: job {} is at attempt {}/{most}", job.id, job.attempt));
+        }
+        if world.whereabouts.get(&job.id) != Some(key) {
+            return Err(format!("{key}: job {} cannot be found by its id", job.id));
+        }
+    }
+    Ok(())
 }
 
 /// Invariant 1: a lock has at most one tenure.
@@ -45,7 +84,12 @@ pub fn tokens_within_bounds(key: &ResourceKey, record: &Record) -> Result<(), St
 
 /// Every queue has a bound.
 pub fn bounded(key: &ResourceKey, record: &Record) -> Result<(), String> {
-    if record.queue.len() > limits::WAITERS_MAX || record.recent.len() > limits::RECENT_MAX {
+    let resource = record.resource.as_ref();
+    if record.queue.len() > limits::WAITERS_MAX
+        || record.recent.len() > limits::RECENT_MAX
+        || record.lane().len() > limits::LANE_MAX
+        || resource.is_some_and(|resource| resource.answered.len() > limits::ANSWERED_MAX)
+    {
         return Err(format!("{key} outgrew a bound"));
     }
     Ok(())
@@ -103,7 +147,7 @@ pub fn forward(key: &ResourceKey, before: &Record, after: &Record) -> Result<(),
         return Err(format!("{key}: history lost entries"));
     }
     for tenure in &after.tenures {
-        let same = |old: &&crate::record::Tenure| {
+        let same = |old: &&Tenure| {
             old.lock == tenure.lock && old.token == tenure.token && old.session == tenure.session
         };
         if tenure.token <= before.token && !before.tenures.iter().any(|old| same(&old)) {

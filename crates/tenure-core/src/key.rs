@@ -50,6 +50,11 @@ fn check(what: &'static str, text: &str, bytes_max: usize) -> Result<(), BadName
     }
 }
 
+/// Whether a text is fit for a name of something that a kind declares.
+pub(crate) fn check_name(what: &str, text: &str, bytes_max: usize) -> Result<(), String> {
+    check("name", text, bytes_max).map_err(|why| format!("{what} {text:?}: {why}"))
+}
+
 fn allowed(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '@' | '+' | '=')
 }

@@ -7,33 +7,49 @@
 //! This crate must never read a clock, do I/O, or draw a random number: the code that the simulator
 //! tortures is the code that runs in production.
 //!
-//! Start at [`engine`], then read [`lock`] and [`session`]; [`invariants`] says what may never
-//! happen.
+//! Start at [`engine`], then read [`lock`], [`session`] and [`job`]; [`invariants`] says what may
+//! never happen.
 
+mod apply;
+mod attempt;
 pub mod canary;
 pub mod command;
 pub mod engine;
 pub mod history;
 pub mod id;
 pub mod invariants;
+pub mod job;
 pub mod key;
+pub mod kind;
+pub mod lane;
 pub mod limits;
 pub mod lock;
+mod manage;
 pub mod outcome;
+pub mod ready;
 pub mod record;
 pub mod refusal;
+pub mod resource;
+pub mod retry;
 pub mod session;
 mod settle;
+mod submit;
 pub mod time;
 pub mod token;
+mod turn;
 pub mod verify;
+pub mod why;
 pub mod world;
 
-pub use command::{Acquire, Claimant, Command, LockAction};
+pub use command::{
+    Acquire, Claim, Claimant, Command, Finish, JobAction, LockAction, ResourceAction, Submit,
+};
 pub use engine::step;
-pub use id::{RequestId, SessionId};
+pub use id::{JobId, RequestId, SessionId};
+pub use job::{Job, JobState, Verdict};
 pub use key::{LockName, LockPath, LockSet, ResourceKey, Text};
-pub use outcome::{Outcome, TenureView};
+pub use kind::{Kind, Kinds, Operation, Policy};
+pub use outcome::{Assignment, Outcome, TenureView};
 pub use record::Record;
 pub use refusal::{Code, Refusal};
 pub use session::Session;

@@ -36,3 +36,47 @@ pub const RECENT_MAX: usize = 16;
 pub const RECENT_MS: u64 = 10 * 60 * 1_000;
 /// Most unseen revocations a session carries; one more ends the session, which says "all lost".
 pub const REVOKED_MAX: usize = 256;
+
+/// Most kinds that may be declared.
+pub const KINDS_MAX: usize = 1_024;
+/// Most states of a kind.
+pub const STATES_MAX: usize = 64;
+/// Most operations of a kind.
+pub const OPERATIONS_MAX: usize = 64;
+/// Longest name of a state, in bytes.
+pub const STATE_BYTES_MAX: usize = 63;
+/// Longest name of an operation, in bytes.
+pub const OPERATION_BYTES_MAX: usize = 63;
+
+/// Most jobs that are queued or run on one resource.
+pub const LANE_MAX: usize = 1_000;
+/// Most attempts that a retry rule may allow.
+pub const ATTEMPTS_MAX: u32 = 1_000;
+/// Most attempts that a job remembers in detail: the latest.
+pub const ATTEMPTS_KEPT: usize = 10;
+/// Most submits that a resource remembers for late repetitions, for up to [`RECENT_MS`].
+pub const ANSWERED_MAX: usize = 256;
+/// Longest arguments of a job, as JSON, in bytes.
+pub const ARGS_BYTES_MAX: usize = 64 * 1024;
+/// Longest result of a job, as JSON, in bytes.
+pub const RESULT_BYTES_MAX: usize = 64 * 1024;
+/// Longest desired state of a resource, as JSON, in bytes.
+pub const SPEC_BYTES_MAX: usize = 64 * 1024;
+/// Longest code of a failure, in bytes.
+pub const CODE_BYTES_MAX: usize = 64;
+/// Longest message of a failure or of progress, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 1_024;
+/// Highest priority of a job, and the lowest with a minus.
+pub const PRIORITY_MAX: i32 = 1_000;
+/// How far ahead a job may be scheduled: a year.
+pub const RUN_AHEAD_MS_MAX: u64 = 366 * 24 * 60 * 60 * 1_000;
+/// Most jobs that one claim may take.
+pub const CLAIM_MAX: usize = 256;
+/// Most kinds that one claim may name.
+pub const CLAIM_KINDS_MAX: usize = 256;
+/// Most claims that a session remembers, so that a late repetition takes nothing.
+pub const CLAIMS_KEPT: usize = 16;
+/// Longest piece of a log that is written at once, in bytes.
+pub const LOG_PIECE_BYTES_MAX: usize = 64 * 1024;
+/// Longest log of one attempt, in bytes; what comes after is dropped, and the log says so.
+pub const LOG_BYTES_MAX: u64 = 1024 * 1024;

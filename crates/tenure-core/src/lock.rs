@@ -13,29 +13,15 @@ use crate::command::{Acquire, Claimant, LockAction};
 use crate::engine::{check_text, check_ttl, new_session};
 use crate::history::Event;
 use crate::id::{RequestId, SessionId};
-use crate::key::{LockName, LockSet, ResourceKey, Text};
+use crate::key::{LockName, LockSet, Text};
 use crate::limits;
 use crate::outcome::{Outcome, TenureView};
-use crate::record::{Ending, How, Recent, Record, Tenure, Waiter};
+use crate::record::{Ending, How, Recent, Tenure, Waiter};
 use crate::refusal::Refusal;
-use crate::session::{Session, Sessions, Standing};
-use crate::time::Millis;
-use crate::token::{Incarnation, Token};
-use crate::world::Changes;
-
-/// One command's turn at one record.
-pub(crate) struct Turn<'a> {
-    pub(crate) key: &'a ResourceKey,
-    pub(crate) record: &'a mut Record,
-    pub(crate) sessions: &'a mut Sessions,
-    pub(crate) changes: &'a mut Changes,
-    pub(crate) incarnation: Incarnation,
-    pub(crate) now: Millis,
-    /// Whether the record changed.
-    pub(crate) changed: bool,
-    /// Whether it changed in a way that its history does not tell.
-    pub(crate) untold: bool,
-}
+use crate::session::{Session, Standing};
+use crate::settle::Wish;
+use crate::token::Token;
+use crate::turn::Turn;
 
 /// Whoever asks for locks, found fit to hold them.
 enum Asker {
@@ -44,14 +30,13 @@ enum Asker {
 }
 
 impl Turn<'_> {
-    /// Settles the record, then does what the command says.
-    pub(crate) fn act(&mut self, action: &LockAction) -> Outcome {
-        let ended = self.settle();
+    /// Does what the command says. The record is settled.
+    pub(crate) fn lock(&mut self, action: &LockAction, ended: usize) -> Outcome {
         let result = match action {
             LockAction::Acquire(acquire) => self.acquire(acquire),
             LockAction::Renew { token, ttl_ms } => self.renew(*token, *ttl_ms),
             LockAction::Release { token, locks } => self.release(*token, locks.as_ref()),
-            LockAction::Withdraw { request } => Ok(self.withdraw(*request)),
+            LockAction::Withdraw { request } => self.withdraw(*request),
             LockAction::Break { token, locks, by, reason } => {
                 self.break_by(*token, locks.as_ref(), by, reason)
             }
@@ -68,10 +53,11 @@ impl Turn<'_> {
         }
         Self::check_acquire(ask)?;
         let claimant = self.claimant(ask)?;
-        if self.obtainable(&ask.locks) {
+        if self.record.obtainable(&ask.locks) {
             let session = self.admit(claimant);
-            let view = self.grant(ask.locks.clone(), session, ask.request, &ask.purpose, 0);
-            return Ok(Outcome::Granted(view));
+            let (locks, purpose) = (ask.locks.clone(), ask.purpose.clone());
+            let wish = Wish { locks, session, request: ask.request, purpose, waited_ms: 0 };
+            return Ok(Outcome::Granted(self.grant(wish, None)));
         }
         if ask.wait_ms == 0 {
             return Err(self.held(&ask.locks));
@@ -144,7 +130,7 @@ impl Turn<'_> {
     fn claimant(&mut self, ask: &Acquire) -> Result<Asker, Refusal> {
         match &ask.claimant {
             Claimant::Session(id) => match self.sessions.check(*id, self.now) {
-                Standing::Alive(session) if *session.tenant == *self.key.tenant() => {
+                Standing::Alive(session) if session.acts_for(self.key.tenant()) => {
                     Ok(Asker::Known(*id))
                 }
                 Standing::Alive(_) => Err(Refusal::ForeignSession),
@@ -188,30 +174,31 @@ impl Turn<'_> {
             since: self.now,
             until: self.now.plus(ask.wait_ms),
         });
-        self.bond(session, true);
+        self.bonds.add(session, self.key);
         self.untold = true;
     }
 
-    fn withdraw(&mut self, request: RequestId) -> Outcome {
+    fn withdraw(&mut self, request: RequestId) -> Result<Outcome, Refusal> {
         if let Some(at) = self.record.queue.iter().position(|w| w.request == request) {
             self.drop_waiter(at);
             self.forget_later(request);
             self.promote();
-            return Outcome::Withdrawn { released: None };
+            return Ok(Outcome::Withdrawn { released: None });
         }
-        let token = self.record.tenures.iter().find(|t| t.request == request).map(|t| t.token);
-        match token {
-            Some(_) if planted(Canary::WithdrawLeaks) => Outcome::Withdrawn { released: None },
-            Some(token) => {
-                self.end(token, None, &How::Released);
+        let tenure = self.record.tenures.iter().find(|tenure| tenure.request == request);
+        match tenure.map(|tenure| (tenure.token, tenure.job)) {
+            Some(_) if planted(Canary::WithdrawLeaks) => Ok(Outcome::Withdrawn { released: None }),
+            Some((_, Some(job))) => Err(Refusal::JobsTenure(job)),
+            Some((token, None)) => {
+                self.end(token, None, &How::Released, None);
                 self.promote();
-                Outcome::Withdrawn { released: Some(token) }
+                Ok(Outcome::Withdrawn { released: Some(token) })
             }
             None => {
                 if !self.record.recent.iter().any(|recent| recent.request == request) {
                     self.forget_later(request);
                 }
-                Outcome::Withdrawn { released: None }
+                Ok(Outcome::Withdrawn { released: None })
             }
         }
     }
@@ -262,7 +249,10 @@ impl Turn<'_> {
             return Ok(Outcome::Released { already: false });
         }
         if self.has(token, locks) {
-            self.end(token, locks, &How::Released);
+            if let Some(job) = self.job_of(token) {
+                return Err(Refusal::JobsTenure(job));
+            }
+            self.end(token, locks, &How::Released, None);
             self.promote();
             return Ok(Outcome::Released { already: false });
         }
@@ -286,9 +276,9 @@ impl Turn<'_> {
             return Err(Refusal::Invalid("a break needs a reason".to_owned()));
         }
         if self.has(token, locks) {
-            self.revoke(token);
+            self.notify(token, false);
             // Its holder learns that the tenure is over, so all of it is.
-            self.end(token, None, &How::Broken { by: by.clone(), reason: reason.clone() });
+            self.lose(token, &How::Broken { by: by.clone(), reason: reason.clone() });
             self.promote();
             return Ok(Outcome::Broken);
         }
@@ -305,16 +295,6 @@ impl Turn<'_> {
         Err(Refusal::NotCurrent { current })
     }
 
-    /// Tells the session behind a tenure, at its next heartbeat, that it was taken away.
-    fn revoke(&mut self, token: Token) {
-        let Some(tenure) = self.record.tenures.iter().find(|t| t.token == token) else { return };
-        let id = tenure.session;
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.revoke(self.key.clone(), token);
-            self.changes.sessions.push(id);
-        }
-    }
-
     /// Whether `token` holds all of `locks`, or anything when none are named.
     fn has(&self, token: Token, locks: Option<&LockSet>) -> bool {
         let holds = |lock: &LockName| self.record.tenure(lock).is_some_and(|t| t.token == token);
@@ -325,41 +305,16 @@ impl Turn<'_> {
     }
 
     /// The refusal for a stale token; history notes the first such write of each token.
-    fn lost(&mut self, token: Token, verb: &str) -> Refusal {
+    pub(crate) fn lost(&mut self, token: Token, verb: &str) -> Refusal {
         let issued = token > Token::default() && token <= self.record.token;
         // A present token that named locks it does not have was wrong, but not stale.
         let stale = issued && !self.has(token, None);
         if stale && self.record.fenced != token {
-            self.record.fenced = token;
-            self.emit(Event::Fenced { token, verb: verb.into() });
+            self.tell(Event::Fenced { token, verb: verb.into() });
         }
         let how = self.record.ended(token).map(|recent| recent.how);
         let current = self.record.tenures.first().map(|tenure| tenure.token);
         Refusal::Lost { token, how, current: current.map(|token| self.view_of(token)) }
-    }
-
-    /// Removes a session that was made for one acquire and has nothing left.
-    pub(crate) fn dismiss(&mut self, id: SessionId) {
-        if self.sessions.get(id).is_some_and(|session| session.solo) {
-            self.sessions.remove(id);
-            self.changes.sessions.push(id);
-        }
-    }
-
-    fn beat(&mut self, id: SessionId) {
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.extend(self.now);
-            self.changes.beats.push(id);
-        }
-    }
-
-    pub(crate) fn bond(&mut self, session: SessionId, holds: bool) {
-        self.changes.bonds.push((session, self.key.clone(), holds));
-    }
-
-    pub(crate) fn emit(&mut self, event: Event) {
-        self.changes.events.push((self.key.clone(), self.now, event));
-        self.changed = true;
     }
 
     fn granted(&self, token: Token) -> Outcome {
@@ -379,15 +334,9 @@ impl Turn<'_> {
     }
 
     /// The tenure that stands in the way of `locks`.
-    fn first_of(&self, locks: &LockSet) -> Option<TenureView> {
+    pub(crate) fn first_of(&self, locks: &LockSet) -> Option<TenureView> {
         let tenure = locks.iter().find_map(|lock| self.record.tenure(lock))?;
         Some(self.view_of(tenure.token))
-    }
-
-    pub(crate) fn view_of(&self, token: Token) -> TenureView {
-        self.record
-            .view(self.key, token, self.sessions, self.now)
-            .expect("only a present tenure is looked at")
     }
 }
 

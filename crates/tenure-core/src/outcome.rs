@@ -1,6 +1,7 @@
 //! Outcomes: every answer of the model.
 
-use crate::id::{RequestId, SessionId};
+use crate::id::{JobId, RequestId, SessionId};
+use crate::job::{Job, JobState, Verdict};
 use crate::key::{LockSet, ResourceKey, Text};
 use crate::refusal::Refusal;
 use crate::session::Revoked;
@@ -24,6 +25,8 @@ pub struct TenureView {
     pub purpose: Option<Text>,
     /// The request that got it.
     pub request: RequestId,
+    /// The job whose attempt it belongs to.
+    pub job: Option<JobId>,
     /// Since when.
     pub since: Millis,
     /// For how long already.
@@ -78,6 +81,60 @@ pub enum Outcome {
         /// Tenures that were ended.
         ended: usize,
     },
+    /// The operation is asked for; says which job counts.
+    Submitted {
+        /// What the submit came to.
+        verdict: Verdict,
+        /// The job that counts.
+        job: JobId,
+    },
+    /// The worker has these jobs now; perhaps none.
+    Claimed(Vec<Assignment>),
+    /// The attempt is over; says where that leaves the job.
+    Finished {
+        /// The state of the job.
+        state: JobState,
+        /// A repetition of an earlier finish.
+        already: bool,
+    },
+    /// What the worker said is noted.
+    Noted {
+        /// Whether the job is asked to stop.
+        cancelling: bool,
+    },
+    /// The job is over or asked to stop.
+    Cancelled {
+        /// The state of the job.
+        state: JobState,
+    },
+    /// The dead job is thrown away.
+    Discarded,
+    /// The resource is as was asked.
+    Put {
+        /// Counts the changes of what it should be like.
+        generation: u64,
+        /// The job that brings it there, when one was made for it.
+        job: Option<JobId>,
+    },
+    /// The resource is forgotten.
+    Deleted,
+    /// The resource is paused, or not any more.
+    Paused(bool),
     /// No.
     Refused(Refusal),
+}
+
+/// A job in the hands of a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// The tenure of the attempt.
+    pub tenure: TenureView,
+    /// The job.
+    pub job: Box<Job>,
+    /// What the resource should be like, as JSON.
+    pub spec: Option<Text>,
+    /// The longest the attempt may take.
+    pub limit_ms: Option<u64>,
+    /// Attempts in all.
+    pub attempts_max: u32,
 }

@@ -1,18 +1,22 @@
 //! The record of one resource: the unit of atomicity.
 //!
-//! Everything Tenure promises is a statement about one record. It is written by grants and ends
-//! only, never by heartbeats. Jobs and lifecycle states will live here as well.
+//! Everything Tenure promises is a statement about one record. It changes by events only, in
+//! [`Record::apply`]: what a step decides and what is made up from history after a crash go through
+//! the same code. Exceptions are few and named there. Heartbeats never touch it.
 
 use std::collections::VecDeque;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::{Chain, Entry, Event, Hash};
-use crate::id::{RequestId, SessionId};
+use crate::canary::{Canary, planted};
+use crate::history::{Chain, Entry, Hash};
+use crate::id::{JobId, RequestId, SessionId};
+use crate::job::Job;
 use crate::key::{LockName, LockSet, ResourceKey, Text};
 use crate::limits;
 use crate::outcome::TenureView;
+use crate::resource::Resource;
 use crate::session::Sessions;
 use crate::time::Millis;
 use crate::token::Token;
@@ -33,6 +37,9 @@ pub struct Tenure {
     pub purpose: Option<Text>,
     /// Since when.
     pub since: Millis,
+    /// The job whose attempt it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobId>,
 }
 
 /// A request that waits in the queue of a resource.
@@ -59,6 +66,8 @@ pub struct Waiter {
 pub enum How {
     /// By its holder.
     Released,
+    /// By the worker of its job, with a result.
+    Finished,
     /// Its session lapsed.
     Expired,
     /// Its session was closed while it was held.
@@ -78,6 +87,7 @@ impl How {
     pub fn ending(&self) -> Ending {
         match self {
             Self::Released => Ending::Released,
+            Self::Finished => Ending::Finished,
             Self::Expired => Ending::Expired,
             Self::Closed => Ending::Closed,
             Self::Broken { .. } => Ending::Broken,
@@ -96,6 +106,8 @@ impl How {
 pub enum Ending {
     /// By its holder.
     Released,
+    /// By the worker of its job, with a result.
+    Finished,
     /// Its session lapsed.
     Expired,
     /// Its session was closed while it was held.
@@ -107,14 +119,21 @@ pub enum Ending {
 }
 
 impl Ending {
-    const ALL: [Self; 5] =
-        [Self::Released, Self::Expired, Self::Closed, Self::Broken, Self::Withdrawn];
+    const ALL: [Self; 6] = [
+        Self::Released,
+        Self::Finished,
+        Self::Expired,
+        Self::Closed,
+        Self::Broken,
+        Self::Withdrawn,
+    ];
 
     /// The word for it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Released => "released",
+            Self::Finished => "finished",
             Self::Expired => "expired",
             Self::Closed => "closed",
             Self::Broken => "broken",
@@ -184,6 +203,9 @@ pub struct Record {
     /// The stale token that history last recorded a refused write of.
     #[serde(default)]
     pub fenced: Token,
+    /// Its state and its jobs, once it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<Box<Resource>>,
     /// The end of the resource's history.
     pub chain: Chain,
 }
@@ -198,23 +220,40 @@ impl Record {
             queue: VecDeque::new(),
             recent: VecDeque::new(),
             fenced: Token::default(),
+            resource: None,
             chain: Chain::genesis(key),
         }
     }
 
-    /// Whether nothing ever happened: such a record need not be kept.
-    #[must_use]
-    pub fn is_blank(&self) -> bool {
-        self.token == Token::default()
-            && self.queue.is_empty()
-            && self.recent.is_empty()
-            && self.chain.n == 0
-    }
-
-    /// Whether somebody holds or waits: such a record must be at hand for the sweep.
+    /// Whether somebody holds or waits, or a job is not over: such a record must be at hand.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        !self.tenures.is_empty() || !self.queue.is_empty()
+        !self.tenures.is_empty() || !self.queue.is_empty() || !self.lane().is_empty()
+    }
+
+    /// The jobs that are not over.
+    #[must_use]
+    pub fn lane(&self) -> &VecDeque<Box<Job>> {
+        static NONE: VecDeque<Box<Job>> = VecDeque::new();
+        self.resource.as_ref().map_or(&NONE, |resource| &resource.lane)
+    }
+
+    /// The job of that id, unless it is over.
+    #[must_use]
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        self.resource.as_ref()?.job(id)
+    }
+
+    /// Whether locks are free and nobody in the queue wants them.
+    #[must_use]
+    pub fn obtainable(&self, locks: &LockSet) -> bool {
+        let wanted = |lock: &LockName| self.queue.iter().any(|waiter| waiter.locks.contains(lock));
+        let wanted = |lock: &LockName| !planted(Canary::WideStarves) && wanted(lock);
+        let free = |lock: &LockName| self.tenure(lock).is_none() && !wanted(lock);
+        if planted(Canary::SetTakenInPart) {
+            return locks.iter().any(free);
+        }
+        locks.iter().all(free)
     }
 
     /// The tenure of a lock.
@@ -233,32 +272,14 @@ impl Record {
     /// record already knows are passed over.
     ///
     /// A store that keeps history need not write the record as well each time: what history tells
-    /// can be made up for. What it does not tell are the queue and requests that were withdrawn.
-    pub fn replay(&mut self, entry: Entry, hash: Hash) {
+    /// can be made up for. What it does not tell are the queue, requests that were withdrawn, and
+    /// how far the attempts of jobs have come.
+    pub fn replay(&mut self, entry: &Entry, hash: Hash) {
         if entry.n <= self.chain.n {
             return;
         }
         self.chain = Chain { n: entry.n, head: hash };
-        let at = entry.at;
-        match entry.event {
-            Event::Granted { locks, token, session, purpose, request, .. } => {
-                self.token = token;
-                self.tenures.reserve_exact(locks.size());
-                for lock in &locks {
-                    let (lock, purpose) = (lock.clone(), purpose.clone());
-                    let since = at;
-                    self.tenures.push(Tenure { lock, token, session, request, purpose, since });
-                }
-            }
-            Event::Ended { locks, token, how } => {
-                let gone = |t: &mut Tenure| t.token == token && locks.contains(&t.lock);
-                let gone: Vec<Tenure> = self.tenures.extract_if(.., gone).collect();
-                if let Some(request) = gone.first().map(|tenure| tenure.request) {
-                    self.remember(Recent { request, token, how: how.ending(), at });
-                }
-            }
-            Event::Fenced { token, .. } => self.fenced = token,
-        }
+        self.apply(&entry.event, entry.at);
     }
 
     /// Remembers what became of a request, forgetting what is too old or too much.
@@ -294,6 +315,7 @@ impl Record {
             holder: session.map_or_else(|| "unknown".into(), |session| session.name.clone()),
             purpose: first.purpose.clone(),
             request: first.request,
+            job: first.job,
             since: first.since,
             age_ms: now.since(first.since),
             expires_in_ms: session.map_or(0, |session| session.expires_at.since(now)),

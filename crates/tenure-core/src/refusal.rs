@@ -5,6 +5,9 @@
 
 use std::fmt;
 
+use crate::id::JobId;
+use crate::job::JobState;
+use crate::key::Text;
 use crate::limits;
 use crate::outcome::TenureView;
 use crate::record::Ending;
@@ -19,6 +22,10 @@ pub enum Code {
     Lost,
     /// A rule of the kind or a bound says no.
     Rejected,
+    /// The state of the resource does not allow the operation.
+    BadTransition,
+    /// There is no such thing.
+    NotFound,
     /// Does not fit the present state.
     Conflict,
     /// The input is wrong.
@@ -35,6 +42,8 @@ impl Code {
             Self::Held => "held",
             Self::Lost => "lost",
             Self::Rejected => "rejected",
+            Self::BadTransition => "bad_transition",
+            Self::NotFound => "not_found",
             Self::Conflict => "conflict",
             Self::Invalid => "invalid",
             Self::Forbidden => "forbidden",
@@ -82,6 +91,47 @@ pub enum Refusal {
     StillAlive,
     /// The session belongs to another tenant.
     ForeignSession,
+    /// The operation met one that it must not meet.
+    Rejected {
+        /// The job that is there.
+        present: JobId,
+        /// Its verb.
+        operation: Text,
+        /// Where it is in its life.
+        state: JobState,
+    },
+    /// The lane of the resource is full.
+    LaneFull,
+    /// The state of the resource does not allow the operation, and nothing is under way that could
+    /// change it.
+    BadTransition {
+        /// The verb.
+        operation: Text,
+        /// The state of the resource.
+        state: Text,
+        /// The states that it may start from.
+        from: Vec<Text>,
+    },
+    /// There is no such kind or operation.
+    NotDeclared(String),
+    /// There is no such job.
+    NoSuchJob,
+    /// There is no such resource.
+    NoSuchResource,
+    /// The job is over, or not yet: what was asked does not fit.
+    JobIs {
+        /// Where it is in its life.
+        state: JobState,
+        /// What it would have to be.
+        wanted: &'static str,
+    },
+    /// The resource has jobs that are not over, or somebody holds or wants its locks.
+    InUse {
+        /// A job that is not over.
+        job: Option<JobId>,
+    },
+    /// The tenure belongs to a job, which is finished or cancelled instead.
+    JobsTenure(JobId),
     /// Something about the command is wrong.
     Invalid(String),
 }
@@ -93,8 +143,15 @@ impl Refusal {
         match self {
             Self::Held { .. } => Code::Held,
             Self::Lost { .. } | Self::SessionOver => Code::Lost,
-            Self::QueueFull => Code::Rejected,
-            Self::RequestReused | Self::NotCurrent { .. } | Self::StillAlive => Code::Conflict,
+            Self::QueueFull | Self::LaneFull | Self::Rejected { .. } => Code::Rejected,
+            Self::BadTransition { .. } => Code::BadTransition,
+            Self::NotDeclared(_) | Self::NoSuchJob | Self::NoSuchResource => Code::NotFound,
+            Self::RequestReused
+            | Self::NotCurrent { .. }
+            | Self::StillAlive
+            | Self::JobIs { .. }
+            | Self::InUse { .. }
+            | Self::JobsTenure(_) => Code::Conflict,
             Self::ForeignSession => Code::Forbidden,
             Self::Invalid(_) => Code::Invalid,
         }
@@ -110,7 +167,18 @@ impl Refusal {
             Self::NotCurrent { .. } => Some("not_current"),
             Self::StillAlive => Some("still_alive"),
             Self::ForeignSession => Some("foreign_session"),
-            Self::Held { .. } | Self::Lost { .. } | Self::Invalid(_) => None,
+            Self::LaneFull => Some("lane_full"),
+            Self::Rejected { .. } => Some("present_job"),
+            Self::NotDeclared(_) => Some("not_declared"),
+            Self::NoSuchJob => Some("no_such_job"),
+            Self::NoSuchResource => Some("no_such_resource"),
+            Self::JobIs { .. } => Some("job_state"),
+            Self::InUse { .. } => Some("in_use"),
+            Self::JobsTenure(_) => Some("job_tenure"),
+            Self::Held { .. }
+            | Self::Lost { .. }
+            | Self::BadTransition { .. }
+            | Self::Invalid(_) => None,
         }
     }
 
@@ -121,12 +189,18 @@ impl Refusal {
             Self::Held { by: tenure, .. }
             | Self::Lost { current: tenure, .. }
             | Self::NotCurrent { current: tenure } => tenure.as_ref(),
-            Self::SessionOver
-            | Self::QueueFull
-            | Self::RequestReused
-            | Self::StillAlive
-            | Self::ForeignSession
-            | Self::Invalid(_) => None,
+            _ => None,
+        }
+    }
+
+    /// The job that is in the way, for those who want to tell people.
+    #[must_use]
+    pub fn job(&self) -> Option<JobId> {
+        match self {
+            Self::Rejected { present, .. } => Some(*present),
+            Self::InUse { job } => *job,
+            Self::JobsTenure(job) => Some(*job),
+            _ => None,
         }
     }
 }
@@ -166,6 +240,35 @@ impl fmt::Display for Refusal {
             }
             Self::StillAlive => f.write_str("the session has not lapsed"),
             Self::ForeignSession => f.write_str("the session belongs to another tenant"),
+            Self::Rejected { present, operation, state } => {
+                let state = state.word();
+                write!(f, "{operation} is {state} as job {present}. Try again when it is over")
+            }
+            Self::LaneFull => {
+                write!(f, "{} jobs wait on this resource already. Try later", limits::LANE_MAX)
+            }
+            Self::BadTransition { operation, state, from } => write!(
+                f,
+                "the resource is {state}; {operation} may start from {}. Bring it there first",
+                from.join(", ")
+            ),
+            Self::NotDeclared(what) => {
+                write!(f, "{what} is not declared. Declare it in tenure.toml")
+            }
+            Self::NoSuchJob => f.write_str("there is no such job, or it was pruned"),
+            Self::NoSuchResource => f.write_str("there is no such resource. Put it first"),
+            Self::JobIs { state, wanted } => {
+                write!(f, "the job is {}; this needs one that is {wanted}", state.word())
+            }
+            Self::InUse { job: Some(job) } => {
+                write!(f, "job {job} is not over. Cancel it, or wait for it")
+            }
+            Self::InUse { job: None } => {
+                f.write_str("somebody holds or wants its locks. Wait for the release")
+            }
+            Self::JobsTenure(job) => {
+                write!(f, "the tenure belongs to job {job}. Finish or cancel the job instead")
+            }
             Self::Invalid(why) => f.write_str(why),
         }
     }

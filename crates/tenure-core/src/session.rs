@@ -4,12 +4,12 @@
 //! closed, and never comes back: its row stays marked until every tenure behind it is settled, and
 //! an id that is not found is over. Go to [`crate::lock`] for what a session holds.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
 use crate::canary::{Canary, planted};
-use crate::id::SessionId;
+use crate::id::{RequestId, SessionId};
 use crate::key::{ResourceKey, Text};
 use crate::limits;
 use crate::time::Millis;
@@ -25,15 +25,29 @@ pub enum Over {
     Closed,
 }
 
-/// A tenure that was taken from a living session, which must be told.
+/// A tenure that was taken from a living session, or whose job is asked to stop: it must be told.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Revoked {
     /// Counts the revocations of a session; the process says how far it has seen.
     pub n: u64,
     /// The resource.
     pub key: ResourceKey,
-    /// The token of the tenure that is over.
+    /// The token of the tenure.
     pub token: Token,
+    /// The tenure is not over: its job is asked to stop.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cancel: bool,
+}
+
+/// What a session says of itself when it claims jobs. Not durable: it says it again and again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Worker {
+    /// The kinds it works.
+    pub kinds: Vec<Text>,
+    /// When it last asked for jobs.
+    pub asked_at: Millis,
+    /// The claims that got something, so that a late repetition takes nothing more.
+    pub claims: VecDeque<RequestId>,
 }
 
 /// The liveness of one process.
@@ -63,7 +77,13 @@ pub struct Session {
     /// How many revocations there were.
     #[serde(default)]
     pub revoked_n: u64,
+    /// Set while it works jobs.
+    #[serde(skip)]
+    pub worker: Option<Box<Worker>>,
 }
+
+/// The tenant of a session that may hold what belongs to any tenant.
+pub const ALL_TENANTS: &str = "*";
 
 impl Session {
     /// Whether it may hold anything at `now`.
@@ -77,14 +97,47 @@ impl Session {
         self.expires_at = self.expires_at.max(now.plus(self.ttl_ms));
     }
 
-    /// Notes that a tenure was taken away; too many unseen ones end the whole session, loudly.
-    pub(crate) fn revoke(&mut self, key: ResourceKey, token: Token) {
+    /// Notes that it asks for jobs.
+    pub(crate) fn works(&mut self, kinds: &[Text], now: Millis) {
+        let worker = self.worker.get_or_insert_default();
+        worker.asked_at = now;
+        if worker.kinds != kinds {
+            worker.kinds = kinds.to_vec();
+        }
+    }
+
+    /// Notes that a claim got something.
+    pub(crate) fn claimed(&mut self, request: RequestId) {
+        if self.has_claimed(request) {
+            return;
+        }
+        let worker = self.worker.get_or_insert_default();
+        if worker.claims.len() == limits::CLAIMS_KEPT {
+            worker.claims.pop_front();
+        }
+        worker.claims.push_back(request);
+    }
+
+    /// Whether a claim got something before, as far as that is remembered.
+    pub(crate) fn has_claimed(&self, request: RequestId) -> bool {
+        self.worker.as_ref().is_some_and(|worker| worker.claims.contains(&request))
+    }
+
+    /// Whether it may hold what belongs to a tenant.
+    #[must_use]
+    pub fn acts_for(&self, tenant: &str) -> bool {
+        *self.tenant == *tenant || *self.tenant == *ALL_TENANTS
+    }
+
+    /// Notes that a tenure was taken away, or that its job is asked to stop; too many unseen ones
+    /// end the whole session, loudly.
+    pub(crate) fn revoke(&mut self, key: ResourceKey, token: Token, cancel: bool) {
         if self.revoked.len() == limits::REVOKED_MAX {
             self.over = Some(Over::Lapsed);
             return;
         }
         self.revoked_n += 1;
-        self.revoked.push(Revoked { n: self.revoked_n, key, token });
+        self.revoked.push(Revoked { n: self.revoked_n, key, token, cancel });
     }
 
     /// Forgets the revocations that its process has seen; says whether there were any.
@@ -169,4 +222,40 @@ pub(crate) enum Standing<'a> {
     JustLapsed,
     /// It was over before, or was never there.
     Over(Over),
+}
+
+/// What each session holds or wants, and how often; in order, so that a run can be replayed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bonds(HashMap<SessionId, BTreeMap<ResourceKey, u32>>);
+
+impl Bonds {
+    /// Something more of a resource.
+    pub fn add(&mut self, session: SessionId, key: &ResourceKey) {
+        *self.0.entry(session).or_default().entry(key.clone()).or_default() += 1;
+    }
+
+    /// Something less.
+    pub fn remove(&mut self, session: SessionId, key: &ResourceKey) {
+        let Some(keys) = self.0.get_mut(&session) else { return };
+        if let Some(count) = keys.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                keys.remove(key);
+            }
+        }
+        if keys.is_empty() {
+            self.0.remove(&session);
+        }
+    }
+
+    /// The resources that a session holds or wants something of.
+    pub fn of(&self, session: SessionId) -> impl Iterator<Item = &ResourceKey> {
+        self.0.get(&session).into_iter().flat_map(BTreeMap::keys)
+    }
+
+    /// Whether a session holds or wants anything.
+    #[must_use]
+    pub fn any(&self, session: SessionId) -> bool {
+        self.0.contains_key(&session)
+    }
 }

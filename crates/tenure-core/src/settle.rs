@@ -7,20 +7,24 @@
 use crate::canary::{Canary, planted};
 use crate::history::Event;
 use crate::id::{RequestId, SessionId};
+use crate::job::{Begun, Ran};
 use crate::key::{LockName, LockSet, Text};
-use crate::lock::Turn;
 use crate::outcome::TenureView;
-use crate::record::{How, Recent, Tenure};
+use crate::record::{How, Tenure, Waiter};
 use crate::session::{Over, Standing};
 use crate::token::Token;
+use crate::turn::Turn;
 
 impl Turn<'_> {
     /// Ends what dead sessions hold, drops who waits no more, hands over what became free.
     pub(crate) fn settle(&mut self) -> usize {
         let mut ended = 0;
         while let Some((token, how)) = self.first_dead() {
-            self.end(token, None, &how);
+            self.lose(token, &how);
             ended += 1;
+        }
+        if self.record.resource.is_some() {
+            ended += self.mend();
         }
         self.drop_dead_waiters();
         if !self.record.queue.is_empty() {
@@ -67,7 +71,7 @@ impl Turn<'_> {
 
     pub(crate) fn drop_waiter(&mut self, at: usize) {
         let waiter = self.record.queue.remove(at).expect("the place is within the queue");
-        self.bond(waiter.session, false);
+        self.bonds.remove(waiter.session, self.key);
         self.dismiss(waiter.session);
         self.untold = true;
     }
@@ -91,56 +95,40 @@ impl Turn<'_> {
             }
             let waiter = self.record.queue.remove(at).expect("the place is within the queue");
             self.untold = true;
-            self.bond(waiter.session, false);
+            self.bonds.remove(waiter.session, self.key);
             let waited_ms = self.now.since(waiter.since);
-            let (session, request) = (waiter.session, waiter.request);
-            let view = self.grant(locks, session, request, &waiter.purpose, waited_ms);
+            let Waiter { session, request, purpose, .. } = waiter;
+            let view = self.grant(Wish { locks, session, request, purpose, waited_ms }, None);
             self.changes.granted.push(view);
         }
     }
 
-    /// Whether locks are free and nobody in the queue wants them.
-    pub(crate) fn obtainable(&self, locks: &LockSet) -> bool {
-        let wanted = |lock: &LockName| self.record.queue.iter().any(|w| w.locks.contains(lock));
-        let wanted = |lock: &LockName| !planted(Canary::WideStarves) && wanted(lock);
-        let free = |lock: &LockName| self.record.tenure(lock).is_none() && !wanted(lock);
-        if planted(Canary::SetTakenInPart) {
-            return locks.iter().any(free);
-        }
-        locks.iter().all(free)
-    }
-
-    pub(crate) fn grant(
-        &mut self,
-        locks: LockSet,
-        session: SessionId,
-        request: RequestId,
-        purpose: &Option<Text>,
-        waited_ms: u64,
-    ) -> TenureView {
+    /// A tenure begins.
+    pub(crate) fn grant(&mut self, wish: Wish, job: Option<Box<Begun>>) -> TenureView {
         let last = if planted(Canary::TokenStartsAgain) && self.record.tenures.is_empty() {
             Token::default()
         } else {
             self.record.token
         };
         let token = last.next(self.incarnation);
-        self.record.token = token;
-        // Nearly every record has one tenure at most: no room is kept for more.
-        self.record.tenures.reserve_exact(locks.size());
-        for lock in &locks {
-            let (lock, purpose) = (lock.clone(), purpose.clone());
-            let since = self.now;
-            self.record.tenures.push(Tenure { lock, token, session, request, purpose, since });
-        }
-        self.bond(session, true);
+        let Wish { locks, session, request, purpose, waited_ms } = wish;
+        self.bonds.add(session, self.key);
         let holder = self.begin(session);
-        let purpose = purpose.clone();
-        self.emit(Event::Granted { locks, token, session, holder, purpose, request, waited_ms });
+        self.tell(Event::Granted {
+            locks,
+            token,
+            session,
+            holder,
+            purpose,
+            request,
+            waited_ms,
+            job,
+        });
         self.view_of(token)
     }
 
     /// A session of its own counts its time from the grant. Gives the name of the session.
-    pub(crate) fn begin(&mut self, id: SessionId) -> Text {
+    fn begin(&mut self, id: SessionId) -> Text {
         let Some(session) = self.sessions.get_mut(id) else { return "".into() };
         if session.solo {
             session.extend(self.now);
@@ -149,23 +137,43 @@ impl Turn<'_> {
         session.name.clone()
     }
 
-    pub(crate) fn end(&mut self, token: Token, locks: Option<&LockSet>, how: &How) {
+    /// A tenure ends against its holder's will; so does the attempt of its job.
+    pub(crate) fn lose(&mut self, token: Token, how: &How) {
+        let ran = self.job_of(token).and_then(|job| self.lost_attempt(job, token, how));
+        self.end(token, None, how, ran);
+    }
+
+    /// A tenure ends, or some of its locks.
+    pub(crate) fn end(
+        &mut self,
+        token: Token,
+        locks: Option<&LockSet>,
+        how: &How,
+        job: Option<Box<Ran>>,
+    ) {
         let named = |lock: &LockName| locks.is_none_or(|locks| locks.contains(lock));
-        let gone: Vec<Tenure> = self
-            .record
-            .tenures
-            .extract_if(.., |tenure| tenure.token == token && named(&tenure.lock))
-            .collect();
-        let first = gone.first().expect("only a present tenure is ended");
-        let (session, request) = (first.session, first.request);
+        let gone = |tenure: &&Tenure| tenure.token == token && named(&tenure.lock);
+        let gone: Vec<&Tenure> = self.record.tenures.iter().filter(gone).collect();
+        let session = gone.first().expect("only a present tenure is ended").session;
         let names = gone.iter().map(|tenure| tenure.lock.clone()).collect();
         let locks = LockSet::new(names).expect("a grant has at least one lock and not too many");
-        let at = self.now;
-        self.record.remember(Recent { request, token, how: how.ending(), at });
-        self.emit(Event::Ended { locks, token, how: how.clone() });
+        let again = job.as_ref().is_some_and(|ran| self.may_have_changed(ran));
+        self.tell(Event::Ended { locks, token, how: how.clone(), job });
+        if again {
+            self.reconcile();
+        }
         if self.record.tenures.iter().all(|tenure| tenure.token != token) {
-            self.bond(session, false);
+            self.bonds.remove(session, self.key);
             self.dismiss(session);
         }
     }
+}
+
+/// What a tenure is to be.
+pub(crate) struct Wish {
+    pub(crate) locks: LockSet,
+    pub(crate) session: SessionId,
+    pub(crate) request: RequestId,
+    pub(crate) purpose: Option<Text>,
+    pub(crate) waited_ms: u64,
 }

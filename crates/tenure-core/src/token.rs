@@ -43,6 +43,12 @@ impl Token {
         let floor = u64::from(incarnation.0) << PER_INCARNATION_BITS;
         Self(self.0.max(floor) + 1)
     }
+
+    /// Whether an earlier incarnation of the store than this one gave it out.
+    #[must_use]
+    pub fn is_before(self, incarnation: Incarnation) -> bool {
+        self.0 >> PER_INCARNATION_BITS < u64::from(incarnation.0)
+    }
 }
 
 impl fmt::Display for Token {

@@ -5,10 +5,14 @@
 //! wrote them. It reads what a resource's chain says and nothing else, so it can run offline, on a
 //! copy. A problem it finds comes with the lines that prove it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::history::{Entry, Event, Hash, link};
+use crate::id::JobId;
+use crate::job::{AttemptOutcome, Job};
 use crate::key::{LockName, LockSet, ResourceKey};
 use crate::record::{How, Record};
 use crate::time::Millis;
@@ -40,6 +44,8 @@ pub struct Report {
     pub entries: u64,
     /// Tenures that began.
     pub grants: u64,
+    /// Jobs that a damaged or restored store had lost the tenure of.
+    pub incidents: u64,
     /// Contradictions, the first [`PROBLEMS_MAX`].
     pub problems: Vec<Problem>,
 }
@@ -55,15 +61,21 @@ pub struct Verifier {
     report: Report,
 }
 
-/// What the lines of one resource add up to.
-#[derive(Debug)]
-struct Replay {
+/// What the lines of one resource add up to. When a store prunes the first of them, it keeps this
+/// in their place, so that the rest can still be checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replay {
     n: u64,
     head: Hash,
     at: Millis,
     token: Token,
     /// Who holds each lock, and the entry that says so.
-    held: HashMap<LockName, (Token, u64)>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    held: BTreeMap<LockName, (Token, u64)>,
+    /// The jobs that are not over: how many attempts were counted, and the tenure of the one that
+    /// is under way.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    jobs: BTreeMap<JobId, (u32, Option<Token>)>,
 }
 
 impl Verifier {
@@ -76,10 +88,16 @@ impl Verifier {
         };
         let n = entry.n;
         let replay = self.chains.entry(key.clone()).or_insert_with(|| Replay::new(key));
-        let found = replay.read(entry, line, hash, &mut self.report.grants);
+        self.report.incidents += u64::from(matches!(entry.event, Event::Incident { .. }));
+        let found = replay.read(&entry, line, hash, &mut self.report.grants);
         for what in found {
             self.problem(key, n, what);
         }
+    }
+
+    /// Begins the history of a resource where a store has pruned it.
+    pub fn resume(&mut self, key: &ResourceKey, replay: Replay) {
+        self.chains.entry(key.clone()).or_insert(replay);
     }
 
     /// Compares what the lines of a resource add up to with the record that a store keeps of it.
@@ -113,18 +131,33 @@ impl Verifier {
 }
 
 impl Replay {
-    fn new(key: &ResourceKey) -> Self {
+    /// Before the first line.
+    #[must_use]
+    pub fn new(key: &ResourceKey) -> Self {
         let genesis = crate::history::Chain::genesis(key);
         Self {
             n: genesis.n,
             head: genesis.head,
             at: Millis::default(),
             token: Token::default(),
-            held: HashMap::new(),
+            held: BTreeMap::new(),
+            jobs: BTreeMap::new(),
         }
     }
 
-    fn read(&mut self, entry: Entry, line: &str, hash: Hash, grants: &mut u64) -> Vec<String> {
+    /// The number of the last line that was read.
+    #[must_use]
+    pub fn read_up_to(&self) -> u64 {
+        self.n
+    }
+
+    /// Reads one more line, which is about to be pruned; whether it fits was for `verify` to say.
+    pub fn fold(&mut self, line: &str, hash: Hash) -> Result<(), serde_json::Error> {
+        self.read(&Entry::parse(line)?, line, hash, &mut 0);
+        Ok(())
+    }
+
+    fn read(&mut self, entry: &Entry, line: &str, hash: Hash, grants: &mut u64) -> Vec<String> {
         let mut found = Vec::new();
         if entry.n != self.n + 1 {
             found.push(format!("follows entry {}: entries are missing or out of order", self.n));
@@ -136,15 +169,66 @@ impl Replay {
             found.push(format!("is dated before entry {}", self.n));
         }
         (self.n, self.head, self.at) = (entry.n, hash, entry.at);
-        match entry.event {
+        match &entry.event {
             Event::Granted { locks, token, .. } => {
                 *grants += 1;
-                self.granted(&locks, token, &mut found);
+                self.granted(locks, *token, &mut found);
             }
-            Event::Ended { locks, token, how } => self.ended(&locks, token, &how, &mut found),
-            Event::Fenced { token, .. } => self.fenced(token, &mut found),
+            Event::Ended { locks, token, how, .. } => self.ended(locks, *token, how, &mut found),
+            Event::Fenced { token, .. } => self.fenced(*token, &mut found),
+            _ => {}
+        }
+        if let Some(id) = entry.event.job() {
+            self.job(id, &entry.event, &mut found);
         }
         found
+    }
+
+    /// What a line says of a job must follow from what the lines before said.
+    fn job(&mut self, id: JobId, event: &Event, found: &mut Vec<String>) {
+        let word = event.word();
+        let known = self.jobs.get(&id).copied();
+        match (event, known) {
+            (Event::Submitted { .. }, None) => {
+                self.jobs.insert(id, (0, None));
+            }
+            (Event::Submitted { .. }, Some(_)) => found.push(format!("job {id} enters twice")),
+            // Those that are over are not followed any more.
+            (Event::Redriven { .. } | Event::Discarded { .. }, None) => {}
+            (Event::Granted { job: Some(begun), token, .. }, Some((attempts, None))) => {
+                if begun.attempt != attempts + 1 {
+                    let n = begun.attempt;
+                    found.push(format!("job {id} begins attempt {n} after attempt {attempts}"));
+                }
+                self.jobs.insert(id, (begun.attempt, Some(*token)));
+            }
+            (Event::Ended { job: Some(ran), token, .. }, Some((attempts, Some(running)))) => {
+                if running != *token {
+                    found.push(format!(
+                        "job {id} ends its attempt with token {token}, but it runs with {running}"
+                    ));
+                }
+                let handed_back = ran.outcome == AttemptOutcome::HandedBack;
+                let attempts = if handed_back { attempts.saturating_sub(1) } else { attempts };
+                self.jobs.insert(id, (attempts, None));
+                if ran.then.is_over() {
+                    self.jobs.remove(&id);
+                }
+            }
+            (Event::Attached { .. }, Some(_)) | (Event::Cancelled { .. }, Some((_, Some(_)))) => {}
+            (Event::Superseded { .. } | Event::Cancelled { .. }, Some((_, None)))
+            | (Event::Incident { .. }, Some((_, None))) => {
+                self.jobs.remove(&id);
+            }
+            (Event::Incident { .. }, Some((_, Some(token)))) => {
+                // The entry owns up to it: the tenure is not there any more.
+                self.held.retain(|_, (holder, _)| *holder != token);
+                self.jobs.remove(&id);
+            }
+            (_, None) => found.push(format!("job {id} is {word}, but it is over or never was")),
+            (_, Some((_, None))) => found.push(format!("job {id} is {word}, but it does not run")),
+            (_, Some((_, Some(_)))) => found.push(format!("job {id} is {word} while it runs")),
+        }
     }
 
     fn granted(&mut self, locks: &LockSet, token: Token, found: &mut Vec<String>) {
@@ -208,6 +292,14 @@ impl Replay {
                     "entry {n} granted lock {lock} with token {token}, and no entry ends it"
                 ));
             }
+        }
+        let said = |job: &Job| (job.attempt, job.token());
+        for job in record.lane().iter().filter(|job| self.jobs.get(&job.id) != Some(&said(job))) {
+            let (id, state) = (job.id, job.state.word());
+            found.push(format!("job {id} is {state}, which does not follow from the entries"));
+        }
+        for id in self.jobs.keys().filter(|id| record.job(**id).is_none()) {
+            found.push(format!("job {id} is not there, and no entry ends it"));
         }
         found
     }

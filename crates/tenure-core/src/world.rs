@@ -3,14 +3,18 @@
 //! A store fills a world with the rows that a batch needs (or keeps all live ones in it), lets
 //! [`crate::step`] loose on it, and takes the [`Changes`] to write them down.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use crate::history::{Event, Sealed};
-use crate::id::SessionId;
-use crate::key::ResourceKey;
+use crate::id::{JobId, SessionId};
+use crate::job::Job;
+use crate::key::{ResourceKey, Text};
+use crate::kind::Kinds;
 use crate::outcome::TenureView;
+use crate::ready::Ready;
 use crate::record::Record;
-use crate::session::Sessions;
+use crate::session::{Bonds, Sessions};
 use crate::time::Millis;
 use crate::token::Incarnation;
 
@@ -23,6 +27,16 @@ pub struct World {
     pub sessions: Sessions,
     /// The resource records. One that is missing here is new: a store loads before it steps.
     pub records: HashMap<ResourceKey, Box<Record>>,
+    /// What the sessions hold or want, as the records at hand say.
+    pub bonds: Bonds,
+    /// The resources of the jobs at hand that are not over.
+    pub whereabouts: BTreeMap<JobId, ResourceKey>,
+    /// Jobs that are over and that a command of this batch names: a store loads them before.
+    pub past: HashMap<JobId, (ResourceKey, Box<Job>)>,
+    /// The resources at hand that are ready to be worked.
+    pub ready: Ready,
+    /// What resources can be, and what can be done to them.
+    pub kinds: Arc<Kinds>,
     /// What steps have changed since the store last took it.
     pub changes: Changes,
 }
@@ -42,11 +56,58 @@ pub struct Changes {
     pub events: Vec<(ResourceKey, Millis, Event)>,
     /// What requests were granted when they left the queue: their clients should be told.
     pub granted: Vec<TenureView>,
-    /// Sessions that began (`true`) or ceased to hold or want something of a resource.
-    pub bonds: Vec<(SessionId, ResourceKey, bool)>,
+    /// Jobs that are over, or that somebody dealt with after they were.
+    pub finished: Vec<(ResourceKey, Box<Job>)>,
+    /// Pieces of logs to append.
+    pub logs: Vec<LogPiece>,
+    /// Resources that became ready: workers should ask again.
+    pub ready: Vec<ResourceKey>,
+    /// Sessions that a heartbeat would tell something.
+    pub notified: Vec<SessionId>,
+}
+
+/// A piece of the log of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogPiece {
+    /// The job.
+    pub job: JobId,
+    /// The number of the attempt.
+    pub attempt: u32,
+    /// When it was written.
+    pub at: Millis,
+    /// Whole lines.
+    pub text: Text,
 }
 
 impl World {
+    /// Puts in the record of a resource that was kept elsewhere.
+    pub fn admit(&mut self, key: &ResourceKey, record: Record, now: Millis) {
+        let mut holders: Vec<_> = record.tenures.iter().map(|t| (t.session, t.token)).collect();
+        holders.sort_unstable();
+        holders.dedup();
+        for (session, _) in holders {
+            self.bonds.add(session, key);
+        }
+        for waiter in &record.queue {
+            self.bonds.add(waiter.session, key);
+        }
+        for job in record.lane() {
+            self.whereabouts.insert(job.id, key.clone());
+        }
+        self.ready.note(key, &record, &self.kinds, now);
+        self.records.insert(key.clone(), Box::new(record));
+    }
+
+    /// Says what resources can be from now on.
+    pub fn declare(&mut self, kinds: Arc<Kinds>, now: Millis) {
+        self.kinds = kinds;
+        for (key, record) in &self.records {
+            if self.ready.note(key, record, &self.kinds, now) {
+                self.changes.ready.push(key.clone());
+            }
+        }
+    }
+
     /// Takes what has changed, leaving nothing noted.
     pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)

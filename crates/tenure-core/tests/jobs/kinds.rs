@@ -1,0 +1,75 @@
+//! The kinds that the properties of jobs are tried on: one for each thing that kinds can differ in,
+//! with short rests, so that time jumps of a second matter.
+
+use std::sync::Arc;
+
+use tenure_core::kind::Backoff;
+use tenure_core::retry::Retry;
+use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy};
+
+pub(crate) fn kinds() -> Arc<Kinds> {
+    let all = [cluster(), pipeline(), shoot(), report(), task(), capped(), scheduler()];
+    Arc::new(Kinds::new(all).expect("they make sense"))
+}
+
+fn times(attempts: u32) -> Retry {
+    Retry { attempts, initial_ms: 800, factor: 2.0, max_ms: 3_000, ..Retry::default() }
+}
+
+/// A lifecycle with states on the way.
+fn cluster() -> Kind {
+    let states = ["PENDING", "CREATING", "READY", "DESTROYING", "DESTROYED", "FAILED", "DEGRADED"];
+    let mut create = Operation::new("create")
+        .path(&["PENDING", "DESTROYED"], "CREATING", "READY", "FAILED")
+        .meets("create", Policy::Attach)
+        .meets("destroy", Policy::Reject)
+        .retry(Retry { permanent: vec!["QUOTA".into()], ..times(3) });
+    create.ends = vec!["DEGRADED".into()];
+    let mut destroy = Operation::new("destroy")
+        .path(&["READY", "FAILED", "DEGRADED"], "DESTROYING", "DESTROYED", "FAILED")
+        .retry(times(2));
+    destroy.cancelled = Some("DEGRADED".into());
+    Kind::new("cluster").states(&states).operation(create).operation(destroy)
+}
+
+/// Single flight.
+fn pipeline() -> Kind {
+    let run = Operation::new("run").meets("run", Policy::Attach).retry(times(2));
+    Kind::new("pipeline").operation(run)
+}
+
+/// A reconciler.
+fn shoot() -> Kind {
+    let sync = Operation::new("sync").meets("sync", Policy::Coalesce).retry(times(3));
+    Kind::new("shoot").operation(sync).operation(Operation::new("other")).reconcile("sync")
+}
+
+/// The newest wish wins; an urgent one stops the running one.
+fn report() -> Kind {
+    let build = Operation::new("build").meets("build", Policy::Replace);
+    let urgent = Operation::new("urgent").meets("build", Policy::Cancel);
+    Kind::new("report").operation(build).operation(urgent)
+}
+
+/// Plain queueing, where others may pass a job that rests.
+fn task() -> Kind {
+    Kind::new("task").operation(Operation::new("work").retry(times(2))).backoff(Backoff::Pass)
+}
+
+/// At most two run at once, and one for each tenant.
+fn capped() -> Kind {
+    let work = Operation::new("work").retry(times(2));
+    Kind::new("capped").operation(work).running_max(Some(2), Some(1))
+}
+
+/// Operations with locks of their own, some wide, some narrow.
+fn scheduler() -> Kind {
+    let with = |name: &str, locks: &[&str]| {
+        let names = locks.iter().map(|lock| lock.parse::<LockName>().expect("a lock")).collect();
+        Operation { locks: LockSet::new(names).expect("a set"), ..Operation::new(name) }
+    };
+    Kind::new("scheduler")
+        .operation(with("configure", &["config"]))
+        .operation(with("shrink", &["main"]))
+        .operation(with("update", &["config", "main"]))
+}

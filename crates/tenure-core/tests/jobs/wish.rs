@@ -1,0 +1,204 @@
+//! Random but plausible commands about jobs: few sessions, resources and requests, so that they
+//! collide.
+
+use proptest::prelude::*;
+use tenure_core::retry::Class;
+use tenure_core::{
+    Acquire, Claim, Claimant, Command, Finish, JobAction, LockAction, LockName, Millis, RequestId,
+    ResourceAction, ResourceKey, SessionId, Submit, Token,
+};
+
+use crate::run::Run;
+
+/// The tenants of the sessions, by their number: a session that is over stays over, so there are
+/// several of each.
+pub(crate) const TENANTS: [&str; 6] = ["t", "u", "*", "t", "u", "*"];
+
+/// A command, before it is known which jobs and tokens there are.
+#[derive(Clone, Debug)]
+pub(crate) enum Wish {
+    Open(usize),
+    Beat(usize),
+    Close(usize),
+    Lapse(usize),
+    Submit { at: usize, operation: usize, request: u128, priority: i32, ahead_ms: u64 },
+    Put { at: usize, spec: u8 },
+    Manage { at: usize, verb: usize },
+    Claim { session: usize, request: u128, max: usize },
+    Finish { job: usize, token: Option<u64>, finish: usize },
+    Say { job: usize, token: Option<u64>, log: bool },
+    Job { job: usize, verb: usize, request: u128 },
+    Acquire { at: usize, request: u128, wait_ms: u64 },
+    Release { at: usize, token: u64, verb: usize },
+    Settle(usize),
+}
+
+pub(crate) fn wish() -> impl Strategy<Value = Wish> {
+    let session = 0..TENANTS.len();
+    let (at, request, job) = (0..4_usize, 1..=6_u128, 0..12_usize);
+    // Mostly the token that the job runs with.
+    let token = || prop_oneof![4 => Just(None), 1 => (0..6_u64).prop_map(Some)];
+    let ahead = prop_oneof![4 => Just(0), 1 => 1..2_000_u64];
+    let submit = (at.clone(), 0..3_usize, request.clone(), -1..2_i32, ahead);
+    prop_oneof![
+        2 => session.clone().prop_map(Wish::Open),
+        2 => session.clone().prop_map(Wish::Beat),
+        1 => session.clone().prop_map(Wish::Close),
+        1 => session.clone().prop_map(Wish::Lapse),
+        8 => submit.prop_map(|(at, operation, request, priority, ahead_ms)| {
+            Wish::Submit { at, operation, request, priority, ahead_ms }
+        }),
+        2 => (at.clone(), 0..3_u8).prop_map(|(at, spec)| Wish::Put { at, spec }),
+        2 => (at.clone(), 0..3_usize).prop_map(|(at, verb)| Wish::Manage { at, verb }),
+        8 => (session, request.clone(), 1..3_usize)
+            .prop_map(|(session, request, max)| Wish::Claim { session, request, max }),
+        7 => (job.clone(), token(), 0..8_usize)
+            .prop_map(|(job, token, finish)| Wish::Finish { job, token, finish }),
+        1 => (job.clone(), token(), any::<bool>())
+            .prop_map(|(job, token, log)| Wish::Say { job, token, log }),
+        4 => (job, 0..4_usize, request.clone())
+            .prop_map(|(job, verb, request)| Wish::Job { job, verb, request }),
+        1 => (at.clone(), request, prop_oneof![Just(0), Just(900)])
+            .prop_map(|(at, request, wait_ms)| Wish::Acquire { at, request, wait_ms }),
+        1 => (at.clone(), 0..6_u64, 0..2_usize)
+            .prop_map(|(at, token, verb)| Wish::Release { at, token, verb }),
+        1 => at.prop_map(Wish::Settle),
+    ]
+}
+
+/// The resources of one run: one to four of the kinds, of two tenants.
+pub(crate) fn keys() -> impl Strategy<Value = Vec<ResourceKey>> {
+    let kinds = ["cluster", "pipeline", "shoot", "report", "task", "capped", "scheduler"];
+    let tenant = prop::sample::select(vec!["t", "t", "u"]);
+    let key = (tenant, prop::sample::select(kinds.to_vec()), prop::sample::select(vec!["a", "b"]))
+        .prop_map(|(tenant, kind, name)| ResourceKey::new(tenant, kind, name).expect("plain"));
+    prop::collection::vec(key, 1..5)
+}
+
+/// What happens, with the pause before it.
+pub(crate) fn wishes() -> impl Strategy<Value = Vec<(Wish, u64)>> {
+    let pause = prop_oneof![5 => Just(0), 3 => 1..900_u64, 1 => 900..4_000_u64];
+    prop::collection::vec((wish(), pause), 1..80)
+}
+
+/// A finish of each kind, and one that no operation allows.
+fn finish(n: usize) -> Finish {
+    let failed = |code: &str, class, state: Option<&str>| {
+        let state = state.map(Into::into);
+        Finish::Failed { code: code.into(), message: "it failed".into(), class, state }
+    };
+    match n {
+        0 | 1 => Finish::Ok { state: None, result: Some("1".into()) },
+        2 => Finish::Ok { state: Some("DEGRADED".into()), result: None },
+        3 => failed("BUSY", Some(Class::Transient), None),
+        4 => failed("QUOTA", None, Some("DEGRADED")),
+        5 => failed("BAD", None, None),
+        6 => Finish::Cancelled,
+        _ => Finish::HandBack,
+    }
+}
+
+impl Run {
+    pub(crate) fn command(&self, wish: &Wish) -> Command {
+        let session = |n: &usize| SessionId(*n as u128 + 1);
+        let lock = |at: &usize, action| Command::Lock { key: self.key(*at), action };
+        match wish {
+            Wish::Open(n) => {
+                let (tenant, name) = (TENANTS[*n].into(), format!("w{n}").into());
+                Command::Open { session: session(n), tenant, name, ttl_ms: 1_500 + 700 * *n as u64 }
+            }
+            Wish::Beat(n) => Command::Beat { session: session(n), seen: 0 },
+            Wish::Close(n) => Command::Close { session: session(n) },
+            Wish::Lapse(n) => Command::Lapse { session: session(n) },
+            Wish::Submit { at, operation, request, priority, ahead_ms } => {
+                let run_at = (*ahead_ms > 0).then(|| self.now.plus(*ahead_ms));
+                self.submit(*at, *operation, *request, *priority, run_at)
+            }
+            Wish::Put { at, spec } => {
+                let action =
+                    ResourceAction::Put { spec: spec.to_string().into(), by: "ann".into() };
+                Command::Resource { key: self.key(*at), action }
+            }
+            Wish::Manage { at, verb } => {
+                let (by, reason) = ("ann".into(), "so".into());
+                let action = match verb {
+                    0 => ResourceAction::Pause { by, reason },
+                    1 => ResourceAction::Resume { by, reason },
+                    _ => ResourceAction::Delete { by },
+                };
+                Command::Resource { key: self.key(*at), action }
+            }
+            Wish::Claim { session: n, request, max } => {
+                let kinds = self.kinds().iter().map(|kind| kind.name.clone()).collect();
+                // Requests are drawn by who asks, so two sessions never share one.
+                let request = RequestId(1_000 * (*n as u128 + 1) + request);
+                Command::Claim(Claim { session: session(n), request, kinds, max: *max })
+            }
+            Wish::Finish { job, token, finish: n } => {
+                let action =
+                    JobAction::Finish { token: self.token(*job, *token), finish: finish(*n) };
+                Command::Job { id: self.job(*job), action }
+            }
+            Wish::Say { job, token, log } => {
+                let token = self.token(*job, *token);
+                let action = match log {
+                    true => JobAction::Log { token, text: "a line\n".into() },
+                    false => JobAction::Progress { token, percent: 50, message: "half".into() },
+                };
+                Command::Job { id: self.job(*job), action }
+            }
+            Wish::Job { job, verb, request } => {
+                let (by, reason) = ("ann".into(), "so".into());
+                let request = RequestId(9_000 + 10 * *job as u128 + request);
+                let action = match verb {
+                    0 | 1 => JobAction::Cancel { by, reason },
+                    2 => JobAction::Retry { request, by, reason },
+                    _ => JobAction::Discard { by, reason },
+                };
+                Command::Job { id: self.job(*job), action }
+            }
+            Wish::Acquire { at, request, wait_ms } => {
+                let ask = Acquire {
+                    locks: LockName::main().into(),
+                    claimant: Claimant::Session(SessionId(3 + request % 2 * 3)),
+                    request: RequestId(5_000 + request),
+                    wait_ms: *wait_ms,
+                    purpose: None,
+                };
+                lock(at, LockAction::Acquire(ask))
+            }
+            Wish::Release { at, token, verb } => {
+                let (token, locks) = (Token(*token), None);
+                lock(
+                    at,
+                    match verb {
+                        0 => LockAction::Release { token, locks },
+                        _ => LockAction::Break {
+                            token,
+                            locks,
+                            by: "ann".into(),
+                            reason: "so".into(),
+                        },
+                    },
+                )
+            }
+            Wish::Settle(at) => lock(at, LockAction::Settle),
+        }
+    }
+
+    fn submit(
+        &self,
+        at: usize,
+        operation: usize,
+        request: u128,
+        priority: i32,
+        run_at: Option<Millis>,
+    ) -> Command {
+        let key = self.key(at);
+        let names: Vec<_> = self.kind(&key).operations.keys().cloned().collect();
+        let operation = names[operation % names.len()].clone();
+        let (request, by) = (RequestId(request), "ann".into());
+        let ask = Submit { request, operation, args: None, priority, run_at, by };
+        Command::Resource { key, action: ResourceAction::Submit(ask) }
+    }
+}

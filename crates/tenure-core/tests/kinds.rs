@@ -1,0 +1,196 @@
+//! Declarations that make no sense are refused, each for its own reason, and all reasons at once.
+
+use tenure_core::kind::{Backoff, BadKinds};
+use tenure_core::retry::Retry;
+use tenure_core::{Kind, Kinds, LockName, Operation, Policy, limits};
+
+/// A kind that makes sense: a lifecycle with states on the way.
+fn good() -> Kind {
+    let create = Operation::new("create").path(&["NEW"], "MAKING", "UP", "BROKEN");
+    let destroy = Operation::new("destroy").path(&["UP", "BROKEN"], "CLEARING", "NEW", "BROKEN");
+    Kind::new("box")
+        .states(&["NEW", "MAKING", "UP", "CLEARING", "BROKEN"])
+        .operation(create.meets("destroy", Policy::Reject))
+        .operation(destroy)
+        .backoff(Backoff::Pass)
+        .running_max(Some(3), Some(1))
+}
+
+fn problems(kinds: impl IntoIterator<Item = Kind>) -> Vec<String> {
+    match Kinds::new(kinds) {
+        Ok(_) => Vec::new(),
+        Err(BadKinds(found)) => found,
+    }
+}
+
+/// Changes the operation `create` of the good kind.
+fn with(change: impl FnOnce(&mut Operation)) -> Kind {
+    let mut kind = good();
+    change(kind.operations.get_mut("create").expect("it is declared"));
+    kind
+}
+
+/// The kind has one problem, and it is said in these words.
+#[track_caller]
+fn only(kind: Kind, place: &str, words: &str) {
+    let found = problems([kind]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let expected = format!("{place}: ");
+    assert!(found[0].starts_with(&expected) && found[0].contains(words), "{found:?}");
+}
+
+#[test]
+fn what_makes_sense_is_taken() {
+    assert_eq!(problems([good(), Kind::new("empty")]), Vec::<String>::new());
+}
+
+#[test]
+fn a_state_that_is_not_declared_is_named_with_those_that_are() {
+    let place = "kinds.box.operations.create";
+    let among = "which is not among NEW, MAKING, UP, CLEARING, BROKEN";
+    only(with(|create| create.from.push("NOWHERE".into())), place, among);
+    only(with(|create| create.cancelled = Some("NOWHERE".into())), place, among);
+    only(with(|create| create.ends.push("NOWHERE".into())), place, "ends names the state NOWHERE");
+    let mut kind = good();
+    kind.initial = "NOWHERE".into();
+    // Nothing is reached from there, so everything else is said to be unreachable, too.
+    let found = problems([kind]);
+    assert!(found[0].contains("initial names the state NOWHERE"), "{found:?}");
+}
+
+#[test]
+fn a_state_is_declared_once_and_can_be_reached() {
+    let mut twice = good();
+    twice.states.push("UP".into());
+    only(twice, "kinds.box", "the state UP is declared twice");
+    let mut lost = good();
+    lost.states.push("LOST".into());
+    only(lost, "kinds.box", "no operation leads to the state LOST");
+}
+
+#[test]
+fn an_operation_that_can_never_start_is_named() {
+    let mut kind = good();
+    kind.states.push("LOST".into());
+    let never = Operation { from: vec!["LOST".into()], ..Operation::new("never") };
+    let found = problems([kind.operation(never)]);
+    assert!(found.iter().any(|p| p.contains("the operation never can never start")), "{found:?}");
+}
+
+#[test]
+fn a_state_during_is_its_operations_own_and_has_a_way_out() {
+    let place = "kinds.box.operations.create";
+    only(with(|create| create.from.push("MAKING".into())), place, "may start from MAKING");
+    only(with(|create| create.ends.push("MAKING".into())), place, "it ends in MAKING");
+    let mut found = problems([with(|create| create.failed = None)]);
+    assert!(found.remove(0).contains("the states ok and failed must be given too"));
+    let mut kind = good();
+    let destroy = kind.operations.get_mut("destroy").expect("it is declared");
+    destroy.ends.push("MAKING".into());
+    only(kind, place, "MAKING is its state during, and destroy ends in it");
+}
+
+#[test]
+fn an_operation_that_moves_the_state_holds_the_lock_main() {
+    let config: LockName = "config".parse().expect("a lock");
+    let kind = with(|create| create.locks = config.into());
+    only(kind, "kinds.box.operations.create", "without the lock main");
+}
+
+#[test]
+fn names_of_operations_that_are_not_declared_are_found() {
+    let place = "kinds.box.operations.create";
+    let kind = with(|create| {
+        create.meets.insert("paint".into(), Policy::Attach);
+    });
+    only(kind, place, "meets names the operation paint");
+    only(good().reconcile("paint"), "kinds.box", "reconcile names the operation paint");
+}
+
+#[test]
+fn numbers_that_let_nothing_run_are_refused() {
+    only(good().running_max(Some(0), None), "kinds.box", "a cap of 0 lets nothing run");
+    only(good().running_max(None, Some(0)), "kinds.box", "a cap of 0 lets nothing run");
+    let place = "kinds.box.operations.create";
+    only(with(|create| create.limit_ms = Some(0)), place, "a limit of 0 lets no attempt run");
+    only(with(|create| create.run = vec![String::new()]), place, "run begins with an empty word");
+}
+
+#[test]
+fn a_retry_rule_is_within_its_bounds() {
+    let place = "kinds.box.operations.create";
+    let rule = |retry: Retry| with(|create| create.retry = retry);
+    let plain = Retry::default;
+    let most = limits::ATTEMPTS_MAX;
+    only(
+        rule(Retry { attempts: 0, ..plain() }),
+        place,
+        "retry.attempts must be between 1 and 1000",
+    );
+    only(rule(Retry { attempts: most + 1, ..plain() }), place, "retry.attempts");
+    assert_eq!(problems([rule(Retry { attempts: most, ..plain() })]), Vec::<String>::new());
+    for factor in [0.99, 100.1, f64::NAN, f64::INFINITY] {
+        only(rule(Retry { factor, ..plain() }), place, "retry.factor must be between 1 and 100");
+    }
+    let long = Retry { initial_ms: 2, max_ms: 1, ..plain() };
+    only(rule(long), place, "retry.initial is longer than retry.max");
+    let both = Retry { transient: vec!["X".into()], permanent: vec!["X".into()], ..plain() };
+    only(rule(both), place, "retry lists X as transient and as permanent");
+}
+
+#[test]
+fn names_have_a_length_and_are_plain() {
+    let long = |n: usize| "x".repeat(n);
+    assert_eq!(problems([Kind::new(&long(limits::KIND_BYTES_MAX))]), Vec::<String>::new());
+    assert_eq!(problems([Kind::new(&long(limits::KIND_BYTES_MAX + 1))]).len(), 1);
+    let op = |n| Kind::new("k").operation(Operation::new(&long(n)));
+    assert_eq!(problems([op(limits::OPERATION_BYTES_MAX)]), Vec::<String>::new());
+    assert_eq!(problems([op(limits::OPERATION_BYTES_MAX + 1)]).len(), 1);
+    let state = |n| Kind::new("k").states(&[&long(n)]);
+    assert_eq!(problems([state(limits::STATE_BYTES_MAX)]), Vec::<String>::new());
+    assert_eq!(problems([state(limits::STATE_BYTES_MAX + 1)]).len(), 1);
+    assert_eq!(problems([Kind::new("a/b")]).len(), 1);
+}
+
+#[test]
+fn there_are_so_many_kinds_states_and_operations() {
+    let kinds = |n: usize| (0..n).map(|n| Kind::new(&format!("k{n}")));
+    assert_eq!(problems(kinds(limits::KINDS_MAX)), Vec::<String>::new());
+    let found = problems(kinds(limits::KINDS_MAX + 1));
+    assert_eq!(found, ["kinds: 1025 kinds; at most 1024 are allowed"]);
+    let operations = |n: usize| {
+        (0..n).fold(Kind::new("k"), |kind, n| kind.operation(Operation::new(&format!("o{n}"))))
+    };
+    assert_eq!(problems([operations(limits::OPERATIONS_MAX)]), Vec::<String>::new());
+    only(operations(limits::OPERATIONS_MAX + 1), "kinds.k", "65 operations; at most 64");
+    let states = |n: usize| {
+        let names: Vec<String> = (0..n).map(|n| format!("S{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut anywhere = Operation::new("go");
+        anywhere.ends = names.iter().map(|name| (*name).into()).collect();
+        Kind::new("k").states(&names).operation(anywhere)
+    };
+    assert_eq!(problems([states(limits::STATES_MAX)]), Vec::<String>::new());
+    only(states(limits::STATES_MAX + 1), "kinds.k", "65 states; at most 64");
+}
+
+#[test]
+fn a_kind_is_declared_once() {
+    let found = problems([good(), good()]);
+    assert_eq!(found, ["kinds.box: it is declared twice"]);
+}
+
+#[test]
+fn all_problems_of_all_kinds_are_named_at_once() {
+    let mut first = with(|create| {
+        create.limit_ms = Some(0);
+        create.retry.attempts = 0;
+    });
+    first.states.push("LOST".into());
+    let second = Kind::new("other").reconcile("nothing");
+    let error = Kinds::new([first, second]).expect_err("they make no sense");
+    assert_eq!(error.0.len(), 4, "{error}");
+    for words in ["limit of 0", "retry.attempts", "the state LOST", "kinds.other: reconcile"] {
+        assert!(error.to_string().contains(words), "{words} is missing: {error}");
+    }
+}
