@@ -5,12 +5,13 @@
 //! heartbeats nor the sweep. Its queue is bounded: when it is full the answer is "unavailable" at
 //! once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tenure_core::{
-    Acquire, Claimant, Command, LockAction, Outcome, Refusal, RequestId, ResourceKey, TenureView,
+    Acquire, Assignment, Claim, Claimant, Command, Finish, JobAction, LockAction, Outcome, Refusal,
+    RequestId, ResourceKey, TenureView, Text,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
@@ -27,6 +28,8 @@ pub const POLL_FLOOR: Duration = Duration::from_millis(1_000);
 struct Item {
     command: Command,
     answer: oneshot::Sender<Result<Outcome>>,
+    /// A claim that would rather wait than get nothing.
+    waits: bool,
 }
 
 /// A handle on the batching thread; cheap to clone. The thread ends with the last handle.
@@ -37,16 +40,31 @@ pub struct Committer {
     sleepers: Arc<Sleepers>,
 }
 
+/// Who sweeps the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sweep {
+    /// This committer.
+    Here,
+    /// A janitor.
+    Elsewhere,
+}
+
 impl Committer {
-    /// Starts the thread.
+    /// Starts the thread; it sweeps the store, too.
     #[must_use]
     pub fn start(store: Arc<dyn Store>) -> Self {
+        Self::start_with(store, Sweep::Here)
+    }
+
+    /// Starts the thread, and says who sweeps.
+    #[must_use]
+    pub fn start_with(store: Arc<dyn Store>, sweep: Sweep) -> Self {
         let (queue, items) = mpsc::channel(QUEUE_MAX);
         let sleepers = Arc::new(Sleepers::default());
         let (thread_store, thread_sleepers) = (Arc::clone(&store), Arc::clone(&sleepers));
         std::thread::Builder::new()
             .name("tenure-committer".to_owned())
-            .spawn(move || run(&thread_store, items, &thread_sleepers))
+            .spawn(move || run(&thread_store, items, &thread_sleepers, sweep))
             .expect("the system has a thread to spare at start");
         Self { queue, store, sleepers }
     }
@@ -59,15 +77,20 @@ impl Committer {
 
     /// Sends one command with the next batch and waits for its outcome.
     pub async fn submit(&self, command: Command) -> Result<Outcome> {
+        let outcome = self.send(command, false)?;
+        let gone = |_| StoreError::Unavailable("it is shutting down".to_owned());
+        outcome.await.map_err(gone)?
+    }
+
+    fn send(&self, command: Command, waits: bool) -> Result<oneshot::Receiver<Result<Outcome>>> {
         let (answer, outcome) = oneshot::channel();
-        self.queue.try_send(Item { command, answer }).map_err(|error| {
+        self.queue.try_send(Item { command, answer, waits }).map_err(|error| {
             StoreError::Unavailable(match error {
                 mpsc::error::TrySendError::Full(_) => format!("{QUEUE_MAX} commands wait already"),
                 mpsc::error::TrySendError::Closed(_) => "it is shutting down".to_owned(),
             })
         })?;
-        let gone = |_| StoreError::Unavailable("it is shutting down".to_owned());
-        outcome.await.map_err(gone)?
+        Ok(outcome)
     }
 
     /// Sends an acquire, and while it waits in the queue holds the answer back for up to
@@ -112,6 +135,30 @@ impl Committer {
         }
     }
 
+    /// Sends a claim, and while nothing is ready holds the answer back for up to `patience`. The
+    /// answer is then empty, and sending the same claim again goes on waiting.
+    ///
+    /// A claim that waits goes along with the very batch that makes something ready, so a job
+    /// starts with the flush that submits it, and the next of a lane with the flush that ends the
+    /// one before.
+    pub async fn claim(&self, claim: &Claim, patience: Duration) -> Result<Outcome> {
+        let waits = !patience.is_zero();
+        let answer = self.send(Command::Claim(claim.clone()), waits)?;
+        let mut awaited = Awaited { answer, queue: self.queue.clone() };
+        let gone = |_| StoreError::Unavailable("it is shutting down".to_owned());
+        if !waits {
+            return (&mut awaited.answer).await.map_err(gone)?;
+        }
+        tokio::select! {
+            biased;
+            outcome = &mut awaited.answer => return outcome.map_err(gone)?,
+            () = tokio::time::sleep(patience) => {}
+        }
+        // What came until now counts; what comes later goes back.
+        awaited.answer.close();
+        awaited.answer.try_recv().unwrap_or_else(|_| Ok(Outcome::Claimed(Vec::new())))
+    }
+
     async fn give_up(&self, key: &ResourceKey, ask: &Acquire, last: Outcome) -> Result<Outcome> {
         let action = LockAction::Withdraw { request: ask.request };
         self.submit(Command::Lock { key: key.clone(), action }).await?;
@@ -129,26 +176,35 @@ fn poll_floor(acquire: &Acquire) -> Duration {
     }
 }
 
-fn run(store: &Arc<dyn Store>, items: mpsc::Receiver<Item>, sleepers: &Arc<Sleepers>) {
+fn run(
+    store: &Arc<dyn Store>,
+    items: mpsc::Receiver<Item>,
+    sleepers: &Arc<Sleepers>,
+    sweep: Sweep,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
         .expect("a runtime without I/O needs nothing that can fail");
     runtime.block_on(async {
         let hints = tokio::spawn(wake_on_hints(store.watch(), Arc::clone(sleepers)));
-        commit(&**store, items).await;
+        commit(&**store, items, sweep).await;
         hints.abort();
     });
 }
 
-async fn commit(store: &dyn Store, mut items: mpsc::Receiver<Item>) {
+async fn commit(store: &dyn Store, mut items: mpsc::Receiver<Item>, who: Sweep) {
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut floor = tokio::time::interval(POLL_FLOOR);
+    floor.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut hints = store.watch();
+    let mut line = Line::default();
     let mut batch = Vec::new();
     loop {
         tokio::select! {
             biased;
-            _ = sweep.tick() => {
+            _ = sweep.tick(), if who == Sweep::Here => {
                 if let Err(error) = store.sweep().await {
                     tracing::warn!(%error, "cannot sweep");
                 }
@@ -157,36 +213,143 @@ async fn commit(store: &dyn Store, mut items: mpsc::Receiver<Item>) {
                 if count == 0 {
                     return;
                 }
-                send(store, &mut batch).await;
+                line.send(store, &mut batch).await;
+            }
+            hint = hints.recv() => {
+                match hint {
+                    Ok(Hint::Ready(kind)) => line.wake(&kind, &mut batch),
+                    Ok(_) => {}
+                    // What was missed is found by asking again.
+                    Err(_) => line.wake_all(&mut batch),
+                }
+                line.send(store, &mut batch).await;
+            }
+            _ = floor.tick() => {
+                line.wake_all(&mut batch);
+                line.send(store, &mut batch).await;
             }
         }
     }
 }
 
-async fn send(store: &dyn Store, batch: &mut Vec<Item>) {
-    let (commands, answers): (Vec<_>, Vec<_>) =
-        batch.drain(..).map(|item| (item.command, item.answer)).unzip();
-    match store.apply(commands).await {
-        Ok(outcomes) => {
-            debug_assert_eq!(outcomes.len(), answers.len());
-            for (answer, outcome) in answers.into_iter().zip(outcomes) {
-                // Whoever asked may have gone away; request ids make that harmless.
-                answer.send(Ok(outcome)).ok();
+/// Claims that wait for something to become ready, in the order in which they came.
+#[derive(Default)]
+struct Line(VecDeque<Item>);
+
+impl Line {
+    /// Sends a batch, and with it as many waiting claims as it may make resources ready.
+    async fn send(&mut self, store: &dyn Store, batch: &mut Vec<Item>) {
+        // Whoever has gone away takes nothing, so that what is handed back below is never what the
+        // same claim, sent again, has just got.
+        let gone = |item: &Item| is_claim(&item.command) && item.answer.is_closed();
+        self.0.retain(|claim| !gone(claim));
+        batch.retain(|item| !gone(item));
+        let may_start = batch.iter().filter(|item| may_start_something(&item.command)).count();
+        let room = BATCH_MAX.saturating_sub(batch.len());
+        batch.extend(self.0.drain(..may_start.min(room).min(self.0.len())));
+        let mut orphans = self.apply(store, batch).await;
+        while !orphans.is_empty() {
+            let mut back: Vec<Item> = orphans.iter().map(hand_back).collect();
+            orphans = self.apply(store, &mut back).await;
+        }
+    }
+
+    /// Sends a batch and answers it. Gives back the jobs that were claimed for nobody.
+    async fn apply(&mut self, store: &dyn Store, batch: &mut Vec<Item>) -> Vec<Assignment> {
+        let mut orphans = Vec::new();
+        if batch.is_empty() {
+            return orphans;
+        }
+        let (mut commands, mut answers) = (Vec::new(), Vec::new());
+        for Item { command, answer, waits } in batch.drain(..) {
+            answers.push((answer, waits.then(|| command.clone())));
+            commands.push(command);
+        }
+        let outcomes = match store.apply(commands).await {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                tracing::warn!(%error, commands = answers.len(), "cannot apply a batch");
+                for (answer, _) in answers {
+                    answer.send(Err(error.clone())).ok();
+                }
+                return orphans;
+            }
+        };
+        debug_assert_eq!(outcomes.len(), answers.len());
+        for ((answer, again), outcome) in answers.into_iter().zip(outcomes) {
+            let nothing = matches!(&outcome, Outcome::Claimed(jobs) if jobs.is_empty());
+            if let Some(command) = again.filter(|_| nothing) {
+                self.0.push_back(Item { command, answer, waits: true });
+            } else if let Err(Ok(Outcome::Claimed(jobs))) = answer.send(Ok(outcome)) {
+                // Anybody else who has gone away will ask again: request ids make that harmless.
+                orphans.extend(jobs);
             }
         }
-        Err(error) => {
-            tracing::warn!(%error, commands = answers.len(), "cannot apply a batch");
-            for answer in answers {
-                answer.send(Err(error.clone())).ok();
+        orphans
+    }
+
+    /// The first claim that wants this kind asks again.
+    fn wake(&mut self, kind: &Text, batch: &mut Vec<Item>) {
+        let wants = |item: &Item| match &item.command {
+            Command::Claim(claim) => claim.kinds.contains(kind),
+            _ => false,
+        };
+        let first = self.0.iter().position(wants);
+        batch.extend(first.and_then(|at| self.0.remove(at)));
+    }
+
+    fn wake_all(&mut self, batch: &mut Vec<Item>) {
+        batch.extend(self.0.drain(..self.0.len().min(BATCH_MAX)));
+    }
+}
+
+/// Whether a command may make a resource ready to be worked.
+fn may_start_something(command: &Command) -> bool {
+    match command {
+        Command::Resource { .. } | Command::Job { .. } => true,
+        Command::Lock { action, .. } => {
+            matches!(action, LockAction::Release { .. } | LockAction::Break { .. })
+        }
+        _ => false,
+    }
+}
+
+fn is_claim(command: &Command) -> bool {
+    matches!(command, Command::Claim(_))
+}
+
+/// The answer to a claim, on its way. What it brings to somebody who has gone away goes back.
+struct Awaited {
+    answer: oneshot::Receiver<Result<Outcome>>,
+    queue: mpsc::Sender<Item>,
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        // After this the committer notices that nobody is there; what came before is seen to here.
+        self.answer.close();
+        let Ok(Ok(Outcome::Claimed(jobs))) = self.answer.try_recv() else { return };
+        for job in &jobs {
+            if let Err(error) = self.queue.try_send(hand_back(job)) {
+                tracing::warn!(%error, "cannot hand back a job; it is lost with its session");
             }
         }
     }
+}
+
+/// What was claimed for somebody who has gone away goes back, as if it had never been started.
+fn hand_back(job: &Assignment) -> Item {
+    let action = JobAction::Finish { token: job.tenure.token, finish: Finish::HandBack };
+    let command = Command::Job { id: job.job.id, action };
+    let (answer, _) = oneshot::channel();
+    Item { command, answer, waits: false }
 }
 
 async fn wake_on_hints(mut hints: broadcast::Receiver<Hint>, sleepers: Arc<Sleepers>) {
     loop {
         match hints.recv().await {
-            Ok(Hint(tenure)) => sleepers.tell(&tenure),
+            Ok(Hint::Granted(tenure)) => sleepers.tell(&tenure),
+            Ok(_) => {}
             // What was missed is found by asking again.
             Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => return,

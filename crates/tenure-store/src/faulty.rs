@@ -3,15 +3,13 @@
 //! With a plan that does nothing it must be transparent: it passes the conformance suite like any
 //! store. What it breaks is drawn from a seed, so a failure replays.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use tenure_core::{Command, Outcome, ResourceKey, TenureView};
+use tenure_core::{Command, Kinds, Outcome};
 use tokio::sync::broadcast;
 
-use crate::store::{
-    Hint, HistoryQuery, Line, ListQuery, Page, Result, Shown, Status, Store, StoreError, Swept,
-};
+use crate::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, StoreError, Swept};
 
 /// How often what goes wrong, in percent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,20 +71,12 @@ impl<S: Store> Store for Faulty<S> {
         self.inner.sweep().await
     }
 
-    async fn list(&self, query: ListQuery) -> Result<Page<TenureView>> {
-        self.inner.list(query).await
+    async fn prune(&self, keep: Retention) -> Result<Pruned> {
+        self.inner.prune(keep).await
     }
 
-    async fn show(&self, key: &ResourceKey) -> Result<Option<Shown>> {
-        self.inner.show(key).await
-    }
-
-    async fn keys(&self, after: Option<ResourceKey>, limit: usize) -> Result<Vec<ResourceKey>> {
-        self.inner.keys(after, limit).await
-    }
-
-    async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>> {
-        self.inner.history(query).await
+    async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
+        self.inner.declare(kinds).await
     }
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
@@ -95,5 +85,9 @@ impl<S: Store> Store for Faulty<S> {
 
     async fn status(&self) -> Result<Status> {
         self.inner.status().await
+    }
+
+    fn reads(&self) -> &dyn Reads {
+        self.inner.reads()
     }
 }

@@ -5,17 +5,19 @@
 //! within the same batch. It must never do I/O or read a clock.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
-use std::ops::Bound;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
 
 use tenure_core::canary::{Canary, planted};
+use tenure_core::engine::wake;
 use tenure_core::history::Sealed;
+use tenure_core::world::LogPiece;
 use tenure_core::{
-    Changes, Command, Incarnation, LockAction, Millis, Outcome, Record, ResourceKey, Session,
-    SessionId, TenureView, World, step,
+    Changes, Command, Incarnation, Job, JobId, Kinds, LockAction, Millis, Outcome, Record,
+    ResourceKey, Session, SessionId, TenureView, World, step,
 };
 
-use crate::store::{ListQuery, Page, Shown, Swept};
+use crate::store::{Hint, Swept};
 
 /// A store that was not looking for longer than this gives every session a full time to live:
 /// nobody may lose a lock because the *store* was stopped, starved or suspended.
@@ -26,9 +28,7 @@ pub const SETTLE_MAX: usize = 1_024;
 /// The live rows and their indexes.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    world: World,
-    /// What each session holds or wants, and how often; in order, so that a run can be replayed.
-    bonds: HashMap<SessionId, BTreeMap<ResourceKey, u32>>,
+    pub(crate) world: World,
     /// When sessions may lapse. An entry may be out of date; it is put back when it comes up.
     lapses: BinaryHeap<Reverse<(Millis, SessionId)>>,
     /// When waits may run out; likewise.
@@ -38,7 +38,7 @@ pub struct Ledger {
     /// Sessions that are over and may have left something behind.
     over: VecDeque<SessionId>,
     /// Resources that somebody holds or waits for, in order.
-    live: BTreeSet<ResourceKey>,
+    pub(crate) live: BTreeSet<ResourceKey>,
     /// When the ledger last looked.
     looked: Option<Millis>,
 }
@@ -54,15 +54,32 @@ pub struct Batch {
     pub sessions: Vec<SessionId>,
     /// History to append, in order.
     pub history: Vec<(ResourceKey, Sealed)>,
+    /// Jobs that are over, or that somebody dealt with after they were: to be kept.
+    pub finished: Vec<(ResourceKey, Box<Job>)>,
+    /// Pieces of logs to append.
+    pub logs: Vec<LogPiece>,
     /// What was granted to requests while they waited: their clients should be told.
     pub granted: Vec<TenureView>,
+    /// Resources that became ready and still are: their workers should ask again.
+    pub ready: Vec<ResourceKey>,
+    /// Sessions that a heartbeat would tell something.
+    pub notified: Vec<SessionId>,
 }
 
 impl Batch {
     /// Whether nothing has to be written.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.records.is_empty() && self.sessions.is_empty()
+        self.records.is_empty() && self.sessions.is_empty() && self.logs.is_empty()
+    }
+
+    /// The wake-ups to send, now that it is durable.
+    pub fn into_hints(self) -> impl Iterator<Item = Hint> {
+        let granted = self.granted.into_iter().map(|tenure| Hint::Granted(Arc::new(tenure)));
+        let ready = self.ready.into_iter().map(|key| Hint::Ready(key.kind().into()));
+        let notified = self.notified.into_iter().map(Hint::Notified);
+        let over = self.finished.into_iter().map(|(_, job)| Hint::Over(job.id));
+        granted.chain(ready).chain(notified).chain(over)
     }
 }
 
@@ -93,19 +110,33 @@ impl Ledger {
     }
 
     /// Puts in the record of a resource that was kept elsewhere.
-    pub fn admit(&mut self, key: &ResourceKey, record: Record) {
-        let holders = record.tenures.iter().map(|tenure| (tenure.session, tenure.token));
-        let mut holders: Vec<_> = holders.collect();
-        holders.sort_unstable();
-        holders.dedup();
-        for (session, _) in holders {
-            self.bond(session, key.clone());
+    pub fn admit(&mut self, key: &ResourceKey, record: Record, now: Millis) {
+        let holders = record.tenures.iter().map(|tenure| tenure.session);
+        let waiters = record.queue.iter().map(|waiter| waiter.session);
+        for session in holders.chain(waiters) {
+            if self.world.sessions.get(session).is_none() {
+                self.over.push_back(session);
+            }
         }
-        for waiter in &record.queue {
-            self.bond(waiter.session, key.clone());
-        }
-        self.world.records.insert(key.clone(), Box::new(record));
+        self.world.admit(key, record, now);
         self.note_record(key);
+    }
+
+    /// Puts in a job that is over, because a command of the next batch names it.
+    pub fn recall(&mut self, key: ResourceKey, job: Box<Job>) {
+        self.world.past.insert(job.id, (key, job));
+    }
+
+    /// Whether a job that is not over is at hand.
+    #[must_use]
+    pub fn has_job(&self, id: JobId) -> bool {
+        self.world.whereabouts.contains_key(&id)
+    }
+
+    /// Says what resources can be from now on. Gives the resources that became ready.
+    pub fn declare(&mut self, kinds: Arc<Kinds>, now: Millis) -> Vec<ResourceKey> {
+        self.world.declare(kinds, now);
+        std::mem::take(&mut self.world.changes.ready)
     }
 
     /// Drops the record of a resource that nobody holds or waits for. It must be kept elsewhere.
@@ -140,6 +171,7 @@ impl Ledger {
         self.look(now);
         let outcomes = commands.iter().map(|command| step(&mut self.world, command, now)).collect();
         let (batch, _) = self.conclude(now);
+        self.world.past.clear();
         (outcomes, batch)
     }
 
@@ -152,6 +184,7 @@ impl Ledger {
                 swept.sessions += 1;
             }
         }
+        swept.due = wake(&mut self.world, now);
         for key in self.waits_run_out(now) {
             swept.tenures += self.settle(key.clone(), now);
             // A wait may have been prolonged meanwhile: then it is still there, with a later end.
@@ -246,9 +279,7 @@ impl Ledger {
         while settled < SETTLE_MAX
             && let Some(session) = self.over.pop_front()
         {
-            let keys: Vec<_> = self.bonds.get(&session).into_iter().flatten().collect();
-            let keys: Vec<_> =
-                keys.into_iter().take(SETTLE_MAX).map(|(key, _)| key.clone()).collect();
+            let keys: Vec<_> = self.world.bonds.of(session).take(SETTLE_MAX).cloned().collect();
             settled += keys.len().max(1);
             for key in keys {
                 tenures += self.settle(key, now);
@@ -257,6 +288,7 @@ impl Ledger {
             self.forget(session, now);
             self.note(&mut batch);
         }
+        batch.ready.retain(|key| self.world.ready.has(key));
         batch.records.sort_unstable();
         batch.records.dedup();
         batch.sessions.sort_unstable();
@@ -266,7 +298,7 @@ impl Ledger {
 
     /// Drops the row of an ended session, or comes back to it when it still has something.
     fn forget(&mut self, session: SessionId, now: Millis) {
-        if self.bonds.contains_key(&session) {
+        if self.world.bonds.any(session) {
             self.over.push_back(session);
         } else {
             step(&mut self.world, &Command::Forget { session }, now);
@@ -275,12 +307,9 @@ impl Ledger {
 
     /// Takes the changes of the last steps into the indexes and the batch.
     fn note(&mut self, batch: &mut Batch) {
-        let Changes { records, untold, sessions, events, granted, bonds, .. } =
-            self.world.take_changes();
+        let changes = self.world.take_changes();
+        let Changes { records, untold, sessions, events, granted, finished, .. } = changes;
         batch.history.extend(self.world.seal(events));
-        for (session, key, holds) in bonds {
-            if holds { self.bond(session, key) } else { self.unbond(session, &key) }
-        }
         for id in &sessions {
             self.note_session(*id);
         }
@@ -291,6 +320,10 @@ impl Ledger {
         batch.untold.extend(untold);
         batch.sessions.extend(sessions);
         batch.granted.extend(granted);
+        batch.finished.extend(finished);
+        batch.logs.extend(changes.logs);
+        batch.ready.extend(changes.ready);
+        batch.notified.extend(changes.notified);
     }
 
     fn note_session(&mut self, id: SessionId) {
@@ -309,89 +342,5 @@ impl Ledger {
             self.live.remove(key);
         }
         self.schedule_wait(key);
-    }
-
-    fn bond(&mut self, session: SessionId, key: ResourceKey) {
-        *self.bonds.entry(session).or_default().entry(key).or_default() += 1;
-    }
-
-    fn unbond(&mut self, session: SessionId, key: &ResourceKey) {
-        let Some(keys) = self.bonds.get_mut(&session) else { return };
-        if let Some(count) = keys.get_mut(key) {
-            *count -= 1;
-            if *count == 0 {
-                keys.remove(key);
-            }
-        }
-        if keys.is_empty() {
-            self.bonds.remove(&session);
-        }
-    }
-
-    // ----- reading -----
-
-    /// How many resources somebody holds or waits for.
-    #[must_use]
-    pub fn live(&self) -> usize {
-        self.live.len()
-    }
-
-    /// The tenures of the present.
-    #[must_use]
-    pub fn list(&self, query: &ListQuery, now: Millis) -> Page<TenureView> {
-        let from = match &query.after {
-            Some(key) => Bound::Excluded(key.clone()),
-            None => Bound::Unbounded,
-        };
-        let mut page = Page { items: Vec::new(), next: None };
-        let mut resources = 0;
-        for key in self.live.range((from, Bound::Unbounded)) {
-            let views = self.views(key, now);
-            let wanted: Vec<_> = views.into_iter().filter(|view| query.wants(view)).collect();
-            if wanted.is_empty() {
-                continue;
-            }
-            if resources == query.limit {
-                page.next = page.items.last().map(|view: &TenureView| view.key.clone());
-                break;
-            }
-            resources += 1;
-            page.items.extend(wanted);
-        }
-        page
-    }
-
-    fn views(&self, key: &ResourceKey, now: Millis) -> Vec<TenureView> {
-        let Some(record) = self.world.records.get(key) else { return Vec::new() };
-        let mut tokens: Vec<_> = record.tenures.iter().map(|tenure| tenure.token).collect();
-        tokens.dedup();
-        let view = |token| record.view(key, token, &self.world.sessions, now);
-        tokens.into_iter().filter_map(view).collect()
-    }
-
-    /// One resource.
-    #[must_use]
-    pub fn show(&self, key: &ResourceKey, now: Millis) -> Option<Shown> {
-        let record = self.world.records.get(key)?;
-        let name = |id| self.world.sessions.get(id).map_or("unknown".into(), |s| s.name.clone());
-        let queue = record.queue.iter().map(|waiter| (waiter.clone(), name(waiter.session)));
-        Some(Shown {
-            record: (**record).clone(),
-            tenures: self.views(key, now),
-            queue: queue.collect(),
-            now,
-        })
-    }
-}
-
-impl ListQuery {
-    fn wants(&self, view: &TenureView) -> bool {
-        let is = |wish: &Option<_>, have: &str| {
-            wish.as_ref().is_none_or(|wish: &tenure_core::Text| **wish == *have)
-        };
-        is(&self.tenant, view.key.tenant())
-            && is(&self.kind, view.key.kind())
-            && is(&self.name, view.key.name())
-            && is(&self.holder, &view.holder)
     }
 }

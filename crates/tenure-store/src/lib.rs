@@ -20,9 +20,10 @@ pub mod random;
 pub mod scenario;
 pub mod store;
 pub mod verify;
+mod view;
 
 pub use committer::Committer;
 #[cfg(feature = "embedded")]
 pub use embedded::Embedded;
 pub use memory::Memory;
-pub use store::{Store, StoreError};
+pub use store::{Reads, Store, StoreError};

@@ -3,21 +3,28 @@
 //! It forgets everything when the process ends, tokens included, so its safety class is "best
 //! effort".
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use tenure_core::history::Sealed;
-use tenure_core::{Command, Incarnation, Millis, Outcome, ResourceKey, TenureView};
+use tenure_core::verify::Replay;
+use tenure_core::world::LogPiece;
+use tenure_core::{
+    Command, Incarnation, Job, JobId, JobState, Kinds, Millis, Outcome, ResourceKey, TenureView,
+};
 use tokio::sync::broadcast;
 
 use crate::clock::{Clock, ServerClock};
 use crate::ledger::{Batch, Ledger};
 use crate::store::{
-    HINTS_MAX, Hint, HistoryQuery, Line, ListQuery, Page, Result, SafetyClass, Shown, Status,
-    Store, Swept,
+    HINTS_MAX, Hint, HistoryQuery, JobPage, JobQuery, JobShown, Line, ListQuery, LogLine, LogQuery,
+    Page, Pruned, Reads, ResourceQuery, ResourceShown, Result, Retention, SafetyClass, Shown,
+    Status, Store, Swept, WorkerShown,
 };
+use crate::view;
 
 /// The store `memory:`.
 pub struct Memory {
@@ -29,9 +36,17 @@ pub struct Memory {
 #[derive(Default)]
 struct Rows {
     ledger: Ledger,
-    lines: Vec<(ResourceKey, Sealed)>,
+    /// History by position, counted from 1 so that "after 0" is all.
+    lines: BTreeMap<u64, (ResourceKey, Sealed)>,
+    position: u64,
     /// The positions of each resource's lines.
-    lines_of: BTreeMap<ResourceKey, Vec<usize>>,
+    lines_of: BTreeMap<ResourceKey, VecDeque<u64>>,
+    /// What stands in place of pruned history.
+    bases: BTreeMap<ResourceKey, Replay>,
+    /// Jobs that are over.
+    past: BTreeMap<JobId, JobShown>,
+    logs: BTreeMap<JobId, Vec<LogLine>>,
+    log_position: u64,
 }
 
 impl Memory {
@@ -59,14 +74,10 @@ impl Memory {
     }
 
     fn publish(&self, rows: &mut Rows, batch: Batch) {
-        for (key, sealed) in batch.history {
-            let at = rows.lines.len();
-            rows.lines_of.entry(key.clone()).or_default().push(at);
-            rows.lines.push((key, sealed));
-        }
-        for tenure in batch.granted {
+        rows.keep(&batch);
+        for hint in batch.into_hints() {
             // Nobody listening is fine: a hint is a hint.
-            self.hints.send(Hint(Arc::new(tenure))).ok();
+            self.hints.send(hint).ok();
         }
     }
 }
@@ -81,6 +92,13 @@ impl Default for Memory {
 impl Store for Memory {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
         let mut rows = self.rows();
+        for id in commands.iter().filter_map(Command::job) {
+            if !rows.ledger.has_job(id)
+                && let Some(JobShown { key, job }) = rows.past.get(&id).cloned()
+            {
+                rows.ledger.recall(key, job);
+            }
+        }
         let (outcomes, batch) = rows.ledger.apply(&commands, self.clock.now());
         self.publish(&mut rows, batch);
         Ok(outcomes)
@@ -93,6 +111,43 @@ impl Store for Memory {
         Ok(swept)
     }
 
+    async fn prune(&self, keep: Retention) -> Result<Pruned> {
+        let now = self.clock.now();
+        let mut rows = self.rows();
+        let jobs = rows.prune_jobs(keep, now);
+        Ok(Pruned { jobs, lines: rows.prune_lines(keep, now) })
+    }
+
+    async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
+        let mut rows = self.rows();
+        let ready = rows.ledger.declare(kinds, self.clock.now());
+        self.publish(&mut rows, Batch { ready, ..Batch::default() });
+        Ok(())
+    }
+
+    fn watch(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
+    }
+
+    async fn status(&self) -> Result<Status> {
+        let rows = self.rows();
+        Ok(Status {
+            store: "memory",
+            safety: SafetyClass::BestEffort,
+            incarnation: rows.ledger.world().incarnation,
+            now: self.clock.now(),
+            sessions: rows.ledger.world().sessions.len(),
+            live: rows.ledger.live(),
+        })
+    }
+
+    fn reads(&self) -> &dyn Reads {
+        self
+    }
+}
+
+#[async_trait]
+impl Reads for Memory {
     async fn list(&self, query: ListQuery) -> Result<Page<TenureView>> {
         Ok(self.rows().ledger.list(&query, self.clock.now()))
     }
@@ -112,57 +167,140 @@ impl Store for Memory {
         Ok(self.rows().history(&query))
     }
 
-    fn watch(&self) -> broadcast::Receiver<Hint> {
-        self.hints.subscribe()
+    async fn bases(
+        &self,
+        after: Option<ResourceKey>,
+        limit: usize,
+    ) -> Result<Vec<(ResourceKey, Replay)>> {
+        let rows = self.rows();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let bases = rows.bases.range((from, Bound::Unbounded)).take(limit);
+        Ok(bases.map(|(key, replay)| (key.clone(), replay.clone())).collect())
     }
 
-    async fn status(&self) -> Result<Status> {
+    async fn job(&self, id: JobId) -> Result<Option<JobShown>> {
         let rows = self.rows();
-        Ok(Status {
-            store: "memory",
-            safety: SafetyClass::BestEffort,
-            incarnation: rows.ledger.world().incarnation,
-            now: self.clock.now(),
-            sessions: rows.ledger.world().sessions.len(),
-            live: rows.ledger.live(),
-        })
+        Ok(rows.ledger.job(id).or_else(|| rows.past.get(&id).cloned()))
+    }
+
+    async fn jobs(&self, query: JobQuery) -> Result<JobPage> {
+        Ok(self.rows().jobs(&query))
+    }
+
+    async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceShown>> {
+        Ok(self.rows().resources(&query))
+    }
+
+    async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>> {
+        let rows = self.rows();
+        let lines = rows.logs.get(&query.job).map_or(&[][..], Vec::as_slice);
+        let after = lines.iter().filter(|line| line.position > query.after);
+        Ok(after.take(query.limit).cloned().collect())
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerShown>> {
+        Ok(self.rows().ledger.workers(self.clock.now()))
     }
 }
 
 impl Rows {
+    fn keep(&mut self, batch: &Batch) {
+        for (key, sealed) in &batch.history {
+            self.position += 1;
+            self.lines_of.entry(key.clone()).or_default().push_back(self.position);
+            self.lines.insert(self.position, (key.clone(), sealed.clone()));
+        }
+        for (key, job) in &batch.finished {
+            self.past.insert(job.id, JobShown { key: key.clone(), job: job.clone() });
+        }
+        for LogPiece { job, attempt, at, text } in &batch.logs {
+            self.log_position += 1;
+            let (position, attempt, at, text) = (self.log_position, *attempt, *at, text.clone());
+            self.logs.entry(*job).or_default().push(LogLine { position, attempt, at, text });
+        }
+    }
+
     fn history(&self, query: &HistoryQuery) -> Vec<Line> {
-        let earlier = |at: usize, before: Option<u64>| before.is_none_or(|b| position(at) < b);
+        let earlier = |at: &u64, before: Option<u64>| before.is_none_or(|before| *at < before);
         match query {
             HistoryQuery::Of { key, before, limit } => {
-                let places = self.lines_of.get(key).map_or(&[][..], Vec::as_slice);
-                let newest = places.iter().rev().copied().filter(|at| earlier(*at, *before));
-                newest.take(*limit).map(|at| self.line(at)).collect()
+                let places = self.lines_of.get(key).into_iter().flatten();
+                let newest = places.rev().filter(|at| earlier(at, *before));
+                newest.take(*limit).map(|at| self.line(*at)).collect()
             }
             HistoryQuery::Newest { tenant, before, limit } => {
                 let of = |key: &ResourceKey| tenant.as_ref().is_none_or(|t| **t == *key.tenant());
-                let newest = (0..self.lines.len()).rev().filter(|at| earlier(*at, *before));
-                let newest = newest.filter(|at| of(&self.lines[*at].0));
-                newest.take(*limit).map(|at| self.line(at)).collect()
+                let newest = self.lines.iter().rev().filter(|(at, _)| earlier(at, *before));
+                let newest = newest.filter(|(_, (key, _))| of(key));
+                newest.take(*limit).map(|(at, _)| self.line(*at)).collect()
             }
             HistoryQuery::Scan { after, limit } => {
-                let from = usize::try_from(*after).unwrap_or(usize::MAX);
-                (from..self.lines.len()).take(*limit).map(|at| self.line(at)).collect()
+                let lines = self.lines.range((Bound::Excluded(*after), Bound::Unbounded));
+                lines.take(*limit).map(|(at, _)| self.line(*at)).collect()
             }
         }
     }
 
-    fn line(&self, at: usize) -> Line {
-        let (key, sealed) = &self.lines[at];
-        Line {
-            position: position(at),
-            key: key.clone(),
-            text: sealed.line.clone(),
-            hash: sealed.hash,
-        }
+    fn line(&self, position: u64) -> Line {
+        let (key, sealed) = &self.lines[&position];
+        Line { position, key: key.clone(), text: sealed.line.clone(), hash: sealed.hash }
     }
-}
 
-/// Positions count from 1, so that "after 0" is all.
-fn position(at: usize) -> u64 {
-    at as u64 + 1
+    fn jobs(&self, query: &JobQuery) -> JobPage {
+        let live = self.ledger.jobs(query);
+        if let Some(key) = query.resource() {
+            let last = self.ledger.resource(&key).and_then(|shown| shown.resource.last_job);
+            let find = |id| Ok::<_, Infallible>(self.past.get(&id).cloned());
+            let Ok(page) = view::walk(live, last, query, find);
+            return page;
+        }
+        let below = query.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let newest = self.past.range((Bound::Unbounded, below)).rev().map(|(_, shown)| shown);
+        let past = newest.filter(|shown| query.wants(&shown.key, &shown.job));
+        view::page(live, past.take(query.limit + 1).cloned().collect(), query.limit)
+    }
+
+    fn resources(&self, query: &ResourceQuery) -> Page<ResourceShown> {
+        let from = query.after.clone().map_or(Bound::Unbounded, Bound::Excluded);
+        let keys = self.lines_of.range((from, Bound::Unbounded)).map(|(key, _)| key);
+        let shown = keys.filter_map(|key| self.ledger.resource(key));
+        let wanted = shown.filter(|shown| query.wants(&shown.key, &shown.resource));
+        let mut items: Vec<_> = wanted.take(query.limit + 1).collect();
+        let more = items.len() > query.limit;
+        items.truncate(query.limit);
+        let next = items.last().filter(|_| more).map(|shown| shown.key.clone());
+        Page { items, next }
+    }
+
+    fn prune_jobs(&mut self, keep: Retention, now: Millis) -> usize {
+        let old = |job: &Job| {
+            let dead = job.state == JobState::Dead;
+            let keep_ms = if dead { keep.dead_ms } else { keep.jobs_ms };
+            job.ended_at.is_some_and(|at| now.since(at) > keep_ms)
+        };
+        let gone = self.past.iter().filter(|(_, shown)| old(&shown.job));
+        let gone: Vec<JobId> = gone.map(|(id, _)| *id).take(keep.rows_max).collect();
+        for id in &gone {
+            self.past.remove(id);
+            self.logs.remove(id);
+        }
+        gone.len()
+    }
+
+    fn prune_lines(&mut self, keep: Retention, now: Millis) -> usize {
+        let mut gone = 0;
+        while gone < keep.rows_max
+            && let Some(first) = self.lines.first_entry()
+            && now.since(first.get().1.at) > keep.history_ms
+        {
+            let (key, sealed) = first.remove();
+            let base = self.bases.entry(key.clone()).or_insert_with(|| Replay::new(&key));
+            base.fold(&sealed.line, sealed.hash).expect("a line that was sealed reads back");
+            if let Some(places) = self.lines_of.get_mut(&key) {
+                places.pop_front();
+            }
+            gone += 1;
+        }
+        gone
+    }
 }

@@ -1,15 +1,14 @@
 //! A decorator that counts and times what goes through to a store.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use tenure_core::{Command, Outcome, ResourceKey, TenureView};
+use tenure_core::{Command, Kinds, Outcome};
 use tokio::sync::broadcast;
 
-use crate::store::{
-    Hint, HistoryQuery, Line, ListQuery, Page, Result, Shown, Status, Store, Swept,
-};
+use crate::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, Swept};
 
 /// Counts in front of a store.
 pub struct Metered<S> {
@@ -77,20 +76,12 @@ impl<S: Store> Store for Metered<S> {
         self.count(result)
     }
 
-    async fn list(&self, query: ListQuery) -> Result<Page<TenureView>> {
-        self.count(self.inner.list(query).await)
+    async fn prune(&self, keep: Retention) -> Result<Pruned> {
+        self.count(self.inner.prune(keep).await)
     }
 
-    async fn show(&self, key: &ResourceKey) -> Result<Option<Shown>> {
-        self.count(self.inner.show(key).await)
-    }
-
-    async fn keys(&self, after: Option<ResourceKey>, limit: usize) -> Result<Vec<ResourceKey>> {
-        self.count(self.inner.keys(after, limit).await)
-    }
-
-    async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>> {
-        self.count(self.inner.history(query).await)
+    async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
+        self.count(self.inner.declare(kinds).await)
     }
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
@@ -99,6 +90,10 @@ impl<S: Store> Store for Metered<S> {
 
     async fn status(&self) -> Result<Status> {
         self.count(self.inner.status().await)
+    }
+
+    fn reads(&self) -> &dyn Reads {
+        self.inner.reads()
     }
 }
 

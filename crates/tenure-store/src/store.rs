@@ -5,8 +5,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tenure_core::history::Hash;
 use tenure_core::record::Waiter;
-use tenure_core::{Command, Incarnation, Millis, Outcome, Record, ResourceKey, Session};
-use tenure_core::{TenureView, Text};
+use tenure_core::resource::Resource;
+use tenure_core::verify::Replay;
+use tenure_core::why::Surroundings;
+use tenure_core::{
+    Command, Incarnation, Job, JobId, JobState, Kinds, Millis, Outcome, Record, ResourceKey,
+    Session, SessionId, TenureView, Text,
+};
 use tokio::sync::broadcast;
 
 /// Most commands that a store takes in one batch.
@@ -37,9 +42,29 @@ pub trait Store: Send + Sync + 'static {
     /// [`BATCH_MAX`] commands.
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>>;
 
-    /// Ends sessions that have lapsed and waits that have run out, and settles what they held.
+    /// Ends sessions that have lapsed and waits that have run out, and settles what they held; sees
+    /// to what has come due.
     async fn sweep(&self) -> Result<Swept>;
 
+    /// Drops some of what is older than it has to be kept.
+    async fn prune(&self, keep: Retention) -> Result<Pruned>;
+
+    /// Says what resources can be and what can be done to them, from now on.
+    async fn declare(&self, kinds: Arc<Kinds>) -> Result<()>;
+
+    /// Wake-ups. Hints only; all may be lost.
+    fn watch(&self) -> broadcast::Receiver<Hint>;
+
+    /// What this store is and how it is.
+    async fn status(&self) -> Result<Status>;
+
+    /// The reading side.
+    fn reads(&self) -> &dyn Reads;
+}
+
+/// What can be read from a store. Nothing is decided by what is read here.
+#[async_trait]
+pub trait Reads: Send + Sync {
     /// The tenures of the present, in the order of their keys.
     async fn list(&self, query: ListQuery) -> Result<Page<TenureView>>;
 
@@ -52,17 +77,42 @@ pub trait Store: Send + Sync + 'static {
     /// Lines of history.
     async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>>;
 
-    /// Wake-ups: what was granted to requests while they waited. Hints only; all may be lost.
-    fn watch(&self) -> broadcast::Receiver<Hint>;
+    /// What stands in place of pruned history, in the order of keys.
+    async fn bases(
+        &self,
+        after: Option<ResourceKey>,
+        limit: usize,
+    ) -> Result<Vec<(ResourceKey, Replay)>>;
 
-    /// What this store is and how it is.
-    async fn status(&self) -> Result<Status>;
+    /// One job, over or not.
+    async fn job(&self, id: JobId) -> Result<Option<JobShown>>;
+
+    /// Jobs, newest first.
+    async fn jobs(&self, query: JobQuery) -> Result<JobPage>;
+
+    /// Resources that were put or worked, in the order of their keys.
+    async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceShown>>;
+
+    /// Pieces of the log of a job, oldest first.
+    async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>>;
+
+    /// The sessions that ask for jobs.
+    async fn workers(&self) -> Result<Vec<WorkerShown>>;
 }
 
-/// Something that a waiting request wants to know. It is sent after the grant is durable, so it
-/// may be taken for the answer; whoever misses it finds out by asking again.
+/// Something that somebody waits for. It is sent after it is durable; whoever misses it finds out
+/// by asking again.
 #[derive(Clone, Debug)]
-pub struct Hint(pub Arc<TenureView>);
+pub enum Hint {
+    /// A request got its locks while it waited: this may be taken for the answer.
+    Granted(Arc<TenureView>),
+    /// A resource of this kind became ready to be worked.
+    Ready(Text),
+    /// The next heartbeat of this session has something to tell.
+    Notified(SessionId),
+    /// This job is over.
+    Over(JobId),
+}
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +121,8 @@ pub struct Swept {
     pub sessions: usize,
     /// Tenures that ended with them.
     pub tenures: usize,
+    /// Resources on which something came due.
+    pub due: usize,
 }
 
 /// Which tenures to list.
@@ -108,8 +160,169 @@ pub struct Shown {
     pub tenures: Vec<TenureView>,
     /// Who waits, in order, with the sessions' names.
     pub queue: Vec<(Waiter, Text)>,
-    /// Store time when it was read.
-    pub now: Millis,
+    /// Its tenures, workers and the like, for those who ask why.
+    pub around: Surroundings,
+}
+
+/// One job with its resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobShown {
+    /// The resource.
+    pub key: ResourceKey,
+    /// The job.
+    pub job: Box<Job>,
+}
+
+/// Which jobs to list.
+#[derive(Clone, Debug, Default)]
+pub struct JobQuery {
+    /// Only of this tenant.
+    pub tenant: Option<Text>,
+    /// Only of this kind.
+    pub kind: Option<Text>,
+    /// Only of resources of this name.
+    pub name: Option<Text>,
+    /// Only of this verb.
+    pub operation: Option<Text>,
+    /// Only in this state.
+    pub state: Option<JobState>,
+    /// Only after this one in the list, which the last page ended with.
+    pub after: Option<JobId>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+impl JobQuery {
+    /// Whether a job is wanted, wherever the page begins.
+    #[must_use]
+    pub fn wants(&self, key: &ResourceKey, job: &Job) -> bool {
+        is(&self.tenant, key.tenant())
+            && is(&self.kind, key.kind())
+            && is(&self.name, key.name())
+            && is(&self.operation, &job.operation)
+            && self.state.is_none_or(|state| state == job.state)
+    }
+
+    /// The one resource that it is about, if it is about one.
+    #[must_use]
+    pub fn resource(&self) -> Option<ResourceKey> {
+        let (tenant, kind, name) =
+            (self.tenant.as_ref()?, self.kind.as_ref()?, self.name.as_ref()?);
+        ResourceKey::new(tenant, kind, name).ok()
+    }
+}
+
+/// Some jobs, and where to go on.
+#[derive(Clone, Debug, Default)]
+pub struct JobPage {
+    /// The jobs.
+    pub items: Vec<JobShown>,
+    /// Ask for what comes after this; nothing when this is all.
+    pub next: Option<JobId>,
+}
+
+/// One resource with its state and its jobs that are not over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceShown {
+    /// The resource.
+    pub key: ResourceKey,
+    /// Its state and its jobs.
+    pub resource: Box<Resource>,
+}
+
+/// Which resources to list.
+#[derive(Clone, Debug, Default)]
+pub struct ResourceQuery {
+    /// Only of this tenant.
+    pub tenant: Option<Text>,
+    /// Only of this kind.
+    pub kind: Option<Text>,
+    /// Only in this state.
+    pub state: Option<Text>,
+    /// Only after this resource.
+    pub after: Option<ResourceKey>,
+    /// At most so many; a page may have fewer and still not be the last.
+    pub limit: usize,
+}
+
+impl ResourceQuery {
+    /// Whether a resource is wanted, wherever the page begins.
+    #[must_use]
+    pub fn wants(&self, key: &ResourceKey, resource: &Resource) -> bool {
+        is(&self.tenant, key.tenant())
+            && is(&self.kind, key.kind())
+            && is(&self.state, &resource.state)
+    }
+}
+
+/// Which pieces of a log.
+#[derive(Clone, Copy, Debug)]
+pub struct LogQuery {
+    /// Of this job.
+    pub job: JobId,
+    /// Only after this position.
+    pub after: u64,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A piece of a log with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogLine {
+    /// The position among all pieces of the store.
+    pub position: u64,
+    /// The number of the attempt.
+    pub attempt: u32,
+    /// When it was written.
+    pub at: Millis,
+    /// Whole lines.
+    pub text: Text,
+}
+
+/// A session that asks for jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerShown {
+    /// The session.
+    pub session: SessionId,
+    /// Whose it is; `*` for one that works for all tenants.
+    pub tenant: Text,
+    /// What people call it.
+    pub name: Text,
+    /// The kinds it works.
+    pub kinds: Vec<Text>,
+    /// How long ago it asked for jobs.
+    pub asked_ms: u64,
+    /// How long it lives without a heartbeat.
+    pub expires_in_ms: u64,
+    /// The jobs it has, with their resources.
+    pub jobs: Vec<(ResourceKey, JobId)>,
+}
+
+/// How long things are kept after they are over.
+#[derive(Clone, Copy, Debug)]
+pub struct Retention {
+    /// Jobs and their logs.
+    pub jobs_ms: u64,
+    /// Jobs in quarantine.
+    pub dead_ms: u64,
+    /// History.
+    pub history_ms: u64,
+    /// At most so many rows of each at once.
+    pub rows_max: usize,
+}
+
+/// What was dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Jobs.
+    pub jobs: usize,
+    /// Lines of history.
+    pub lines: usize,
+}
+
+/// Whether a wish is met, if there is one.
+pub(crate) fn is(wish: &Option<Text>, have: &str) -> bool {
+    wish.as_ref().is_none_or(|wish| **wish == *have)
 }
 
 /// Which lines of history.

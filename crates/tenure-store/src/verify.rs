@@ -1,25 +1,42 @@
 //! Runs the verifier of the core over the history that a store keeps.
 
 use tenure_core::ResourceKey;
-use tenure_core::verify::{Report, Verifier};
+use tenure_core::verify::{Replay, Report, Verifier};
 
 use crate::store::{HistoryQuery, PAGE_MAX, Result, Store};
+
+/// How often it reads again when history was pruned meanwhile.
+const TRIES_MAX: usize = 3;
 
 /// Reads the whole history, checks it, and compares it with the records of the present: with all of
 /// them, so that a history that was removed is missed.
 pub async fn verify(store: &dyn Store) -> Result<Report> {
-    let mut reading = Reading { verifier: Verifier::default(), position: 0 };
-    reading.catch_up(store).await?;
-    let mut after = None;
+    let mut tries = 0;
     loop {
-        let keys = store.keys(after, PAGE_MAX).await?;
-        for key in &keys {
-            reading.compare(store, key).await?;
+        let mut reading = Reading { verifier: Verifier::default(), position: 0 };
+        let bases = bases(store).await?;
+        for (key, replay) in bases.clone() {
+            reading.verifier.resume(&key, replay);
         }
-        match keys.last() {
-            Some(last) => after = Some(last.clone()),
-            None => return Ok(reading.verifier.finish()),
+        let report = reading.run(store).await?;
+        tries += 1;
+        // What was pruned while we read looks as if it was missing.
+        if report.problems.is_empty() || tries == TRIES_MAX || self::bases(store).await? == bases {
+            return Ok(report);
         }
+    }
+}
+
+/// What stands in place of pruned history.
+async fn bases(store: &dyn Store) -> Result<Vec<(ResourceKey, Replay)>> {
+    let mut all = Vec::new();
+    loop {
+        let after = all.last().map(|(key, _): &(ResourceKey, Replay)| key.clone());
+        let page = store.reads().bases(after, PAGE_MAX).await?;
+        if page.is_empty() {
+            return Ok(all);
+        }
+        all.extend(page);
     }
 }
 
@@ -29,10 +46,25 @@ struct Reading {
 }
 
 impl Reading {
+    async fn run(mut self, store: &dyn Store) -> Result<Report> {
+        self.catch_up(store).await?;
+        let mut after = None;
+        loop {
+            let keys = store.reads().keys(after, PAGE_MAX).await?;
+            for key in &keys {
+                self.compare(store, key).await?;
+            }
+            match keys.last() {
+                Some(last) => after = Some(last.clone()),
+                None => return Ok(self.verifier.finish()),
+            }
+        }
+    }
+
     async fn catch_up(&mut self, store: &dyn Store) -> Result<()> {
         loop {
             let query = HistoryQuery::Scan { after: self.position, limit: PAGE_MAX };
-            let lines = store.history(query).await?;
+            let lines = store.reads().history(query).await?;
             let Some(last) = lines.last() else { return Ok(()) };
             self.position = last.position;
             for line in &lines {
@@ -42,7 +74,7 @@ impl Reading {
     }
 
     async fn compare(&mut self, store: &dyn Store, key: &ResourceKey) -> Result<()> {
-        let Some(shown) = store.show(key).await? else { return Ok(()) };
+        let Some(shown) = store.reads().show(key).await? else { return Ok(()) };
         if self.verifier.read_up_to(key) < shown.record.chain.n {
             // It went on while we read. A line is kept no later than the record that counts it.
             self.catch_up(store).await?;

@@ -154,8 +154,9 @@ async fn a_full_disk_refuses_and_loses_nothing() {
     // What was refused did not happen; what was acknowledged is there.
     let refused = granted.len() as u128 + 1;
     let key = ResourceKey::new("t", "cluster", &format!("c{refused}")).unwrap();
-    assert!(store.show(&key).await.unwrap().is_none());
-    let held = store.list(ListQuery { limit: 1_000, ..ListQuery::default() }).await.unwrap();
+    assert!(store.reads().show(&key).await.unwrap().is_none());
+    let held =
+        store.reads().list(ListQuery { limit: 1_000, ..ListQuery::default() }).await.unwrap();
     assert_eq!(held.items.len(), granted.len());
     // It does not call itself ready while it cannot write.
     assert!(store.status().await.is_err());
@@ -216,7 +217,12 @@ async fn records_that_were_not_written_are_made_up_for() {
     let first = grant(&store, "c1", 1).await.unwrap();
     store.apply(vec![release("c1", first)]).await.unwrap();
     let second = grant(&store, "c1", 2).await.unwrap();
-    let held = store.show(&ResourceKey::new("t", "cluster", "c1").unwrap()).await.unwrap().unwrap();
+    let held = store
+        .reads()
+        .show(&ResourceKey::new("t", "cluster", "c1").unwrap())
+        .await
+        .unwrap()
+        .unwrap();
     // What a crash at this moment leaves.
     fs::create_dir(&copy).unwrap();
     for extension in ["", "-wal", ".life"] {
@@ -230,7 +236,7 @@ async fn records_that_were_not_written_are_made_up_for() {
     assert!(!behind.contains("\"token\":2"), "the row is not behind: {behind}");
     let crashed = Embedded::open(&copy.join("tenure.db")).unwrap();
     let key = ResourceKey::new("t", "cluster", "c1").unwrap();
-    assert_eq!(crashed.show(&key).await.unwrap().unwrap().record, held.record);
+    assert_eq!(crashed.reads().show(&key).await.unwrap().unwrap().record, held.record);
     assert_eq!(grant(&crashed, "c1", 2).await.unwrap(), second);
     assert_eq!(verify(&crashed).await.unwrap().problems, []);
 }

@@ -3,21 +3,26 @@
 //! A store brings a [`Harness`]; [`crate::store_conformance`] expands to one test for each
 //! scenario and case, so that a failure names the store and the behaviour. Decorators pass it too.
 
+mod jobs;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::history::Entry;
+use tenure_core::resource::Resource;
+use tenure_core::why;
 use tenure_core::{
-    Acquire, Claimant, Command, LockAction, LockName, Outcome, RequestId, ResourceKey, SessionId,
-    Token,
+    Acquire, Claimant, Command, Job, JobId, LockAction, LockName, Millis, Outcome, RequestId,
+    ResourceKey, SessionId, Token,
 };
 
-use crate::clock::ManualClock;
+use crate::clock::{Clock, ManualClock};
 use crate::committer::Committer;
 use crate::scenario::{self, Driver};
-use crate::store::{HistoryQuery, ListQuery, PAGE_MAX, Store};
+use crate::store::{Hint, HistoryQuery, JobShown, ListQuery, PAGE_MAX, Store};
 use crate::verify::verify;
+pub use jobs::*;
 
 /// A store under test, on a clock that the test moves.
 #[async_trait]
@@ -50,6 +55,14 @@ macro_rules! store_conformance {
                 history_is_read_backwards_in_pages,
                 the_sweep_hands_over_what_the_dead_held,
                 verify_accepts_what_happened,
+                a_thousand_submits_make_one_flight,
+                a_blocked_lane_delays_nobody,
+                a_claim_waits_for_work,
+                jobs_come_in_pages_without_gaps,
+                worked_resources_are_listed,
+                logs_are_fenced_and_bounded,
+                pruning_leaves_what_verify_needs,
+                workers_are_shown_with_their_jobs,
             );
         }
     };
@@ -59,6 +72,7 @@ macro_rules! store_conformance {
             use super::*;
             $crate::conformance_tests!($harness, scenario:
                 a_restart_gives_everybody_full_grace,
+                running_jobs_survive_a_restart,
             );
             $crate::conformance_tests!($harness, case:
                 everything_is_there_after_a_restart,
@@ -88,6 +102,7 @@ macro_rules! conformance_tests {
 
 /// Runs one scenario on a store.
 pub async fn run_scenario(name: &str, harness: &mut impl Harness) {
+    harness.store().declare(scenario::kinds()).await.expect("the store is there");
     scenario::run(scenario::text(name), &mut OnStore(harness)).await;
 }
 
@@ -114,11 +129,39 @@ impl<H: Harness> Driver for OnStore<'_, H> {
 
     async fn restart(&mut self) {
         self.0.restart().await;
+        self.0.store().declare(scenario::kinds()).await.expect("the store is there");
+    }
+
+    async fn now(&mut self) -> Millis {
+        self.0.clock().now()
+    }
+
+    async fn job(&mut self, id: JobId) -> Option<Job> {
+        let shown = self.0.store().reads().job(id).await.expect("the store is there");
+        shown.map(|shown| *shown.job)
+    }
+
+    async fn resource(&mut self, key: &ResourceKey) -> Option<Resource> {
+        let shown = self.0.store().reads().show(key).await.expect("the store is there")?;
+        shown.record.resource.map(|resource| *resource)
+    }
+
+    async fn why(&mut self, id: JobId) -> String {
+        let store = self.0.store();
+        let shown = store.reads().job(id).await.expect("the store is there");
+        let JobShown { key, job } = shown.expect("a job");
+        if job.state.is_over() {
+            return why::of_past(&job).word().to_owned();
+        }
+        let shown = store.reads().show(&key).await.expect("the store is there").expect("a record");
+        let kinds = scenario::kinds();
+        let kind = kinds.get(key.kind()).map(|kind| &**kind);
+        why::of_job(&shown.record, kind, id, &shown.around).word().to_owned()
     }
 
     async fn history(&mut self, key: &ResourceKey) -> Vec<Entry> {
         let query = HistoryQuery::Of { key: key.clone(), before: None, limit: PAGE_MAX };
-        let lines = self.0.store().history(query).await.expect("the store is there");
+        let lines = self.0.store().reads().history(query).await.expect("the store is there");
         lines.iter().rev().map(|line| Entry::parse(&line.text).expect("our own line")).collect()
     }
 
@@ -193,7 +236,7 @@ pub async fn lists_come_in_pages_without_gaps(harness: &mut impl Harness) {
     loop {
         let query =
             ListQuery { tenant: Some("t".into()), after, limit: 10, ..ListQuery::default() };
-        let page = store.list(query).await.expect("the store is there");
+        let page = store.reads().list(query).await.expect("the store is there");
         names.extend(page.items.iter().map(|view| view.key.name().to_owned()));
         after = page.next;
         if after.is_none() {
@@ -206,7 +249,7 @@ pub async fn lists_come_in_pages_without_gaps(harness: &mut impl Harness) {
         ListQuery { kind: Some("shoot".into()), limit: 10, ..ListQuery::default() },
         ListQuery { holder: Some("B".into()), limit: 10, ..ListQuery::default() },
     ] {
-        assert!(store.list(query).await.expect("the store is there").items.is_empty());
+        assert!(store.reads().list(query).await.expect("the store is there").items.is_empty());
     }
 }
 
@@ -241,7 +284,7 @@ pub async fn one_of_many_gets_the_lock_and_all_get_it_in_turn(harness: &mut impl
 /// A resource is shown with its holder and who waits, in order.
 pub async fn resources_are_shown_with_their_queue(harness: &mut impl Harness) {
     let store = harness.store();
-    assert!(store.show(&key("c1")).await.expect("the store is there").is_none());
+    assert!(store.reads().show(&key("c1")).await.expect("the store is there").is_none());
     for command in [
         open(1, "A"),
         open(2, "B"),
@@ -251,7 +294,8 @@ pub async fn resources_are_shown_with_their_queue(harness: &mut impl Harness) {
     ] {
         one(&*store, command).await;
     }
-    let shown = store.show(&key("c1")).await.expect("the store is there").expect("it was used");
+    let shown =
+        store.reads().show(&key("c1")).await.expect("the store is there").expect("it was used");
     assert_eq!(&*shown.tenures[0].holder, "A");
     assert_eq!(shown.tenures[0].purpose.as_deref(), Some("conformance"));
     let names: Vec<_> = shown.queue.iter().map(|(_, name)| name.to_string()).collect();
@@ -270,18 +314,18 @@ pub async fn history_is_read_backwards_in_pages(harness: &mut impl Harness) {
     let (mut numbers, mut before) = (Vec::new(), None);
     loop {
         let query = HistoryQuery::Of { key: key("c1"), before, limit: 7 };
-        let lines = store.history(query).await.expect("the store is there");
+        let lines = store.reads().history(query).await.expect("the store is there");
         let Some(last) = lines.last() else { break };
         before = Some(last.position);
         numbers.extend(lines.iter().map(|line| Entry::parse(&line.text).expect("our line").n));
     }
     assert_eq!(numbers, (1..=20).rev().collect::<Vec<_>>());
     let newest = HistoryQuery::Newest { tenant: Some("t".into()), before: None, limit: 5 };
-    let newest = store.history(newest).await.expect("the store is there");
+    let newest = store.reads().history(newest).await.expect("the store is there");
     assert_eq!(newest.iter().map(|line| line.position).collect::<Vec<_>>(), [30, 29, 28, 27, 26]);
     let foreign = HistoryQuery::Newest { tenant: Some("u".into()), before: None, limit: 5 };
-    assert!(store.history(foreign).await.expect("the store is there").is_empty());
-    let scan = store.history(HistoryQuery::Scan { after: 28, limit: 5 }).await;
+    assert!(store.reads().history(foreign).await.expect("the store is there").is_empty());
+    let scan = store.reads().history(HistoryQuery::Scan { after: 28, limit: 5 }).await;
     assert_eq!(scan.expect("the store is there").len(), 2);
 }
 
@@ -308,8 +352,10 @@ pub async fn the_sweep_hands_over_what_the_dead_held(harness: &mut impl Harness)
         swept += store.sweep().await.expect("the store is there").sessions;
     }
     assert_eq!(swept, 1);
-    assert_eq!(hints.try_recv().expect("a hint").0.request, RequestId(12));
-    let shown = store.show(&key("c1")).await.expect("the store is there").expect("it was used");
+    let Hint::Granted(tenure) = hints.try_recv().expect("a hint") else { panic!("another hint") };
+    assert_eq!(tenure.request, RequestId(12));
+    let shown =
+        store.reads().show(&key("c1")).await.expect("the store is there").expect("it was used");
     assert_eq!((&*shown.tenures[0].holder, shown.tenures[0].token), ("B", Token(2)));
 }
 
@@ -328,10 +374,11 @@ pub async fn verify_accepts_what_happened(harness: &mut impl Harness) {
 pub async fn everything_is_there_after_a_restart(harness: &mut impl Harness) {
     hold_many(&*harness.store(), 20).await;
     one(&*harness.store(), release("c0003", 1)).await;
-    let before = harness.store().history(HistoryQuery::Scan { after: 0, limit: PAGE_MAX }).await;
+    let before =
+        harness.store().reads().history(HistoryQuery::Scan { after: 0, limit: PAGE_MAX }).await;
     harness.restart().await;
     let store = harness.store();
-    let after = store.history(HistoryQuery::Scan { after: 0, limit: PAGE_MAX }).await;
+    let after = store.reads().history(HistoryQuery::Scan { after: 0, limit: PAGE_MAX }).await;
     assert_eq!(before.expect("the store is there"), after.expect("the store is there"));
     assert_eq!(store.status().await.expect("the store is there").live, 19);
     assert_eq!(token(&one(&*store, acquire("c0003", 1, 999, 0)).await), 2);

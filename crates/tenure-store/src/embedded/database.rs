@@ -12,16 +12,15 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tenure_core::history::{Entry, Hash};
 use tenure_core::{Millis, Record, ResourceKey, Session, SessionId};
 
+use super::checkpoint::Checkpointer;
 use super::error::Error;
+use super::format::{migrate, recognise};
 use super::guard::Life;
 use crate::ledger::{Batch, Ledger};
 
-/// Marks the file as ours: "TENU".
-const APPLICATION_ID: i64 = 0x5445_4e55;
-/// The format that this program writes.
-const FORMAT: i64 = 1;
-/// Pages of 4 KiB that may gather in the write-ahead log before they are moved to the file: 16 MiB.
-const WAL_PAGES_MAX: u32 = 4_096;
+/// Pages of 4 KiB that the write-ahead log has room for from the start: twice what it usually gets
+/// to, see [`super::checkpoint`].
+const ROOM_PAGES: u32 = 4_096;
 
 /// Most records that may wait to be written; more are written with the next batch.
 const OWED_MAX: usize = 32_768;
@@ -33,7 +32,8 @@ const PAY_MAX: usize = 1_024;
 
 /// The writing side of the file.
 pub(crate) struct Database {
-    connection: Connection,
+    pub(super) connection: Connection,
+    checkpointer: Checkpointer,
     path: PathBuf,
     /// The rows of the resources at hand.
     rows: HashMap<ResourceKey, ResourceRow>,
@@ -55,6 +55,8 @@ struct ResourceRow {
     /// The first line of history that the row in the file does not know of; 0 when it knows all,
     /// [`NOT_KEPT`] when there is no row in the file yet.
     owes: i64,
+    /// Whether the row in the file is found by lists of resources: this must not be behind.
+    listed: bool,
 }
 
 /// Marks a resource that has no row in the file yet.
@@ -63,18 +65,19 @@ const NOT_KEPT: i64 = -1;
 impl Database {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let sqlite = |source| Error::Sqlite { path: path.to_path_buf(), source };
-        let connection = Connection::open(path).map_err(sqlite)?;
+        let mut connection = Connection::open(path).map_err(sqlite)?;
         recognise(&connection, path)?;
         connection
-            .execute_batch(&format!(
+            .execute_batch(
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-                 PRAGMA wal_autocheckpoint = {WAL_PAGES_MAX}; PRAGMA cache_size = -8192;
-                 PRAGMA temp_store = MEMORY;"
-            ))
+                 PRAGMA cache_size = -8192; PRAGMA temp_store = MEMORY;",
+            )
             .map_err(sqlite)?;
         connection.set_prepared_statement_cache_capacity(32);
+        let checkpointer = Checkpointer::start(&mut connection, path).map_err(sqlite)?;
         let mut database = Self {
             connection,
+            checkpointer,
             path: path.to_path_buf(),
             rows: HashMap::new(),
             owed: VecDeque::new(),
@@ -82,7 +85,7 @@ impl Database {
             next_line: 1,
             looked: 0,
         };
-        database.migrate().map_err(|error| database.error(error))?;
+        migrate(&database.connection).map_err(|error| database.error(error))?;
         database.forget_rows()?;
         Ok(database)
     }
@@ -91,7 +94,9 @@ impl Database {
     pub(crate) fn forget_rows(&mut self) -> Result<(), Error> {
         let highest = |table| format!("SELECT coalesce(max(id), 0) + 1 FROM {table}");
         self.next_resource = self.number(&highest("resources"))?;
-        self.next_line = self.number(&highest("history"))?;
+        // Lines may have been pruned: their numbers are not given out again.
+        let paid = "SELECT coalesce(max(value), 0) + 1 FROM meta WHERE key = 'paid'";
+        self.next_line = self.number(&highest("history"))?.max(self.number(paid)?);
         self.rows.clear();
         self.owed.clear();
         Ok(())
@@ -107,7 +112,7 @@ impl Database {
     /// Lets the log grow to its full size before it is used, by spilling a transaction that is then
     /// rolled back.
     pub(crate) fn make_room(&self) -> Result<(), Error> {
-        let bytes = WAL_PAGES_MAX * 4_096;
+        let bytes = ROOM_PAGES * 4_096;
         let fill = format!(
             "PRAGMA cache_size = 16; BEGIN IMMEDIATE; CREATE TABLE room (bytes BLOB);
              INSERT INTO room VALUES (zeroblob({bytes})); ROLLBACK; PRAGMA cache_size = -8192;"
@@ -115,22 +120,11 @@ impl Database {
         self.connection.execute_batch(&fill).map_err(|error| self.error(error))
     }
 
-    fn migrate(&self) -> rusqlite::Result<()> {
-        if pragma(&self.connection, "user_version")? == 0 {
-            self.connection.execute_batch(&format!(
-                "BEGIN IMMEDIATE; {schema} PRAGMA application_id = {APPLICATION_ID};
-                 PRAGMA user_version = {FORMAT}; COMMIT;",
-                schema = include_str!("schema.sql")
-            ))?;
-        }
-        Ok(())
-    }
-
     fn number(&self, sql: &str) -> Result<i64, Error> {
         self.connection.query_row(sql, [], |row| row.get(0)).map_err(|error| self.error(error))
     }
 
-    fn error(&self, source: rusqlite::Error) -> Error {
+    pub(super) fn error(&self, source: rusqlite::Error) -> Error {
         use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
         match source.sqlite_error_code() {
             Some(DatabaseCorrupt | NotADatabase) => self.damaged(source.to_string()),
@@ -154,11 +148,19 @@ impl Database {
         text.map(parse).transpose().map_err(|error| self.damaged(error.to_string()))
     }
 
-    pub(crate) fn set_life(&self, life: &Life) -> Result<(), Error> {
+    /// Begins a life. In a restored store all sessions are over: what they hold here they may have
+    /// given back, and others may have got it, after the backup was made.
+    pub(crate) fn set_life(&mut self, life: &Life, restored: bool) -> Result<(), Error> {
         let text = serde_json::to_string(life).expect("a life has no map with odd keys");
-        let sql = "INSERT OR REPLACE INTO meta (key, value) VALUES ('life', ?1)";
-        self.connection.execute(sql, [text]).map_err(|error| self.error(error))?;
-        Ok(())
+        let done = self.in_transaction(|database| {
+            let sql = "INSERT OR REPLACE INTO meta (key, value) VALUES ('life', ?1)";
+            database.connection.execute(sql, [text])?;
+            if restored {
+                database.connection.execute("DELETE FROM sessions", [])?;
+            }
+            Ok(())
+        });
+        done.map_err(|error| self.error(error))
     }
 
     /// The latest instant that the rows know of.
@@ -184,16 +186,16 @@ impl Database {
 
     /// Puts every resource that somebody holds or waits for into the ledger, making up from the
     /// history for what was not written before the process ended.
-    pub(crate) fn admit_all(&mut self, ledger: &mut Ledger) -> Result<(), Error> {
+    pub(crate) fn admit_all(&mut self, ledger: &mut Ledger, now: Millis) -> Result<(), Error> {
         let mut loaded = BTreeMap::new();
-        let live = "SELECT key, id, last, body FROM resources WHERE live = 1";
+        let live = "SELECT key, id, last, body, state IS NOT NULL FROM resources WHERE live = 1";
         for row in self.query(live, [], resource)? {
             let (key, row, record) = self.parse(row)?;
             loaded.insert(key, (row, record));
         }
         self.make_up(&mut loaded)?;
         for (key, (row, record)) in loaded {
-            ledger.admit(&key, record);
+            ledger.admit(&key, record, now);
             self.rows.insert(key, row);
         }
         Ok(())
@@ -222,7 +224,7 @@ impl Database {
             }
             let Some((row, record)) = loaded.get_mut(&key) else { continue };
             if entry.n > record.chain.n {
-                record.replay(entry, hash);
+                record.replay(&entry, hash);
                 row.last = id;
                 owe(row, &mut self.owed, &key, id);
             }
@@ -235,16 +237,17 @@ impl Database {
         &mut self,
         ledger: &mut Ledger,
         key: &ResourceKey,
+        now: Millis,
     ) -> Result<(), Error> {
         if let Some((row, record)) = self.find(key)? {
             self.rows.insert(key.clone(), row);
-            ledger.admit(key, record);
+            ledger.admit(key, record, now);
         }
         Ok(())
     }
 
     fn find(&self, key: &ResourceKey) -> Result<Option<(ResourceRow, Record)>, Error> {
-        let sql = "SELECT key, id, last, body FROM resources WHERE key = ?1";
+        let sql = "SELECT key, id, last, body, state IS NOT NULL FROM resources WHERE key = ?1";
         let mut found = self.query(sql, [key.as_str()], resource)?;
         let Some(row) = found.pop() else { return Ok(None) };
         let (_, row, record) = self.parse(row)?;
@@ -301,8 +304,11 @@ impl Database {
                 database.write_session(ledger, *id)?;
             }
             database.write_history(batch)?;
+            database.write_jobs(batch)?;
             for key in &batch.records {
-                if batch.untold.contains(key) || database.row(key).owes == NOT_KEPT {
+                let row = *database.row(key);
+                let behind = row.owes == NOT_KEPT || row.listed != is_listed(ledger, key);
+                if batch.untold.contains(key) || behind {
                     database.write_record(ledger, key)?;
                 }
             }
@@ -329,18 +335,21 @@ impl Database {
         Ok(())
     }
 
-    fn in_transaction(
+    pub(super) fn in_transaction<T>(
         &mut self,
-        work: impl FnOnce(&mut Self) -> rusqlite::Result<()>,
-    ) -> rusqlite::Result<()> {
+        work: impl FnOnce(&mut Self) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let done = work(self);
-        let done = done.and_then(|()| self.connection.prepare_cached("COMMIT")?.execute([]));
+        let done = done.and_then(|done| {
+            self.connection.prepare_cached("COMMIT")?.execute([])?;
+            Ok(done)
+        });
         if done.is_err() {
             // SQLite may have rolled back by itself; then there is nothing to roll back.
             self.connection.execute_batch("ROLLBACK").ok();
         }
-        done.map(|_| ())
+        done
     }
 
     /// Writes something that changes nothing, to see whether it can.
@@ -364,10 +373,15 @@ impl Database {
                 self.write_record(ledger, &key)?;
             }
         }
+        self.note_paid().map(drop)
+    }
+
+    /// Notes up to which line the rows in the file know everything. Says which it is.
+    pub(super) fn note_paid(&self) -> rusqlite::Result<i64> {
         let paid = self.owed.front().map_or(self.next_line, |(_, since)| *since) - 1;
         let sql = "INSERT OR REPLACE INTO meta (key, value) VALUES ('paid', ?1)";
         self.connection.prepare_cached(sql)?.execute([paid])?;
-        Ok(())
+        Ok(paid)
     }
 
     fn write_session(&self, ledger: &Ledger, id: SessionId) -> rusqlite::Result<()> {
@@ -407,29 +421,44 @@ impl Database {
         let row = *self.row(key);
         let body = serde_json::to_string(record).expect("a record has no map with odd keys");
         let live = record.is_live();
+        let state = record.resource.as_ref().map(|resource| &*resource.state);
         if row.owes != NOT_KEPT {
-            let sql = "UPDATE resources SET live = ?2, last = ?3, body = ?4 WHERE id = ?1";
-            let values = params![row.id, live, row.last, body];
+            let sql =
+                "UPDATE resources SET live = ?2, last = ?3, body = ?4, state = ?5 WHERE id = ?1";
+            let values = params![row.id, live, row.last, body, state];
             self.connection.prepare_cached(sql)?.execute(values)?;
         } else {
-            let sql =
-                "INSERT INTO resources (id, key, live, last, body) VALUES (?1, ?2, ?3, ?4, ?5)";
-            let values = params![row.id, key.as_str(), live, row.last, body];
+            let sql = "INSERT INTO resources (id, key, live, last, body, state) \
+                       VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            let values = params![row.id, key.as_str(), live, row.last, body, state];
             self.connection.prepare_cached(sql)?.execute(values)?;
         }
-        self.row(key).owes = 0;
+        let row = self.row(key);
+        (row.owes, row.listed) = (0, is_listed(ledger, key));
         Ok(())
     }
 
     /// Where a resource is kept, or will be.
     fn row(&mut self, key: &ResourceKey) -> &mut ResourceRow {
         if !self.rows.contains_key(key) {
-            let fresh = ResourceRow { id: self.next_resource, last: 0, owes: NOT_KEPT };
+            let fresh =
+                ResourceRow { id: self.next_resource, last: 0, owes: NOT_KEPT, listed: false };
             self.next_resource += 1;
             self.rows.insert(key.clone(), fresh);
         }
         self.rows.get_mut(key).expect("it is there")
     }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        self.checkpointer.stop(&mut self.connection);
+    }
+}
+
+/// Whether lists of resources have it.
+fn is_listed(ledger: &Ledger, key: &ResourceKey) -> bool {
+    ledger.world().records.get(key).is_some_and(|record| record.resource.is_some())
 }
 
 /// Notes that a row does not know of a line.
@@ -445,28 +474,7 @@ fn owe(
     }
 }
 
-/// Refuses a file that is something else, or that a later version wrote.
-fn recognise(connection: &Connection, path: &Path) -> Result<(), Error> {
-    let foreign = |_| Error::Foreign(path.to_path_buf());
-    let application = pragma(connection, "application_id").map_err(foreign)?;
-    let found = pragma(connection, "user_version").map_err(foreign)?;
-    let tables: i64 = connection
-        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-        .map_err(foreign)?;
-    if tables > 0 && application != APPLICATION_ID {
-        return Err(Error::Foreign(path.to_path_buf()));
-    }
-    if found > FORMAT {
-        return Err(Error::Newer { path: path.to_path_buf(), found, known: FORMAT });
-    }
-    Ok(())
-}
-
-fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
-    connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
-}
-
 fn resource(row: &Row<'_>) -> rusqlite::Result<(String, ResourceRow, String)> {
-    let at = ResourceRow { id: row.get(1)?, last: row.get(2)?, owes: 0 };
+    let at = ResourceRow { id: row.get(1)?, last: row.get(2)?, owes: 0, listed: row.get(4)? };
     Ok((row.get(0)?, at, row.get(3)?))
 }

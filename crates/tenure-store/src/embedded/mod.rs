@@ -1,27 +1,36 @@
 //! The store in a file: SQLite, written by one thread, a flush for each batch.
 //!
-//! `writer` is the thread, `database` its SQL, `reader` that of history, `guard` the lock on the
-//! file and its life, `error` what can go wrong when it is opened.
+//! `writer` is the thread, `database` and `jobs` its SQL, `checkpoint` moves its log to the file
+//! beside it; `reader` reads lists and history, `prune` drops what is old, `format` knows the
+//! versions of the file, `guard` has the lock on it, `error` says what can go wrong.
 
+mod checkpoint;
 mod database;
 mod error;
+mod format;
 mod guard;
+mod jobs;
+mod prune;
 mod reader;
 mod writer;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
-use tenure_core::{Command, Incarnation, Outcome, ResourceKey, TenureView};
+use tenure_core::verify::Replay;
+use tenure_core::{Command, Incarnation, JobId, Kinds, Outcome, ResourceKey, TenureView};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::clock::{Clock, ServerClock};
 use crate::store::{
-    HINTS_MAX, Hint, HistoryQuery, Line, ListQuery, Page, Result, Shown, Status, Store, StoreError,
-    Swept,
+    HINTS_MAX, Hint, HistoryQuery, JobPage, JobQuery, JobShown, Line, ListQuery, LogLine, LogQuery,
+    Page, Pruned, Reads, ResourceQuery, ResourceShown, Result, Retention, Shown, Status, Store,
+    StoreError, Swept, WorkerShown,
 };
+use crate::view;
 use database::Database;
 pub use error::Error;
 use guard::Guard;
@@ -74,7 +83,7 @@ impl Embedded {
     pub fn open_with(path: &Path, options: Options) -> std::result::Result<Self, Error> {
         let path = &resolve(path);
         let guard = Arc::new(Guard::take(path)?);
-        let database = Database::open(path)?;
+        let mut database = Database::open(path)?;
         if let Some(pages_max) = options.pages_max {
             database.limit_pages(pages_max)?;
         }
@@ -83,8 +92,9 @@ impl Embedded {
         }
         let id = crate::random::request_id().to_string();
         let (kept, last) = (database.life()?, database.last());
-        let life = guard::next_life(kept, last, guard.remembered()?.as_ref(), id);
-        database.set_life(&life)?;
+        let life = guard::next_life(kept.clone(), last, guard.remembered()?.as_ref(), id);
+        let restored = kept.is_some_and(|kept| kept.incarnation != life.incarnation);
+        database.set_life(&life, restored)?;
         guard.remember(&life)?;
         let latest = database.latest()?;
         let clock = options.clock.unwrap_or_else(|| Arc::new(ServerClock::starting_after(latest)));
@@ -161,6 +171,29 @@ impl Store for Embedded {
         self.ask(Ask::Sweep).await
     }
 
+    async fn prune(&self, keep: Retention) -> Result<Pruned> {
+        self.ask(|to| Ask::Prune(keep, to)).await
+    }
+
+    async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
+        self.ask(|to| Ask::Declare(kinds, to)).await
+    }
+
+    fn watch(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
+    }
+
+    async fn status(&self) -> Result<Status> {
+        self.ask(Ask::Status).await
+    }
+
+    fn reads(&self) -> &dyn Reads {
+        self
+    }
+}
+
+#[async_trait]
+impl Reads for Embedded {
     async fn list(&self, query: ListQuery) -> Result<Page<TenureView>> {
         self.ask(|to| Ask::List(query, to)).await
     }
@@ -181,11 +214,56 @@ impl Store for Embedded {
         self.read(move |reader| reader.history(&query, last)).await
     }
 
-    fn watch(&self) -> broadcast::Receiver<Hint> {
-        self.hints.subscribe()
+    async fn bases(
+        &self,
+        after: Option<ResourceKey>,
+        limit: usize,
+    ) -> Result<Vec<(ResourceKey, Replay)>> {
+        self.read(move |reader| reader.bases(after.as_ref(), limit)).await
     }
 
-    async fn status(&self) -> Result<Status> {
-        self.ask(Ask::Status).await
+    async fn job(&self, id: JobId) -> Result<Option<JobShown>> {
+        if let Some(shown) = self.ask(|to| Ask::Job(id, to)).await? {
+            return Ok(Some(shown));
+        }
+        self.read(move |reader| reader.job(id)).await
+    }
+
+    async fn jobs(&self, query: JobQuery) -> Result<JobPage> {
+        let asked = query.clone();
+        let (live, last) = self.ask(|to| Ask::Jobs(asked, to)).await?;
+        self.read(move |reader| match query.resource() {
+            Some(_) => view::walk(live, last, &query, |id| reader.job(id)),
+            None => Ok(view::page(live, reader.jobs(&query)?, query.limit)),
+        })
+        .await
+    }
+
+    async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceShown>> {
+        let limit = query.limit;
+        let asked = query.clone();
+        let mut items = self.read(move |reader| reader.resources(&asked)).await?;
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next = items.last().filter(|_| more).map(|shown| shown.key.clone());
+        // Rows in the file may be behind: what is in memory counts.
+        let keys = items.iter().map(|shown| shown.key.clone()).collect();
+        let fresh = self.ask(|to| Ask::Fresh(keys, to)).await?;
+        let mut fresh: HashMap<_, _> = fresh.into_iter().map(|s| (s.key, s.resource)).collect();
+        for shown in &mut items {
+            if let Some(resource) = fresh.remove(&shown.key) {
+                shown.resource = resource;
+            }
+        }
+        items.retain(|shown| query.wants(&shown.key, &shown.resource));
+        Ok(Page { items, next })
+    }
+
+    async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>> {
+        self.read(move |reader| reader.logs(query)).await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerShown>> {
+        self.ask(Ask::Workers).await
     }
 }

@@ -3,11 +3,14 @@
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
-use tenure_core::ResourceKey;
 use tenure_core::history::Hash;
+use tenure_core::verify::Replay;
+use tenure_core::{JobId, JobState, Millis, Record, ResourceKey};
 
 use super::error::Error;
-use crate::store::{HistoryQuery, Line};
+use crate::store::{
+    HistoryQuery, JobQuery, JobShown, Line, LogLine, LogQuery, ResourceQuery, ResourceShown,
+};
 
 /// The reading side of the file, for history, beside the writer.
 pub(crate) struct Reader(Connection);
@@ -55,6 +58,103 @@ impl Reader {
         self.0.prepare_cached(sql)?.query_map(params![after, rows(limit)], read)?.collect()
     }
 
+    /// What stands in place of pruned history.
+    pub(crate) fn bases(
+        &self,
+        after: Option<&ResourceKey>,
+        limit: usize,
+    ) -> rusqlite::Result<Vec<(ResourceKey, Replay)>> {
+        let sql = "SELECT key, base FROM resources WHERE base IS NOT NULL AND key > ?1 \
+                   ORDER BY key LIMIT ?2";
+        let after = after.map_or("", ResourceKey::as_str);
+        let read = |row: &Row<'_>| {
+            let (key, base): (String, String) = (row.get(0)?, row.get(1)?);
+            Ok((parse_key(&key)?, parse(&base)?))
+        };
+        self.0.prepare_cached(sql)?.query_map(params![after, rows(limit)], read)?.collect()
+    }
+
+    /// A job that is over.
+    pub(crate) fn job(&self, id: JobId) -> rusqlite::Result<Option<JobShown>> {
+        find_job(&self.0, id)
+    }
+
+    /// Jobs that are over, newest first, one more than asked for when there are more.
+    pub(crate) fn jobs(&self, query: &JobQuery) -> rusqlite::Result<Vec<JobShown>> {
+        if query.state.is_some_and(|state| !state.is_over()) {
+            // Jobs that are not over are not here; nothing would be found by reading all of them.
+            return Ok(Vec::new());
+        }
+        // Said out, so that the index of dead letters is used.
+        let state = match query.state {
+            Some(JobState::Dead) => "state = 'dead'",
+            _ => "(?3 IS NULL OR state = ?3)",
+        };
+        let sql = format!(
+            "SELECT key, body FROM jobs WHERE id < ?1 AND {state} \
+             AND (?2 IS NULL OR operation = ?2) AND ?3 IS ?3 ORDER BY id DESC"
+        );
+        let below = query.after.map_or([255; 16], |id| id.0.to_be_bytes());
+        let state = query.state.map(JobState::word);
+        let mut statement = self.0.prepare_cached(&sql)?;
+        let found = statement.query_map(params![below, query.operation.as_deref(), state], job)?;
+        let wanted = |shown: &rusqlite::Result<JobShown>| {
+            shown.as_ref().map_or(true, |shown| query.wants(&shown.key, &shown.job))
+        };
+        found.filter(wanted).take(query.limit + 1).collect()
+    }
+
+    /// Resources that were put or worked, one more than asked for when there are more.
+    pub(crate) fn resources(&self, query: &ResourceQuery) -> rusqlite::Result<Vec<ResourceShown>> {
+        let sql = "SELECT key, body FROM resources WHERE key > ?1 AND key >= ?2 AND key < ?3 \
+                   AND state IS NOT NULL ORDER BY key";
+        let after = query.after.as_ref().map_or("", ResourceKey::as_str);
+        let prefix = match (&query.tenant, &query.kind) {
+            (Some(tenant), Some(kind)) => format!("{tenant}/{kind}"),
+            (Some(tenant), None) => tenant.to_string(),
+            (None, _) => String::new(),
+        };
+        // All keys under `prefix/`; the character after the slash is the zero.
+        let (from, to) = match prefix.as_str() {
+            "" => (String::new(), char::MAX.to_string()),
+            prefix => (format!("{prefix}/"), format!("{prefix}0")),
+        };
+        let read = |row: &Row<'_>| {
+            let (key, body): (String, String) = (row.get(0)?, row.get(1)?);
+            let record: Record = parse(&body)?;
+            Ok((parse_key(&key)?, record.resource))
+        };
+        let mut statement = self.0.prepare_cached(sql)?;
+        let found = statement.query_map(params![after, from, to], read)?;
+        let mut shown = Vec::new();
+        for row in found {
+            let (key, resource) = row?;
+            let is_kind = query.kind.as_ref().is_none_or(|kind| **kind == *key.kind());
+            if let Some(resource) = resource.filter(|_| is_kind) {
+                shown.push(ResourceShown { key, resource });
+            }
+            if shown.len() > query.limit {
+                break;
+            }
+        }
+        Ok(shown)
+    }
+
+    /// Pieces of a log.
+    pub(crate) fn logs(&self, query: LogQuery) -> rusqlite::Result<Vec<LogLine>> {
+        let sql = "SELECT id, attempt, at, text FROM logs WHERE job = ?1 AND id > ?2 \
+                   ORDER BY id LIMIT ?3";
+        let read = |row: &Row<'_>| {
+            let (position, at): (i64, i64) = (row.get(0)?, row.get(2)?);
+            let (position, at) = (position.unsigned_abs(), Millis(at.unsigned_abs()));
+            let text: String = row.get(3)?;
+            Ok(LogLine { position, attempt: row.get(1)?, at, text: text.into() })
+        };
+        let id = query.job.0.to_be_bytes();
+        let values = params![id, position(Some(query.after)), rows(query.limit)];
+        self.0.prepare_cached(sql)?.query_map(values, read)?.collect()
+    }
+
     /// Follows the entries of one resource backwards.
     fn of(
         &self,
@@ -72,7 +172,9 @@ impl Reader {
         let mut lines = Vec::new();
         while next > 0 && lines.len() < limit {
             let read = |row: &Row<'_>| Ok((line(row)?, row.get(4)?));
-            let (line, prev) = entry.query_row(params![next, key.as_str()], read)?;
+            let found = entry.query_row(params![next, key.as_str()], read).optional()?;
+            // What is older was pruned.
+            let Some((line, prev)) = found else { break };
             lines.push(line);
             next = prev;
         }
@@ -94,7 +196,7 @@ fn position(at: Option<u64>) -> i64 {
     at.map_or(i64::MAX, |at| i64::try_from(at).unwrap_or(i64::MAX))
 }
 
-fn rows(limit: usize) -> i64 {
+pub(super) fn rows(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
@@ -108,7 +210,26 @@ fn line(row: &Row<'_>) -> rusqlite::Result<Line> {
     })
 }
 
-fn parse_key(key: &str) -> rusqlite::Result<ResourceKey> {
+/// A job that is over.
+pub(crate) fn find_job(connection: &Connection, id: JobId) -> rusqlite::Result<Option<JobShown>> {
+    let sql = "SELECT key, body FROM jobs WHERE id = ?1";
+    connection.prepare_cached(sql)?.query_row([id.0.to_be_bytes()], job).optional()
+}
+
+fn job(row: &Row<'_>) -> rusqlite::Result<JobShown> {
+    let (key, body): (String, String) = (row.get(0)?, row.get(1)?);
+    Ok(JobShown { key: parse_key(&key)?, job: parse(&body)? })
+}
+
+/// Reads a row's body.
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(body: &str) -> rusqlite::Result<T> {
+    serde_json::from_str(body).map_err(|error| {
+        let text = rusqlite::types::Type::Text;
+        rusqlite::Error::FromSqlConversionFailure(0, text, Box::new(error))
+    })
+}
+
+pub(super) fn parse_key(key: &str) -> rusqlite::Result<ResourceKey> {
     key.parse().map_err(|error| {
         let text = rusqlite::types::Type::Text;
         rusqlite::Error::FromSqlConversionFailure(0, text, Box::new(error))

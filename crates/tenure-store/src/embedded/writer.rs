@@ -10,7 +10,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use rusqlite::ffi;
-use tenure_core::{Command, Outcome, ResourceKey, TenureView};
+use tenure_core::{Command, JobId, Kinds, Millis, Outcome, ResourceKey, TenureView};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::database::Database;
@@ -18,7 +18,10 @@ use super::error::Error;
 use super::guard::{Guard, Life};
 use crate::clock::Clock;
 use crate::ledger::{Batch, Ledger};
-use crate::store::{Hint, ListQuery, Page, Result, SafetyClass, Shown, Status, StoreError, Swept};
+use crate::store::{
+    Hint, JobQuery, JobShown, ListQuery, Page, Pruned, ResourceShown, Result, Retention,
+    SafetyClass, Shown, Status, StoreError, Swept, WorkerShown,
+};
 
 /// Most idle records that are kept in memory; older ones are read again when they are asked for.
 const IDLE_MAX: usize = 100_000;
@@ -29,9 +32,18 @@ pub(crate) enum Ask {
     Sweep(oneshot::Sender<Result<Swept>>),
     List(ListQuery, oneshot::Sender<Result<Page<TenureView>>>),
     Show(ResourceKey, oneshot::Sender<Result<Option<Shown>>>),
+    Declare(Arc<Kinds>, oneshot::Sender<Result<()>>),
+    Prune(Retention, oneshot::Sender<Result<Pruned>>),
+    Job(JobId, oneshot::Sender<Result<Option<JobShown>>>),
+    Jobs(JobQuery, oneshot::Sender<Result<LiveJobs>>),
+    Fresh(Vec<ResourceKey>, oneshot::Sender<Result<Vec<ResourceShown>>>),
+    Workers(oneshot::Sender<Result<Vec<WorkerShown>>>),
     LastLine(ResourceKey, oneshot::Sender<Result<i64>>),
     Status(oneshot::Sender<Result<Status>>),
 }
+
+/// Jobs that are not over, and where those of the resource that are over begin.
+pub(crate) type LiveJobs = (Vec<JobShown>, Option<JobId>);
 
 /// The state of the writing thread.
 pub(crate) struct Writer {
@@ -49,6 +61,8 @@ pub(crate) struct Writer {
     failing: bool,
     idle: VecDeque<ResourceKey>,
     idle_set: HashSet<ResourceKey>,
+    /// What was declared last, for when the rows are read again.
+    kinds: Arc<Kinds>,
 }
 
 impl Writer {
@@ -70,6 +84,7 @@ impl Writer {
             failing: false,
             idle: VecDeque::new(),
             idle_set: HashSet::new(),
+            kinds: Arc::default(),
         };
         writer.reload()?;
         Ok(writer)
@@ -97,8 +112,20 @@ impl Writer {
         match ask {
             Ask::Apply(commands, to) => drop(to.send(self.apply(&commands))),
             Ask::Sweep(to) => drop(to.send(self.sweep())),
-            Ask::List(query, to) => drop(to.send(self.list(&query))),
+            Ask::List(query, to) => {
+                drop(to.send(self.read(|ledger, now| ledger.list(&query, now))));
+            }
             Ask::Show(key, to) => drop(to.send(self.show(&key))),
+            Ask::Declare(kinds, to) => drop(to.send(self.declare(kinds))),
+            Ask::Prune(keep, to) => drop(to.send(self.prune(keep))),
+            Ask::Job(id, to) => drop(to.send(self.read(|ledger, _| ledger.job(id)))),
+            Ask::Jobs(query, to) => drop(to.send(self.jobs(&query))),
+            Ask::Fresh(keys, to) => {
+                drop(to.send(self.read(|ledger, _| {
+                    keys.iter().filter_map(|key| ledger.resource(key)).collect()
+                })));
+            }
+            Ask::Workers(to) => drop(to.send(self.read(Ledger::workers))),
             Ask::LastLine(key, to) => drop(to.send(self.last_line(&key))),
             Ask::Status(to) => drop(to.send(self.status())),
         }
@@ -109,6 +136,9 @@ impl Writer {
         self.ready()?;
         for key in commands.iter().filter_map(Command::key) {
             self.at_hand(key)?;
+        }
+        for id in commands.iter().filter_map(Command::job) {
+            self.recall(id)?;
         }
         let (outcomes, batch) = self.ledger()?.apply(commands, now);
         self.keep(batch)?;
@@ -143,10 +173,36 @@ impl Writer {
         self.database.last_line(key).map_err(|error| refuse(&error))
     }
 
-    fn list(&mut self, query: &ListQuery) -> Result<Page<TenureView>> {
+    /// Reads from the rows in memory.
+    fn read<T>(&mut self, read: impl FnOnce(&Ledger, Millis) -> T) -> Result<T> {
         let now = self.clock.now();
         self.ready()?;
-        Ok(self.ledger()?.list(query, now))
+        Ok(read(self.ledger()?, now))
+    }
+
+    fn jobs(&mut self, query: &JobQuery) -> Result<LiveJobs> {
+        self.ready()?;
+        let Some(key) = query.resource() else { return Ok((self.ledger()?.jobs(query), None)) };
+        self.at_hand(&key)?;
+        let ledger = self.ledger()?;
+        let last = ledger.resource(&key).and_then(|shown| shown.resource.last_job);
+        let live = ledger.jobs(query);
+        self.rest(&key);
+        Ok((live, last))
+    }
+
+    fn declare(&mut self, kinds: Arc<Kinds>) -> Result<()> {
+        let now = self.clock.now();
+        self.kinds = Arc::clone(&kinds);
+        self.ready()?;
+        let ready = self.ledger()?.declare(kinds, now);
+        self.keep(Batch { ready, ..Batch::default() })
+    }
+
+    fn prune(&mut self, keep: Retention) -> Result<Pruned> {
+        let now = self.clock.now();
+        self.ready()?;
+        self.database.prune(keep, now).map_err(|error| self.failed(&error))
     }
 
     fn show(&mut self, key: &ResourceKey) -> Result<Option<Shown>> {
@@ -189,12 +245,12 @@ impl Writer {
             }
             self.failing = false;
         }
-        for tenure in batch.granted {
-            // Nobody listening is fine: a hint is a hint.
-            self.hints.send(Hint(Arc::new(tenure))).ok();
-        }
         for key in &batch.records {
             self.rest(key);
+        }
+        for hint in batch.into_hints() {
+            // Nobody listening is fine: a hint is a hint.
+            self.hints.send(hint).ok();
         }
         Ok(())
     }
@@ -231,8 +287,10 @@ impl Writer {
     fn reload(&mut self) -> std::result::Result<(), Error> {
         self.database.forget_rows()?;
         let sessions = self.database.sessions()?;
-        let mut ledger = Ledger::load(self.life.incarnation, sessions, self.clock.now());
-        self.database.admit_all(&mut ledger)?;
+        let now = self.clock.now();
+        let mut ledger = Ledger::load(self.life.incarnation, sessions, now);
+        ledger.declare(Arc::clone(&self.kinds), now);
+        self.database.admit_all(&mut ledger, now)?;
         self.idle.clear();
         self.idle_set.clear();
         self.ledger = Some(ledger);
@@ -250,7 +308,20 @@ impl Writer {
         if ledger.has(key) {
             return Ok(());
         }
-        self.database.admit_one(ledger, key).map_err(|error| refuse(&error))
+        let now = self.clock.now();
+        self.database.admit_one(ledger, key, now).map_err(|error| refuse(&error))
+    }
+
+    /// Sees to it that a job that is over is at hand.
+    fn recall(&mut self, id: JobId) -> Result<()> {
+        if self.ledger()?.has_job(id) {
+            return Ok(());
+        }
+        if let Some(JobShown { key, job }) = self.database.job(id).map_err(|e| refuse(&e))? {
+            self.at_hand(&key)?;
+            self.ledger()?.recall(key, job);
+        }
+        Ok(())
     }
 
     /// Puts a record that is idle now at the end of those that may be dropped from memory.

@@ -2,17 +2,26 @@
 //!
 //! A line is `at TIME ACTOR VERB … -> ANSWER`; the files in `scenarios/` show all there is. An
 //! actor that has said `open` acts through its session, any other takes locks with a session of
-//! their own. The runner knows nothing of stores: it drives a [`Driver`], which may be a server
-//! behind HTTP.
+//! their own. Jobs are called `j1`, `j2`, … in the order in which a scenario meets them; what their
+//! kinds are is in `kinds`. The runner knows nothing of stores: it drives a [`Driver`], which may
+//! be a server behind HTTP.
+
+mod jobs;
+mod kinds;
+mod render;
 
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use tenure_core::history::{Entry, Event};
+use tenure_core::history::Entry;
+use tenure_core::resource::Resource;
 use tenure_core::{
-    Acquire, Claimant, Command, LockAction, LockPath, LockSet, Outcome, Refusal, RequestId,
-    ResourceKey, SessionId, Token,
+    Acquire, Claimant, Command, Job, JobId, LockAction, LockPath, LockSet, Millis, Outcome,
+    RequestId, ResourceKey, SessionId, Token,
 };
+
+pub use kinds::kinds;
+use render::{render, render_history};
 
 /// What a scenario runs on.
 #[async_trait]
@@ -27,6 +36,14 @@ pub trait Driver: Send {
     async fn history(&mut self, key: &ResourceKey) -> Vec<Entry>;
     /// What the verifier has to say: empty when all is well.
     async fn verify(&mut self) -> Vec<String>;
+    /// Store time.
+    async fn now(&mut self) -> Millis;
+    /// A job, over or not.
+    async fn job(&mut self, id: JobId) -> Option<Job>;
+    /// The state of a resource.
+    async fn resource(&mut self, key: &ResourceKey) -> Option<Resource>;
+    /// The word for why a job is where it is.
+    async fn why(&mut self, id: JobId) -> String;
 }
 
 /// Runs a scenario; a panic names the line that went wrong.
@@ -50,6 +67,8 @@ struct Runner {
     now_ms: u64,
     requests: u128,
     sessions: HashMap<String, SessionId>,
+    /// The jobs in the order in which they were met.
+    jobs: Vec<JobId>,
 }
 
 /// The words of a line after the actor: a verb, places, and `name=value` pairs.
@@ -98,8 +117,9 @@ impl Runner {
         match words[0] {
             "history" => {
                 let (key, _, _) = Words::of(&words[1..]).locks();
-                render_history(&driver.history(&key).await)
+                render_history(&driver.history(&key).await, &mut self.jobs)
             }
+            "job" | "why" | "state" => self.look(&words, driver).await,
             "verify" => {
                 let problems = driver.verify().await;
                 if problems.is_empty() { "ok".to_owned() } else { problems.join("; ") }
@@ -109,8 +129,13 @@ impl Runner {
                 String::new()
             }
             actor => {
-                let command = self.command(actor, words[1], &Words::of(&words[2..]));
-                render(&driver.send(command).await)
+                let words_after = Words::of(&words[2..]);
+                let now = driver.now().await;
+                let command = match self.on_jobs(actor, words[1], &words_after, now) {
+                    Some(command) => command,
+                    None => self.command(actor, words[1], &words_after),
+                };
+                render(&driver.send(command).await, &mut self.jobs)
             }
         }
     }
@@ -193,82 +218,53 @@ fn millis(text: &str) -> u64 {
     number("ms").or_else(seconds).or_else(hours).unwrap_or_else(|| panic!("{text} is not a time"))
 }
 
-/// An outcome as scenarios write it.
-fn render(outcome: &Outcome) -> String {
-    match outcome {
-        Outcome::Alive { revoked, .. } if revoked.is_empty() => "alive".to_owned(),
-        Outcome::Alive { revoked, .. } => {
-            let tokens = revoked.iter().map(|r| format!("{}:{}", r.key.name(), r.token));
-            format!("alive revoked={}", tokens.collect::<Vec<_>>().join(","))
-        }
-        Outcome::Closed => "closed".to_owned(),
-        Outcome::Granted(view) => format!("granted token={}", view.token),
-        Outcome::Waiting { position, .. } => format!("waiting position={position}"),
-        Outcome::Renewed(view) => format!("renewed token={}", view.token),
-        Outcome::Released { already: false } => "released".to_owned(),
-        Outcome::Released { already: true } => "already released".to_owned(),
-        Outcome::Withdrawn { released: None } => "withdrawn".to_owned(),
-        Outcome::Withdrawn { released: Some(token) } => format!("withdrawn token={token}"),
-        Outcome::Broken => "broken".to_owned(),
-        Outcome::Settled { ended } => format!("settled {ended}"),
-        Outcome::Refused(refusal) => render_refusal(refusal),
-    }
-}
-
-fn render_refusal(refusal: &Refusal) -> String {
-    let code = refusal.code();
-    match refusal {
-        Refusal::Held { by: Some(view), .. } => format!("held by={}", view.holder),
-        Refusal::Held { by: None, .. } => "held by=queue".to_owned(),
-        Refusal::Lost { how: Some(how), .. } => format!("lost how={}", how.word()),
-        Refusal::Lost { how: None, .. } => "lost".to_owned(),
-        Refusal::SessionOver => "lost session".to_owned(),
-        Refusal::RequestReused => format!("{code} request reused"),
-        Refusal::NotCurrent { current: Some(view) } => format!("{code} current={}", view.token),
-        Refusal::NotCurrent { current: None } => format!("{code} current=none"),
-        Refusal::QueueFull
-        | Refusal::StillAlive
-        | Refusal::ForeignSession
-        | Refusal::Invalid(_) => code.to_string(),
-    }
-}
-
-/// A history as scenarios write it: `granted(A,1) expired(A,1)`.
-fn render_history(entries: &[Entry]) -> String {
-    let mut holders = HashMap::new();
-    let mut words = Vec::new();
-    for entry in entries {
-        if let Event::Granted { token, holder, .. } = &entry.event {
-            holders.insert(*token, holder.clone());
-        }
-        let (word, token) = (entry.event.word(), entry.event.token());
-        let holder = holders.get(&token).map_or("?", |holder| holder);
-        words.push(format!("{word}({holder},{token})"));
-    }
-    words.join(" ")
-}
-
 /// Hands the names of all scenarios that any store can run to a macro: the one list of them.
 #[macro_export]
 macro_rules! for_each_scenario {
     ([$($run:tt)+] $($args:tt)*) => {
         $($run)+! { $($args)*
             a_broken_tenure_is_over_and_its_holder_is_told,
+            a_change_during_a_sync_is_synced,
             a_closed_session_hands_over_at_once,
+            a_dead_letter_can_be_thrown_away,
+            a_dead_worker_is_settled_and_its_job_retried,
+            a_dying_flight_is_not_joined,
             a_holder_that_stops_renewing_loses_the_lock,
+            a_job_in_backoff_holds_its_lane_or_not,
+            a_job_runs_through_its_lifecycle,
             a_lapsed_session_never_comes_back,
             a_lock_is_held_by_one,
+            a_paused_resource_starts_nothing,
             a_release_hands_over_to_the_first_living_waiter,
             a_release_matches_the_token,
             a_repeated_request_gives_the_same_tenure,
             a_session_belongs_to_its_tenant,
             a_set_of_locks_is_all_or_nothing,
+            a_submit_attaches_to_the_flight,
             a_wait_ends_in_time,
             a_wide_request_is_not_starved,
             a_withdrawn_request_leaks_nothing,
+            a_worker_hands_work_back,
+            a_worker_may_choose_another_end_state,
+            an_urgent_wish_stops_the_running_one,
             bad_numbers_are_refused,
+            cancel_is_a_state_with_an_end,
+            caps_bound_what_runs_at_once,
+            coalesced_submits_share_the_waiting_one,
+            create_is_refused_while_destroying,
+            failures_are_transient_or_permanent,
+            locks_and_jobs_share_one_right,
             one_heartbeat_renews_everything,
+            priority_and_time_order_the_lane,
+            repeated_submits_claims_and_finishes_give_the_same,
+            resources_are_put_and_deleted,
+            tenants_take_turns,
+            the_newest_wish_replaces_those_that_wait,
+            the_third_crash_is_the_last,
             the_token_stays_while_the_tenure_lasts,
+            three_destroys_run_one_after_the_other,
+            what_should_be_is_looked_at_again,
+            wide_operations_are_not_starved,
         }
     };
 }
@@ -286,15 +282,18 @@ macro_rules! scenarios {
         pub fn text(name: &str) -> &'static str {
             match name {
                 $(stringify!($name) =>
-                    include_str!(concat!("../scenarios/", stringify!($name), ".txt")),)*
+                    include_str!(concat!("../../scenarios/", stringify!($name), ".txt")),)*
                 _ => panic!("there is no scenario {name}"),
             }
         }
     };
 }
 
-// The one that restarts the store is for durable stores only.
-for_each_scenario!([scenarios] a_restart_gives_everybody_full_grace,);
+// Those that restart the store are for durable stores only.
+for_each_scenario!([scenarios]
+    a_restart_gives_everybody_full_grace,
+    running_jobs_survive_a_restart,
+);
 
 #[cfg(test)]
 mod tests {

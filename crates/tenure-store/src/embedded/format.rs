@@ -1,0 +1,48 @@
+//! Which format a file has, and how an older one becomes the present one.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::error::Error;
+
+/// Marks the file as ours: "TENU".
+const APPLICATION_ID: i64 = 0x5445_4e55;
+/// The format that this program writes.
+const FORMAT: i64 = 2;
+/// What makes each format from the one before.
+const MIGRATIONS: [&str; 2] = [include_str!("schema.sql"), include_str!("jobs.sql")];
+
+/// Brings a file to the present format, one step at a time.
+pub(super) fn migrate(connection: &Connection) -> rusqlite::Result<()> {
+    let found = usize::try_from(pragma(connection, "user_version")?).unwrap_or(0);
+    for (at, script) in MIGRATIONS.iter().enumerate().skip(found) {
+        let format = at + 1;
+        connection.execute_batch(&format!(
+            "BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID};
+             PRAGMA user_version = {format}; COMMIT;"
+        ))?;
+    }
+    Ok(())
+}
+
+/// Refuses a file that is something else, or that a later version wrote.
+pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<(), Error> {
+    let foreign = |_| Error::Foreign(path.to_path_buf());
+    let application = pragma(connection, "application_id").map_err(foreign)?;
+    let found = pragma(connection, "user_version").map_err(foreign)?;
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(foreign)?;
+    if tables > 0 && application != APPLICATION_ID {
+        return Err(Error::Foreign(path.to_path_buf()));
+    }
+    if found > FORMAT {
+        return Err(Error::Newer { path: path.to_path_buf(), found, known: FORMAT });
+    }
+    Ok(())
+}
+
+fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
+}

@@ -1,0 +1,104 @@
+//! Outcomes and histories as scenarios write them.
+
+use std::collections::HashMap;
+
+use tenure_core::history::{Entry, Event};
+use tenure_core::{JobId, Outcome, Refusal};
+
+/// The name of a job: its number in the order in which the scenario met it.
+pub(super) fn name(id: JobId, jobs: &mut Vec<JobId>) -> String {
+    let known = jobs.iter().position(|job| *job == id);
+    let at = known.unwrap_or_else(|| {
+        jobs.push(id);
+        jobs.len() - 1
+    });
+    format!("j{}", at + 1)
+}
+
+/// An outcome as scenarios write it.
+pub(super) fn render(outcome: &Outcome, jobs: &mut Vec<JobId>) -> String {
+    match outcome {
+        Outcome::Alive { revoked, .. } if revoked.is_empty() => "alive".to_owned(),
+        Outcome::Alive { revoked, .. } => {
+            let word = |cancel| if cancel { "cancel" } else { "revoked" };
+            let tokens =
+                revoked.iter().map(|r| format!("{}={}:{}", word(r.cancel), r.key.name(), r.token));
+            format!("alive {}", tokens.collect::<Vec<_>>().join(" "))
+        }
+        Outcome::Closed => "closed".to_owned(),
+        Outcome::Granted(view) => format!("granted token={}", view.token),
+        Outcome::Waiting { position, .. } => format!("waiting position={position}"),
+        Outcome::Renewed(view) => format!("renewed token={}", view.token),
+        Outcome::Released { already: false } => "released".to_owned(),
+        Outcome::Released { already: true } => "already released".to_owned(),
+        Outcome::Withdrawn { released: None } => "withdrawn".to_owned(),
+        Outcome::Withdrawn { released: Some(token) } => format!("withdrawn token={token}"),
+        Outcome::Broken => "broken".to_owned(),
+        Outcome::Settled { ended } => format!("settled {ended}"),
+        Outcome::Submitted { verdict, job } => format!("{} {}", verdict.word(), name(*job, jobs)),
+        Outcome::Claimed(assigned) if assigned.is_empty() => "nothing".to_owned(),
+        Outcome::Claimed(assigned) => {
+            let one = |a: &tenure_core::Assignment| {
+                let (id, operation) = (name(a.job.id, jobs), &a.job.operation);
+                let (attempt, max, token) = (a.job.attempt, a.attempts_max, a.tenure.token);
+                format!("{id} {operation} attempt={attempt}/{max} token={token}")
+            };
+            assigned.iter().map(one).collect::<Vec<_>>().join(", ")
+        }
+        Outcome::Finished { state, already: false } => state.word().to_owned(),
+        Outcome::Finished { state, already: true } => format!("already {}", state.word()),
+        Outcome::Noted { cancelling: false } => "noted".to_owned(),
+        Outcome::Noted { cancelling: true } => "noted cancelling".to_owned(),
+        Outcome::Cancelled { state } => state.word().to_owned(),
+        Outcome::Discarded => "discarded".to_owned(),
+        Outcome::Put { generation, job: None } => format!("generation={generation}"),
+        Outcome::Put { generation, job: Some(job) } => {
+            format!("generation={generation} {}", name(*job, jobs))
+        }
+        Outcome::Deleted => "deleted".to_owned(),
+        Outcome::Paused(true) => "paused".to_owned(),
+        Outcome::Paused(false) => "resumed".to_owned(),
+        Outcome::Refused(refusal) => render_refusal(refusal, jobs),
+    }
+}
+
+fn render_refusal(refusal: &Refusal, jobs: &mut Vec<JobId>) -> String {
+    let code = refusal.code();
+    match refusal {
+        Refusal::Held { by: Some(view), .. } => format!("held by={}", view.holder),
+        Refusal::Held { by: None, .. } => "held by=queue".to_owned(),
+        Refusal::Lost { how: Some(how), .. } => format!("lost how={}", how.word()),
+        Refusal::Lost { how: None, .. } => "lost".to_owned(),
+        Refusal::SessionOver => "lost session".to_owned(),
+        Refusal::RequestReused => format!("{code} request reused"),
+        Refusal::NotCurrent { current: Some(view) } => format!("{code} current={}", view.token),
+        Refusal::NotCurrent { current: None } => format!("{code} current=none"),
+        Refusal::Rejected { present, .. } => format!("{code} {}", name(*present, jobs)),
+        Refusal::BadTransition { state, .. } => format!("{code} {state}"),
+        Refusal::JobIs { state, .. } => format!("{code} {}", state.word()),
+        Refusal::InUse { job: Some(job) } => format!("{code} {}", name(*job, jobs)),
+        _ => code.to_string(),
+    }
+}
+
+/// A history as scenarios write it: `granted(A,1) expired(A,1)`; for jobs `started(j1,1)`.
+pub(super) fn render_history(entries: &[Entry], jobs: &mut Vec<JobId>) -> String {
+    let mut holders = HashMap::new();
+    let mut words = Vec::new();
+    for entry in entries {
+        if let Event::Granted { token, holder, .. } = &entry.event {
+            holders.insert(*token, holder.clone());
+        }
+        let word = entry.event.word();
+        words.push(match (entry.event.job(), entry.event.token()) {
+            (Some(job), Some(token)) => format!("{word}({},{token})", name(job, jobs)),
+            (Some(job), None) => format!("{word}({})", name(job, jobs)),
+            (None, Some(token)) => {
+                let holder = holders.get(&token).map_or("?", |holder| holder);
+                format!("{word}({holder},{token})")
+            }
+            (None, None) => word.to_owned(),
+        });
+    }
+    words.join(" ")
+}

@@ -1,0 +1,169 @@
+//! The committer: what becomes of claims whose caller goes away at the worst moment.
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure_core::{
+    Claim, Command, Finish, JobAction, Kinds, Outcome, RequestId, ResourceAction, SessionId, Submit,
+};
+use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, Swept};
+use tenure_store::{Committer, Memory, scenario};
+use tokio::sync::{Semaphore, broadcast, mpsc};
+
+/// A store that applies a batch only when the test lets it, and says that one has come.
+struct Gated {
+    inner: Memory,
+    gate: Semaphore,
+    came: mpsc::UnboundedSender<usize>,
+}
+
+#[async_trait]
+impl Store for Gated {
+    async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
+        self.came.send(commands.len()).expect("the test listens");
+        self.gate.acquire().await.expect("the gate is never closed").forget();
+        self.inner.apply(commands).await
+    }
+    async fn sweep(&self) -> Result<Swept> {
+        self.inner.sweep().await
+    }
+    async fn prune(&self, keep: Retention) -> Result<Pruned> {
+        self.inner.prune(keep).await
+    }
+    async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
+        self.inner.declare(kinds).await
+    }
+    fn watch(&self) -> broadcast::Receiver<Hint> {
+        self.inner.watch()
+    }
+    async fn status(&self) -> Result<Status> {
+        self.inner.status().await
+    }
+    fn reads(&self) -> &dyn Reads {
+        self.inner.reads()
+    }
+}
+
+fn claim(request: u128) -> Claim {
+    let kinds = vec!["task".into()];
+    Claim { session: SessionId(1), request: RequestId(request), kinds, max: 1 }
+}
+
+fn submit() -> Command {
+    let submit = Submit {
+        request: RequestId(10),
+        operation: "work".into(),
+        args: None,
+        priority: 0,
+        run_at: None,
+        by: "A".into(),
+    };
+    let key = "t/task/t1".parse().expect("a good name");
+    Command::Resource { key, action: ResourceAction::Submit(submit) }
+}
+
+async fn store() -> (Arc<Gated>, mpsc::UnboundedReceiver<usize>) {
+    let (came, comes) = mpsc::unbounded_channel();
+    let store = Gated { inner: Memory::new(), gate: Semaphore::new(0), came };
+    store.declare(scenario::kinds()).await.expect("memory is there");
+    let (session, tenant) = (SessionId(1), "t".into());
+    let open = Command::Open { session, tenant, name: "W".into(), ttl_ms: 60_000 };
+    store.inner.apply(vec![open]).await.expect("memory is there");
+    (Arc::new(store), comes)
+}
+
+#[tokio::test]
+async fn a_claim_rides_along_with_the_submit_that_it_waits_for() {
+    let (store, mut comes) = store().await;
+    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+    let waiting = committer.clone();
+    let waits =
+        tokio::spawn(async move { waiting.claim(&claim(1), Duration::from_secs(60)).await });
+    assert_eq!(comes.recv().await, Some(1));
+    store.gate.add_permits(1);
+    let submitting = committer.clone();
+    tokio::spawn(async move { submitting.submit(submit()).await });
+    // A poll of the waiting claim may come between.
+    while comes.recv().await != Some(2) {
+        store.gate.add_permits(1);
+    }
+    store.gate.add_permits(1);
+    let claimed = waits.await.expect("no panic").expect("memory is there");
+    assert!(matches!(claimed, Outcome::Claimed(jobs) if jobs.len() == 1));
+}
+
+#[tokio::test]
+async fn what_is_claimed_for_somebody_who_left_goes_back() {
+    let (store, mut comes) = store().await;
+    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+    let waiting = committer.clone();
+    let leaves =
+        tokio::spawn(async move { waiting.claim(&claim(1), Duration::from_secs(60)).await });
+    assert_eq!(comes.recv().await, Some(1));
+    store.gate.add_permits(1);
+    let submitting = committer.clone();
+    tokio::spawn(async move { submitting.submit(submit()).await });
+    while comes.recv().await != Some(2) {
+        store.gate.add_permits(1);
+    }
+    // The batch with submit and claim is on its way when its caller leaves.
+    leaves.abort();
+    assert!(leaves.await.is_err_and(|error| error.is_cancelled()));
+    store.gate.add_permits(1_000);
+    let claimed = committer.claim(&claim(2), Duration::from_secs(60)).await;
+    let Outcome::Claimed(jobs) = claimed.expect("memory is there") else { panic!("refused") };
+    assert_eq!(jobs.len(), 1);
+    assert_eq!(jobs[0].job.attempt, 1, "the attempt that nobody worked does not count");
+}
+
+#[tokio::test]
+async fn what_was_answered_to_somebody_who_left_before_reading_it_goes_back() {
+    let (store, mut comes) = store().await;
+    store.inner.apply(vec![submit()]).await.expect("memory is there");
+    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+    let mine = claim(1);
+    let mut leaves = Box::pin(committer.claim(&mine, Duration::from_secs(60)));
+    assert!(std::future::poll_fn(|cx| Poll::Ready(leaves.as_mut().poll(cx).is_pending())).await);
+    assert_eq!(comes.recv().await, Some(1));
+    store.gate.add_permits(1);
+    // The second batch begins when the first is answered, and nobody has looked at the answer.
+    let other = tokio::spawn({
+        let committer = committer.clone();
+        async move { committer.submit(Command::Close { session: SessionId(9) }).await }
+    });
+    comes.recv().await;
+    drop(leaves);
+    store.gate.add_permits(1_000);
+    other.await.expect("no panic").expect("memory is there");
+    let claimed = committer.claim(&claim(2), Duration::from_secs(60)).await;
+    let Outcome::Claimed(jobs) = claimed.expect("memory is there") else { panic!("refused") };
+    assert_eq!((jobs.len(), jobs[0].job.attempt), (1, 1));
+}
+
+#[tokio::test]
+async fn who_sends_a_claim_again_keeps_what_it_got_although_the_first_sending_left() {
+    let (store, mut comes) = store().await;
+    store.inner.apply(vec![submit()]).await.expect("memory is there");
+    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+    // Something is on its way, so that both sendings come in one batch.
+    let busy = tokio::spawn({
+        let committer = committer.clone();
+        async move { committer.submit(Command::Close { session: SessionId(9) }).await }
+    });
+    assert_eq!(comes.recv().await, Some(1));
+    let (first, again) = (claim(1), claim(1));
+    let mut leaves = Box::pin(committer.claim(&first, Duration::from_secs(60)));
+    assert!(std::future::poll_fn(|cx| Poll::Ready(leaves.as_mut().poll(cx).is_pending())).await);
+    drop(leaves);
+    store.gate.add_permits(1_000);
+    let claimed = committer.claim(&again, Duration::from_secs(60)).await;
+    let Outcome::Claimed(jobs) = claimed.expect("memory is there") else { panic!("refused") };
+    busy.await.expect("no panic").expect("memory is there");
+    let finish = Finish::Ok { state: None, result: None };
+    let action = JobAction::Finish { token: jobs[0].tenure.token, finish };
+    let done = committer.submit(Command::Job { id: jobs[0].job.id, action }).await;
+    let done = done.expect("memory is there");
+    assert!(matches!(done, Outcome::Finished { already: false, .. }), "{done:?}");
+}

@@ -1,0 +1,57 @@
+//! Random commands about locks.
+
+use proptest::prelude::*;
+use tenure_core::{
+    Acquire, Claimant, Command, LockAction, LockName, LockSet, RequestId, ResourceKey, SessionId,
+    Token,
+};
+
+fn key() -> impl Strategy<Value = ResourceKey> {
+    (0..3u8).prop_map(|n| ResourceKey::new("t", "k", &format!("r{n}")).expect("a good name"))
+}
+
+fn locks() -> impl Strategy<Value = LockSet> {
+    let name = prop::sample::select(vec!["main", "a", "b"]);
+    prop::collection::vec(name, 1..3).prop_map(|names| {
+        let names = names.iter().map(|n| n.parse::<LockName>().expect("a good name"));
+        LockSet::new(names.collect()).expect("a small set")
+    })
+}
+
+fn claimant() -> impl Strategy<Value = Claimant> {
+    prop_oneof![
+        (1..4u128).prop_map(|id| Claimant::Session(SessionId(id))),
+        Just(Claimant::Solo { name: "solo".into(), ttl_ms: 3_000 }),
+    ]
+}
+
+fn lock_action() -> impl Strategy<Value = LockAction> {
+    let token = || (0..12u64).prop_map(Token);
+    let request = || (100..130u128).prop_map(RequestId);
+    prop_oneof![
+        4 => (locks(), claimant(), request(), prop_oneof![Just(0), Just(2_000), Just(60_000)])
+            .prop_map(|(locks, claimant, request, wait_ms)| {
+                LockAction::Acquire(Acquire { locks, claimant, request, wait_ms, purpose: None })
+            }),
+        3 => (token(), prop::option::of(locks()))
+            .prop_map(|(token, locks)| LockAction::Release { token, locks }),
+        1 => (token(), prop::option::of(Just(5_000)))
+            .prop_map(|(token, ttl_ms)| LockAction::Renew { token, ttl_ms }),
+        1 => request().prop_map(|request| LockAction::Withdraw { request }),
+        1 => token().prop_map(|token| {
+            LockAction::Break { token, locks: None, by: "ann".into(), reason: "test".into() }
+        }),
+    ]
+}
+
+pub(crate) fn command() -> impl Strategy<Value = Command> {
+    let session = || (1..4u128).prop_map(SessionId);
+    prop_oneof![
+        2 => session().prop_map(|session| {
+            Command::Open { session, tenant: "t".into(), name: "s".into(), ttl_ms: 4_000 }
+        }),
+        2 => (session(), 0..3u64).prop_map(|(session, seen)| Command::Beat { session, seen }),
+        1 => session().prop_map(|session| Command::Close { session }),
+        12 => (key(), lock_action()).prop_map(|(key, action)| Command::Lock { key, action }),
+    ]
+}
