@@ -4,18 +4,23 @@
 
 pub mod client;
 pub mod clock;
+pub mod config;
 pub mod error;
 pub mod exec;
+mod heartbeat;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod lease;
 pub mod link;
 pub mod session;
+pub mod submit;
 pub mod tenure;
 pub mod wire;
+pub mod worker;
 
 pub use client::Client;
 pub use error::Error;
 pub use link::Link;
 pub use session::Session;
 pub use tenure::{Lost, Tenure};
+pub use worker::{Context, Done, Failure, Handler, Worker};

@@ -12,7 +12,8 @@ use crate::error::Error;
 #[async_trait]
 pub trait Link: Send + Sync + 'static {
     /// Sends one command. An acquire that waits may be held back for up to `patience`; its answer
-    /// is then `Waiting`, and sending it again goes on waiting.
+    /// is then `Waiting`, and sending it again goes on waiting. So may a claim, while nothing is
+    /// ready; it then gets no job.
     async fn send(&self, command: Command, patience: Duration) -> Result<Outcome, Error>;
 
     /// A second way that shares nothing with this one, for the heartbeat.
@@ -26,6 +27,7 @@ impl Link for Committer {
             Command::Lock { key, action: LockAction::Acquire(acquire) } if acquire.wait_ms > 0 => {
                 self.acquire(key, acquire, patience).await?
             }
+            Command::Claim(claim) => self.claim(claim, patience).await?,
             _ => self.submit(command).await?,
         })
     }

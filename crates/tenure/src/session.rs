@@ -1,11 +1,16 @@
 //! A session: the liveness of this process in the store.
 //!
 //! The heartbeat has its own thread, runtime and connection, so nothing the work does can starve
-//! it. It also delivers what must not get lost: releases of dropped tenures and withdrawals of
-//! abandoned waits are repeated until they are confirmed or the session is over. It never outlives
-//! the session: when the last handle is dropped, it settles its errands, says goodbye and ends.
+//! it. It also delivers what must not get lost: releases of dropped tenures, withdrawals of
+//! abandoned waits and jobs that nobody works any more are repeated until they are confirmed or the
+//! session is over. And it hands each new deadline to the watchdogs of supervised commands itself,
+//! so that they need no runtime that the work may block. It never outlives the session: when the
+//! last handle is dropped, it settles its errands, says goodbye and ends.
+//!
+//! Next: `heartbeat.rs` for the thread, `lease.rs` for its arithmetic, `tenure.rs` and `worker/`
+//! for what lives under a session.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -14,18 +19,22 @@ use tenure_core::{
     Command, LockAction, LockPath, LockSet, Outcome, Refusal, RequestId, ResourceKey, SessionId,
     Text, Token,
 };
-use tokio::sync::{mpsc, watch};
+use tenure_store::store::Hint;
+use tokio::sync::{broadcast, mpsc, watch};
 
-use crate::clock::{BootInstant, SLEEP_MAX};
+use crate::clock::BootInstant;
 use crate::error::Error;
+use crate::exec::{Deadlines, Handle as Leash};
+use crate::heartbeat::Heartbeat;
 use crate::lease::{Lease, Standing};
 use crate::link::Link;
 use crate::tenure::{Ask, Lost};
 
 /// How long dropping the last handle waits for the goodbye to reach the store.
-const GOODBYE: Duration = Duration::from_secs(2);
-/// Pause between two tries of an errand that could not be delivered.
-const ERRAND_PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const GOODBYE: Duration = Duration::from_secs(2);
+/// Most notices that are remembered for a tenure which nobody follows yet: its grant may be on its
+/// way while the notice comes in. Many times what a store keeps for a session at once.
+const NOTICES_MAX: usize = 4_096;
 
 /// The liveness of this process in the store; cheap to clone.
 #[derive(Clone)]
@@ -33,18 +42,24 @@ pub struct Session(Arc<Handle>);
 
 struct Handle {
     shared: Arc<Shared>,
-    /// Dropping it tells the heartbeat to say goodbye. At most one errand for each tenure and each
-    /// abandoned wait of this process: that is its bound, and a drop cannot wait for room.
+    /// Dropping it tells the heartbeat to say goodbye. At most one errand for each tenure, attempt
+    /// and abandoned wait of this process: that is its bound, and a drop cannot wait for room.
     errands: Option<mpsc::UnboundedSender<Errand>>,
     /// Ends when the heartbeat has ended.
     ended: Mutex<Option<std::sync::mpsc::Receiver<()>>>,
 }
 
-/// Something that must reach the store.
+/// Something that must reach the store, and may be repeated.
 #[derive(Debug)]
-pub(crate) struct Errand {
-    pub(crate) key: ResourceKey,
-    pub(crate) action: LockAction,
+pub(crate) struct Errand(pub(crate) Command);
+
+/// What somebody who follows a tenure is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Signals {
+    /// It is lost.
+    pub(crate) lost: Option<Lost>,
+    /// It goes on, but its job is asked to stop.
+    pub(crate) cancel: bool,
 }
 
 /// What the heartbeat and the handles share.
@@ -58,14 +73,36 @@ pub(crate) struct Shared {
     deadline: watch::Sender<BootInstant>,
     standing: watch::Sender<Standing>,
     tenures: Mutex<Tenures>,
+    leashes: Mutex<Leashes>,
 }
 
-/// The tenures of the session and those that were taken from it.
+/// The tenures of the session, and what was said of them.
 #[derive(Default)]
-struct Tenures {
-    held: HashMap<(ResourceKey, Token), watch::Sender<Option<Lost>>>,
-    revoked: HashMap<(ResourceKey, Token), u64>,
-    seen: u64,
+pub(crate) struct Tenures {
+    held: HashMap<(ResourceKey, Token), watch::Sender<Signals>>,
+    /// In the order of their numbers.
+    notices: BTreeMap<u64, Revoked>,
+    /// The last notice that is known here.
+    pub(crate) seen: u64,
+}
+
+/// The watchdogs of supervised commands, which live by the session's deadline.
+#[derive(Default)]
+struct Leashes {
+    last: u64,
+    by_number: BTreeMap<u64, Leash>,
+}
+
+/// Tells a watchdog each new deadline until it is dropped.
+pub(crate) struct Leashed {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Leashed {
+    fn drop(&mut self) {
+        self.shared.leashes().by_number.remove(&self.number);
+    }
 }
 
 impl Session {
@@ -74,6 +111,7 @@ impl Session {
         tenant: &Text,
         name: &str,
         ttl: Duration,
+        hints: Option<broadcast::Receiver<Hint>>,
     ) -> Result<Self, Error> {
         let id = tenure_store::random::session_id();
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
@@ -91,14 +129,19 @@ impl Session {
             standing: watch::Sender::new(Standing::Safe),
             lease: Mutex::new(lease),
             tenures: Mutex::default(),
+            leashes: Mutex::default(),
         });
-        Self::start(shared, link.twin()?)
+        Self::start(shared, link.twin()?, hints)
     }
 
-    fn start(shared: Arc<Shared>, link: Box<dyn Link>) -> Result<Self, Error> {
+    fn start(
+        shared: Arc<Shared>,
+        link: Box<dyn Link>,
+        hints: Option<broadcast::Receiver<Hint>>,
+    ) -> Result<Self, Error> {
         let (errands, inbox) = mpsc::unbounded_channel();
         let (ending, ended) = std::sync::mpsc::channel();
-        let heartbeat = Heartbeat { shared: Arc::clone(&shared), link, inbox, ending };
+        let heartbeat = Heartbeat { shared: Arc::clone(&shared), link, inbox, hints, ending };
         std::thread::Builder::new()
             .name("tenure-heartbeat".to_owned())
             .spawn(move || heartbeat.run())
@@ -168,6 +211,29 @@ impl Session {
         }
     }
 
+    /// Lets go of everything without giving it back: for when nobody can say whether the work has
+    /// stopped. The store takes it all away when the time to live is over, and not before.
+    pub(crate) fn abandon(&self) {
+        self.0.shared.lease().refused();
+        self.0.shared.announce();
+    }
+
+    /// Has the heartbeat tell a watchdog each new deadline, the present one at once.
+    pub(crate) fn leash(&self, leash: &Leash) -> Leashed {
+        let shared = &self.0.shared;
+        let number = {
+            let mut leashes = shared.leashes();
+            leashes.last += 1;
+            let number = leashes.last;
+            leashes.by_number.insert(number, leash.clone());
+            number
+        };
+        // After it is in the list: a deadline that moves in between is not missed.
+        let deadline = shared.lease().deadline();
+        leash.extend(Deadlines::under(shared.ttl, deadline));
+        Leashed { shared: Arc::clone(shared), number }
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.0.shared
     }
@@ -197,169 +263,108 @@ impl Shared {
         self.lease.lock().expect("the arithmetic of leases does not panic")
     }
 
-    fn tenures(&self) -> MutexGuard<'_, Tenures> {
+    pub(crate) fn tenures(&self) -> MutexGuard<'_, Tenures> {
         self.tenures.lock().expect("nothing panics while the tenures are locked")
     }
 
-    /// Follows a tenure: the receiver learns when it is lost, also if it already is.
-    pub(crate) fn follow(&self, key: &ResourceKey, token: Token) -> watch::Receiver<Option<Lost>> {
+    fn leashes(&self) -> MutexGuard<'_, Leashes> {
+        self.leashes.lock().expect("nothing panics while the leashes are locked")
+    }
+
+    /// Follows a tenure: the receiver learns what becomes of it, also what is known already.
+    pub(crate) fn follow(&self, key: &ResourceKey, token: Token) -> watch::Receiver<Signals> {
         let mut tenures = self.tenures();
-        let at = (key.clone(), token);
-        let known = tenures.revoked.contains_key(&at).then_some(Lost::Broken);
-        let known = known.or_else(|| self.is_lost().then_some(Lost::Session));
+        let mut known = Signals::default();
+        let about = |notice: &&Revoked| notice.token == token && notice.key == *key;
+        tenures.notices.values().filter(about).for_each(|notice| known.hear(notice.cancel));
+        if self.is_lost() {
+            known.lost = Some(Lost::Session);
+        }
         let sender = watch::Sender::new(known);
         let receiver = sender.subscribe();
-        tenures.held.insert(at, sender);
+        tenures.held.insert((key.clone(), token), sender);
         receiver
     }
 
     /// Follows a tenure no more.
     pub(crate) fn unfollow(&self, key: &ResourceKey, token: Token) {
-        self.tenures().held.remove(&(key.clone(), token));
+        let mut tenures = self.tenures();
+        tenures.held.remove(&(key.clone(), token));
+        tenures.notices.retain(|_, notice| notice.token != token || notice.key != *key);
     }
 
-    fn is_lost(&self) -> bool {
+    /// Somebody else than the heartbeat has learnt that a tenure is over, or its job cancelled.
+    pub(crate) fn tell(&self, key: &ResourceKey, token: Token, cancel: bool) {
+        if let Some(sender) = self.tenures().held.get(&(key.clone(), token)) {
+            sender.send_if_modified(|signals| signals.changed_by(cancel));
+        }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
         self.lease().standing(BootInstant::now()) == Standing::Lost
     }
 
     /// Tells everybody how things stand; the first loss is loud.
-    fn announce(&self) {
+    pub(crate) fn announce(&self) {
         let (standing, deadline) = {
             let mut lease = self.lease();
             (lease.standing(BootInstant::now()), lease.deadline())
         };
-        self.deadline.send_replace(deadline);
+        self.extend(deadline);
         let before = self.standing.send_replace(standing);
         if standing == Standing::Lost && before != Standing::Lost {
             tracing::error!(session = %self.id, "session lost: everything under it must stop");
+            let lose = |signals: &mut Signals| signals.lost.replace(Lost::Session).is_none();
             for sender in self.tenures().held.values() {
-                sender.send_if_modified(|lost| lost.replace(Lost::Session).is_none());
+                sender.send_if_modified(lose);
             }
         } else if standing == Standing::InDanger && before == Standing::Safe {
             tracing::warn!(session = %self.id, "heartbeats fail: session in danger");
         }
     }
 
-    fn revoke(&self, revoked: Vec<Revoked>) {
+    /// Tells everybody who lives by the deadline that it has moved, if it has.
+    fn extend(&self, deadline: BootInstant) {
+        let moved = self.deadline.send_if_modified(|old| std::mem::replace(old, deadline) != *old);
+        if moved {
+            let deadlines = Deadlines::under(self.ttl, deadline);
+            self.leashes().by_number.values().for_each(|leash| leash.extend(deadlines));
+        }
+    }
+
+    pub(crate) fn revoke(&self, revoked: Vec<Revoked>) {
         let mut tenures = self.tenures();
-        for Revoked { n, key, token } in revoked {
-            if let Some(sender) = tenures.held.get(&(key.clone(), token)) {
-                sender.send_if_modified(|lost| lost.replace(Lost::Broken).is_none());
+        for notice in revoked {
+            if let Some(sender) = tenures.held.get(&(notice.key.clone(), notice.token)) {
+                sender.send_if_modified(|signals| signals.changed_by(notice.cancel));
             }
-            tenures.seen = tenures.seen.max(n);
-            tenures.revoked.insert((key, token), n);
+            tenures.seen = tenures.seen.max(notice.n);
+            tenures.notices.insert(notice.n, notice);
+            while tenures.notices.len() > NOTICES_MAX {
+                tenures.notices.pop_first();
+            }
         }
     }
 }
 
-/// The thread that keeps a session alive.
-struct Heartbeat {
-    shared: Arc<Shared>,
-    link: Box<dyn Link>,
-    inbox: mpsc::UnboundedReceiver<Errand>,
-    /// Dropped when the thread ends.
-    ending: std::sync::mpsc::Sender<()>,
-}
-
-impl Heartbeat {
-    fn run(self) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        match runtime {
-            Ok(runtime) => runtime.block_on(self.beat_on()),
-            Err(error) => {
-                tracing::error!(%error, "cannot start the heartbeat");
-                self.shared.lease().refused();
-                self.shared.announce();
-            }
+impl Signals {
+    /// Takes a notice in: the job is asked to stop, or the tenure was taken away.
+    fn hear(&mut self, cancel: bool) {
+        if cancel {
+            self.cancel = true;
+        } else {
+            self.lost.get_or_insert(Lost::Broken);
         }
     }
 
-    async fn beat_on(mut self) {
-        loop {
-            let next = self.shared.lease().next_beat();
-            tokio::select! {
-                biased;
-                () = sleep_at_most(next) => {}
-                errand = self.inbox.recv() => match errand {
-                    Some(errand) => self.run_errand(errand).await,
-                    None => break,
-                },
-            }
-            if next.has_passed() {
-                self.beat().await;
-            }
-            self.shared.announce();
-            if self.shared.is_lost() {
-                // What was held is gone; there is nobody to say goodbye to.
-                return;
-            }
-        }
-        self.goodbye().await;
-        drop(self.ending);
-    }
-
-    async fn beat(&self) {
-        let sent = BootInstant::now();
-        let patience = self.shared.lease().patience(sent);
-        let seen = self.shared.tenures().seen;
-        let command = Command::Beat { session: self.shared.id, seen };
-        let answer = tokio::time::timeout(patience, self.link.send(command, patience)).await;
-        match answer.map(|answer| answer.and_then(alive)) {
-            Ok(Ok(revoked)) => {
-                self.shared.lease().answered(sent, BootInstant::now());
-                self.shared.revoke(revoked);
-            }
-            Ok(Err(Error::Refused(_))) => self.shared.lease().refused(),
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "a heartbeat failed");
-                self.shared.lease().failed(sent);
-            }
-            Err(_) => self.shared.lease().failed(sent),
-        }
-    }
-
-    /// Tries an errand until it is confirmed, with heartbeats in between.
-    async fn run_errand(&mut self, errand: Errand) {
-        let command = Command::Lock { key: errand.key, action: errand.action };
-        loop {
-            let patience = self.shared.lease().patience(BootInstant::now());
-            let send = self.link.send(command.clone(), patience);
-            match tokio::time::timeout(patience, send).await {
-                Ok(Ok(_) | Err(Error::Refused(_) | Error::Denied(_) | Error::NotFound(_))) => {
-                    return;
-                }
-                Ok(Err(_)) | Err(_) => {
-                    let until_beat = self.shared.lease().next_beat().remaining();
-                    tokio::time::sleep(ERRAND_PAUSE.min(until_beat)).await;
-                }
-            }
-            if self.shared.lease().next_beat().has_passed() {
-                self.beat().await;
-                self.shared.announce();
-            }
-            if self.shared.is_lost() {
-                return;
-            }
-        }
-    }
-
-    async fn goodbye(&mut self) {
-        while let Ok(errand) = self.inbox.try_recv() {
-            self.run_errand(errand).await;
-        }
-        let close = Command::Close { session: self.shared.id };
-        if let Err(error) = self.link.send(close, GOODBYE).await {
-            tracing::debug!(%error, "cannot close the session; it will lapse");
-        }
+    fn changed_by(&mut self, cancel: bool) -> bool {
+        let before = *self;
+        self.hear(cancel);
+        *self != before
     }
 }
 
-/// Sleeps towards `at`, but not longer than the runtime's timers can be trusted across a suspend.
-async fn sleep_at_most(at: BootInstant) {
-    tokio::time::sleep(at.remaining().min(SLEEP_MAX)).await;
-}
-
-fn alive(outcome: Outcome) -> Result<Vec<Revoked>, Error> {
+pub(crate) fn alive(outcome: Outcome) -> Result<Vec<Revoked>, Error> {
     match outcome {
         Outcome::Alive { revoked, .. } => Ok(revoked),
         Outcome::Refused(refusal) => Err(Error::Refused(refusal)),
@@ -369,7 +374,12 @@ fn alive(outcome: Outcome) -> Result<Vec<Revoked>, Error> {
 
 /// The command that takes a request back.
 pub(crate) fn withdraw(key: &ResourceKey, request: RequestId) -> Errand {
-    Errand { key: key.clone(), action: LockAction::Withdraw { request } }
+    lock_errand(key, LockAction::Withdraw { request })
+}
+
+/// Something on the locks of a resource that must reach the store.
+pub(crate) fn lock_errand(key: &ResourceKey, action: LockAction) -> Errand {
+    Errand(Command::Lock { key: key.clone(), action })
 }
 
 /// The refusal of a session that is over, as an error.

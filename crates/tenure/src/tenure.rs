@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::lease::Standing;
-use crate::session::{Errand, Session, session_over, withdraw};
+use crate::session::{Session, Signals, lock_errand, session_over, withdraw};
 
 /// How long one question of a waiting request may stay open.
 const POLL: Duration = Duration::from_secs(20);
@@ -154,14 +154,8 @@ impl Ask {
             return Err(session_over());
         }
         abandoned.disarm();
-        let lost = self.session.shared().follow(&self.key, view.token);
-        Ok(Tenure {
-            session: self.session.clone(),
-            key: self.key.clone(),
-            token: view.token,
-            lost,
-            over: false,
-        })
+        let hold = Hold::new(self.session.clone(), self.key.clone(), view.token);
+        Ok(Tenure { hold, over: false })
     }
 }
 
@@ -187,12 +181,59 @@ impl Drop for Abandoned<'_> {
     }
 }
 
+/// A tenure that is followed: who holds what, and what becomes of it.
+pub(crate) struct Hold {
+    pub(crate) session: Session,
+    pub(crate) key: ResourceKey,
+    pub(crate) token: Token,
+    signals: watch::Receiver<Signals>,
+}
+
+impl Hold {
+    /// Follows a tenure of a session from here on.
+    pub(crate) fn new(session: Session, key: ResourceKey, token: Token) -> Self {
+        let signals = session.shared().follow(&key, token);
+        Self { session, key, token, signals }
+    }
+
+    /// Waits until the tenure is lost.
+    pub(crate) async fn lost(&self) -> Lost {
+        let mut signals = self.signals.clone();
+        let known = signals.wait_for(|signals| signals.lost.is_some()).await.map(|s| s.lost);
+        // A sender that is gone went with the session.
+        known.ok().flatten().unwrap_or(Lost::Session)
+    }
+
+    /// Waits until the job of the tenure is asked to stop.
+    pub(crate) async fn cancelled(&self) {
+        let mut signals = self.signals.clone();
+        if signals.wait_for(|signals| signals.cancel).await.is_err() {
+            // Nobody can ask any more: the session is gone, and whoever waits learns of that.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Says whether the tenure is held.
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        if let Some(lost) = self.signals.borrow().lost {
+            return Err(lost);
+        }
+        match self.session.standing() {
+            Standing::Lost => Err(Lost::Session),
+            Standing::Safe | Standing::InDanger => Ok(()),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.session.shared().unfollow(&self.key, self.token);
+    }
+}
+
 /// One holding of a lock. Dropping it gives the lock back.
 pub struct Tenure {
-    session: Session,
-    key: ResourceKey,
-    token: Token,
-    lost: watch::Receiver<Option<Lost>>,
+    hold: Hold,
     /// Whether it was released by hand.
     over: bool,
 }
@@ -201,51 +242,42 @@ impl Tenure {
     /// The fencing number: give it to whatever you write to.
     #[must_use]
     pub fn token(&self) -> Token {
-        self.token
+        self.hold.token
     }
 
     /// The resource.
     #[must_use]
     pub fn key(&self) -> &ResourceKey {
-        &self.key
+        &self.hold.key
     }
 
     /// The session behind it.
     #[must_use]
     pub fn session(&self) -> &Session {
-        &self.session
+        &self.hold.session
     }
 
     /// When the work must have stopped, unless a heartbeat succeeds before.
     #[must_use]
     pub fn deadline(&self) -> BootInstant {
-        self.session.deadline()
+        self.hold.session.deadline()
     }
 
     /// Waits until the tenure is lost. Never returns while it is held.
     pub async fn lost(&self) -> Lost {
-        let mut lost = self.lost.clone();
-        let known = lost.wait_for(Option::is_some).await.map(|lost| *lost);
-        // A sender that is gone went with the session.
-        known.ok().flatten().unwrap_or(Lost::Session)
+        self.hold.lost().await
     }
 
     /// Says whether it is held, to be asked right before each effect.
     pub fn check(&self) -> Result<(), Lost> {
-        if let Some(lost) = *self.lost.borrow() {
-            return Err(lost);
-        }
-        match self.session.standing() {
-            Standing::Lost => Err(Lost::Session),
-            Standing::Safe | Standing::InDanger => Ok(()),
-        }
+        self.hold.check()
     }
 
     /// Gives the lock back and waits for the store to confirm it.
     pub async fn release(mut self) -> Result<(), Error> {
-        let action = LockAction::Release { token: self.token, locks: None };
-        let command = Command::Lock { key: self.key.clone(), action };
-        let outcome = self.session.shared().link.send(command, Duration::ZERO).await?;
+        let action = LockAction::Release { token: self.hold.token, locks: None };
+        let command = Command::Lock { key: self.hold.key.clone(), action };
+        let outcome = self.hold.session.shared().link.send(command, Duration::ZERO).await?;
         self.over = true;
         match outcome {
             Outcome::Released { .. } => Ok(()),
@@ -257,10 +289,9 @@ impl Tenure {
 
 impl Drop for Tenure {
     fn drop(&mut self) {
-        self.session.shared().unfollow(&self.key, self.token);
         if !self.over && self.check().is_ok() {
-            let action = LockAction::Release { token: self.token, locks: None };
-            self.session.deliver(Errand { key: self.key.clone(), action });
+            let action = LockAction::Release { token: self.hold.token, locks: None };
+            self.hold.session.deliver(lock_errand(&self.hold.key, action));
         }
     }
 }

@@ -55,13 +55,13 @@ fn bed() -> Bed {
 
 impl Bed {
     async fn holders(&self, name: &str) -> Vec<String> {
-        let shown = self.store.show(&key(name)).await.expect("the store is there");
+        let shown = self.store.reads().show(&key(name)).await.expect("the store is there");
         let tenures = shown.map(|shown| shown.tenures).unwrap_or_default();
         tenures.iter().map(|tenure| tenure.holder.to_string()).collect()
     }
 
     async fn waiters(&self, name: &str) -> usize {
-        let shown = self.store.show(&key(name)).await.expect("the store is there");
+        let shown = self.store.reads().show(&key(name)).await.expect("the store is there");
         shown.map_or(0, |shown| shown.queue.len())
     }
 }
@@ -166,7 +166,7 @@ async fn an_answer_that_was_lost_does_not_make_a_second_tenure() {
     let tenure = tenure.unwrap();
     assert_eq!(tenure.token(), Token(1));
     let query = HistoryQuery::Of { key: key("c1"), before: None, limit: 10 };
-    assert_eq!(bed.store.history(query).await.unwrap().len(), 1);
+    assert_eq!(bed.store.reads().history(query).await.unwrap().len(), 1);
     drop(tenure);
 }
 

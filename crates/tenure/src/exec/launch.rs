@@ -34,6 +34,8 @@ pub struct Spec {
     pub program: Vec<OsString>,
     /// Variables to add to the environment.
     pub env: Vec<(OsString, OsString)>,
+    /// Variables of this process that the command must not see.
+    pub env_remove: Vec<OsString>,
     /// Time from TERM to KILL.
     pub grace: Duration,
     /// The executable that becomes the watchdog; its `main` calls [`super::run_helper`].
@@ -57,6 +59,7 @@ impl Spec {
         Self {
             program: program.into_iter().map(Into::into).collect(),
             env: Vec::new(),
+            env_remove: Vec::new(),
             grace: GRACE_DEFAULT,
             // Not `current_exe`, which names nothing any more once the file is replaced.
             helper: "/proc/self/exe".into(),
@@ -108,6 +111,9 @@ impl Watchdog {
     pub(super) fn start(spec: Spec, id: &str) -> Result<Self, Error> {
         let mut command = Command::new(&spec.helper);
         command.arg0("tenure").arg(WATCH).arg(id).args(spec.program);
+        for name in spec.env_remove {
+            command.env_remove(name);
+        }
         command.envs(spec.env).env(MARK, marks(id));
         command.stdin(spec.stdin.unwrap_or_else(Stdio::inherit));
         command.stdout(spec.stdout.unwrap_or_else(Stdio::inherit));

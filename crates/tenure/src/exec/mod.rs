@@ -53,6 +53,23 @@ pub struct Deadlines {
     pub kill_at: BootInstant,
 }
 
+/// Before the lock could be lost, the command has this long to end by itself.
+const TERM_LEAD_MAX: Duration = Duration::from_secs(5);
+
+/// Below this time to live of a session the watchdog could not stop a command in time.
+pub const TTL_MIN: Duration = Duration::from_secs(3);
+
+impl Deadlines {
+    /// The deadlines of a command under a session with this time to live and this deadline. The
+    /// command has stopped a twentieth of the time to live before the holder's own deadline, which
+    /// itself is a tenth before the store's.
+    #[must_use]
+    pub fn under(ttl: Duration, deadline: BootInstant) -> Self {
+        let kill_at = deadline - ttl / 20;
+        Self { term_at: kill_at - (ttl / 6).min(TERM_LEAD_MAX), kill_at }
+    }
+}
+
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {

@@ -2,12 +2,17 @@
 //!
 //! Every request carries its id as `Idempotency-Key`, so repeating one is always safe. The key is a
 //! header that is marked sensitive: it never shows in logs or errors.
+//!
+//! Here are locks and sessions; `jobs` has the rest, `refusals` the way back of every no.
+
+mod jobs;
+mod refusals;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
+use reqwest::Method;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
-use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tenure_core::{
@@ -15,6 +20,7 @@ use tenure_core::{
 };
 
 use crate::error::Error;
+use crate::http::refusals::error_of;
 use crate::link::Link;
 use crate::wire::{
     AcquireBody, BeatBody, BreakBody, Locks, OpenBody, Problem, ReleaseAnswer, ReleaseBody,
@@ -58,10 +64,20 @@ impl HttpLink {
 
     /// Reads something: `path` with its query.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
-        self.call(Method::GET, path, None, None::<&()>, Duration::ZERO).await
+        self.get_within(path, Duration::ZERO).await
     }
 
-    async fn post<T: DeserializeOwned>(
+    /// Reads something that the server may hold back for up to `patience`, as its `wait_ms` says.
+    pub async fn get_within<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        patience: Duration,
+    ) -> Result<T, Error> {
+        self.call(Method::GET, path, None, None::<&()>, patience).await
+    }
+
+    /// Asks for something that is no command of the model; `id` is its `Idempotency-Key`.
+    pub async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
         id: Option<String>,
@@ -81,7 +97,8 @@ impl HttpLink {
     ) -> Result<T, Error> {
         let url = format!("{}{path}", self.base);
         let mut request = self.http.request(method, url).header(AUTHORIZATION, self.key.clone());
-        request = request.query(&[("tenant", &self.tenant)]).timeout(ANSWER_MAX + patience);
+        request =
+            request.query(&[("tenant", &self.tenant)]).timeout(ANSWER_MAX.saturating_add(patience));
         if let Some(id) = id {
             request = request.header("idempotency-key", id);
         }
@@ -206,6 +223,9 @@ impl Link for HttpLink {
                 Err(Error::Protocol("the sweep is the server's".to_owned()))
             }
             Command::Lock { key, action } => self.lock(&key, action, patience).await,
+            Command::Resource { key, action } => self.resource(&key, action).await,
+            Command::Job { id, action } => self.job(id, action).await,
+            Command::Claim(claim) => self.claim(claim, patience).await,
         };
         match result {
             Err(Error::Refused(refusal)) => Ok(Outcome::Refused(refusal)),
@@ -229,46 +249,4 @@ fn unavailable(base: &str, error: &reqwest::Error) -> Error {
         "the connection was cut"
     };
     Error::Unavailable(format!("{base}: {what}"))
-}
-
-fn error_of(status: StatusCode, problem: Problem) -> Error {
-    match status {
-        StatusCode::UNAUTHORIZED => Error::Denied(problem.detail),
-        StatusCode::NOT_FOUND => Error::NotFound(problem.detail),
-        status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-            Error::Unavailable(problem.detail)
-        }
-        _ => refusal_of(problem),
-    }
-}
-
-fn refusal_of(problem: Problem) -> Error {
-    let view = |answer: Option<TenureAnswer>| answer.and_then(|answer| answer.to_view().ok());
-    if let Some(position) = problem.position {
-        let queue_length = problem.queue_length.unwrap_or(position);
-        return Error::Waiting {
-            position,
-            queue_length,
-            held_by: view(problem.held_by).map(Box::new),
-        };
-    }
-    Error::Refused(match (problem.code.as_str(), problem.reason.as_deref()) {
-        ("held", _) => Refusal::Held {
-            by: view(problem.held_by),
-            queue_length: problem.queue_length.unwrap_or(0),
-        },
-        ("lost", Some("session_over")) => Refusal::SessionOver,
-        ("lost", _) => Refusal::Lost {
-            token: problem.token.unwrap_or_default(),
-            how: problem.how.and_then(|how| how.parse().ok()),
-            current: view(problem.current),
-        },
-        ("rejected", _) => Refusal::QueueFull,
-        ("conflict", Some("not_current")) => Refusal::NotCurrent { current: view(problem.current) },
-        ("conflict", Some("still_alive")) => Refusal::StillAlive,
-        ("conflict", _) => Refusal::RequestReused,
-        ("forbidden", Some("foreign_session")) => Refusal::ForeignSession,
-        ("forbidden", _) => return Error::Denied(problem.detail),
-        _ => Refusal::Invalid(problem.detail),
-    })
 }

@@ -1,0 +1,75 @@
+//! A worker in one screen: `cargo run -p tenure --example worker`.
+//!
+//! A kind says what can happen to a database, jobs ask for it, and a worker does it: one at a time
+//! for each database, and again when it fails for a reason that may pass. With `Client::connect`
+//! the same worker works for a server; for commands instead of handlers see `Worker::commands`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::{Client, Context, Done, Failure, Worker};
+use tenure_core::retry::Retry;
+use tenure_core::{JobState, Kind, Kinds, Operation, Policy};
+use tenure_store::{Embedded, Store};
+
+async fn create(job: Context) -> Result<Done, Failure> {
+    let size_gb: u32 = job.args()?;
+    job.log(&format!("attempt {} of {}", job.attempt(), job.attempts_max()));
+    if job.attempt() == 1 {
+        return Err(Failure::transient("DISK_BUSY", "the disk is busy"));
+    }
+    for percent in [25, 50, 75] {
+        job.progress(percent, "copying");
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(10)) => {}
+            why = job.cancelled() => return Err(Failure::new("STOPPED", why)),
+        }
+    }
+    job.check()?; // right before the effect: is the database still ours?
+    Ok(Done::with(&format!("{size_gb} GB under token {}", job.token()))?)
+}
+
+fn kinds() -> anyhow::Result<Kinds> {
+    let states = ["PENDING", "CREATING", "READY", "FAILED"];
+    let retry = Retry { attempts: 3, initial_ms: 10, ..Retry::default() };
+    let create = Operation::new("create").path(&["PENDING"], "CREATING", "READY", "FAILED");
+    let create = create.retry(retry).meets("create", Policy::Attach);
+    Ok(Kinds::new([Kind::new("database").states(&states).operation(create)])?)
+}
+
+/// Creates two databases, one of them asked for twice.
+#[tokio::main]
+pub(crate) async fn main() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let store: Arc<dyn Store> = Arc::new(Embedded::open(&dir.path().join("tenure.db"))?);
+    store.declare(Arc::new(kinds()?)).await?;
+    let client = Client::local(Arc::clone(&store));
+
+    let mut jobs = Vec::new();
+    for name in ["orders", "orders", "people"] {
+        let asked = client.submit(&format!("database/{name}"), "create").args(&20);
+        let submitted = asked.by("ann").send().await?;
+        println!("{name}: {} as job {}", submitted.verdict.word(), submitted.job);
+        jobs.push(submitted.job);
+    }
+    let worker = Worker::new(&client, "creator").slots(2).handle("database", create);
+    let all_over = async {
+        while !all_over(&*store, &jobs).await.unwrap_or(true) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let summary = worker.run(all_over).await?;
+    println!("{summary:?}");
+    anyhow::ensure!(summary.succeeded == 2, "two databases, two successes");
+    Ok(())
+}
+
+async fn all_over(store: &dyn Store, jobs: &[tenure_core::JobId]) -> anyhow::Result<bool> {
+    for job in jobs {
+        let shown = store.reads().job(*job).await?;
+        if shown.is_none_or(|shown| shown.job.state != JobState::Succeeded) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

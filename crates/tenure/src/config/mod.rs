@@ -1,0 +1,113 @@
+//! `tenure.toml`: the kinds of a deployment, and a few settings, as people write them.
+//!
+//! Reading names every problem at once, each with its line and a remedy, and gives a [`Config`]
+//! only when there is none: nothing downstream checks again. What a kind may say is decided by
+//! [`Kinds::new`] in the core; here is only how it is spelt. Nothing here has an effect.
+//!
+//! Next: `kinds.rs` for the tables of a kind, `section.rs` for how a table is read.
+
+pub mod duration;
+mod kinds;
+mod report;
+mod section;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tenure_core::Kinds;
+use toml::de::DeTable;
+
+use report::Report;
+pub use report::{BadConfig, Problem};
+use section::Section;
+pub use settings::{Keep, WorkerSettings};
+
+/// The name of the file that is looked for when nobody names one.
+pub const FILE_NAME: &str = "tenure.toml";
+/// The largest file that is read, in bytes.
+pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// What a `tenure.toml` says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    /// The kinds.
+    pub kinds: Arc<Kinds>,
+    /// How the worker works that runs commands.
+    pub worker: WorkerSettings,
+    /// How long things are kept after they are over.
+    pub retention: Keep,
+}
+
+/// Why there is no config.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be read.
+    #[error("cannot read {}: {why}", .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// The file says something that it must not.
+    #[error(transparent)]
+    Bad(#[from] BadConfig),
+}
+
+impl Config {
+    /// Reads a file.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let unreadable = |why: String| Error::Unreadable { path: path.to_owned(), why };
+        let size = path.metadata().map_err(|error| unreadable(error.to_string()))?.len();
+        if size > FILE_BYTES_MAX {
+            let why = format!("it has {size} bytes; at most {FILE_BYTES_MAX} are read");
+            return Err(unreadable(why));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+        let whole = std::path::absolute(path).map_err(|error| unreadable(error.to_string()))?;
+        let dir = whole.parent().unwrap_or(Path::new("/"));
+        Ok(Self::parse(&text, dir)?)
+    }
+
+    /// Reads a text. Relative paths of commands are below `dir`.
+    pub fn parse(text: &str, dir: &Path) -> Result<Self, BadConfig> {
+        let mut report = Report::new(text);
+        let (table, errors) = DeTable::parse_recoverable(text);
+        for error in &errors {
+            report.syntax(error.span(), error.message());
+        }
+        if !errors.is_empty() {
+            // What the parser made of the rest is a guess.
+            return Err(report.into_bad());
+        }
+        let root = Section::root(table.get_ref());
+        root.known(&["kinds", "worker", "retention"], &mut report);
+        let worker = settings::worker(&root, &mut report);
+        let retention = settings::retention(&root, &mut report);
+        let kinds = kinds::read(&root, dir, &mut report);
+        match kinds {
+            Some(kinds) if report.is_empty() => {
+                Ok(Self { kinds: Arc::new(kinds), worker, retention })
+            }
+            _ => Err(report.into_bad()),
+        }
+    }
+
+    /// How many operations there are in all.
+    #[must_use]
+    pub fn operations(&self) -> usize {
+        self.kinds.iter().map(|kind| kind.operations.len()).sum()
+    }
+
+    /// The kinds that are worked by running commands.
+    #[must_use]
+    pub fn run_kinds(&self) -> Vec<tenure_core::Text> {
+        let runs = |kind: &&Arc<tenure_core::Kind>| {
+            kind.operations.values().any(|operation| !operation.run.is_empty())
+        };
+        self.kinds.iter().filter(runs).map(|kind| kind.name.clone()).collect()
+    }
+}

@@ -1,0 +1,148 @@
+//! Jobs and resources over HTTP.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde::Serialize;
+use serde_json::Value;
+use tenure_core::{
+    Claim, JobAction, JobId, Outcome, Refusal, RequestId, ResourceAction, ResourceKey, Submit,
+    Text, Token,
+};
+
+use super::HttpLink;
+use crate::error::Error;
+use crate::wire::{
+    CancelAnswer, ClaimAnswer, ClaimBody, DeletedAnswer, DiscardedAnswer, FinishAnswer, FinishBody,
+    LogBody, NotedAnswer, PausedAnswer, ProgressBody, PutAnswer, PutBody, ReasonBody, SubmitAnswer,
+    SubmitBody, instant,
+};
+
+/// The longest that a server holds a claim back.
+const CLAIM_WAIT_MAX: Duration = Duration::from_secs(60);
+
+impl HttpLink {
+    pub(super) async fn resource(
+        &self,
+        key: &ResourceKey,
+        action: ResourceAction,
+    ) -> Result<Outcome, Error> {
+        let path = format!("/v1/resources/{}/{}", key.kind(), key.name());
+        match action {
+            ResourceAction::Put { spec, .. } => {
+                let body = PutBody { spec: parse("spec", &spec)? };
+                let answer: PutAnswer =
+                    self.call(Method::PUT, &path, None, Some(&body), Duration::ZERO).await?;
+                Ok(Outcome::Put { generation: answer.resource.generation, job: answer.job })
+            }
+            ResourceAction::Delete { .. } => {
+                let none = None::<&()>;
+                let _: DeletedAnswer =
+                    self.call(Method::DELETE, &path, None, none, Duration::ZERO).await?;
+                Ok(Outcome::Deleted)
+            }
+            ResourceAction::Pause { reason, .. } => {
+                self.paused(&format!("{path}/pause"), &reason).await
+            }
+            ResourceAction::Resume { reason, .. } => {
+                self.paused(&format!("{path}/resume"), &reason).await
+            }
+            ResourceAction::Submit(ask) => self.submit(&format!("{path}/jobs"), ask).await,
+        }
+    }
+
+    async fn paused(&self, path: &str, reason: &Text) -> Result<Outcome, Error> {
+        let answer: PausedAnswer = self.ask(path, &because(reason)).await?;
+        Ok(Outcome::Paused(answer.paused))
+    }
+
+    async fn submit(&self, path: &str, ask: Submit) -> Result<Outcome, Error> {
+        let body = SubmitBody {
+            operation: ask.operation.to_string(),
+            args: ask.args.as_ref().map(|args| parse("args", args)).transpose()?,
+            priority: ask.priority,
+            run_at: ask.run_at.map(instant),
+        };
+        self.submitted(path, ask.request, &body).await
+    }
+
+    async fn submitted(
+        &self,
+        path: &str,
+        request: RequestId,
+        body: &impl Serialize,
+    ) -> Result<Outcome, Error> {
+        let id = Some(request.to_string());
+        let answer: SubmitAnswer = self.post(path, id, body, Duration::ZERO).await?;
+        Ok(Outcome::Submitted { verdict: answer.verdict, job: answer.job.id })
+    }
+
+    pub(super) async fn claim(&self, claim: Claim, patience: Duration) -> Result<Outcome, Error> {
+        let patience = patience.min(CLAIM_WAIT_MAX);
+        let body = ClaimBody {
+            session: claim.session,
+            kinds: claim.kinds.iter().map(Text::to_string).collect(),
+            max: claim.max,
+            wait_ms: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
+        };
+        let id = Some(claim.request.to_string());
+        let answer: ClaimAnswer = self.post("/v1/jobs/claim", id, &body, patience).await?;
+        let assigned = answer.jobs.iter().map(|job| job.to_assignment(claim.request));
+        Ok(Outcome::Claimed(assigned.collect::<Result<_, _>>()?))
+    }
+
+    pub(super) async fn job(&self, id: JobId, action: JobAction) -> Result<Outcome, Error> {
+        let path = |verb| format!("/v1/jobs/{id}/{verb}");
+        match action {
+            JobAction::Finish { token, finish } => {
+                let body = FinishBody::of(token, &finish);
+                let answer: FinishAnswer = self.ask(&path("finish"), &body).await?;
+                Ok(Outcome::Finished { state: answer.state, already: answer.already })
+            }
+            JobAction::Progress { token, percent, message } => {
+                let body = ProgressBody { token, percent, message: message.to_string() };
+                self.noted(&path("progress"), &body).await
+            }
+            JobAction::Log { token, text } => self.log(&path("logs"), token, &text).await,
+            JobAction::Cancel { reason, .. } => {
+                let answer: CancelAnswer = self.ask(&path("cancel"), &because(&reason)).await?;
+                Ok(Outcome::Cancelled { state: answer.state })
+            }
+            JobAction::Retry { request, reason, .. } => {
+                self.submitted(&path("retry"), request, &because(&reason)).await
+            }
+            JobAction::Discard { reason, .. } => {
+                let _: DiscardedAnswer = self.ask(&path("discard"), &because(&reason)).await?;
+                Ok(Outcome::Discarded)
+            }
+        }
+    }
+
+    async fn log(&self, path: &str, token: Token, text: &Text) -> Result<Outcome, Error> {
+        self.noted(path, &LogBody { token, text: text.to_string() }).await
+    }
+
+    async fn noted(&self, path: &str, body: &impl Serialize) -> Result<Outcome, Error> {
+        let answer: NotedAnswer = self.ask(path, body).await?;
+        Ok(Outcome::Noted { cancelling: answer.cancelling })
+    }
+
+    /// A request that may be repeated without a key of its own.
+    async fn ask<T: serde::de::DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Error> {
+        self.post(path, None, body, Duration::ZERO).await
+    }
+}
+
+fn because(reason: &Text) -> ReasonBody {
+    ReasonBody { reason: Some(reason.to_string()) }
+}
+
+fn parse(what: &str, document: &Text) -> Result<Value, Error> {
+    serde_json::from_str(document).map_err(|error| {
+        Error::Refused(Refusal::Invalid(format!("{what} is not a JSON document: {error}")))
+    })
+}

@@ -1,0 +1,162 @@
+//! What is written is what is read.
+
+use serde_json::{Value, json};
+use tenure_core::job::{Asked, Attempt, AttemptOutcome, Failure, Progress};
+use tenure_core::resource::Resource;
+use tenure_core::retry::Class;
+use tenure_core::{
+    Assignment, Finish, Job, JobId, JobState, LockName, Millis, RequestId, ResourceKey, SessionId,
+    TenureView, Token,
+};
+
+use super::*;
+
+fn key() -> ResourceKey {
+    "acme/cluster/c1".parse().expect("a good name")
+}
+
+/// A job of which everything is said that travels.
+fn job() -> Job {
+    let asked = Asked { by: "ann".into(), reason: "too slow".into(), at: Millis(7_001) };
+    let error = Failure { code: "QUOTA".into(), message: "no room".into() };
+    Job {
+        id: JobId(9),
+        request: RequestId(0),
+        operation: "create".into(),
+        args: Some(r#"{"a":[1,null],"b":"x"}"#.into()),
+        priority: -3,
+        by: "bob".into(),
+        submitted_at: Millis(1_000),
+        due: Millis(2_001),
+        state: JobState::Cancelling,
+        attempt: 2,
+        attempts: vec![Attempt {
+            n: 2,
+            token: Token(5),
+            session: SessionId(4),
+            worker: "w1".into(),
+            started_at: Millis(3_000),
+            ended_at: Some(Millis(4_000)),
+            outcome: Some(AttemptOutcome::HandedBack),
+            error: Some(error.clone()),
+        }],
+        cancel: Some(asked),
+        progress: Some(Progress { percent: 40, message: "copying".into(), at: Millis(5_000) }),
+        error: Some(error),
+        result: Some(r#""done""#.into()),
+        ended_at: Some(Millis(6_000)),
+        joined: 3,
+        generation: 8,
+        before: None,
+        retry_of: Some(JobId(1)),
+        followed_by: Some(JobId(2)),
+        previous: None,
+        log_bytes: 0,
+    }
+}
+
+fn through_json<T: Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
+    let text = serde_json::to_string(value).expect("it can be written");
+    serde_json::from_str(&text).expect("it can be read")
+}
+
+#[test]
+fn a_job_comes_back_as_it_was() {
+    let answer = through_json(&JobAnswer::of(&key(), &job()));
+    assert_eq!(answer.to_job(), job());
+    assert_eq!(answer.key(), Ok(key()));
+}
+
+#[test]
+fn a_job_is_written_as_the_contract_says() {
+    let value = serde_json::to_value(JobAnswer::of(&key(), &job())).expect("it can be written");
+    let expected = json!({
+        "id": "00000000000000000000000000000009", "tenant": "acme", "kind": "cluster", "name": "c1",
+        "operation": "create", "args": { "a": [1, null], "b": "x" }, "priority": -3, "by": "bob",
+        "state": "cancelling", "attempt": 2,
+        "attempts": [{
+            "n": 2, "worker": "w1", "session": "00000000000000000000000000000004", "token": 5,
+            "started_at": "1970-01-01T00:00:03Z", "ended_at": "1970-01-01T00:00:04Z",
+            "outcome": "handed_back", "code": "QUOTA", "message": "no room",
+        }],
+        "submitted_at": "1970-01-01T00:00:01Z", "due_at": "1970-01-01T00:00:02.001Z",
+        "ended_at": "1970-01-01T00:00:06Z",
+        "error": { "code": "QUOTA", "message": "no room" },
+        "progress": { "percent": 40, "message": "copying", "at": "1970-01-01T00:00:05Z" },
+        "result": "done", "joined": 3,
+        "cancel": { "by": "ann", "reason": "too slow", "at": "1970-01-01T00:00:07.001Z" },
+        "retry_of": "00000000000000000000000000000001",
+        "followed_by": "00000000000000000000000000000002", "generation": 8,
+    });
+    assert_eq!(value, expected);
+}
+
+#[test]
+fn a_resource_comes_back_as_it_was() {
+    let mut waiting = job();
+    (waiting.id, waiting.state) = (JobId(10), JobState::Queued);
+    let resource = Resource {
+        spec: Some(r#"{"nodes":3}"#.into()),
+        generation: 4,
+        observed: 3,
+        paused: Some(Asked { by: "ann".into(), reason: "x".into(), at: Millis(1) }),
+        lane: [Box::new(job()), Box::new(waiting)].into(),
+        ..Resource::new("READY".into(), Millis(9))
+    };
+    let answer = through_json(&ResourceAnswer::of(&key(), &resource, 10));
+    assert_eq!(answer.to_resource(), resource);
+    let short = ResourceAnswer::of(&key(), &resource, 0);
+    assert_eq!((short.queue.len(), short.queue_length), (0, 1));
+}
+
+#[test]
+fn an_assignment_comes_back_as_it_was() {
+    let tenure = TenureView {
+        key: key(),
+        locks: LockName::main().into(),
+        token: Token(5),
+        session: SessionId(4),
+        holder: "w1".into(),
+        purpose: Some("create".into()),
+        request: RequestId(77),
+        job: Some(JobId(9)),
+        since: Millis(3_000),
+        age_ms: 1,
+        expires_in_ms: 2,
+        waiters: 3,
+    };
+    let (job, spec) = (Box::new(job()), Some("null".into()));
+    let mut sent = Assignment { tenure, job, spec, limit_ms: Some(60_000), attempts_max: 3 };
+    let answer = through_json(&AssignmentAnswer::of(&sent));
+    // `null` is no desired state, in JSON as in Rust.
+    sent.spec = None;
+    assert_eq!(answer.to_assignment(RequestId(77)), Ok(sent));
+}
+
+#[test]
+fn a_finish_comes_back_as_it_was() {
+    let failed = |class| Finish::Failed {
+        code: "QUOTA".into(),
+        message: "no room".into(),
+        class,
+        state: Some("FAILED".into()),
+    };
+    for finish in [
+        Finish::Ok { state: None, result: None },
+        Finish::Ok { state: Some("DEGRADED".into()), result: Some("[1,2]".into()) },
+        failed(None),
+        failed(Some(Class::Transient)),
+        failed(Some(Class::Permanent)),
+        Finish::Cancelled,
+        Finish::HandBack,
+    ] {
+        let body = through_json(&FinishBody::of(Token(5), &finish));
+        assert_eq!((body.token, body.to_finish()), (Token(5), Ok(finish)));
+    }
+}
+
+#[test]
+fn a_document_that_is_no_json_is_shown_as_a_text() {
+    assert_eq!(value("{"), Value::from("{"));
+    assert_eq!(&*document(&json!({ "b": 1, "a": [ 1, 2 ] })), r#"{"a":[1,2],"b":1}"#);
+}
