@@ -7,6 +7,7 @@ use axum::http::request::Parts;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use tenure::client::DEFAULT_TENANT;
+use tenure_core::session::ALL_TENANTS;
 use tenure_core::{ResourceKey, Text};
 
 use crate::App;
@@ -17,9 +18,9 @@ use crate::problem::Problem;
 pub enum Role {
     /// Looks.
     Viewer,
-    /// Takes locks.
+    /// Takes locks, submits jobs and works them.
     Worker,
-    /// Breaks locks.
+    /// Breaks locks; decides about jobs and resources.
     Operator,
     /// Everything.
     Admin,
@@ -54,7 +55,7 @@ fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
 
 /// Whoever asks.
 pub struct Caller {
-    /// For this tenant.
+    /// For this tenant, or `*` for all of them.
     pub tenant: Text,
     /// With this role.
     pub role: Role,
@@ -72,8 +73,24 @@ impl Caller {
         Err(Problem::new(403, "forbidden", &detail))
     }
 
+    /// The one tenant that the caller acts for; none when it is all of them.
+    #[must_use]
+    pub fn only(&self) -> Option<Text> {
+        (*self.tenant != *ALL_TENANTS).then(|| self.tenant.clone())
+    }
+
+    /// Whether something of a tenant is there for the caller at all.
+    #[must_use]
+    pub fn sees(&self, tenant: &str) -> bool {
+        self.only().is_none_or(|only| *only == *tenant)
+    }
+
     /// A resource of the caller's tenant.
     pub fn resource(&self, kind: &str, name: &str) -> Result<ResourceKey, Problem> {
+        if self.only().is_none() {
+            let detail = "a resource belongs to one tenant: name it with ?tenant=NAME, not *";
+            return Err(Problem::invalid(&detail));
+        }
         ResourceKey::new(&self.tenant, kind, name).map_err(|error| Problem::invalid(&error))
     }
 }
@@ -96,6 +113,10 @@ impl FromRequestParts<Arc<App>> for Caller {
             Some(_) => tenant(parts)?,
             None => DEFAULT_TENANT.into(),
         };
+        if *tenant == *ALL_TENANTS && role < Role::Admin {
+            let detail = "only the admin key acts for all tenants; name one with ?tenant=NAME";
+            return Err(Problem::new(403, "forbidden", detail));
+        }
         Ok(Self { tenant, role, name: "admin".into() })
     }
 }
@@ -105,6 +126,9 @@ fn tenant(parts: &Parts) -> Result<Text, Problem> {
     let query = Query::<TenantQuery>::try_from_uri(&parts.uri);
     let tenant = query.map_err(|error| Problem::invalid(&error))?.0.tenant;
     let tenant = tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned());
+    if tenant == ALL_TENANTS {
+        return Ok(tenant.into());
+    }
     // Checked as part of a key, so that the message is the same everywhere.
     ResourceKey::new(&tenant, "kind", "name").map_err(|error| Problem::invalid(&error))?;
     Ok(tenant.into())

@@ -6,8 +6,9 @@ use axum::body::to_bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tenure_core::{RequestId, ResourceKey};
+use tenure_core::{JobId, RequestId, ResourceKey, Text};
 
 use crate::App;
 use crate::auth::Caller;
@@ -15,24 +16,63 @@ use crate::problem::Problem;
 
 /// Longest body that is read.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
+/// Longest body that carries a document: 64 KiB of it, each byte perhaps written as `\u0000`.
+pub const DOCUMENT_BODY_BYTES_MAX: usize = 512 * 1024;
+/// How deep a document may be nested. Readers stop at 128 and see it inside of other things.
+const DOCUMENT_DEPTH_MAX: usize = 64;
 /// Longest `Idempotency-Key`.
 const IDEMPOTENCY_KEY_MAX: usize = 256;
 
 /// A JSON body. An empty one counts as `{}`.
-pub struct Body<T>(pub T);
+pub struct Body<T, const BYTES_MAX: usize = BODY_BYTES_MAX>(pub T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<App>> for Body<T> {
+/// A JSON body with a document in it: arguments, a result, a desired state, a piece of log.
+pub type DocumentBody<T> = Body<T, DOCUMENT_BODY_BYTES_MAX>;
+
+impl<T: DeserializeOwned, const BYTES_MAX: usize> FromRequest<Arc<App>> for Body<T, BYTES_MAX> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &Arc<App>) -> Result<Self, Problem> {
-        let bytes = to_bytes(request.into_body(), BODY_BYTES_MAX).await;
+        let bytes = to_bytes(request.into_body(), BYTES_MAX).await;
         let bytes = bytes.map_err(|_| {
-            let detail = format!("the body is cut off or has more than {BODY_BYTES_MAX} bytes");
+            let detail = format!("the body is cut off or has more than {BYTES_MAX} bytes");
             Problem::new(413, "too_large", &detail)
         })?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-        let bad = |error| Problem::invalid(&format!("the body is not what is expected: {error}"));
-        serde_json::from_slice(text).map(Self).map_err(bad)
+        read(text).map(Self).map_err(|error| {
+            Problem::invalid(&format!("the body is not what is expected: {error}"))
+        })
+    }
+}
+
+/// Reads JSON; the error names the field.
+fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let what = error.into_inner();
+        if path == "." { what.to_string() } else { format!("{path}: {what}") }
+    })?;
+    json.end().map_err(|error| error.to_string())?;
+    Ok(value)
+}
+
+/// A document as the model keeps it; `what` is the field that it came in.
+pub fn document(what: &str, value: &Value) -> Result<Text, Problem> {
+    if depth(value, DOCUMENT_DEPTH_MAX).is_none() {
+        let detail = format!("{what} is nested deeper than {DOCUMENT_DEPTH_MAX} levels");
+        return Err(Problem::invalid(&detail));
+    }
+    Ok(tenure::wire::document(value))
+}
+
+/// Whether a value is nested at most so deep; what is left then.
+fn depth(value: &Value, left: usize) -> Option<usize> {
+    let left = left.checked_sub(1)?;
+    match value {
+        Value::Array(items) => items.iter().try_fold(left, |_, item| depth(item, left)),
+        Value::Object(fields) => fields.values().try_fold(left, |_, item| depth(item, left)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(left),
     }
 }
 
@@ -53,6 +93,26 @@ impl FromRequestParts<Arc<App>> for On {
         let Path((kind, name)) = path.map_err(|error| Problem::invalid(&error))?;
         let key = caller.resource(&kind, &name)?;
         Ok(Self { caller, key })
+    }
+}
+
+/// Whoever asks, and the job in the path. Whether it is there for the caller is not known yet.
+pub struct OnJob {
+    /// Whoever asks.
+    pub caller: Caller,
+    /// The job.
+    pub id: JobId,
+}
+
+impl FromRequestParts<Arc<App>> for OnJob {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let path = Path::<String>::from_request_parts(parts, app).await;
+        let Path(id) = path.map_err(|error| Problem::invalid(&error))?;
+        let id = id.parse().map_err(|error| Problem::invalid(&format!("the job: {error}")))?;
+        Ok(Self { caller, id })
     }
 }
 

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tenure::wire::{self, TenureAnswer};
-use tenure_core::{Code, Outcome, Refusal, TenureView};
+use tenure_core::{Code, Outcome, Refusal, TenureView, Text};
 use tenure_store::StoreError;
 
 /// A no, ready to be sent.
@@ -57,6 +57,12 @@ impl Problem {
         problem
     }
 
+    /// Whether it has this code.
+    #[must_use]
+    pub fn is(&self, code: Code) -> bool {
+        self.0.code == code.as_str()
+    }
+
     /// An outcome that a handler did not expect: a bug, said without a panic.
     #[must_use]
     pub fn unexpected(outcome: &Outcome) -> Self {
@@ -68,7 +74,8 @@ impl Problem {
 /// The one table from codes to statuses.
 fn status(code: Code) -> u16 {
     match code {
-        Code::Held | Code::Lost | Code::Rejected | Code::Conflict => 409,
+        Code::Held | Code::Lost | Code::Rejected | Code::BadTransition | Code::Conflict => 409,
+        Code::NotFound => 404,
         Code::Invalid => 422,
         Code::Forbidden => 403,
     }
@@ -79,27 +86,52 @@ impl From<Refusal> for Problem {
         let code = refusal.code();
         let mut problem = Self::new(status(code), code.as_str(), &refusal.to_string());
         problem.0.reason = refusal.reason().map(str::to_owned);
-        match refusal {
-            Refusal::Held { by, queue_length } => {
-                problem.0.held_by = by.as_ref().map(TenureAnswer::of);
-                problem.0.queue_length = Some(queue_length);
-            }
-            Refusal::Lost { token, how, current } => {
-                problem.0.token = Some(token);
-                problem.0.how = how.map(|how| how.word().to_owned());
-                problem.0.current = current.as_ref().map(TenureAnswer::of);
-            }
-            Refusal::NotCurrent { current } => {
-                problem.0.current = current.as_ref().map(TenureAnswer::of);
-            }
-            Refusal::SessionOver
-            | Refusal::QueueFull
-            | Refusal::RequestReused
-            | Refusal::StillAlive
-            | Refusal::ForeignSession
-            | Refusal::Invalid(_) => {}
-        }
+        add_facts(&mut problem.0, refusal);
         problem
+    }
+}
+
+/// Puts in the facts of a refusal.
+fn add_facts(problem: &mut wire::Problem, refusal: Refusal) {
+    match refusal {
+        Refusal::Held { by, queue_length } => {
+            problem.held_by = by.as_ref().map(TenureAnswer::of);
+            problem.queue_length = Some(queue_length);
+        }
+        Refusal::Lost { token, how, current } => {
+            problem.token = Some(token);
+            problem.how = how.map(|how| how.word().to_owned());
+            problem.current = current.as_ref().map(TenureAnswer::of);
+        }
+        Refusal::NotCurrent { current } => {
+            problem.current = current.as_ref().map(TenureAnswer::of);
+        }
+        Refusal::Rejected { present, operation, state } => {
+            problem.present_job = Some(present);
+            problem.operation = Some(operation.to_string());
+            problem.state = Some(state.word().to_owned());
+        }
+        Refusal::BadTransition { operation, state, from } => {
+            problem.operation = Some(operation.to_string());
+            problem.state = Some(state.to_string());
+            problem.from = Some(from.iter().map(Text::to_string).collect());
+        }
+        Refusal::JobIs { state, wanted } => {
+            problem.state = Some(state.word().to_owned());
+            problem.wanted = Some(wanted.to_owned());
+        }
+        Refusal::InUse { job } => problem.job = job,
+        Refusal::JobsTenure(job) => problem.job = Some(job),
+        Refusal::SessionOver
+        | Refusal::QueueFull
+        | Refusal::LaneFull
+        | Refusal::RequestReused
+        | Refusal::StillAlive
+        | Refusal::ForeignSession
+        | Refusal::NotDeclared(_)
+        | Refusal::NoSuchJob
+        | Refusal::NoSuchResource
+        | Refusal::Invalid(_) => {}
     }
 }
 

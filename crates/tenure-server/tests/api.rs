@@ -3,9 +3,8 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use common::{KEY, Server};
+use common::{KEY, Server, until};
 use serde_json::{Value, json};
 use tenure_store::{Memory, Store};
 
@@ -74,6 +73,28 @@ async fn a_client_that_hangs_up_leaves_the_queue() {
     let waiter = wait_behind(&server).await;
     waiter.abort();
     until(|| async { queue(&server).await == 0 }).await;
+}
+
+#[tokio::test]
+async fn who_sends_a_waiting_request_again_is_the_one_that_gets_the_lock() {
+    let server = Arc::new(server().await);
+    server.post("/v1/locks/cluster/c1/acquire", solo("ann")).await;
+    let send = || {
+        let server = Arc::clone(&server);
+        let body = json!({ "holder": "bob", "ttl_ms": 30_000, "wait_ms": 60_000 });
+        tokio::spawn(
+            async move { server.post_as("/v1/locks/cluster/c1/acquire", "bob-1", body).await },
+        )
+    };
+    let first = send();
+    until(|| async { queue(&server).await == 1 }).await;
+    let second = send();
+    assert_eq!(first.await.unwrap().0, 503, "the connection of the first may be gone by now");
+    server.post("/v1/locks/cluster/c1/release", json!({ "token": 1 })).await;
+    let (status, tenure) = second.await.unwrap();
+    assert_eq!((status, &tenure["token"]), (200, &json!(2)));
+    let (status, _) = server.post("/v1/locks/cluster/c1/renew", json!({ "token": 2 })).await;
+    assert_eq!(status, 200, "it was not withdrawn with the first");
 }
 
 #[tokio::test]
@@ -241,14 +262,4 @@ async fn wait_behind(server: &Arc<Server>) -> tokio::task::JoinHandle<(u16, Valu
 async fn queue(server: &Server) -> usize {
     let (_, shown) = server.get("/v1/locks/cluster/c1").await;
     shown["queue"].as_array().map_or(0, Vec::len)
-}
-
-/// Waits for a condition, at most ten seconds.
-async fn until<F: Future<Output = bool>>(condition: impl Fn() -> F) {
-    let patient = async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(10), patient).await.expect("it never happened");
 }

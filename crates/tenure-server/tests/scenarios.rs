@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use common::{KEY, Server};
+use serde::de::DeserializeOwned;
 use tenure::Link;
 use tenure::http::HttpLink;
-use tenure::wire::{HistoryLine, ListAnswer, VerifyAnswer};
+use tenure::wire::{HistoryLine, JobAnswer, ListAnswer, ResourceAnswer, VerifyAnswer, WhyAnswer};
 use tenure_core::history::Entry;
-use tenure_core::{Command, LockAction, Outcome, ResourceKey};
-use tenure_store::clock::ManualClock;
+use tenure_core::resource::Resource;
+use tenure_core::{Code, Command, Job, JobId, Millis, Outcome, ResourceKey};
+use tenure_store::clock::{Clock, ManualClock};
 use tenure_store::scenario::{self, Driver};
 use tenure_store::{Memory, Store};
 
@@ -26,23 +28,25 @@ impl OverHttp {
     fn link(&self, tenant: &str) -> HttpLink {
         HttpLink::new(&self.server.url, KEY, tenant).expect("a good address")
     }
+
+    /// Reads something that may not be there.
+    async fn look<T: DeserializeOwned>(&self, tenant: &str, path: &str) -> Option<T> {
+        match self.link(tenant).get(path).await {
+            Ok(found) => Some(found),
+            Err(tenure::Error::Refused(refusal)) if refusal.code() == Code::NotFound => None,
+            Err(error) => panic!("{path}: {error}"),
+        }
+    }
 }
 
 #[async_trait]
 impl Driver for OverHttp {
     async fn send(&mut self, command: Command) -> Outcome {
+        // Who did something is told by the key, not by the command.
         let tenant = match &command {
             Command::Open { tenant, .. } => tenant.to_string(),
-            Command::Lock { key, .. } => key.tenant().to_owned(),
-            _ => "t".to_owned(),
-        };
-        // The name of who breaks comes from the key, not from the command.
-        let command = match command {
-            Command::Lock { key, action: LockAction::Break { token, locks, reason, .. } } => {
-                let action = LockAction::Break { token, locks, by: "admin".into(), reason };
-                Command::Lock { key, action }
-            }
-            other => other,
+            Command::Lock { key, .. } | Command::Resource { key, .. } => key.tenant().to_owned(),
+            _ => "*".to_owned(),
         };
         self.link(&tenant).send(command, Duration::ZERO).await.expect("the server is there")
     }
@@ -59,6 +63,26 @@ impl Driver for OverHttp {
 
     async fn restart(&mut self) {
         unreachable!("a store in memory is not restarted")
+    }
+
+    async fn now(&mut self) -> Millis {
+        self.clock.now()
+    }
+
+    async fn job(&mut self, id: JobId) -> Option<Job> {
+        let job: JobAnswer = self.look("*", &format!("/v1/jobs/{id}")).await?;
+        Some(job.to_job())
+    }
+
+    async fn resource(&mut self, key: &ResourceKey) -> Option<Resource> {
+        let path = format!("/v1/resources/{}/{}", key.kind(), key.name());
+        let resource: ResourceAnswer = self.look(key.tenant(), &path).await?;
+        Some(resource.to_resource())
+    }
+
+    async fn why(&mut self, id: JobId) -> String {
+        let why: WhyAnswer = self.look("*", &format!("/v1/jobs/{id}/why")).await.expect("a job");
+        why.why
     }
 
     async fn history(&mut self, key: &ResourceKey) -> Vec<Entry> {
@@ -79,7 +103,7 @@ impl Driver for OverHttp {
 async fn run(name: &str) {
     let clock = ManualClock::default();
     let store = Arc::new(Memory::with_clock(clock.clone()));
-    let server = Server::start(Arc::clone(&store) as Arc<dyn Store>).await;
+    let server = Server::start_with(Arc::clone(&store) as Arc<dyn Store>, scenario::kinds()).await;
     scenario::run(scenario::text(name), &mut OverHttp { server, store, clock }).await;
 }
 

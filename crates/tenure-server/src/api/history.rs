@@ -29,7 +29,7 @@ pub(super) async fn of_resource(
     on.caller.require(Role::Viewer)?;
     let limit = page_size(paging.limit)?;
     let query = HistoryQuery::Of { key: on.key, before: paging.cursor, limit };
-    page(app.committer.store().history(query).await?, limit)
+    page(app.committer.store().reads().history(query).await?, limit)
 }
 
 pub(super) async fn newest(
@@ -39,8 +39,8 @@ pub(super) async fn newest(
 ) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
     caller.require(Role::Viewer)?;
     let limit = page_size(paging.limit)?;
-    let query = HistoryQuery::Newest { tenant: Some(caller.tenant), before: paging.cursor, limit };
-    page(app.committer.store().history(query).await?, limit)
+    let query = HistoryQuery::Newest { tenant: caller.only(), before: paging.cursor, limit };
+    page(app.committer.store().reads().history(query).await?, limit)
 }
 
 pub(super) async fn verify(

@@ -16,12 +16,14 @@ use tenure_core::{
 };
 use tenure_store::Committer;
 use tenure_store::store::{ListQuery, Shown};
+use tokio::sync::OwnedMutexGuard;
 
 use super::{page_size, submit};
 use crate::App;
 use crate::auth::{Caller, Role};
 use crate::extract::{Body, Idempotency, On, Params, request_id};
 use crate::problem::Problem;
+use crate::repeats::Sending;
 
 pub(super) async fn acquire(
     State(app): State<Arc<App>>,
@@ -55,42 +57,65 @@ async fn wait(
     ask: &Acquire,
     patience: Duration,
 ) -> Result<Outcome, Problem> {
-    // Without a session nobody would ever ask for what is granted after the client hung up.
-    let solo = matches!(ask.claimant, Claimant::Solo { .. });
-    let mut hang_up = HangUp { committer: &app.committer, key, request: ask.request, armed: solo };
-    tokio::select! {
-        outcome = app.committer.acquire(key, ask, patience) => {
-            // A wait that goes on in the next request is not given up.
-            hang_up.armed = false;
-            Ok(outcome?)
+    let sending = app.repeats.enter(key.as_str(), ask.request);
+    let turn = sending.turn().await;
+    let wait = Wait {
+        committer: app.committer.clone(),
+        key: key.clone(),
+        request: ask.request,
+        // With a session somebody may ask for what is granted after the client hung up.
+        solo: matches!(ask.claimant, Claimant::Solo { .. }),
+        sending,
+        turn,
+    };
+    let mut hang_up = HangUp(Some(wait));
+    let sending = &hang_up.0.as_ref().expect("it was put in above").sending;
+    let outcome = tokio::select! {
+        outcome = app.committer.acquire(key, ask, patience) => outcome.map_err(Problem::from),
+        () = sending.repeated() => {
+            Err(Problem::unavailable("the same request was sent again; that one is answered"))
         }
         () = app.closing.cancelled() => {
-            hang_up.armed = false;
             Err(Problem::unavailable("the server is shutting down; ask again"))
+        }
+    };
+    // A wait that goes on in the next request is not given up.
+    hang_up.0 = None;
+    outcome
+}
+
+/// A request that waits.
+struct Wait {
+    committer: Committer,
+    key: ResourceKey,
+    request: RequestId,
+    solo: bool,
+    sending: Sending,
+    turn: OwnedMutexGuard<()>,
+}
+
+/// Takes a request back when its client hangs up, unless it has sent it again.
+struct HangUp(Option<Wait>);
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        if let Some(wait) = self.0.take().filter(|wait| wait.solo) {
+            tokio::spawn(wait.withdraw());
         }
     }
 }
 
-/// Takes a request back when its client hangs up.
-struct HangUp<'a> {
-    committer: &'a Committer,
-    key: &'a ResourceKey,
-    request: RequestId,
-    armed: bool,
-}
-
-impl Drop for HangUp<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            let (committer, key, request) =
-                (self.committer.clone(), self.key.clone(), self.request);
-            tokio::spawn(async move {
-                let action = LockAction::Withdraw { request };
-                if let Err(error) = committer.submit(Command::Lock { key, action }).await {
-                    tracing::debug!(%error, "cannot withdraw; its session will lapse");
-                }
-            });
+impl Wait {
+    async fn withdraw(self) {
+        let action = LockAction::Withdraw { request: self.request };
+        let command = Command::Lock { key: self.key, action };
+        if !self.sending.is_repeated()
+            && let Err(error) = self.committer.submit(command).await
+        {
+            tracing::debug!(%error, "cannot withdraw; its session will lapse");
         }
+        // The next sending goes on after this.
+        drop(self.turn);
     }
 }
 
@@ -175,7 +200,7 @@ pub(super) async fn show(
     on: On,
 ) -> Result<Json<ResourceLocks>, Problem> {
     on.caller.require(Role::Viewer)?;
-    let shown = app.committer.store().show(&on.key).await?;
+    let shown = app.committer.store().reads().show(&on.key).await?;
     let nothing = || Problem::not_found("nothing was ever locked under this name");
     let shown = shown.ok_or_else(nothing)?;
     Ok(Json(ResourceLocks {
@@ -195,7 +220,7 @@ fn queue(shown: &Shown) -> Vec<WaiterAnswer> {
         locks: waiter.locks.iter().map(ToString::to_string).collect(),
         purpose: waiter.purpose.as_deref().map(str::to_owned),
         since: instant(waiter.since),
-        waiting_ms: shown.now.since(waiter.since),
+        waiting_ms: shown.around.now.since(waiter.since),
     };
     shown.queue.iter().enumerate().map(waiter).collect()
 }
@@ -222,14 +247,14 @@ pub(super) async fn list(
     }
     let after = params.cursor.map(|cursor| cursor.parse()).transpose();
     let query = ListQuery {
-        tenant: Some(caller.tenant),
+        tenant: caller.only(),
         kind: params.kind.map(Into::into),
         name: params.name.map(Into::into),
         holder: params.holder.map(Into::into),
         after: after.map_err(|error| Problem::invalid(&error))?,
         limit: page_size(params.limit)?,
     };
-    let page = app.committer.store().list(query).await?;
+    let page = app.committer.store().reads().list(query).await?;
     let items = page.items.iter().flat_map(TenureAnswer::each).collect();
     Ok(Json(ListAnswer { items, next: page.next.map(String::from) }))
 }

@@ -1,26 +1,61 @@
-//! The routes.
+//! The routes. One file for each noun; what handlers share is here.
 
+mod claims;
+mod dead;
 mod health;
 mod history;
+mod janitor;
+mod jobs;
 mod locks;
+mod logs;
+mod resources;
 mod sessions;
+mod workers;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::Method;
-use axum::routing::{get, post};
-use tenure_core::{Command, Outcome};
+use axum::routing::{delete, get, post};
+use tenure::wire::ReasonBody;
+use tenure_core::{Command, JobId, Outcome, Refusal, Text};
+use tenure_store::store::JobShown;
 
 use crate::App;
+use crate::auth::Caller;
 use crate::problem::Problem;
+
+/// The longest that an answer is held back; whoever wants to wait longer asks again.
+const WAIT_MS_MAX: u64 = 60_000;
 
 /// All routes of the server.
 pub fn router(app: Arc<App>) -> Router {
-    let lock = "/v1/locks/{kind}/{name}";
     Router::new()
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
+        .route("/v1/sessions", post(sessions::open))
+        .route("/v1/sessions/{id}", delete(sessions::close))
+        .route("/v1/sessions/{id}/beat", post(sessions::beat))
+        .route("/v1/history", get(history::newest))
+        .route("/v1/verify", get(history::verify))
+        .route("/v1/workers", get(workers::list))
+        .route("/v1/kinds", get(workers::kinds))
+        .route("/v1/janitor", get(janitor::show))
+        .route("/v1/dead", get(dead::list))
+        .route("/v1/dead/redrive", post(dead::redrive))
+        .route("/v1/dead/discard", post(dead::discard))
+        .merge(of_locks())
+        .merge(of_resources())
+        .merge(of_jobs())
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .with_state(app)
+}
+
+fn of_locks() -> Router<Arc<App>> {
+    let lock = "/v1/locks/{kind}/{name}";
+    Router::new()
         .route("/v1/locks", get(locks::list))
         .route(lock, get(locks::show))
         .route(&format!("{lock}/acquire"), post(locks::acquire))
@@ -28,15 +63,34 @@ pub fn router(app: Arc<App>) -> Router {
         .route(&format!("{lock}/release"), post(locks::release))
         .route(&format!("{lock}/withdraw"), post(locks::withdraw))
         .route(&format!("{lock}/break"), post(locks::break_by))
-        .route("/v1/sessions", post(sessions::open))
-        .route("/v1/sessions/{id}", axum::routing::delete(sessions::close))
-        .route("/v1/sessions/{id}/beat", post(sessions::beat))
-        .route("/v1/resources/{kind}/{name}/history", get(history::of_resource))
-        .route("/v1/history", get(history::newest))
-        .route("/v1/verify", get(history::verify))
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
-        .with_state(app)
+}
+
+fn of_resources() -> Router<Arc<App>> {
+    let resource = "/v1/resources/{kind}/{name}";
+    let one = get(resources::show).put(resources::put).delete(resources::delete);
+    Router::new()
+        .route("/v1/resources", get(resources::list))
+        .route(resource, one)
+        .route(&format!("{resource}/jobs"), post(jobs::submit))
+        .route(&format!("{resource}/pause"), post(resources::pause))
+        .route(&format!("{resource}/resume"), post(resources::resume))
+        .route(&format!("{resource}/why"), get(resources::why))
+        .route(&format!("{resource}/history"), get(history::of_resource))
+}
+
+fn of_jobs() -> Router<Arc<App>> {
+    let job = "/v1/jobs/{id}";
+    Router::new()
+        .route("/v1/jobs", get(jobs::list))
+        .route("/v1/jobs/claim", post(claims::claim))
+        .route(job, get(jobs::show))
+        .route(&format!("{job}/why"), get(jobs::why))
+        .route(&format!("{job}/cancel"), post(jobs::cancel))
+        .route(&format!("{job}/retry"), post(jobs::retry))
+        .route(&format!("{job}/discard"), post(jobs::discard))
+        .route(&format!("{job}/progress"), post(claims::progress))
+        .route(&format!("{job}/finish"), post(claims::finish))
+        .route(&format!("{job}/logs"), get(logs::read).post(claims::log))
 }
 
 async fn no_route() -> Problem {
@@ -55,6 +109,34 @@ async fn submit(app: &App, command: Command) -> Result<Outcome, Problem> {
     }
 }
 
+/// A job, if it is there for the caller: those of other tenants are not.
+async fn find(app: &App, caller: &Caller, id: JobId) -> Result<JobShown, Problem> {
+    let shown = app.committer.store().reads().job(id).await?;
+    let seen = shown.filter(|shown| caller.sees(shown.key.tenant()));
+    seen.ok_or_else(|| Refusal::NoSuchJob.into())
+}
+
+/// Refuses a job that is not there for the caller.
+async fn check(app: &App, caller: &Caller, id: JobId) -> Result<(), Problem> {
+    if caller.only().is_some() {
+        find(app, caller, id).await?;
+    }
+    Ok(())
+}
+
+/// The reason that must be given.
+fn reason(body: ReasonBody) -> Result<Text, Problem> {
+    match body.reason {
+        Some(reason) if !reason.trim().is_empty() => Ok(reason.into()),
+        _ => Err(Problem::invalid(&"give a `reason`: whoever looks later will ask for it")),
+    }
+}
+
+/// How long an answer may be held back.
+fn wait(wait_ms: Option<u64>) -> Duration {
+    Duration::from_millis(wait_ms.unwrap_or(0).min(WAIT_MS_MAX))
+}
+
 /// The size of a page: what was asked for, within bounds.
 fn page_size(limit: Option<usize>) -> Result<usize, Problem> {
     match limit.unwrap_or(100) {
@@ -64,4 +146,10 @@ fn page_size(limit: Option<usize>) -> Result<usize, Problem> {
             Err(Problem::invalid(&format!("limit is {limit}; it must be between 1 and {max}")))
         }
     }
+}
+
+/// Where a page of jobs begins.
+fn job_cursor(cursor: Option<String>) -> Result<Option<JobId>, Problem> {
+    let cursor = cursor.map(|cursor| cursor.parse()).transpose();
+    cursor.map_err(|error| Problem::invalid(&format!("cursor: {error}")))
 }

@@ -2,8 +2,11 @@
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use tenure_core::Kinds;
+use tenure_server::Config;
 use tenure_server::auth::Keys;
 use tenure_store::Store;
 use tokio::net::TcpListener;
@@ -20,13 +23,18 @@ pub struct Server {
 
 impl Server {
     pub async fn start(store: Arc<dyn Store>) -> Self {
+        Self::start_with(store, Arc::default()).await
+    }
+
+    pub async fn start_with(store: Arc<dyn Store>, kinds: Arc<Kinds>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move {
             stopped.await.ok();
         };
-        let task = tokio::spawn(tenure_server::run(listener, store, Keys::admin(KEY), shutdown));
+        let config = Config { keys: Keys::admin(KEY), kinds };
+        let task = tokio::spawn(tenure_server::run(listener, store, config, shutdown));
         Self { url, stop: Some(stop), task: Some(task) }
     }
 
@@ -53,6 +61,22 @@ impl Server {
         answer(request).await
     }
 
+    /// A post with an `Idempotency-Key`.
+    pub async fn post_as(&self, path: &str, key: &str, body: Value) -> (u16, Value) {
+        let headers = [("x-api-key", KEY), ("idempotency-key", key)];
+        self.post_with(path, &headers, body.to_string()).await
+    }
+
+    pub async fn put(&self, path: &str, body: Value) -> (u16, Value) {
+        let request = reqwest::Client::new().put(format!("{}{path}", self.url));
+        answer(request.header("x-api-key", KEY).body(body.to_string())).await
+    }
+
+    pub async fn delete(&self, path: &str) -> (u16, Value) {
+        let request = reqwest::Client::new().delete(format!("{}{path}", self.url));
+        answer(request.header("x-api-key", KEY)).await
+    }
+
     pub async fn get(&self, path: &str) -> (u16, Value) {
         let request = reqwest::Client::new().get(format!("{}{path}", self.url));
         answer(request.header("x-api-key", KEY)).await
@@ -64,4 +88,43 @@ async fn answer(request: reqwest::RequestBuilder) -> (u16, Value) {
     let status = response.status().as_u16();
     let text = response.text().await.expect("a whole answer");
     (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+/// Waits for a condition, at most ten seconds.
+pub async fn until<F: Future<Output = bool>>(condition: impl Fn() -> F) {
+    let patient = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), patient).await.expect("it never happened");
+}
+
+/// A session that works jobs.
+pub struct Worker {
+    pub session: String,
+    tenant: String,
+}
+
+impl Worker {
+    pub async fn open(server: &Server, name: &str) -> Self {
+        Self::open_for(server, name, "default").await
+    }
+
+    pub async fn open_for(server: &Server, name: &str, tenant: &str) -> Self {
+        let body = json!({ "name": name, "ttl_ms": 60_000 });
+        let (status, answer) = server.post(&format!("/v1/sessions?tenant={tenant}"), body).await;
+        assert_eq!(status, 200, "{answer}");
+        let session = answer["session"].as_str().expect("it has an id").to_owned();
+        Self { session, tenant: tenant.to_owned() }
+    }
+
+    /// Claims one job, waiting for it.
+    pub async fn claim(&self, server: &Server, kinds: &[&str], wait_ms: u64) -> Value {
+        let body = json!({ "session": self.session, "kinds": kinds, "wait_ms": wait_ms });
+        let (status, answer) =
+            server.post(&format!("/v1/jobs/claim?tenant={}", self.tenant), body).await;
+        assert_eq!(status, 200, "{answer}");
+        answer["jobs"].clone()
+    }
 }

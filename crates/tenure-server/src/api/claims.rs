@@ -1,0 +1,110 @@
+//! What workers do: they claim jobs, tell of them and finish them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use tenure::wire::{
+    AssignmentAnswer, ClaimAnswer, ClaimBody, FinishAnswer, FinishBody, LogBody, NotedAnswer,
+    ProgressBody,
+};
+use tenure_core::{Claim, Command, JobAction, Outcome, ResourceKey, Text};
+
+use super::{check, submit, wait};
+use crate::App;
+use crate::auth::{Caller, Role};
+use crate::extract::{Body, DocumentBody, Idempotency, OnJob, document};
+use crate::problem::Problem;
+
+pub(super) async fn claim(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    key: Idempotency,
+    Body(body): Body<ClaimBody>,
+) -> Result<Json<ClaimAnswer>, Problem> {
+    caller.require(Role::Worker)?;
+    let patience = wait(Some(body.wait_ms));
+    let claim = Claim {
+        session: body.session,
+        request: key.id(&body.session.to_string())?,
+        kinds: body.kinds.into_iter().map(kind).collect::<Result<_, _>>()?,
+        max: body.max,
+    };
+    match take(&app, &claim, patience).await? {
+        Outcome::Claimed(jobs) => {
+            Ok(Json(ClaimAnswer { jobs: jobs.iter().map(AssignmentAnswer::of).collect() }))
+        }
+        Outcome::Refused(refusal) => Err(refusal.into()),
+        other => Err(Problem::unexpected(&other)),
+    }
+}
+
+/// The name of a kind; whether it is declared does not matter yet.
+fn kind(name: String) -> Result<Text, Problem> {
+    let checked = ResourceKey::new("tenant", &name, "name");
+    checked.map_err(|error| Problem::invalid(&format!("kinds: {error}")))?;
+    Ok(name.into())
+}
+
+/// Waits for as long as the client, the claim and the server last. What is taken for a client that
+/// has hung up is handed back by the committer, which finds nobody there to be told.
+async fn take(app: &App, claim: &Claim, patience: Duration) -> Result<Outcome, Problem> {
+    let sending = app.repeats.enter(&claim.session.to_string(), claim.request);
+    let taking = async {
+        let _turn = sending.turn().await;
+        app.committer.claim(claim, patience).await
+    };
+    tokio::select! {
+        outcome = taking => Ok(outcome?),
+        // Whoever sent it again gets the answer.
+        () = sending.repeated() => Ok(Outcome::Claimed(Vec::new())),
+        () = app.closing.cancelled() => {
+            Err(Problem::unavailable("the server is shutting down; ask again"))
+        }
+    }
+}
+
+pub(super) async fn progress(
+    State(app): State<Arc<App>>,
+    on: OnJob,
+    Body(body): Body<ProgressBody>,
+) -> Result<Json<NotedAnswer>, Problem> {
+    let (token, percent, message) = (body.token, body.percent, body.message.into());
+    noted(&app, on, JobAction::Progress { token, percent, message }).await
+}
+
+pub(super) async fn log(
+    State(app): State<Arc<App>>,
+    on: OnJob,
+    Body(body): DocumentBody<LogBody>,
+) -> Result<Json<NotedAnswer>, Problem> {
+    noted(&app, on, JobAction::Log { token: body.token, text: body.text.into() }).await
+}
+
+async fn noted(app: &App, on: OnJob, action: JobAction) -> Result<Json<NotedAnswer>, Problem> {
+    on.caller.require(Role::Worker)?;
+    check(app, &on.caller, on.id).await?;
+    match submit(app, Command::Job { id: on.id, action }).await? {
+        Outcome::Noted { cancelling } => Ok(Json(NotedAnswer { cancelling })),
+        other => Err(Problem::unexpected(&other)),
+    }
+}
+
+pub(super) async fn finish(
+    State(app): State<Arc<App>>,
+    on: OnJob,
+    Body(body): DocumentBody<FinishBody>,
+) -> Result<Json<FinishAnswer>, Problem> {
+    on.caller.require(Role::Worker)?;
+    if let Some(result) = &body.result {
+        document("result", result)?;
+    }
+    let finish = body.to_finish().map_err(|why| Problem::invalid(&why))?;
+    check(&app, &on.caller, on.id).await?;
+    let action = JobAction::Finish { token: body.token, finish };
+    match submit(&app, Command::Job { id: on.id, action }).await? {
+        Outcome::Finished { state, already } => Ok(Json(FinishAnswer { state, already })),
+        other => Err(Problem::unexpected(&other)),
+    }
+}

@@ -1,0 +1,194 @@
+//! Jobs: submitted, looked at, cancelled, tried again, thrown away. Workers are in `claims`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use tenure::wire::{
+    CancelAnswer, DiscardedAnswer, JobAnswer, ListAnswer, ReasonBody, SubmitAnswer, SubmitBody,
+    WhyAnswer, parse_instant,
+};
+use tenure_core::why::{of_job, of_past};
+use tenure_core::{Command, JobAction, JobId, Millis, Outcome, ResourceAction, Submit, Text};
+use tenure_store::committer::POLL_FLOOR;
+use tenure_store::store::{JobQuery, JobShown};
+
+use super::{check, find, job_cursor, page_size, reason, wait};
+use crate::App;
+use crate::auth::{Caller, Role};
+use crate::extract::{Body, DocumentBody, Idempotency, On, OnJob, Params, document};
+use crate::problem::Problem;
+
+type Accepted<T> = Result<(StatusCode, Json<T>), Problem>;
+
+pub(super) async fn submit(
+    State(app): State<Arc<App>>,
+    on: On,
+    key: Idempotency,
+    Body(body): DocumentBody<SubmitBody>,
+) -> Accepted<SubmitAnswer> {
+    on.caller.require(Role::Worker)?;
+    let ask = Submit {
+        request: key.id(on.key.as_str())?,
+        operation: body.operation.into(),
+        args: body.args.map(|args| document("args", &args)).transpose()?,
+        priority: body.priority,
+        run_at: body.run_at.as_deref().map(run_at).transpose()?,
+        by: on.caller.name.clone(),
+    };
+    let command = Command::Resource { key: on.key, action: ResourceAction::Submit(ask) };
+    submitted(&app, &on.caller, command).await
+}
+
+fn run_at(text: &str) -> Result<Millis, Problem> {
+    parse_instant(text).map_err(|why| {
+        let detail = format!("run_at is not an instant like 2030-01-31T12:00:00Z: {why}");
+        Problem::invalid(&detail)
+    })
+}
+
+async fn submitted(app: &App, caller: &Caller, command: Command) -> Accepted<SubmitAnswer> {
+    match super::submit(app, command).await? {
+        Outcome::Submitted { verdict, job } => {
+            let shown = find(app, caller, job).await?;
+            let job = JobAnswer::of(&shown.key, &shown.job);
+            Ok((StatusCode::ACCEPTED, Json(SubmitAnswer { verdict, job })))
+        }
+        other => Err(Problem::unexpected(&other)),
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct ListParams {
+    kind: Option<String>,
+    name: Option<String>,
+    operation: Option<String>,
+    state: Option<String>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Params(params): Params<ListParams>,
+) -> Result<Json<ListAnswer<JobAnswer>>, Problem> {
+    caller.require(Role::Viewer)?;
+    let state = params.state.map(|state| state.parse()).transpose();
+    let query = JobQuery {
+        tenant: caller.only(),
+        kind: params.kind.map(Into::into),
+        name: params.name.map(Into::into),
+        operation: params.operation.map(Into::into),
+        state: state.map_err(|why: String| Problem::invalid(&format!("state: {why}")))?,
+        after: job_cursor(params.cursor)?,
+        limit: page_size(params.limit)?,
+    };
+    let page = app.committer.store().reads().jobs(query).await?;
+    let items = page.items.iter().map(|shown| JobAnswer::of(&shown.key, &shown.job)).collect();
+    Ok(Json(ListAnswer { items, next: page.next.map(|id| id.to_string()) }))
+}
+
+#[derive(Deserialize)]
+pub(super) struct WaitParams {
+    wait_ms: Option<u64>,
+}
+
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    on: OnJob,
+    Params(params): Params<WaitParams>,
+) -> Result<Json<JobAnswer>, Problem> {
+    on.caller.require(Role::Viewer)?;
+    let shown = over(&app, &on.caller, on.id, wait(params.wait_ms)).await?;
+    Ok(Json(JobAnswer::of(&shown.key, &shown.job)))
+}
+
+/// The job when it is over, or as it is when patience ends or the server does.
+async fn over(
+    app: &App,
+    caller: &Caller,
+    id: JobId,
+    patience: Duration,
+) -> Result<JobShown, Problem> {
+    let given_up = tokio::time::sleep(patience);
+    tokio::pin!(given_up);
+    loop {
+        // First in line, then look: an end in between wakes us.
+        let mut place = app.waits.enter(id);
+        let shown = find(app, caller, id).await?;
+        if shown.job.state.is_over() || patience.is_zero() {
+            return Ok(shown);
+        }
+        tokio::select! {
+            () = place.told() => {}
+            () = tokio::time::sleep(POLL_FLOOR) => {}
+            () = &mut given_up => return Ok(shown),
+            () = app.closing.cancelled() => return Ok(shown),
+        }
+    }
+}
+
+pub(super) async fn why(
+    State(app): State<Arc<App>>,
+    on: OnJob,
+) -> Result<Json<WhyAnswer>, Problem> {
+    on.caller.require(Role::Viewer)?;
+    let OnJob { caller, id } = on;
+    let mut shown = find(&app, &caller, id).await?;
+    if !shown.job.state.is_over() {
+        let resource = app.committer.store().reads().show(&shown.key).await?;
+        if let Some(resource) = resource.filter(|resource| resource.record.job(id).is_some()) {
+            let kinds = app.kinds();
+            let kind = kinds.get(shown.key.kind()).map(|kind| &**kind);
+            let why = of_job(&resource.record, kind, id, &resource.around);
+            return Ok(Json(WhyAnswer::of(Some(id), &why)));
+        }
+        // It was over in between.
+        shown = find(&app, &caller, id).await?;
+    }
+    Ok(Json(WhyAnswer::of(Some(id), &of_past(&shown.job))))
+}
+
+pub(super) async fn cancel(
+    State(app): State<Arc<App>>,
+    on: OnJob,
+    Body(body): Body<ReasonBody>,
+) -> Accepted<CancelAnswer> {
+    on.caller.require(Role::Operator)?;
+    check(&app, &on.caller, on.id).await?;
+    let reason: Text = body.reason.unwrap_or_default().into();
+    let action = JobAction::Cancel { by: on.caller.name, reason };
+    match super::submit(&app, Command::Job { id: on.id, action }).await? {
+        Outcome::Cancelled { state } => Ok((StatusCode::ACCEPTED, Json(CancelAnswer { state }))),
+        other => Err(Problem::unexpected(&other)),
+    }
+}
+
+pub(super) async fn retry(
+    State(app): State<Arc<App>>,
+    on: OnJob,
+    key: Idempotency,
+    Body(body): Body<ReasonBody>,
+) -> Accepted<SubmitAnswer> {
+    on.caller.require(Role::Operator)?;
+    let (request, by) = (key.id(&on.id.to_string())?, on.caller.name.clone());
+    let action = JobAction::Retry { request, by, reason: reason(body)? };
+    check(&app, &on.caller, on.id).await?;
+    submitted(&app, &on.caller, Command::Job { id: on.id, action }).await
+}
+
+pub(super) async fn discard(
+    State(app): State<Arc<App>>,
+    on: OnJob,
+    Body(body): Body<ReasonBody>,
+) -> Result<Json<DiscardedAnswer>, Problem> {
+    on.caller.require(Role::Operator)?;
+    let action = JobAction::Discard { by: on.caller.name.clone(), reason: reason(body)? };
+    check(&app, &on.caller, on.id).await?;
+    super::submit(&app, Command::Job { id: on.id, action }).await?;
+    Ok(Json(DiscardedAnswer { discarded: true }))
+}

@@ -1,0 +1,137 @@
+//! Resources: put, looked at, paused, resumed, forgotten.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+use tenure::wire::{
+    DeletedAnswer, ListAnswer, PausedAnswer, PutAnswer, PutBody, ReasonBody, ResourceAnswer,
+    WhyAnswer,
+};
+use tenure_core::why::of_resource;
+use tenure_core::{Command, Outcome, Refusal, ResourceAction, ResourceKey};
+use tenure_store::store::{ResourceQuery, Shown};
+
+use super::{page_size, reason, submit};
+use crate::App;
+use crate::auth::{Caller, Role};
+use crate::extract::{Body, DocumentBody, On, Params, document};
+use crate::problem::Problem;
+
+/// Most waiting jobs that are shown with a resource; `GET /v1/jobs` has them all.
+const QUEUE_SHOWN: usize = 100;
+/// Most waiting jobs that are shown with each resource of a list.
+const QUEUE_LISTED: usize = 10;
+
+pub(super) async fn put(
+    State(app): State<Arc<App>>,
+    on: On,
+    Body(body): DocumentBody<PutBody>,
+) -> Result<Json<PutAnswer>, Problem> {
+    on.caller.require(Role::Operator)?;
+    let action = ResourceAction::Put { spec: document("spec", &body.spec)?, by: on.caller.name };
+    match submit(&app, Command::Resource { key: on.key.clone(), action }).await? {
+        Outcome::Put { job, .. } => {
+            Ok(Json(PutAnswer { resource: find(&app, &on.key).await?, job }))
+        }
+        other => Err(Problem::unexpected(&other)),
+    }
+}
+
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    on: On,
+) -> Result<Json<ResourceAnswer>, Problem> {
+    on.caller.require(Role::Viewer)?;
+    Ok(Json(find(&app, &on.key).await?))
+}
+
+async fn find(app: &App, key: &ResourceKey) -> Result<ResourceAnswer, Problem> {
+    let resource = look(app, key).await?.and_then(|shown| shown.record.resource);
+    let resource = resource.ok_or(Refusal::NoSuchResource)?;
+    Ok(ResourceAnswer::of(key, &resource, QUEUE_SHOWN))
+}
+
+async fn look(app: &App, key: &ResourceKey) -> Result<Option<Shown>, Problem> {
+    Ok(app.committer.store().reads().show(key).await?)
+}
+
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    on: On,
+) -> Result<Json<DeletedAnswer>, Problem> {
+    on.caller.require(Role::Operator)?;
+    let action = ResourceAction::Delete { by: on.caller.name };
+    submit(&app, Command::Resource { key: on.key, action }).await?;
+    Ok(Json(DeletedAnswer { deleted: true }))
+}
+
+pub(super) async fn pause(
+    State(app): State<Arc<App>>,
+    on: On,
+    Body(body): Body<ReasonBody>,
+) -> Result<Json<PausedAnswer>, Problem> {
+    on.caller.require(Role::Operator)?;
+    let action = ResourceAction::Pause { by: on.caller.name, reason: reason(body)? };
+    paused(&app, on.key, action).await
+}
+
+pub(super) async fn resume(
+    State(app): State<Arc<App>>,
+    on: On,
+    Body(body): Body<ReasonBody>,
+) -> Result<Json<PausedAnswer>, Problem> {
+    on.caller.require(Role::Operator)?;
+    let reason = body.reason.unwrap_or_default().into();
+    let action = ResourceAction::Resume { by: on.caller.name, reason };
+    paused(&app, on.key, action).await
+}
+
+async fn paused(
+    app: &App,
+    key: ResourceKey,
+    action: ResourceAction,
+) -> Result<Json<PausedAnswer>, Problem> {
+    match submit(app, Command::Resource { key, action }).await? {
+        Outcome::Paused(paused) => Ok(Json(PausedAnswer { paused })),
+        other => Err(Problem::unexpected(&other)),
+    }
+}
+
+pub(super) async fn why(State(app): State<Arc<App>>, on: On) -> Result<Json<WhyAnswer>, Problem> {
+    on.caller.require(Role::Viewer)?;
+    let shown = look(&app, &on.key).await?.ok_or(Refusal::NoSuchResource)?;
+    let kinds = app.kinds();
+    let kind = kinds.get(on.key.kind()).map(|kind| &**kind);
+    let (job, why) = of_resource(&shown.record, kind, &shown.around);
+    Ok(Json(WhyAnswer::of(job, &why)))
+}
+
+#[derive(Deserialize)]
+pub(super) struct ListParams {
+    kind: Option<String>,
+    state: Option<String>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Params(params): Params<ListParams>,
+) -> Result<Json<ListAnswer<ResourceAnswer>>, Problem> {
+    caller.require(Role::Viewer)?;
+    let after = params.cursor.map(|cursor| cursor.parse()).transpose();
+    let query = ResourceQuery {
+        tenant: caller.only(),
+        kind: params.kind.map(Into::into),
+        state: params.state.map(Into::into),
+        after: after.map_err(|error| Problem::invalid(&format!("cursor: {error}")))?,
+        limit: page_size(params.limit)?,
+    };
+    let page = app.committer.store().reads().resources(query).await?;
+    let items = page.items.iter();
+    let items = items.map(|shown| ResourceAnswer::of(&shown.key, &shown.resource, QUEUE_LISTED));
+    Ok(Json(ListAnswer { items: items.collect(), next: page.next.map(String::from) }))
+}

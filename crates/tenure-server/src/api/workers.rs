@@ -1,0 +1,56 @@
+//! Who works, and what there is to work.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use tenure::wire::{KindAnswer, ListAnswer, WorkerAnswer, WorkerJob};
+use tenure_core::Text;
+use tenure_core::session::ALL_TENANTS;
+use tenure_store::store::WorkerShown;
+
+use crate::App;
+use crate::auth::{Caller, Role};
+use crate::problem::Problem;
+
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+) -> Result<Json<ListAnswer<WorkerAnswer>>, Problem> {
+    caller.require(Role::Viewer)?;
+    let workers = app.committer.store().reads().workers().await?;
+    // Who works for everybody works for this tenant, too.
+    let here =
+        |worker: &&WorkerShown| *worker.tenant == *ALL_TENANTS || caller.sees(&worker.tenant);
+    let items = workers.iter().filter(here).map(|worker| answer(worker, &caller)).collect();
+    Ok(Json(ListAnswer { items, next: None }))
+}
+
+/// A worker, with those of its jobs that are the caller's.
+fn answer(worker: &WorkerShown, caller: &Caller) -> WorkerAnswer {
+    let jobs = worker.jobs.iter().filter(|(key, _)| caller.sees(key.tenant()));
+    WorkerAnswer {
+        session: worker.session,
+        tenant: worker.tenant.to_string(),
+        name: worker.name.to_string(),
+        kinds: worker.kinds.iter().map(Text::to_string).collect(),
+        asked_ms: worker.asked_ms,
+        expires_in_ms: worker.expires_in_ms,
+        jobs: jobs
+            .map(|(key, job)| WorkerJob {
+                kind: key.kind().to_owned(),
+                name: key.name().to_owned(),
+                job: *job,
+            })
+            .collect(),
+    }
+}
+
+pub(super) async fn kinds(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+) -> Result<Json<ListAnswer<KindAnswer>>, Problem> {
+    caller.require(Role::Viewer)?;
+    let items = app.kinds().iter().map(|kind| KindAnswer::of(kind)).collect();
+    Ok(Json(ListAnswer { items, next: None }))
+}

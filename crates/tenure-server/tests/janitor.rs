@@ -1,0 +1,287 @@
+//! The janitor of real servers: one works, the others stand by, and all can be seen.
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use common::{KEY, Server};
+use serde_json::{Value, json};
+use tenure::config::Keep;
+use tenure_core::{Command, Kinds, Outcome};
+use tenure_server::auth::Keys;
+use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Swept};
+use tenure_store::{Memory, Store, StoreError};
+use tokio::net::TcpListener;
+use tokio::sync::broadcast;
+
+const DUTIES: [&str; 6] = ["expiry", "retries", "overdue", "orphans", "retention", "dead"];
+
+/// Asks again until the answer is as wanted, at most thirty seconds.
+#[expect(clippy::disallowed_methods, reason = "the one bounded wait of these tests")]
+async fn until(server: &Server, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let started = Instant::now();
+    loop {
+        let (_, answer) = server.get(path).await;
+        if wanted(&answer) {
+            return answer;
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "it never happened: {answer:#}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn works(server: &Server) -> Value {
+    until(server, "/v1/janitor", |janitor| janitor["here"] == true).await
+}
+
+fn row<'a>(janitor: &'a Value, duty: &str) -> &'a Value {
+    let items = janitor["items"].as_array().expect("a list");
+    items.iter().find(|row| row["duty"] == duty).expect("there is such a duty")
+}
+
+/// A store whose sweeps are counted, fail, or never end.
+#[derive(Default)]
+struct Odd {
+    memory: Memory,
+    how: Sweeps,
+    sweeps: Arc<AtomicU64>,
+    /// How many sweeps there were before the first kinds were declared, one too many if any.
+    hasty: Arc<AtomicU64>,
+    /// How long the first prune kept jobs.
+    kept: Arc<OnceLock<u64>>,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Sweeps {
+    #[default]
+    Counted,
+    Failing,
+    Hanging,
+}
+
+#[async_trait]
+impl Store for Odd {
+    async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
+        self.memory.apply(commands).await
+    }
+
+    async fn sweep(&self) -> Result<Swept> {
+        self.sweeps.fetch_add(1, Ordering::SeqCst);
+        match self.how {
+            Sweeps::Counted => self.memory.sweep().await,
+            Sweeps::Failing => Err(StoreError::Unavailable("the disk is on fire".to_owned())),
+            Sweeps::Hanging => std::future::pending().await,
+        }
+    }
+
+    async fn prune(&self, keep: Retention) -> Result<Pruned> {
+        self.kept.get_or_init(|| keep.jobs_ms);
+        self.memory.prune(keep).await
+    }
+
+    async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
+        // Whoever sweeps without waiting for this has plenty of time to do so.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        self.hasty.fetch_add(self.sweeps.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.memory.declare(kinds).await
+    }
+
+    fn watch(&self) -> broadcast::Receiver<Hint> {
+        self.memory.watch()
+    }
+
+    async fn status(&self) -> Result<Status> {
+        self.memory.status().await
+    }
+
+    fn reads(&self) -> &dyn Reads {
+        self.memory.reads()
+    }
+}
+
+#[tokio::test]
+async fn every_duty_runs_and_can_be_seen() {
+    let server = Server::start(Arc::new(Memory::new())).await;
+    let ran = |janitor: &Value| {
+        let items = janitor["items"].as_array().expect("a list");
+        items.iter().all(|row| row["last_run"].is_string())
+    };
+    let janitor = until(&server, "/v1/janitor", ran).await;
+    assert_eq!(janitor["here"], true);
+    for duty in DUTIES {
+        let row = row(&janitor, duty);
+        assert!(row["error"].is_null() && row["every_ms"].as_u64() >= Some(100), "{row}");
+    }
+    // What was seen moves on.
+    let before = row(&janitor, "expiry")["last_run"].clone();
+    until(&server, "/v1/janitor", |janitor| row(janitor, "expiry")["last_run"] != before).await;
+    let (status, ready) = server.get("/readyz").await;
+    assert_eq!((status, &ready["ready"]), (200, &json!(true)));
+    assert!(ready["reasons"].is_null(), "{ready}");
+}
+
+#[tokio::test]
+async fn what_expiry_ended_is_counted() {
+    let server = Server::start(Arc::new(Memory::new())).await;
+    let body = json!({ "holder": "ann", "ttl_ms": 1_000 });
+    server.post("/v1/locks/cluster/c1/acquire", body).await;
+    let ended = |janitor: &Value| row(janitor, "expiry")["total"] == 2;
+    // The session and its tenure.
+    until(&server, "/v1/janitor", ended).await;
+    let (_, shown) = server.get("/v1/locks/cluster/c1").await;
+    assert_eq!(shown["tenures"], json!([]));
+}
+
+#[tokio::test]
+async fn one_server_works_and_the_next_takes_over_when_it_stops() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let mut first = Server::start(Arc::clone(&store)).await;
+    works(&first).await;
+    let second = Server::start(Arc::clone(&store)).await;
+    let swept = |janitor: &Value| row(janitor, "expiry")["last_run"].is_string();
+    let standing_by = until(&second, "/v1/janitor", swept).await;
+    assert_eq!(standing_by["here"], false);
+    assert!(row(&standing_by, "retention")["last_run"].is_null(), "{standing_by:#}");
+    assert!(server_is_at_ease(&second).await);
+    first.stop().await.expect("no panic").expect("it stops");
+    let took_over = works(&second).await;
+    assert_eq!(took_over["here"], true);
+    let ran = |janitor: &Value| row(janitor, "retention")["last_run"].is_string();
+    until(&second, "/v1/janitor", ran).await;
+}
+
+async fn server_is_at_ease(server: &Server) -> bool {
+    server.get("/readyz").await.1["reasons"].is_null()
+}
+
+#[tokio::test]
+async fn a_server_whose_lock_is_broken_stops_its_duties_and_stands_by() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let first = Server::start(Arc::clone(&store)).await;
+    works(&first).await;
+    let second = Server::start(Arc::clone(&store)).await;
+    let lock = "/v1/locks/janitor/main?tenant=tenure";
+    let queued = |lock: &Value| lock["queue"].as_array().is_some_and(|queue| !queue.is_empty());
+    let shown = until(&first, lock, queued).await;
+    let token = shown["token"].clone();
+    let body = json!({ "token": token, "reason": "test" });
+    let broken = first.post("/v1/locks/janitor/main/break?tenant=tenure", body).await;
+    assert_eq!(broken.0, 200, "{broken:?}");
+    works(&second).await;
+    until(&first, "/v1/janitor", |janitor| janitor["here"] == false).await;
+}
+
+#[tokio::test]
+async fn a_janitor_that_died_with_its_lock_is_swept_by_those_who_stand_by() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let mut first = Server::start(Arc::clone(&store)).await;
+    let body = json!({ "ttl_ms": 5_000 });
+    // The lock of a janitor that will never be heard of again.
+    works(&first).await;
+    first.stop().await.expect("no panic").expect("it stops");
+    let committer = tenure_store::Committer::start_with(
+        Arc::clone(&store),
+        tenure_store::committer::Sweep::Elsewhere,
+    );
+    let held = take(&committer, "tenure/janitor/main", &body).await;
+    assert!(matches!(held, Outcome::Granted(_)), "{held:?}");
+    let lapsing = take(&committer, "default/cluster/c1", &json!({ "ttl_ms": 1_000 })).await;
+    assert!(matches!(lapsing, Outcome::Granted(_)), "{lapsing:?}");
+    let second = Server::start(store).await;
+    // Others are swept while the lock of the janitor is still held by the dead.
+    let free = |lock: &Value| lock["tenures"] == json!([]);
+    until(&second, "/v1/locks/cluster/c1", free).await;
+    assert_eq!(second.get("/v1/janitor").await.1["here"], false);
+    works(&second).await;
+}
+
+async fn take(committer: &tenure_store::Committer, key: &str, body: &Value) -> Outcome {
+    let acquire = tenure_core::Acquire {
+        locks: tenure_core::LockName::main().into(),
+        claimant: tenure_core::Claimant::Solo {
+            name: "dead".into(),
+            ttl_ms: body["ttl_ms"].as_u64().expect("a number"),
+        },
+        request: tenure_store::random::request_id(),
+        wait_ms: 0,
+        purpose: None,
+    };
+    let action = tenure_core::LockAction::Acquire(acquire);
+    let key = key.parse().expect("a good name");
+    committer.submit(Command::Lock { key, action }).await.expect("it answers")
+}
+
+#[tokio::test]
+async fn a_duty_that_fails_says_why() {
+    let server = Server::start(Arc::new(Odd { how: Sweeps::Failing, ..Odd::default() })).await;
+    let failed = |janitor: &Value| row(janitor, "expiry")["error"].is_string();
+    let janitor = until(&server, "/v1/janitor", failed).await;
+    assert_eq!(row(&janitor, "expiry")["error"], "the disk is on fire");
+    assert_eq!(row(&janitor, "retries")["error"], "the disk is on fire");
+}
+
+#[tokio::test]
+async fn a_duty_that_hangs_is_a_reason_to_look_but_not_to_go_elsewhere() {
+    let server = Server::start(Arc::new(Odd { how: Sweeps::Hanging, ..Odd::default() })).await;
+    let late = |ready: &Value| {
+        let reasons = ready["reasons"].as_array();
+        let named = |reason: &Value| reason.as_str().is_some_and(|why| why.contains("expiry"));
+        reasons.is_some_and(|reasons| reasons.iter().any(named))
+    };
+    let ready = until(&server, "/readyz", late).await;
+    assert_eq!(ready["ready"], true);
+    assert_eq!(server.get("/readyz").await.0, 200);
+    let janitor = works(&server).await;
+    assert!(row(&janitor, "expiry")["lag_ms"].as_u64() > Some(500), "{janitor:#}");
+    // The others do not wait for it.
+    let ran = |janitor: &Value| row(janitor, "orphans")["last_run"].is_string();
+    until(&server, "/v1/janitor", ran).await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+#[expect(clippy::disallowed_methods, reason = "blocks the runtime on purpose, with a deadline")]
+async fn a_blocked_runtime_does_not_hold_the_janitor_up() {
+    let sweeps = Arc::new(AtomicU64::new(0));
+    let store = Odd { sweeps: Arc::clone(&sweeps), ..Odd::default() };
+    let server = Server::start(Arc::new(store)).await;
+    works(&server).await;
+    // From here to the end nothing of this runtime runs, and so nothing of the server.
+    let (started, before) = (Instant::now(), sweeps.load(Ordering::SeqCst));
+    while sweeps.load(Ordering::SeqCst) < before + 5 {
+        assert!(started.elapsed() < Duration::from_secs(30), "nobody sweeps");
+        std::thread::yield_now();
+    }
+}
+
+#[tokio::test]
+async fn what_the_file_says_is_in_force_before_the_janitor_begins() {
+    let (hasty, kept) = (Arc::<AtomicU64>::default(), Arc::<OnceLock<u64>>::default());
+    let (h, k) = (Arc::clone(&hasty), Arc::clone(&kept));
+    let store = Arc::new(Odd { hasty: h, kept: k, ..Odd::default() });
+    let config = tenure_server::Config { keys: Keys::admin(KEY), kinds: Arc::default() };
+    let keep = Keep { jobs_ms: 4_711, ..Keep::default() };
+    let server = tenure_server::Server::start(store, config, keep, "test").await;
+    let server = server.expect("it answers");
+    let board = Arc::clone(&server.app().janitor);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let pruned = async move {
+        while !board.duties().iter().any(|row| row.duty == "retention" && row.last_run.is_some()) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let serve = tokio::time::timeout(Duration::from_secs(30), server.serve(listener, pruned));
+    serve.await.expect("it prunes").expect("it serves");
+    // A job that is settled without its kind cannot be retried.
+    assert_eq!(hasty.load(Ordering::SeqCst), 0, "it swept before the kinds were declared");
+    assert_eq!(kept.get(), Some(&4_711));
+}
+
+#[tokio::test]
+async fn looking_at_the_janitor_needs_a_key() {
+    let server = Server::start(Arc::new(Memory::new())).await;
+    let request = reqwest::get(format!("{}/v1/janitor", server.url)).await.expect("it answers");
+    assert_eq!(request.status(), 401);
+}

@@ -1,0 +1,95 @@
+//! Every refusal of the model survives the way from the server to the library.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::response::IntoResponse;
+use tenure::Link;
+use tenure::http::HttpLink;
+use tenure_core::record::Ending;
+use tenure_core::{
+    Command, JobId, JobState, LockName, Millis, Outcome, Refusal, RequestId, ResourceKey,
+    SessionId, TenureView, Token,
+};
+use tenure_server::problem::Problem;
+use tokio::net::TcpListener;
+
+fn tenure() -> TenureView {
+    TenureView {
+        key: ResourceKey::new("t", "cluster", "c1").expect("a good name"),
+        locks: LockName::main().into(),
+        token: Token(7),
+        session: SessionId(3),
+        holder: "ann".into(),
+        purpose: Some("install".into()),
+        // It does not travel.
+        request: RequestId(0),
+        job: Some(JobId(9)),
+        since: Millis(1_000),
+        age_ms: 5,
+        expires_in_ms: 6,
+        waiters: 2,
+    }
+}
+
+fn refusals() -> Vec<Refusal> {
+    let present = Some(tenure());
+    let job_is = |wanted| Refusal::JobIs { state: JobState::Dead, wanted };
+    vec![
+        Refusal::Held { by: present.clone(), queue_length: 2 },
+        Refusal::Held { by: None, queue_length: 0 },
+        Refusal::Lost { token: Token(7), how: Some(Ending::Finished), current: present.clone() },
+        Refusal::Lost { token: Token(7), how: None, current: None },
+        Refusal::SessionOver,
+        Refusal::QueueFull,
+        Refusal::RequestReused,
+        Refusal::NotCurrent { current: present },
+        Refusal::StillAlive,
+        Refusal::ForeignSession,
+        Refusal::Rejected {
+            present: JobId(9),
+            operation: "destroy".into(),
+            state: JobState::Queued,
+        },
+        Refusal::LaneFull,
+        Refusal::BadTransition {
+            operation: "create".into(),
+            state: "READY".into(),
+            from: vec!["PENDING".into(), "FAILED".into()],
+        },
+        Refusal::NotDeclared("the kind x".to_owned()),
+        Refusal::NoSuchJob,
+        Refusal::NoSuchResource,
+        job_is("dead"),
+        job_is("not over"),
+        job_is("in backoff or over"),
+        job_is("not dealt with yet"),
+        Refusal::InUse { job: Some(JobId(9)) },
+        Refusal::InUse { job: None },
+        Refusal::JobsTenure(JobId(9)),
+        Refusal::Invalid("percent is 101".to_owned()),
+    ]
+}
+
+#[tokio::test]
+async fn a_refusal_comes_back_as_it_was() {
+    let next = Arc::new(Mutex::new(None));
+    let told = Arc::clone(&next);
+    let refuse = move || {
+        let refusal: Option<Refusal> = told.lock().unwrap().clone();
+        async move { Problem::from(refusal.expect("it was put there")).into_response() }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let serving =
+        tokio::spawn(async { axum::serve(listener, Router::new().fallback(refuse)).await });
+    let link = HttpLink::new(&url, "key", "t").unwrap();
+    for refusal in refusals() {
+        *next.lock().unwrap() = Some(refusal.clone());
+        let beat = Command::Beat { session: SessionId(1), seen: 0 };
+        let outcome = link.send(beat, Duration::ZERO).await.expect("a refusal is an outcome");
+        assert_eq!(outcome, Outcome::Refused(refusal));
+    }
+    serving.abort();
+}
