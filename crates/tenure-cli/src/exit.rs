@@ -1,5 +1,6 @@
 //! Exit codes: part of the contract.
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use tenure::Error;
@@ -12,6 +13,8 @@ pub(crate) const NOT_FOUND: u8 = 4;
 pub(crate) const REFUSED: u8 = 5;
 pub(crate) const LOST: u8 = 6;
 pub(crate) const UNAVAILABLE: u8 = 69;
+/// Somebody stopped following, as shells say it: 128 and the number of SIGINT.
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// The codes of `tenure exec` itself; all others are those of the command.
 pub(crate) mod under_exec {
@@ -21,8 +24,13 @@ pub(crate) mod under_exec {
     pub(crate) const FAILED: u8 = 125;
 }
 
-/// Prints an error with its causes and gives the code that belongs to it.
+/// Prints an error with its causes and gives the code that belongs to it. That nobody reads the
+/// data any more is none: `tenure job ls | head` has done what was asked.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    let gone = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;
+    if error.downcast_ref().is_some_and(gone) {
+        return ExitCode::SUCCESS;
+    }
     anstream::eprintln!("tenure: {error:#}");
     ExitCode::from(code(error))
 }
@@ -43,6 +51,7 @@ fn of_refusal(code: Code) -> u8 {
         Code::Held => HELD,
         Code::Lost => LOST,
         Code::Invalid => USAGE,
-        Code::Rejected | Code::Conflict | Code::Forbidden => REFUSED,
+        Code::NotFound => NOT_FOUND,
+        Code::Rejected | Code::BadTransition | Code::Conflict | Code::Forbidden => REFUSED,
     }
 }

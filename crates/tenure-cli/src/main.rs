@@ -1,4 +1,4 @@
-//! `tenure`: one binary for the server, the locks and the benchmarks.
+//! `tenure`: one binary for the server, the locks, the jobs and the benchmarks.
 //!
 //! `commands` has one file per verb, `bench` the measuring; everything that is not talk with a
 //! person lives in the crates below.
@@ -8,6 +8,7 @@ mod clock;
 mod commands;
 mod context;
 mod exit;
+mod progress;
 mod text;
 
 use std::process::ExitCode;

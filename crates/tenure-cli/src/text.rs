@@ -1,17 +1,20 @@
-//! Durations as people write and read them.
+//! How things are written for people: durations, ages, tables, facts; and what goes to stdout.
+//!
+//! What others wrote is shown on one line and without control characters: a message of a worker
+//! must not be able to move the cursor of whoever looks at it.
 
-use std::time::Duration;
+use std::io::Write;
 
-/// Reads `250ms`, `30s`, `5m`, `2h`, `1d`.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let units = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let unit_ms = units.iter().find(|(name, _)| *name == unit).map(|(_, ms)| *ms);
-    let ms = number.parse::<u64>().ok().zip(unit_ms).and_then(|(n, ms)| n.checked_mul(ms));
-    let hint = || format!("{text:?} is not a duration; write for example 500ms, 30s, 5m, 2h or 1d");
-    ms.map(Duration::from_millis).ok_or_else(hint)
-}
+use comfy_table::{Table, presets};
+use tenure::wire::parse_instant;
+use tenure_core::Millis;
+
+use crate::clock;
+
+pub(crate) use tenure::config::duration::parse as parse_duration;
+
+/// Longest text of others in a cell of a table; `-o json` has all of it.
+const CELL_CHARS_MAX: usize = 80;
 
 /// Writes a duration in its largest fitting unit, and the next one where it matters.
 pub(crate) fn human(ms: u64) -> String {
@@ -25,19 +28,84 @@ pub(crate) fn human(ms: u64) -> String {
     }
 }
 
+/// How long ago an instant of the server was, by this machine's clock.
+pub(crate) fn age(at: &str) -> String {
+    parse_instant(at).map_or_else(|_| at.to_owned(), |at| human(clock::wall().since(at)))
+}
+
+/// How long from one instant of the server to another.
+pub(crate) fn span(from: &str, to: &str) -> String {
+    let ms = |at| parse_instant(at).unwrap_or_default();
+    human(Millis::since(ms(to), ms(from)))
+}
+
+/// A text of others on one line, without control characters.
+pub(crate) fn plain(text: &str) -> String {
+    harmless(text.trim())
+}
+
+/// A line of others without control characters, indented as it was.
+pub(crate) fn harmless(line: &str) -> String {
+    let line = anstream::adapter::strip_str(line).to_string();
+    line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The same, short enough for a table.
+pub(crate) fn cell(text: &str) -> String {
+    let text = plain(text);
+    match text.char_indices().nth(CELL_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// Rows under a header, without lines between them.
+pub(crate) fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header);
+    table.add_rows(rows);
+    table.trim_fmt()
+}
+
+/// Facts about one thing, one on a line; those without a value are left out.
+pub(crate) fn facts(facts: &[(&str, Option<String>)]) -> String {
+    let said: Vec<_> =
+        facts.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?))).collect();
+    let width = said.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let lines: Vec<_> =
+        said.iter().map(|(name, value)| format!("{name:width$}  {value}")).collect();
+    lines.join("\n")
+}
+
+/// Prints data. Whoever reads it may have gone, which is no failure: see [`crate::exit::report`].
+pub(crate) fn out(text: &str) -> anyhow::Result<()> {
+    writeln!(anstream::stdout().lock(), "{text}")?;
+    Ok(())
+}
+
+/// A path with those parts of a query that are said.
+pub(crate) fn query(path: &str, parts: &[(&str, Option<String>)]) -> String {
+    let said = parts.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?)));
+    let said: Vec<_> = said.map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+    if said.is_empty() { path.to_owned() } else { format!("{path}?{}", said.join("&")) }
+}
+
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let byte = |byte| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_read_in_every_unit() {
-        for (text, ms) in [("250ms", 250), ("30s", 30_000), ("5m", 300_000), ("2h", 7_200_000)] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
-        }
-        for bad in ["", "s", "-1s", "1.5s", "10", "10x", "99999999999999999999s"] {
-            assert!(parse_duration(bad).unwrap_err().contains("write for example"), "{bad}");
-        }
-    }
 
     #[test]
     fn durations_are_written_for_people() {
@@ -45,5 +113,27 @@ mod tests {
             [12, 12_000, 75_000, 3_700_000, 90_000_000].map(human),
             ["12ms", "12s", "1m15s", "1h01m", "1d01h"]
         );
+    }
+
+    #[test]
+    fn a_text_of_others_cannot_move_the_cursor_or_fill_the_screen() {
+        assert_eq!(plain("\u{1b}[2Jdisk\nfull\u{7}\n"), "disk full");
+        assert_eq!(cell(&"x".repeat(80)), "x".repeat(80));
+        assert_eq!(cell(&"é".repeat(81)), format!("{}…", "é".repeat(80)));
+    }
+
+    #[test]
+    fn a_query_has_only_what_was_said_and_means_what_was_said() {
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(query("/v1/jobs", &[("kind", None)]), "/v1/jobs");
+        let parts = [("kind", some("a+b&c=d é")), ("name", None), ("limit", some("3"))];
+        assert_eq!(query("/v1/jobs", &parts), "/v1/jobs?kind=a%2Bb%26c%3Dd%20%C3%A9&limit=3");
+    }
+
+    #[test]
+    fn facts_are_in_a_column() {
+        let some = |text: &str| Some(text.to_owned());
+        let written = facts(&[("job", some("1")), ("error", None), ("state", some("queued"))]);
+        assert_eq!(written, "job    1\nstate  queued");
     }
 }

@@ -1,20 +1,26 @@
 //! `tenure bench`: measures this deployment beside what the machine and its peers can do.
 //!
 //! Every figure stands beside a floor or a peer that was measured in the same run, because absolute
-//! times mean little on shared machines. `locks` is the program; `local` and `remote` drive Tenure,
-//! `redis` and `etcd` its peers; `floor` asks the machine; `load` counts.
+//! times mean little on shared machines. `locks` and `jobs` are the programs; `local` and `remote`
+//! drive pairs of lock and release, `cycles` and `remote_cycles` jobs; `redis` and `etcd` are
+//! peers;
+//! `floor` asks the machine; `load` counts.
 
+mod claims;
+mod cycles;
 mod etcd;
 mod floor;
 mod handover;
 mod histogram;
 mod http;
+mod jobs;
 mod load;
 mod local;
 mod locks;
 mod memory;
 mod redis;
 mod remote;
+mod remote_cycles;
 mod servers;
 mod table;
 
@@ -30,12 +36,15 @@ use crate::context::Reach;
 pub(crate) enum Bench {
     /// Locks: pairs of acquire and release, hand-over, memory
     Locks(locks::Locks),
+    /// Jobs: cycles of submit, claim and finish, hand-off in a lane, the cost of a claim
+    Jobs(jobs::Jobs),
 }
 
 impl Bench {
     pub(crate) async fn run(&self, reach: &Reach, output: Output) -> anyhow::Result<ExitCode> {
         match self {
             Self::Locks(locks) => locks.run(reach, output).await,
+            Self::Jobs(jobs) => jobs.run(reach, output).await,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Pairs over HTTP, on a server in a process of its own.
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -25,9 +26,15 @@ pub(crate) struct Server {
 impl Server {
     /// Starts this very program as a server with its data in `dir`.
     pub(crate) async fn start(dir: &Path) -> Result<Self> {
+        Self::start_with(dir, &[]).await
+    }
+
+    /// The same, with more arguments.
+    pub(crate) async fn start_with(dir: &Path, more: &[&OsStr]) -> Result<Self> {
         let child = Command::new("/proc/self/exe")
             .args(["serve", "--listen", "127.0.0.1:0", "--data"])
             .arg(dir)
+            .args(more)
             .env_remove("TENURE_STORE")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

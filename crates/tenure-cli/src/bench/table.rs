@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::histogram::Spread;
 use super::load::Sample;
 
-const HEADER: [&str; 6] = ["what", "in flight", "pairs/s", "p50", "p99", "ratio"];
+const HEADER: [&str; 6] = ["what", "in flight", "", "p50", "p99", "ratio"];
 
 /// One line of the result; a floor is not a load, so it has no pairs.
 #[derive(Debug, Clone)]
@@ -70,8 +70,14 @@ impl Row {
 
 /// Numbers to the right, words to the left; it reads as it is and can be pasted into Markdown.
 pub(crate) fn text(rows: &[Row]) -> String {
+    text_with(rows, "pairs/s")
+}
+
+/// The same, counting something else than pairs.
+pub(crate) fn text_with(rows: &[Row], unit: &str) -> String {
     let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_header(HEADER);
+    let header = HEADER.map(|name| if name.is_empty() { unit } else { name });
+    table.load_style(presets::ASCII_MARKDOWN).set_header(header);
     table.add_rows(rows.iter().map(Row::cells));
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);

@@ -1,10 +1,21 @@
 //! The verbs of the command line, one file each.
 
+#[cfg(test)]
+mod canned;
 mod completions;
+mod config;
+mod dead;
+mod document;
 mod exec;
+mod job;
+mod listing;
 mod lock;
+mod reload;
+mod resource;
 mod serve;
 mod verify;
+mod why;
+mod worker;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -23,9 +34,11 @@ use crate::{bench, exit};
     max_term_width = 100,
     after_help = "\
 Examples:
-  tenure serve                                   start a durable lock server
+  tenure serve                                   start a durable server for locks and jobs
   tenure exec cluster/c1 -- ./install.sh         run a command under a lock
   tenure lock ls                                 see who holds what
+  tenure job submit database/orders create -f    ask for an operation and follow it
+  tenure why database/orders                     see what it waits for
   tenure verify                                  prove that no lock ever had two holders
 
 Exit codes: 0 ok, 1 failed, 2 usage, 3 held by another, 4 not found, 5 conflict or refused,
@@ -54,13 +67,29 @@ pub(crate) enum Output {
 enum Verb {
     /// Serve the API on a durable store
     Serve(serve::Serve),
+    /// Work jobs by running the commands of tenure.toml
+    Worker(worker::WorkerVerb),
     /// Run a command under a lock
     Exec(exec::Exec),
     /// Look at locks and handle them by hand
     #[command(subcommand)]
     Lock(lock::Lock),
+    /// Submit jobs, look at them, cancel and retry them
+    #[command(subcommand)]
+    Job(job::Job),
+    /// Look at resources, pause and change them
+    #[command(subcommand)]
+    Resource(resource::ResourceVerb),
+    /// Jobs that used up their attempts: look at them, try again or throw away
+    #[command(subcommand)]
+    Dead(dead::Dead),
+    /// Say what a job or a resource waits for
+    Why(why::Why),
     /// Prove from the history that every lock had at most one holder at a time
     Verify(verify::Verify),
+    /// Kinds and settings in tenure.toml
+    #[command(subcommand)]
+    Config(config::ConfigVerb),
     /// Measure this machine, the stores and their peers
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -71,13 +100,20 @@ enum Verb {
 /// Runs the command line of this process.
 pub(crate) fn run() -> ExitCode {
     let cli = Cli::parse();
-    let log = if matches!(cli.command, Verb::Serve(_)) { "info" } else { "error" };
+    let serves = matches!(cli.command, Verb::Serve(_) | Verb::Worker(_));
+    let log = if serves { "info" } else { "error" };
     start_log(log);
     let result = match &cli.command {
         Verb::Serve(serve) => on_runtime(serve.run(&cli.reach)),
+        Verb::Worker(worker) => on_runtime(worker.run(&cli.reach)),
         Verb::Exec(exec) => return on_runtime_code(exec.run(&cli.reach)),
         Verb::Lock(lock) => on_runtime(lock.run(&cli.reach, cli.output)),
+        Verb::Job(job) => on_runtime(job.run(&cli.reach, cli.output)),
+        Verb::Resource(resource) => on_runtime(resource.run(&cli.reach, cli.output)),
+        Verb::Dead(dead) => on_runtime(dead.run(&cli.reach, cli.output)),
+        Verb::Why(why) => on_runtime(why.run(&cli.reach, cli.output)),
         Verb::Verify(verify) => on_runtime(verify.run(&cli.reach, cli.output)),
+        Verb::Config(config) => config.run(cli.output),
         Verb::Bench(bench) => on_runtime(bench.run(&cli.reach, cli.output)),
         Verb::Completions(completions) => completions.run(),
     };
@@ -118,6 +154,5 @@ fn start_log(default: &str) {
 
 /// Prints data for programs.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    anstream::println!("{}", serde_json::to_string_pretty(value)?);
-    Ok(())
+    crate::text::out(&serde_json::to_string_pretty(value)?)
 }

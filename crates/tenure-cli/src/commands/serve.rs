@@ -8,14 +8,21 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use tenure::Client;
+use tenure::config::Config;
+use tenure_core::session::ALL_TENANTS;
 use tenure_server::auth::Keys;
-use tenure_server::keyfile;
+use tenure_server::{App, Server, keyfile};
 use tenure_store::{Embedded, Memory, Store};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use super::Done;
-use crate::context::{DEFAULT_LISTEN, Reach};
+use super::config::{ConfigFile, load, size};
+use super::reload::{Reload, say};
+use super::worker::Crew;
+use crate::context::{DEFAULT_LISTEN, Reach, process_name};
 
 /// Serve the API on a durable store
 #[derive(Args)]
@@ -23,7 +30,11 @@ use crate::context::{DEFAULT_LISTEN, Reach};
 Examples:
   tenure serve                                   on 127.0.0.1:7117, data in the user's directory
   tenure serve --data /var/lib/tenure --listen 127.0.0.1:7200
-  tenure serve --store memory:                   forgets everything when it ends")]
+  tenure serve --config deploy/tenure.toml       with kinds, and a worker for their commands
+  tenure serve --store memory:                   forgets everything when it ends
+
+tenure.toml is read again on SIGHUP and when it has changed; one that is wrong changes nothing.
+On SIGTERM the worker gets the time of `drain` to finish; a second SIGTERM cuts that short.")]
 pub(super) struct Serve {
     /// Address to listen on
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN)]
@@ -31,37 +42,33 @@ pub(super) struct Serve {
     /// Store: memory: or embedded:PATH [default: a file in the data directory]
     #[arg(long, env = "TENURE_STORE", value_name = "URL")]
     store: Option<String>,
+    #[command(flatten)]
+    config: ConfigFile,
 }
 
 impl Serve {
     pub(super) async fn run(&self, reach: &Reach) -> Done {
         let dir = reach.data().dir()?;
         make_dir(&dir)?;
+        let file = self.config.find();
+        let config = file.as_deref().map(load).transpose()?.unwrap_or_default();
         let (key, key_path) = keyfile::ensure(&dir)?;
-        let store = self.open_store(&dir)?;
+        let default = || format!("embedded:{}", dir.join("tenure.db").display());
+        let store = open_store(&self.store.clone().unwrap_or_else(default))?;
         let listener = self.bind().await?;
         let url = format!("http://{}", listener.local_addr()?);
+        let (kinds, keys) = (Arc::clone(&config.kinds), Keys::admin(&key));
+        let told = tenure_server::Config { keys, kinds };
+        let keep = config.retention;
+        let server = Server::start(Arc::clone(&store), told, keep, &process_name()).await?;
         let note = AddressNote::write(reach.data().address_file()?, &url)?;
         self.greet(&url, &key_path, &*store).await?;
-        let serve =
-            tenure_server::run(listener, Arc::clone(&store), Keys::admin(&key), stop_signal()?);
-        serve.await?;
+        tell_config(file.as_deref(), &config);
+        work(server, listener, config, Reload::new(file)?).await?;
         drop(note);
         close(store).await;
-        anstream::eprintln!("tenure: stopped");
+        say("stopped");
         Ok(ExitCode::SUCCESS)
-    }
-
-    fn open_store(&self, dir: &Path) -> anyhow::Result<Arc<dyn Store>> {
-        let default = || format!("embedded:{}", dir.join("tenure.db").display());
-        let url = self.store.clone().unwrap_or_else(default);
-        match url.split_once(':') {
-            Some(("memory", "")) => Ok(Arc::new(Memory::new())),
-            Some(("embedded", path)) if !path.is_empty() => {
-                Ok(Arc::new(Embedded::open(Path::new(path))?))
-            }
-            _ => bail!("{url:?} is not a store; this version has memory: and embedded:PATH"),
-        }
     }
 
     async fn bind(&self) -> anyhow::Result<TcpListener> {
@@ -77,10 +84,63 @@ impl Serve {
     async fn greet(&self, url: &str, key: &Path, store: &dyn Store) -> anyhow::Result<()> {
         let status = store.status().await?;
         let (kind, safety) = (status.store, status.safety.as_str());
-        anstream::eprintln!("tenure: listening on {url}");
-        anstream::eprintln!("tenure: store {kind}, safety class: {safety}");
-        anstream::eprintln!("tenure: the admin key is in {}", key.display());
+        say(&format!("listening on {url}"));
+        say(&format!("store {kind}, safety class: {safety}"));
+        say(&format!("the admin key is in {}", key.display()));
         Ok(())
+    }
+}
+
+/// Serves and works until a signal. The server answers until its worker is done.
+async fn work(
+    server: Server,
+    listener: TcpListener,
+    config: Config,
+    reload: Reload,
+) -> anyhow::Result<()> {
+    let app = Arc::clone(server.app());
+    let client = Client::within(app.committer.clone(), ALL_TENANTS);
+    let crew = Crew::new(client, config, None);
+    let stopped = CancellationToken::new();
+    let serve = server.serve(listener, stopped.clone().cancelled_owned());
+    let declare = async |config: &Config| declare(&app, config).await;
+    let work = async {
+        let _stopped = stopped.drop_guard();
+        crew.work_until(StopSignal::new()?, reload, declare).await
+    };
+    tokio::pin!(serve);
+    tokio::select! {
+        // Nothing but a failure ends it before the worker.
+        served = &mut serve => served?,
+        worked = work => {
+            serve.await?;
+            worked?;
+        }
+    }
+    Ok(())
+}
+
+async fn declare(app: &App, config: &Config) -> Result<(), tenure_store::StoreError> {
+    app.declare(Arc::clone(&config.kinds)).await?;
+    app.retain(config.retention);
+    Ok(())
+}
+
+/// Opens the store that a URL names.
+pub(super) fn open_store(url: &str) -> anyhow::Result<Arc<dyn Store>> {
+    match url.split_once(':') {
+        Some(("memory", "")) => Ok(Arc::new(Memory::new())),
+        Some(("embedded", path)) if !path.is_empty() => {
+            Ok(Arc::new(Embedded::open(Path::new(path))?))
+        }
+        _ => bail!("{url:?} is not a store; this version has memory: and embedded:PATH"),
+    }
+}
+
+fn tell_config(file: Option<&Path>, config: &Config) {
+    match file {
+        Some(file) => say(&format!("kinds from {}: {}", file.display(), size(config))),
+        None => say("no tenure.toml here: no kinds are declared"),
     }
 }
 
@@ -121,15 +181,24 @@ impl Drop for AddressNote {
     }
 }
 
-/// Completes on SIGINT or SIGTERM.
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    Ok(async move {
+/// Tells of SIGINT and SIGTERM.
+pub(super) struct StopSignal {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl StopSignal {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// Completes on the next one.
+    pub(super) async fn told(&mut self) {
         tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
         }
-        anstream::eprintln!("tenure: stopping");
-    })
+        say("stopping");
+    }
 }

@@ -12,8 +12,8 @@ pub const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 /// The binary, deaf to the environment of whoever runs the tests.
 pub fn tenure(data: &Path) -> Command {
     let mut command = Command::new(TENURE);
-    for name in ["TENURE_SERVER", "TENURE_KEY", "TENURE_STORE", "TENURE_TENANT", "TENURE_LOG"] {
-        command.env_remove(name);
+    for name in ["SERVER", "KEY", "STORE", "TENANT", "LOG", "CONFIG"] {
+        command.env_remove(format!("TENURE_{name}"));
     }
     command.env("TENURE_DATA", data).stdin(Stdio::null());
     command
@@ -27,26 +27,40 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    /// Starts one that knows the kinds of a `tenure.toml`.
+    pub fn start_with(config: Option<&str>) -> Self {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let listen = free.local_addr().expect("it is bound").to_string();
         drop(free);
         let dir = TempDir::new().expect("a temporary directory");
         let mut server = Self { child: None, listen, dir };
+        if let Some(config) = config {
+            std::fs::write(server.file("tenure.toml"), config).expect("it is writable");
+        }
         server.launch();
         server
     }
 
     /// Starts the process and waits until it answers.
     pub fn launch(&mut self) {
+        let config = Some(self.file("tenure.toml")).filter(|config| config.exists());
         let child = tenure(self.dir.path())
             .args(["serve", "--listen", &self.listen])
+            .args(
+                config.map(|config| ["--config".into(), config.into_os_string()]).iter().flatten(),
+            )
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("the binary starts");
         self.child = Some(child);
-        let listen = &self.listen;
-        until(|| std::net::TcpStream::connect(listen).is_ok());
+        // It listens before it notes its address, by which the binary finds it.
+        let (listen, note) = (&self.listen, self.file("server.url"));
+        let noted = || std::fs::read_to_string(&note).is_ok_and(|url| url.contains(&**listen));
+        until(|| noted() && std::net::TcpStream::connect(listen).is_ok());
     }
 
     pub fn data(&self) -> &Path {

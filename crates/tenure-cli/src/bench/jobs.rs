@@ -1,0 +1,197 @@
+//! `tenure bench jobs`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use tenure_store::{Embedded, Memory, Store};
+
+use super::cycles::{self, Measured, Shape};
+use super::histogram::Spread;
+use super::servers::Scratch;
+use super::table::{self, Row};
+use super::{claims, floor, remote_cycles};
+use crate::commands::{Output, print_json};
+use crate::context::Reach;
+use crate::text::parse_duration;
+
+/// Measure jobs: cycles of submit, claim and finish, hand-off within a lane, the cost of a claim
+///
+/// A cycle is three durable steps. Overlaps (two jobs at once on one resource) are counted by the
+/// load itself; there must be none.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tenure bench jobs
+  tenure bench jobs --only floor,embedded --resources 1,1000 --seconds 5s
+  tenure bench jobs --only claims --idle 1000000 --past 1000000")]
+pub(crate) struct Jobs {
+    /// How long to measure each figure
+    #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "2s")]
+    seconds: Duration,
+    /// Directory to write in; must be on the disk you want to know about [default: data directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Jobs under way at once
+    #[arg(long, default_value_t = 256)]
+    in_flight: usize,
+    /// Distinct resources
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 1_000, 100_000])]
+    resources: Vec<usize>,
+    /// Only these
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Idle resources for the cost of a claim
+    #[arg(long, default_value_t = 1_000_000)]
+    idle: usize,
+    /// Finished jobs for the cost of a claim
+    #[arg(long, default_value_t = 1_000_000)]
+    past: usize,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Floor,
+    Memory,
+    Embedded,
+    Http,
+    Claims,
+}
+
+impl Jobs {
+    pub(crate) async fn run(&self, reach: &Reach, output: Output) -> Result<ExitCode> {
+        let dir = match &self.dir {
+            Some(dir) => dir.clone(),
+            None => reach.data().dir()?,
+        };
+        std::fs::create_dir_all(&dir)?;
+        let mut run = Run { options: self, dir, rows: Vec::new(), flush: None, overlaps: 0 };
+        tokio::select! {
+            result = run.all() => result?,
+            // Servers and directories of the run go away with it.
+            _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
+        }
+        match output {
+            Output::Json => print_json(&table::json(&run.rows))?,
+            Output::Table => {
+                anstream::println!("{}", table::text_with(&run.rows, "cycles/s"));
+                anstream::println!("overlaps: {}", run.overlaps);
+            }
+        }
+        anyhow::ensure!(run.overlaps == 0, "two jobs ran at once on one resource");
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn shapes(&self) -> Vec<Shape> {
+        let mut shapes = Vec::new();
+        for resources in self.resources.iter().copied() {
+            shapes.push(Shape { resources, zipf: false });
+            if resources > 1 {
+                shapes.push(Shape { resources, zipf: true });
+            }
+        }
+        shapes
+    }
+}
+
+fn embedded(scratch: &Scratch) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(Embedded::open(&scratch.path().join("bench.db"))?))
+}
+
+struct Run<'a> {
+    options: &'a Jobs,
+    dir: PathBuf,
+    rows: Vec<Row>,
+    flush: Option<Spread>,
+    overlaps: u64,
+}
+
+impl Run<'_> {
+    async fn all(&mut self) -> Result<()> {
+        self.floor().await?;
+        for shape in self.options.shapes() {
+            self.cycles(shape).await?;
+        }
+        self.claims().await
+    }
+
+    fn wants(&self, part: Part) -> bool {
+        let wanted = self.options.only.is_empty() || self.options.only.contains(&part);
+        if wanted {
+            tracing::info!(?part, "measuring");
+        }
+        wanted
+    }
+
+    async fn floor(&mut self) -> Result<()> {
+        if self.wants(Part::Floor) {
+            let dir = self.dir.clone();
+            let flush = tokio::task::spawn_blocking(move || floor::fdatasync(&dir)).await??;
+            let trip = tokio::task::spawn_blocking(floor::round_trip).await??;
+            self.flush = Some(flush);
+            self.rows.push(Row::floor("machine: fdatasync of 4 KiB", flush));
+            self.rows.push(Row::floor("machine: loopback round trip", trip));
+        }
+        Ok(())
+    }
+
+    async fn cycles(&mut self, shape: Shape) -> Result<()> {
+        let (in_flight, seconds) = (self.options.in_flight, self.options.seconds);
+        if self.wants(Part::Memory) {
+            let store = Arc::new(Memory::new());
+            let measured = cycles::local(store, shape, in_flight, seconds).await?;
+            self.push("memory, in process", shape, &measured);
+        }
+        if self.wants(Part::Embedded) {
+            let scratch = Scratch::create(&self.dir)?;
+            let store = embedded(&scratch)?;
+            let measured = cycles::local(store, shape, in_flight, seconds).await?;
+            self.push("embedded, durable, in process", shape, &measured);
+        }
+        if self.wants(Part::Http) {
+            let scratch = Scratch::create(&self.dir)?;
+            let measured =
+                remote_cycles::measure(scratch.path(), shape, in_flight, seconds).await?;
+            self.push("embedded, durable, over HTTP", shape, &measured);
+        }
+        Ok(())
+    }
+
+    async fn claims(&mut self) -> Result<()> {
+        if !self.wants(Part::Claims) {
+            return Ok(());
+        }
+        let scratch = Scratch::create(&self.dir)?;
+        let store = embedded(&scratch)?;
+        let empty = claims::cost(&store, self.options.seconds).await?;
+        self.rows.push(Row::floor("a claim, nothing else there", empty));
+        claims::fill(&store, self.options.idle, self.options.past).await?;
+        let full = claims::cost(&store, self.options.seconds).await?;
+        let (idle, past) = (self.options.idle as f64, self.options.past as f64);
+        let (idle, past) = (table::rate(idle), table::rate(past));
+        let mut row = Row::floor(format!("a claim, {idle} idle, {past} finished"), full);
+        row.ratio = format!("{:.2}× of nothing there", full.p50_us / empty.p50_us);
+        self.rows.push(row);
+        Ok(())
+    }
+
+    fn push(&mut self, what: &str, shape: Shape, measured: &Measured) {
+        let what = format!("{what}, {}", shape.words());
+        tracing::info!(what, cycles_per_s = measured.per_s(), "measured");
+        self.overlaps += measured.overlaps;
+        let mut row = Row::floor(format!("{what}: submit to start"), measured.start);
+        row.in_flight = Some(self.options.in_flight);
+        row.pairs_per_s = Some(measured.per_s());
+        row.ratio = self.flush.map_or_else(String::new, |flush| {
+            format!("{:.1} cycles per flush", measured.per_s() * flush.p50_us / 1e6)
+        });
+        self.rows.push(row);
+        if measured.hand_off.p50_us > 0.0 {
+            self.rows.push(Row::floor(format!("{what}: hand-off in a lane"), measured.hand_off));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! `tenure config check`, and what a server says about a file that is wrong.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use common::{stderr, stdout, tenure};
+use serde_json::{Value, json};
+
+const GOOD: &str = "\
+[kinds.database]
+states = [\"PENDING\", \"CREATING\", \"READY\", \"FAILED\"]
+[kinds.database.operations.create]
+from = \"PENDING\"
+during = \"CREATING\"
+ok = \"READY\"
+failed = \"FAILED\"
+[kinds.database.operations.check]
+[kinds.report.operations.run]
+";
+
+/// Three problems on three lines.
+const BAD: &str = "\
+[kinds.database.operations.create]
+form = \"PENDING\"
+limit = \"soon\"
+[worker]
+slots = 0
+";
+
+fn check(dir: &Path, args: &[&str]) -> Output {
+    let mut command = tenure(dir);
+    command.current_dir(dir).args(["config", "check"]).args(args);
+    command.output().expect("it runs")
+}
+
+fn dir(text: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    fs::write(dir.path().join("tenure.toml"), text).expect("it is writable");
+    dir
+}
+
+#[test]
+fn a_good_file_is_said_to_be_good() {
+    let dir = dir(GOOD);
+    let output = check(dir.path(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "ok: 2 kinds, 3 operations\n");
+    fs::rename(dir.path().join("tenure.toml"), dir.path().join("other.toml")).expect("it moves");
+    let output = check(dir.path(), &["other.toml", "-o", "json"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let expected =
+        json!({ "ok": true, "file": "other.toml", "kinds": 2, "operations": 3, "problems": [] });
+    assert_eq!(answer, expected);
+}
+
+#[test]
+fn the_file_may_be_named_by_the_environment() {
+    let dir = dir(BAD);
+    fs::write(dir.path().join("good.toml"), GOOD).expect("it is writable");
+    let mut command = tenure(dir.path());
+    command.current_dir(dir.path()).env("TENURE_CONFIG", "good.toml").args(["config", "check"]);
+    assert_eq!(command.output().expect("it runs").status.code(), Some(0));
+}
+
+#[test]
+fn all_problems_of_a_file_are_named_at_once_with_their_lines() {
+    let dir = dir(BAD);
+    let output = check(dir.path(), &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let place = "kinds.database.operations.create";
+    let expected = [
+        format!("tenure.toml:2: {place}.form: unknown key `form`; did you mean `from`?"),
+        format!(
+            "tenure.toml:3: {place}.limit: \"soon\" is not a duration; write for example 500ms, \
+             30s, 5m, 1h30m or 7d"
+        ),
+        "tenure.toml:5: worker.slots: it must be between 1 and 4096".to_owned(),
+    ];
+    assert_eq!(stdout(&output).lines().collect::<Vec<_>>(), expected);
+    let output = check(dir.path(), &["-o", "json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(answer["ok"], false);
+    assert_eq!(answer["problems"].as_array().map(Vec::len), Some(3));
+    let last =
+        json!({ "line": 5, "place": "worker.slots", "message": "it must be between 1 and 4096" });
+    assert_eq!(answer["problems"][2], last);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_a_mistake_in_the_command() {
+    let dir = dir(GOOD);
+    let output = check(dir.path(), &["nowhere.toml"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("cannot read nowhere.toml"), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "");
+}
+
+#[test]
+fn a_server_does_not_start_on_a_file_that_is_wrong() {
+    let dir = dir(BAD);
+    for args in [vec!["serve"], vec!["serve", "--config", "tenure.toml"], vec!["worker"]] {
+        let mut command = tenure(dir.path());
+        command
+            .current_dir(dir.path())
+            .args(&args)
+            .args((args[0] == "serve").then_some("--listen"));
+        command.args((args[0] == "serve").then_some("127.0.0.1:0"));
+        let output = command.output().expect("it runs");
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let said = stderr(&output);
+        for problem in ["tenure.toml:2: ", "tenure.toml:3: ", "tenure.toml:5: "] {
+            assert!(said.contains(problem), "{args:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_needs_something_to_run() {
+    let dir = dir(GOOD);
+    let mut command = tenure(dir.path());
+    let output = command.current_dir(dir.path()).arg("worker").output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("has a `run`"), "{}", stderr(&output));
+    fs::remove_file(dir.path().join("tenure.toml")).expect("it is there");
+    let mut command = tenure(dir.path());
+    let output = command.current_dir(dir.path()).arg("worker").output().expect("it runs");
+    assert!(stderr(&output).contains("name one with --config"), "{}", stderr(&output));
+}

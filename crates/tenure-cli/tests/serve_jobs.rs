@@ -1,0 +1,308 @@
+//! The real server with kinds: it runs their commands as jobs, follows its file, and leaves nothing
+//! behind when it is killed.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use common::{signal, tenure, until};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tenure::http::HttpLink;
+
+/// A kind whose one operation is a script.
+const CONFIG: &str = "\
+[kinds.db]
+states = [\"NEW\", \"MAKING\", \"READY\", \"BROKEN\"]
+[kinds.db.operations.make]
+from = \"NEW\"
+during = \"MAKING\"
+ok = \"READY\"
+failed = \"BROKEN\"
+run = [\"./make.sh\", \"first\"]
+retry = { attempts = 3, initial = \"100ms\" }
+[worker]
+slots = 2
+ttl = \"3s\"
+drain = \"20s\"
+name = \"builder\"
+";
+
+/// The same, for a worker that is elsewhere.
+fn without_run() -> String {
+    let lines = CONFIG.lines().filter(|line| !line.starts_with("run"));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// A server process, its data, its file and what it says.
+struct Site {
+    child: Option<Child>,
+    listen: String,
+    dir: TempDir,
+}
+
+impl Site {
+    fn new(config: &str, script: &str) -> Self {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listen = free.local_addr().expect("it is bound").to_string();
+        drop(free);
+        let site = Self { child: None, listen, dir: TempDir::new().expect("a directory") };
+        fs::create_dir(site.file("etc")).expect("it is writable");
+        site.write("etc/tenure.toml", config);
+        site.write("etc/make.sh", script);
+        let executable = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(site.file("etc/make.sh"), executable).expect("it is ours");
+        site
+    }
+
+    fn start(config: &str, script: &str) -> Self {
+        let mut site = Self::new(config, script);
+        site.launch();
+        site
+    }
+
+    fn launch(&mut self) {
+        let config = self.file("etc/tenure.toml");
+        let args = ["serve", "--listen", &self.listen, "--config"];
+        self.child = Some(self.spawn(&args, &config, "server.log"));
+        let listen = &self.listen;
+        until(|| std::net::TcpStream::connect(listen).is_ok());
+    }
+
+    /// Starts the binary in the data directory, with what it says in a file.
+    fn spawn(&self, args: &[&str], config: &Path, log: &str) -> Child {
+        let said = fs::OpenOptions::new().append(true).create(true).open(self.file(log));
+        let mut command = tenure(self.dir.path());
+        command.current_dir(self.dir.path()).args(args).arg(config);
+        command.stdout(Stdio::null()).stderr(said.expect("it is writable"));
+        command.spawn().expect("the binary starts")
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        // In one step, as editors do.
+        let new = self.file(&format!("{name}.new"));
+        fs::write(&new, text).expect("it is writable");
+        fs::rename(new, self.file(name)).expect("it is writable");
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.file(name)).unwrap_or_default()
+    }
+
+    fn said(&self) -> String {
+        self.read("server.log")
+    }
+
+    fn link(&self) -> HttpLink {
+        let key = self.read("admin.key");
+        HttpLink::new(&format!("http://{}", self.listen), key.trim(), "default")
+            .expect("an address")
+    }
+
+    async fn submit(&self, name: &str, args: Value) -> String {
+        let path = format!("/v1/resources/db/{name}/jobs");
+        let body = json!({ "operation": "make", "args": args });
+        let answer: Value =
+            self.link().post(&path, None, &body, Duration::ZERO).await.expect("it is taken");
+        answer["job"]["id"].as_str().expect("it has an id").to_owned()
+    }
+
+    async fn job(&self, id: &str) -> Value {
+        self.link().get(&format!("/v1/jobs/{id}")).await.expect("it answers")
+    }
+
+    /// Waits until a job is over.
+    async fn over(&self, id: &str) -> Value {
+        let path = format!("/v1/jobs/{id}?wait_ms=30000");
+        let job: Value =
+            self.link().get_within(&path, Duration::from_secs(30)).await.expect("it answers");
+        assert!(job["ended_at"].is_string(), "it is not over: {job:#}\n{}", self.said());
+        job
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    fn kill(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+    }
+
+    fn until_said(&self, words: &str) {
+        until(|| self.said().contains(words));
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_script_is_run_as_a_job_from_submit_to_end() {
+    let script = "#!/bin/sh\n\
+                  read args\n\
+                  echo \"::progress 40 copying rows\"\n\
+                  [ \"$args\" = '{\"size\":7}' ] && [ \"$args\" = \"$TENURE_ARGS\" ] || exit 1\n\
+                  echo \"made $1 of $TENURE_RESOURCE at attempt $TENURE_ATTEMPT\"\n";
+    let site = Site::start(CONFIG, script);
+    site.until_said("etc/tenure.toml: 1 kind, 1 operation");
+    let id = site.submit("orders", json!({ "size": 7 })).await;
+    let job = site.over(&id).await;
+    assert_eq!(job["state"], "succeeded", "{job:#}");
+    assert_eq!(job["attempts"][0]["worker"], "builder");
+    let resource: Value = site.link().get("/v1/resources/db/orders").await.expect("it answers");
+    assert_eq!(resource["state"], "READY");
+    let logs: Value = site.link().get(&format!("/v1/jobs/{id}/logs")).await.expect("it answers");
+    let items = logs["items"].as_array().expect("a list").iter();
+    let log: String = items.filter_map(|item| item["text"].as_str()).collect();
+    assert!(log.contains("made first of db/orders at attempt 1"), "{log}");
+}
+
+#[tokio::test]
+async fn a_killed_server_leaves_no_command_behind_and_its_job_is_tried_again() {
+    let script = "#!/bin/sh\n\
+                  cd \"$TENURE_TEST_DIR\"\n\
+                  if [ \"$TENURE_ATTEMPT\" = 1 ]; then\n\
+                    echo $$ > first.pid\n\
+                    mv first.pid first\n\
+                    while :; do sleep 1; done\n\
+                  fi\n\
+                  kill -0 $(cat first) 2> /dev/null && touch overlap\n\
+                  exit 0\n";
+    let mut site = Site::new(CONFIG, "");
+    let script = script.replace("$TENURE_TEST_DIR", &site.dir.path().display().to_string());
+    fs::write(site.file("etc/make.sh"), script).expect("it is writable");
+    site.launch();
+    let id = site.submit("orders", Value::Null).await;
+    until(|| site.file("first").exists());
+    site.kill();
+    site.launch();
+    let running = site.job(&id).await;
+    assert_eq!((&running["state"], &running["attempt"]), (&json!("running"), &json!(1)));
+    let job = site.over(&id).await;
+    assert_eq!(job["state"], "succeeded", "{job:#}");
+    assert_eq!(job["attempt"], 2, "counted once for each start: {job:#}");
+    let lost = &job["attempts"][0];
+    assert_eq!((&lost["outcome"], &lost["code"]), (&json!("lost"), &json!("WORKER_TIMEOUT")));
+    assert!(!site.file("overlap").exists(), "two attempts at once");
+    let pid = site.read("first");
+    assert!(!Path::new(&format!("/proc/{}", pid.trim())).exists(), "the first attempt lives");
+}
+
+#[tokio::test]
+async fn a_stop_lets_what_runs_end_and_a_second_one_hands_it_back() {
+    let script = "#!/bin/sh\n\
+                  cd \"$(dirname \"$0\")\"\n\
+                  touch started.$TENURE_ATTEMPT\n\
+                  while [ ! -e go ]; do sleep 0.05; done\n";
+    let mut site = Site::start(CONFIG, script);
+    let id = site.submit("orders", Value::Null).await;
+    until(|| site.file("etc/started.1").exists());
+    signal(site.pid(), "TERM");
+    site.until_said("stopping");
+    // It still answers: whoever asks about the job is told.
+    assert_eq!(site.job(&id).await["state"], "running");
+    site.write("etc/go", "");
+    let ended = site.child.take().expect("it runs").wait().expect("it is ours");
+    assert!(ended.success(), "{}", site.said());
+    fs::remove_file(site.file("etc/go")).expect("it is there");
+    site.launch();
+    assert_eq!(site.over(&id).await["state"], "succeeded");
+    let id = site.submit("invoices", Value::Null).await;
+    fs::remove_file(site.file("etc/started.1")).expect("it is there");
+    until(|| site.file("etc/started.1").exists());
+    signal(site.pid(), "TERM");
+    until(|| site.said().matches("stopping: no more jobs").count() == 2);
+    signal(site.pid(), "TERM");
+    let ended = site.child.take().expect("it runs").wait().expect("it is ours");
+    assert!(ended.success(), "{}", site.said());
+    site.write("etc/go", "");
+    site.launch();
+    let job = site.over(&id).await;
+    assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(1)), "{job:#}");
+    assert_eq!(job["attempts"][0]["outcome"], "handed_back");
+}
+
+async fn kinds(site: &Site) -> Vec<String> {
+    let answer: Value = site.link().get("/v1/kinds").await.expect("it answers");
+    let items = answer["items"].as_array().expect("a list").iter();
+    items.map(|kind| kind["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_changed_file_is_put_in_force_and_a_broken_one_is_not() {
+    let site = Site::start(CONFIG, "#!/bin/sh\n");
+    assert_eq!(kinds(&site).await, ["db"]);
+    let more = format!("{CONFIG}[kinds.report.operations.run]\nrun = [\"true\"]\n");
+    site.write("etc/tenure.toml", &more);
+    site.until_said("was read again: 2 kinds, 2 operations");
+    assert_eq!(kinds(&site).await, ["db", "report"]);
+    let body = json!({ "operation": "run" });
+    let path = "/v1/resources/report/daily/jobs";
+    let answer: Value =
+        site.link().post(path, None, &body, Duration::ZERO).await.expect("it is taken");
+    let id = answer["job"]["id"].as_str().expect("it has an id").to_owned();
+    assert_eq!(site.over(&id).await["state"], "succeeded");
+    site.write("etc/tenure.toml", &format!("{more}form = 1\nlimit = 2\n"));
+    site.until_said("nothing has changed");
+    let said = site.said();
+    for problem in ["unknown key `form`; did you mean `from`?", "limit: it must be a duration"] {
+        assert!(said.contains(problem), "{said}");
+    }
+    assert_eq!(kinds(&site).await, ["db", "report"]);
+    // By signal too, and at once.
+    signal(site.pid(), "HUP");
+    until(|| site.said().matches("nothing has changed").count() == 2);
+    // Its worker would go on to take these jobs, and fail them.
+    site.write("etc/tenure.toml", &without_run());
+    signal(site.pid(), "HUP");
+    site.until_said("make of db has no `run`: that needs a restart");
+    assert_eq!(kinds(&site).await, ["db", "report"]);
+    site.write("etc/tenure.toml", CONFIG);
+    signal(site.pid(), "HUP");
+    site.until_said("was read again: 1 kind, 1 operation");
+    assert_eq!(kinds(&site).await, ["db"]);
+}
+
+#[tokio::test]
+async fn a_changed_command_is_run_from_the_next_job_on() {
+    let site = Site::start(CONFIG, "#!/bin/sh\necho \"::state $1\"\n");
+    // The state that the script chooses is not one of the operation's, so this fails.
+    let id = site.submit("a", Value::Null).await;
+    assert_eq!(site.over(&id).await["state"], "failed");
+    site.write("etc/tenure.toml", &CONFIG.replace("first", "READY"));
+    site.until_said("was read again");
+    let id = site.submit("b", Value::Null).await;
+    assert_eq!(site.over(&id).await["state"], "succeeded");
+}
+
+#[tokio::test]
+async fn a_worker_process_runs_what_the_server_does_not() {
+    let site = Site::start(&without_run(), "#!/bin/sh\necho made by a worker\n");
+    let id = site.submit("orders", Value::Null).await;
+    site.write("etc/worker.toml", &CONFIG.replace("builder", "remote"));
+    let config = site.file("etc/worker.toml");
+    let args = ["worker", "--tenant", "*", "--slots", "1", "--config"];
+    let mut worker = site.spawn(&args, &config, "worker.log");
+    let job = site.over(&id).await;
+    assert_eq!(job["state"], "succeeded", "{job:#}");
+    assert_eq!(job["attempts"][0]["worker"], "remote");
+    signal(worker.id(), "TERM");
+    let ended = worker.wait().expect("it is ours");
+    assert!(ended.success(), "{}", site.read("worker.log"));
+    assert!(site.read("worker.log").contains("stopped"), "{}", site.read("worker.log"));
+}
