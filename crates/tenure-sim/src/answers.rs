@@ -26,13 +26,15 @@ impl Oracle {
                 }
                 lock_answer_fits(&self.books.now, key, action, &reply.outcome, applied.n)
             }
-            _ => Ok(()),
+            _ => self.job_answer_fits(reply, applied.n),
         }
     }
 
     /// An answer that reaches somebody is durable.
     pub fn acknowledged(&self, reply: &Reply) -> Verdict {
-        let Command::Lock { key, action } = &*reply.command else { return Ok(()) };
+        let Command::Lock { key, action } = &*reply.command else {
+            return self.job_acknowledged(reply);
+        };
         let facts = &self.books.durable;
         let durable = match (action, &reply.outcome) {
             (LockAction::Acquire(ask), Outcome::Granted(view)) => {

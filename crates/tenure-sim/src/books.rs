@@ -4,10 +4,14 @@
 //! nobody may have been told of them. Next: [`crate::oracle`], which compares answers with these.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tenure_core::history::{Entry, Event, Sealed};
 use tenure_core::record::How;
-use tenure_core::{LockName, LockSet, RequestId, ResourceKey, SessionId, Token, limits};
+use tenure_core::{Kinds, LockName, LockSet, RequestId, ResourceKey, SessionId, Token, limits};
+
+use crate::kinds::kinds;
+use crate::told::{Lanes, Stage};
 
 /// A tenure as history tells it.
 #[derive(Clone, Debug)]
@@ -43,6 +47,16 @@ impl Told {
 struct When {
     batch: u64,
     remembered: u64,
+    /// In which life of the server.
+    life: u64,
+}
+
+/// A claim that got something.
+#[derive(Clone, Debug)]
+struct ToldClaim {
+    batch: u64,
+    life: u64,
+    got: Vec<(ResourceKey, Token)>,
 }
 
 /// After so many more ends a request may be forgotten. A few less than the bound, because what a
@@ -54,6 +68,11 @@ const FORGOTTEN: u64 = limits::RECENT_MAX as u64 - 3;
 pub struct Facts {
     tenures: BTreeMap<(ResourceKey, Token), Told>,
     by_request: BTreeMap<(ResourceKey, RequestId), Token>,
+    claims: BTreeMap<RequestId, ToldClaim>,
+    /// The batches in which jobs were asked to stop, by the tenures they ran with.
+    stops: BTreeMap<(ResourceKey, Token), u64>,
+    /// What it says of jobs.
+    pub lanes: Lanes,
 }
 
 impl Facts {
@@ -69,15 +88,65 @@ impl Facts {
         self.by_request.get(&(key.clone(), request)).copied()
     }
 
-    fn take_in(&mut self, key: &ResourceKey, event: &Event, when: When) -> Result<(), String> {
+    fn take_in(
+        &mut self,
+        key: &ResourceKey,
+        event: &Event,
+        when: When,
+        kinds: &Kinds,
+    ) -> Result<(), String> {
         match event {
-            Event::Granted { locks, token, session, request, .. } => {
-                self.never_granted(key, *request, *token, when)?;
-                self.granted(key, locks, *token, *session, *request)
+            Event::Granted { locks, token, session, request, job, .. } => {
+                match job {
+                    Some(_) => self.claimed(key, *request, *token, when)?,
+                    None => self.never_granted(key, *request, *token, when)?,
+                }
+                self.granted(key, locks, *token, *session, *request)?;
             }
-            Event::Ended { locks, token, how } => self.ended(key, locks, *token, how, when),
-            Event::Fenced { .. } => Ok(()),
+            Event::Ended { locks, token, how, .. } => self.ended(key, locks, *token, how, when)?,
+            Event::Cancelled { id, .. } => {
+                if let Some(Stage::Running(token)) = self.lanes.jobs.get(id).map(|job| job.stage) {
+                    self.stops.insert((key.clone(), token), when.batch);
+                }
+            }
+            _ => {}
         }
+        self.lanes.take_in(key, event, kinds)
+    }
+
+    /// The batch in which the job of a tenure was asked to stop, if it was.
+    #[must_use]
+    pub fn stop(&self, key: &ResourceKey, token: Token) -> Option<u64> {
+        self.stops.get(&(key.clone(), token)).copied()
+    }
+
+    /// A claim takes jobs once. Only when all of them are over and the server was started anew
+    /// since, which is a stated limit, may it be taken for a new one.
+    fn claimed(
+        &mut self,
+        key: &ResourceKey,
+        request: RequestId,
+        token: Token,
+        When { batch, life, .. }: When,
+    ) -> Result<(), String> {
+        let told = self.claims.get(&request).filter(|told| told.batch != batch);
+        if let Some(told) = told {
+            let lasts = |(key, token): &(ResourceKey, Token)| {
+                self.tenure(key, *token).is_some_and(Told::lasts)
+            };
+            if told.life == life || told.got.iter().any(lasts) {
+                return Err(format!(
+                    "the claim {request} took jobs twice, now token {token} of {key}"
+                ));
+            }
+        }
+        let fresh = ToldClaim { batch, life, got: Vec::new() };
+        let told = self.claims.entry(request).or_insert_with(|| fresh.clone());
+        if told.batch != batch {
+            *told = fresh;
+        }
+        told.got.push((key.clone(), token));
+        Ok(())
     }
 
     /// A request gets one tenure. Only when its resource has had more to remember since than it
@@ -133,7 +202,7 @@ impl Facts {
 }
 
 /// What is durable, and what is not yet.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Books {
     /// As of the last flush.
     pub durable: Facts,
@@ -142,6 +211,17 @@ pub struct Books {
     pending: Vec<(ResourceKey, Event, When)>,
     /// Ends of each resource, for the bound on what a resource remembers.
     ends: BTreeMap<ResourceKey, u64>,
+    /// What can be done to the resources.
+    pub kinds: Arc<Kinds>,
+    /// Counts the lives of the server.
+    pub life: u64,
+}
+
+impl Default for Books {
+    fn default() -> Self {
+        let (durable, now, pending) = (Facts::default(), Facts::default(), Vec::new());
+        Self { durable, now, pending, ends: BTreeMap::new(), kinds: kinds(), life: 0 }
+    }
 }
 
 impl Books {
@@ -162,9 +242,13 @@ impl Books {
             if matches!(event, Event::Ended { .. }) {
                 self.remembers(key);
             }
-            let when = When { batch, remembered: self.remembered(Some(key)) };
-            self.now.take_in(key, event, when)?;
+            let when = When { batch, remembered: self.remembered(Some(key)), life: self.life };
+            self.now.take_in(key, event, when, &self.kinds)?;
             self.pending.push((key.clone(), event.clone(), when));
+        }
+        for (key, _) in &events {
+            self.now.lanes.no_change_is_lost(key, &self.kinds)?;
+            self.now.lanes.within_caps(key, &self.kinds)?;
         }
         Ok(events)
     }
@@ -172,13 +256,14 @@ impl Books {
     /// What was pending is durable.
     pub fn flushed(&mut self) -> Result<(), String> {
         for (key, event, when) in std::mem::take(&mut self.pending) {
-            self.durable.take_in(&key, &event, when)?;
+            self.durable.take_in(&key, &event, when, &self.kinds)?;
         }
         Ok(())
     }
 
     /// What was pending never happened.
     pub fn crashed(&mut self) {
+        self.life += 1;
         self.pending.clear();
         self.now = self.durable.clone();
     }

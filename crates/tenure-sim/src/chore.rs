@@ -58,6 +58,7 @@ impl Process {
         let mine = |chore: &Chore| chore.call.is_some_and(|call| call.id == reply.call);
         let Some(at) = self.chores.iter().position(mine) else { return false };
         let chore = self.chores.remove(at);
+        self.wish_answered(&reply.outcome);
         if matches!(chore.command, Command::Close { session } if session == self.session) {
             self.finished = true;
             env.notes.push("has finished".to_owned());

@@ -7,8 +7,12 @@ use std::collections::BTreeMap;
 
 use tenure_core::history::{Entry, Hash, Sealed};
 use tenure_core::verify::Verifier;
-use tenure_core::{Incarnation, Millis, Record, ResourceKey, Session, SessionId};
+use tenure_core::{
+    Incarnation, Job, JobId, JobState, Millis, Record, ResourceKey, Session, SessionId,
+};
 use tenure_store::ledger::{Batch, Ledger};
+
+use crate::kinds::kinds;
 
 /// What survives a crash of the server.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +20,8 @@ pub struct Disk {
     sessions: BTreeMap<SessionId, String>,
     records: BTreeMap<ResourceKey, String>,
     history: BTreeMap<ResourceKey, Vec<(String, Hash)>>,
+    /// Jobs that are over, with their resources.
+    jobs: BTreeMap<JobId, (ResourceKey, String)>,
     latest: Millis,
 }
 
@@ -23,9 +29,10 @@ pub struct Disk {
 #[derive(Clone, Debug, Default)]
 pub struct Staged {
     sessions: Vec<(SessionId, Option<String>)>,
-    /// With whether the history does not tell the change, so that the row must be written.
-    records: Vec<(ResourceKey, bool, String)>,
+    /// Those that must be written, because the history does not tell the change.
+    records: Vec<(ResourceKey, String)>,
     history: Vec<(ResourceKey, Sealed)>,
+    jobs: Vec<(JobId, ResourceKey, String)>,
 }
 
 fn text(row: &impl serde::Serialize) -> String {
@@ -33,19 +40,26 @@ fn text(row: &impl serde::Serialize) -> String {
 }
 
 impl Staged {
-    /// Writes down what a batch changed.
+    /// Writes down what a batch changed, like the embedded store at its laziest: a row is only
+    /// written when it must be.
     #[must_use]
-    pub fn of(ledger: &Ledger, batch: &Batch) -> Self {
+    pub fn of(ledger: &Ledger, batch: &Batch, disk: &Disk) -> Self {
         let world = ledger.world();
         let session = |id: &SessionId| (*id, world.sessions.get(*id).map(text));
         let record = |key: &ResourceKey| {
-            let record = world.records.get(key)?;
-            Some((key.clone(), batch.untold.contains(key), text(record)))
+            let must = batch.untold.contains(key) || !disk.records.contains_key(key);
+            let record = world.records.get(key).filter(|_| must)?;
+            Some((key.clone(), text(record)))
         };
         Self {
             sessions: batch.sessions.iter().map(session).collect(),
             records: batch.records.iter().filter_map(record).collect(),
             history: batch.history.clone(),
+            jobs: batch
+                .finished
+                .iter()
+                .map(|(key, job)| (job.id, key.clone(), text(job)))
+                .collect(),
         }
     }
 }
@@ -59,15 +73,13 @@ impl Disk {
                 None => drop(self.sessions.remove(&id)),
             }
         }
-        // Like the embedded store at its laziest: a row is only written when it must be.
-        for (key, untold, row) in staged.records {
-            if untold || !self.records.contains_key(&key) {
-                self.records.insert(key, row);
-            }
-        }
+        self.records.extend(staged.records);
         for (key, sealed) in staged.history {
             self.latest = self.latest.max(sealed.at);
             self.history.entry(key).or_default().push((sealed.line, sealed.hash));
+        }
+        for (id, key, job) in staged.jobs {
+            self.jobs.insert(id, (key, job));
         }
     }
 
@@ -82,22 +94,45 @@ impl Disk {
         let parse = |row: &String| serde_json::from_str(row).map_err(|e| format!("session: {e}"));
         let sessions: Result<Vec<Session>, _> = self.sessions.values().map(parse).collect();
         let mut ledger = Ledger::load(Incarnation::default(), sessions?, now);
+        ledger.declare(kinds(), now);
         for key in self.records.keys() {
-            if self.record(key)?.is_some_and(|record| record.is_live()) {
-                self.admit(&mut ledger, key)?;
+            if let Some(record) = self.record(key)?.filter(Record::is_live) {
+                ledger.admit(key, record, now);
             }
         }
         Ok(ledger)
     }
 
     /// Puts one kept record into the ledger, if it is not there.
-    pub fn admit(&self, ledger: &mut Ledger, key: &ResourceKey) -> Result<(), String> {
+    pub fn admit(&self, ledger: &mut Ledger, key: &ResourceKey, now: Millis) -> Result<(), String> {
         if !ledger.has(key)
             && let Some(record) = self.record(key)?
         {
-            ledger.admit(key, record);
+            ledger.admit(key, record, now);
         }
         Ok(())
+    }
+
+    /// Puts a job that is over into the ledger, with the record of its resource.
+    pub fn recall(&self, ledger: &mut Ledger, id: JobId, now: Millis) -> Result<(), String> {
+        if ledger.has_job(id) {
+            return Ok(());
+        }
+        let Some((key, row)) = self.jobs.get(&id) else { return Ok(()) };
+        let job: Job = serde_json::from_str(row).map_err(|error| format!("job {id}: {error}"))?;
+        self.admit(ledger, key, now)?;
+        ledger.recall(key.clone(), Box::new(job));
+        Ok(())
+    }
+
+    /// The jobs that are over, and how.
+    pub fn over(&self) -> Result<BTreeMap<JobId, JobState>, String> {
+        let parse = |(id, (_, row)): (&JobId, &(ResourceKey, String))| {
+            let job: Job =
+                serde_json::from_str(row).map_err(|error| format!("job {id}: {error}"))?;
+            Ok((*id, job.state))
+        };
+        self.jobs.iter().map(parse).collect()
     }
 
     /// The kept record of a resource, with what its history tells since.
@@ -105,8 +140,10 @@ impl Disk {
         let Some(row) = self.records.get(key) else { return Ok(None) };
         let bad = |error| format!("record {key}: {error}");
         let mut record: Record = serde_json::from_str(row).map_err(bad)?;
-        for (line, hash) in self.history.get(key).into_iter().flatten() {
-            record.replay(Entry::parse(line).map_err(bad)?, *hash);
+        // What the row knows need not be read.
+        let known = usize::try_from(record.chain.n).unwrap_or(usize::MAX);
+        for (line, hash) in self.history.get(key).into_iter().flatten().skip(known) {
+            record.replay(&Entry::parse(line).map_err(bad)?, *hash);
         }
         Ok(Some(record))
     }

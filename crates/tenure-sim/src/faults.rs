@@ -205,8 +205,7 @@ impl Sim {
         let mean = self.plan.break_ms;
         let next_us = self.rng.within(mean / 4, mean * 2) * MS;
         self.at(next_us, Event::Fault(Fault::Break));
-        let resource = self.rng.below(self.plan.resources.len());
-        let key = self.plan.resources[resource].0.clone();
+        let key = self.plan.any_resource(&mut self.rng);
         let Some(record) = self.server.disk.record(&key)? else { return Ok(()) };
         if let Some(tenure) = record.tenures.first() {
             let (by, reason) = ("ann".into(), "stuck".into());

@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use tenure::clock::BootInstant;
 use tenure::lease::{Lease, Standing};
-use tenure_core::{Command, Outcome, Refusal, RequestId, ResourceKey, SessionId, Token};
+use tenure_core::{
+    Claim, Command, JobId, Kinds, Millis, Outcome, Refusal, RequestId, ResourceKey, SessionId,
+    Text, Token,
+};
 
 use crate::chore::Chore;
 use crate::message::{Effect, Mail, Reply};
@@ -19,6 +22,7 @@ use crate::rng::Rng;
 use crate::skew::Skewed;
 use crate::stats::Stats;
 use crate::task::{Held, Task};
+use crate::told::Lanes;
 
 /// A machine with a process on it, or without.
 #[derive(Debug)]
@@ -76,6 +80,12 @@ pub struct Env<'a> {
     pub mood: Mood,
     /// The shape of this run.
     pub plan: &'a Plan,
+    /// What can be done to resources.
+    pub kinds: &'a Kinds,
+    /// The store's time, for those who schedule something.
+    pub store_now: Millis,
+    /// What is to be seen of the jobs that are not over.
+    pub lanes: &'a Lanes,
     /// Its random numbers.
     pub rng: &'a mut Rng,
     /// What happened.
@@ -130,10 +140,20 @@ pub struct Process {
     /// Tenures of this session that were taken away. An answer that granted one of them may still
     /// be on its way, so they are remembered as long as the session.
     pub(crate) revoked: BTreeSet<(ResourceKey, Token)>,
+    /// Tenures of this session whose jobs are asked to stop; likewise.
+    pub(crate) stopped: BTreeSet<(ResourceKey, Token)>,
+    /// The claim that is not answered yet: it may have got jobs of which nothing is known here.
+    pub(crate) claim: Option<Claim>,
+    /// Jobs that it has heard of.
+    pub(crate) known: Vec<JobId>,
+    /// When it wants something next.
+    pub(crate) wish_at: BootInstant,
     /// What it does.
     pub task: Task,
     /// What it must see to besides.
     pub chores: Vec<Chore>,
+    /// Nothing new may begin.
+    draining: bool,
     /// It has closed its session for good.
     pub finished: bool,
 }
@@ -142,7 +162,7 @@ impl Process {
     /// A process that has just started.
     #[must_use]
     pub fn new(at: usize, env: &mut Env<'_>) -> Self {
-        let until = env.soon(0, 500);
+        let (until, wish_at) = (env.soon(0, 500), env.soon(0, 2_000));
         let mut process = Self {
             at,
             session: SessionId(0),
@@ -151,8 +171,13 @@ impl Process {
             beat: None,
             seen: 0,
             revoked: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            claim: None,
+            known: Vec::new(),
+            wish_at,
             task: Task::Idle { until },
             chores: Vec::new(),
+            draining: false,
             finished: false,
         };
         process.renew_session(env);
@@ -163,8 +188,9 @@ impl Process {
     fn renew_session(&mut self, env: &mut Env<'_>) {
         self.session = SessionId(env.rng.id());
         self.ttl = Duration::from_millis(env.rng.within(2_000, 10_000));
-        (self.lease, self.beat, self.seen) = (None, None, 0);
+        (self.lease, self.beat, self.seen, self.claim) = (None, None, 0, None);
         self.revoked.clear();
+        self.stopped.clear();
     }
 
     /// What it believes to hold.
@@ -181,9 +207,11 @@ impl Process {
         if self.finished {
             return;
         }
+        self.draining = env.mood == Mood::Draining;
         self.look_at_lease(env);
         self.keep_alive(env);
         self.task_turn(env);
+        self.wishes_turn(env);
         self.chores_turn(env);
     }
 
@@ -202,7 +230,9 @@ impl Process {
             (None, None) => None,
         };
         let chores = self.chores.iter().map(Chore::next_turn);
-        beat.into_iter().chain(self.task.next_turn()).chain(chores).min()
+        let next = beat.into_iter().chain(self.task.next_turn()).chain(chores).min();
+        // A process that has nothing else to do is not kept awake by wishes it may not have.
+        next.map(|next| if next > self.wish_at && !self.draining { self.wish_at } else { next })
     }
 
     // ----- the session -----
@@ -245,10 +275,15 @@ impl Process {
     fn opening(&self) -> Command {
         Command::Open {
             session: self.session,
-            tenant: "t".into(),
+            tenant: self.tenant(),
             name: format!("h{}", self.at).into(),
             ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
         }
+    }
+
+    /// Most machines work for all tenants.
+    fn tenant(&self) -> Text {
+        if self.at % 3 == 2 { "t".into() } else { "*".into() }
     }
 
     /// Whether an answer is for the heartbeat that is on its way.
@@ -261,6 +296,7 @@ impl Process {
     pub fn receive(&mut self, mail: Mail, env: &mut Env<'_>) {
         match mail {
             Mail::Hint(request) => self.hint(request, env),
+            Mail::Ready => self.jobs_are_ready(env),
             Mail::Reply(reply) => {
                 if let Some(call) = self.beat.take_if(|call| call.id == reply.call) {
                     self.beat_answered(call, &reply.outcome, env);
@@ -277,7 +313,10 @@ impl Process {
                 lease.answered(call.sent, env.now);
                 for revoked in revoked {
                     self.seen = self.seen.max(revoked.n);
-                    self.revoked.insert((revoked.key.clone(), revoked.token));
+                    match revoked.cancel {
+                        true => self.asked_to_stop(&revoked.key, revoked.token, env),
+                        false => drop(self.revoked.insert((revoked.key.clone(), revoked.token))),
+                    }
                 }
                 self.stop_revoked_work(env);
             }
@@ -298,6 +337,12 @@ impl Process {
     fn answered(&mut self, reply: &Reply, env: &mut Env<'_>) {
         if !self.chore_answered(reply, env) {
             self.task_answered(reply, env);
+        }
+    }
+
+    fn jobs_are_ready(&mut self, env: &Env<'_>) {
+        if let Task::Claiming(claiming) = &mut self.task {
+            claiming.retry_at = env.now;
         }
     }
 

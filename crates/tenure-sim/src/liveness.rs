@@ -3,6 +3,7 @@
 use tenure_core::invariants;
 
 use crate::faults::Fault;
+use crate::holder::Holder;
 use crate::oracle::Verdict;
 use crate::plan::{DRAINING_US, FAULTY_US, GRANTED_WITHIN_US, HEALING_US, Mood};
 use crate::sim::{Event, Sim};
@@ -22,7 +23,14 @@ impl Sim {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.now_us > FAULTY_US + HEALING_US + DRAINING_US
+        self.rested || self.now_us > FAULTY_US + HEALING_US + DRAINING_US
+    }
+
+    /// Whether everybody has said goodbye and nothing is on its way to the disk.
+    fn rests(&self) -> bool {
+        let gone = |holder: &Holder| holder.process.as_ref().is_some_and(|p| p.finished);
+        let idle = self.server.free() && self.server.disk.sessions() == 0;
+        self.mood == Mood::Draining && idle && self.holders.iter().all(gone)
     }
 
     /// Nothing goes wrong from now on; whoever is down gets up.
@@ -56,6 +64,8 @@ impl Sim {
     /// Once nothing fails, nobody waits for ever.
     pub(crate) fn inspect(&mut self) -> Verdict {
         self.at(SECOND, Event::Inspect);
+        self.inspect_lanes()?;
+        self.rested = self.rests();
         for (at, (request, since_us)) in &self.asking {
             let waited_us = self.now_us.saturating_sub(self.healed_us.max(*since_us));
             if waited_us > GRANTED_WITHIN_US {
@@ -79,7 +89,8 @@ impl Sim {
         let (world, now) = (running.ledger.world(), running.now(self.now_us));
         invariants::all(world)?;
         invariants::swept(world, now)?;
-        for (key, _) in &self.plan.resources {
+        self.lanes_at_rest()?;
+        for key in self.plan.resources.iter().map(|(key, _)| key).chain(&self.plan.lanes) {
             if self.server.disk.record(key)?.is_some_and(|record| record.is_live()) {
                 return Err(format!("{key} is still held or wanted at the end"));
             }

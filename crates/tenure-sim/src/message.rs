@@ -29,6 +29,8 @@ pub struct Request {
     pub command: Rc<Command>,
     /// How many requests of its resource had been settled for good when it left.
     pub left_at_ends: u64,
+    /// In which life of the server it left.
+    pub left_in_life: u64,
 }
 
 /// An answer on its way back.
@@ -53,6 +55,8 @@ pub enum Mail {
     Reply(Box<Reply>),
     /// "Ask again": may be lost without harm.
     Hint(RequestId),
+    /// "There is work": likewise.
+    Ready,
 }
 
 /// A guarded effect on its way to the thing that the lock protects.

@@ -18,6 +18,7 @@ use tenure_store::ledger::STALL_MS;
 use crate::books::{Books, Told};
 use crate::fair;
 use crate::holder::Holder;
+use crate::lanes::count;
 use crate::message::Reply;
 use crate::server::{Applied, Server};
 use crate::stats::Stats;
@@ -87,7 +88,9 @@ impl Oracle {
             let given_back = matches!(reply.outcome, Outcome::Withdrawn { released: Some(_) });
             stats.withdrawn_grants += u64::from(given_back);
         }
+        self.finished_fit(&applied.batch.finished)?;
         for (key, event) in &events {
+            count(event, stats);
             self.event_fits(key, event, applied, heard, stats)?;
             self.silence_was_real(key, event, heard, holders)?;
             self.nobody_else_believes(key, event, holders, now_us)?;
@@ -110,6 +113,7 @@ impl Oracle {
         for key in keys {
             let Some(record) = world.records.get(key) else { continue };
             invariants::of_record(key, record, world)?;
+            self.lane_fits(key, record)?;
             if let Some(before) = self.records.get(key) {
                 invariants::forward(key, before, record)?;
             }
@@ -172,6 +176,7 @@ impl Oracle {
                 stats.fenced_events += 1;
                 Ok(())
             }
+            _ => Ok(()),
         }
     }
 
@@ -282,9 +287,10 @@ impl Oracle {
         Ok(())
     }
 
-    /// After an answered heartbeat nobody goes on with what was broken before it.
+    /// After an answered heartbeat nobody goes on with what was broken or asked to stop before it.
     pub fn knows_of_breaks(&self, holder: &Holder, batch: u64, now_us: u64) -> Verdict {
         let Some(held) = holder.belief(now_us) else { return Ok(()) };
+        self.knows_of_stop(holder, held, batch)?;
         let told = self.books.durable.tenure(&held.key, held.token);
         // One with a session of its own hears of it at its renewal.
         let told = told.filter(|told| told.session.0 != told.request.0);

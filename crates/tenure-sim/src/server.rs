@@ -136,6 +136,12 @@ impl Server {
         self.running.as_ref().is_some_and(|r| !r.paused && r.flight.is_none())
     }
 
+    /// Whether something has arrived.
+    #[must_use]
+    pub fn has_requests(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| !running.inbox.is_empty())
+    }
+
     /// Decides what has arrived.
     pub fn apply(&mut self, now_us: u64) -> Result<Option<Applied>, String> {
         let Some(running) = self.running.as_mut().filter(|r| !r.inbox.is_empty()) else {
@@ -144,10 +150,13 @@ impl Server {
         let size = running.inbox.len().min(BATCH_MAX);
         let requests: Vec<Request> = running.inbox.drain(..size).collect();
         let commands: Vec<Command> = requests.iter().map(|r| (*r.command).clone()).collect();
-        for key in commands.iter().filter_map(Command::key) {
-            self.disk.admit(&mut running.ledger, key)?;
-        }
         let now = running.now(now_us);
+        for key in commands.iter().filter_map(Command::key) {
+            self.disk.admit(&mut running.ledger, key, now)?;
+        }
+        for id in commands.iter().filter_map(Command::job) {
+            self.disk.recall(&mut running.ledger, id, now)?;
+        }
         let (outcomes, batch) = running.ledger.apply(&commands, now);
         self.batches += 1;
         let n = self.batches;
@@ -174,7 +183,7 @@ impl Server {
         if applied.batch.is_clean() {
             return applied.replies;
         }
-        let staged = Staged::of(&running.ledger, &applied.batch);
+        let staged = Staged::of(&running.ledger, &applied.batch, &self.disk);
         let early = planted(Canary::AnswerBeforeDurable);
         let (now, later) =
             if early { (applied.replies, vec![]) } else { (vec![], applied.replies) };

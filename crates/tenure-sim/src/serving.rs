@@ -2,7 +2,7 @@
 
 use tenure_core::{Command, LockAction, RequestId, limits};
 
-use crate::message::{Mail, Reply, Request};
+use crate::message::{Mail, Peer, Reply, Request};
 use crate::oracle::Verdict;
 use crate::plan::Mood;
 use crate::server::Applied;
@@ -17,14 +17,28 @@ impl Sim {
     /// A resource remembers only the latest of its ended requests. A request that comes after more
     /// ends than that would be taken for a new one: this is a stated limit, not exercised here.
     pub(crate) fn too_late(&self, request: &Request) -> bool {
+        let books = &self.oracle.books;
         let acquire =
             matches!(&*request.command, Command::Lock { action: LockAction::Acquire(_), .. });
-        let ends = self.oracle.books.remembered(request.command.key()) - request.left_at_ends;
+        let ends = books.remembered(request.command.key()) - request.left_at_ends;
         acquire && ends + 3 >= limits::RECENT_MAX as u64
     }
 
+    /// A claim whose connection is closed is not served: one that its worker has given up waiting
+    /// for, or that left before the server went down. Whoever served it would give a job to nobody.
+    fn hung_up(&self, request: &Request) -> bool {
+        let Peer::Holder { at, life } = request.from else { return false };
+        if !matches!(&*request.command, Command::Claim(_)) {
+            return false;
+        }
+        let holder = &self.holders[at];
+        let process = holder.process.as_ref().filter(|_| holder.life == life);
+        let waits = process.is_none_or(|process| process.awaits_jobs(request.call));
+        !waits || request.left_in_life != self.oracle.books.life
+    }
+
     pub(crate) fn arrive(&mut self, request: Request) -> Verdict {
-        if self.cut(request.from) || self.too_late(&request) {
+        if self.cut(request.from) || self.too_late(&request) || self.hung_up(&request) {
             self.stats.dropped += 1;
             return Ok(());
         }
@@ -34,7 +48,8 @@ impl Sim {
     }
 
     pub(crate) fn serve(&mut self) -> Verdict {
-        while self.server.free() {
+        // The oracle looks when the ledger does, so that both see the same stalls.
+        while self.server.free() && self.server.has_requests() {
             self.look_before();
             let Some(applied) = self.server.apply(self.now_us)? else { return Ok(()) };
             self.conclude(applied)?;
@@ -120,13 +135,24 @@ impl Sim {
                 self.at(after_us, Event::Deliver(at, life, Mail::Hint(request)));
             }
         }
+        if !applied.batch.ready.is_empty() {
+            self.hint_one_worker();
+        }
+    }
+
+    /// One of those who look for jobs is told that there are some; the others find out by asking.
+    fn hint_one_worker(&mut self) {
+        let at = self.rng.below(self.holders.len());
+        let life = self.holders[at].life;
+        if let Some(after_us) = self.travel() {
+            self.at(after_us, Event::Deliver(at, life, Mail::Ready));
+        }
     }
 
     pub(crate) fn evict(&mut self, applied: &Applied) {
         // Only what is on disk already may be dropped, and what changed now is not.
         if applied.batch.is_clean() && self.rng.chance(50) {
-            let resource = self.rng.below(self.plan.resources.len());
-            let key = self.plan.resources[resource].0.clone();
+            let key = self.plan.any_resource(&mut self.rng);
             self.stats.evictions += u64::from(self.server.evict(&key));
         }
     }

@@ -13,6 +13,7 @@ use crate::answers::holder_of;
 use crate::faults::Fault;
 use crate::guard::Guard;
 use crate::holder::Holder;
+use crate::lanes::Pending;
 use crate::message::{Effect, Mail, Peer, Reply, Request};
 use crate::oracle::{Oracle, Verdict};
 use crate::plan::{Mood, Plan};
@@ -90,7 +91,11 @@ pub(crate) struct Sim {
     pub(crate) stats: Stats,
     pub(crate) trace: Trace,
     pub(crate) healed_us: u64,
+    /// Everything has come to rest.
+    pub(crate) rested: bool,
     pub(crate) asking: BTreeMap<usize, (RequestId, u64)>,
+    /// Jobs that are ready or running, and since when the oracle has seen that.
+    pub(crate) pending: BTreeMap<Pending, u64>,
 }
 
 impl Sim {
@@ -112,7 +117,9 @@ impl Sim {
             stats: Stats::default(),
             trace: Trace::new(loud),
             healed_us: u64::MAX,
+            rested: false,
             asking: BTreeMap::new(),
+            pending: BTreeMap::new(),
         }
     }
 
@@ -189,12 +196,17 @@ impl Sim {
     }
 
     pub(crate) fn send(&mut self, from: Peer, call: u64, command: Command) {
-        let left_at_ends = self.oracle.books.remembered(command.key());
-        let request = Request { from, call, command: Rc::new(command), left_at_ends };
+        let books = &self.oracle.books;
+        let left_at_ends = books.remembered(command.key());
+        // A claim is not doubled: it waits for its answer on a connection of its own.
+        let single = matches!(command, Command::Claim(_));
+        let (command, left_in_life) = (Rc::new(command), books.life);
+        let request = Request { from, call, command, left_at_ends, left_in_life };
         if self.cut(from) {
             return;
         }
-        for after_us in [self.travel(), self.double()].into_iter().flatten() {
+        let twice = if single { None } else { self.double() };
+        for after_us in [self.travel(), twice].into_iter().flatten() {
             self.at(after_us, Event::Arrive(request.clone()));
         }
     }

@@ -76,6 +76,44 @@ stats! {
     fenced_events,
     /// Records that were dropped from memory and read again.
     evictions,
+    /// Jobs that were submitted.
+    submits,
+    /// Of these, in the place of others.
+    replaced,
+    /// Submits that joined a job.
+    attached,
+    /// First attempts.
+    starts,
+    /// Further attempts.
+    retries,
+    /// Attempts that succeeded.
+    successes,
+    /// Jobs that failed for good at once.
+    failures,
+    /// Jobs that used up their attempts.
+    deaths,
+    /// Of these, because their workers were lost.
+    lost_to_death,
+    /// Other attempts that were lost with their workers.
+    lost_attempts,
+    /// Jobs that were given back.
+    handed_back,
+    /// Jobs that were cancelled, or asked to stop.
+    cancels,
+    /// Jobs that stopped because they were asked to.
+    stopped,
+    /// Dead jobs that were made into others.
+    redriven,
+    /// Dead jobs that were thrown away.
+    discarded,
+    /// Changes of what resources should be like.
+    changes,
+    /// Resources that were paused.
+    pauses,
+    /// Resources that were deleted.
+    deletes,
+    /// Reports of workers that were heard.
+    reports,
 }
 
 impl fmt::Display for Stats {
@@ -84,8 +122,17 @@ impl fmt::Display for Stats {
         write!(
             f,
             "{commands} commands, {grants} grants, {handovers} hand-overs, {} repeats, {} crashes, \
-             {} stalls, {} freezes, {expiries} expiries, {} fenced writes",
-            self.repeats, self.crashes, self.stalls, self.freezes, self.fenced_writes
+             {} stalls, {} freezes, {expiries} expiries, {} fenced writes, {} jobs, {} attempts, \
+             {} lost, {} dead",
+            self.repeats,
+            self.crashes,
+            self.stalls,
+            self.freezes,
+            self.fenced_writes,
+            self.submits + self.replaced,
+            self.starts + self.retries,
+            self.lost_attempts + self.lost_to_death,
+            self.deaths + self.lost_to_death
         )
     }
 }

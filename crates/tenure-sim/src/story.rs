@@ -1,13 +1,19 @@
 //! Commands and outcomes in few words, for the trace.
 
-use tenure_core::{Command, LockAction, Outcome};
+use tenure_core::{Assignment, Command, LockAction, Outcome};
 
 pub(crate) fn of(command: &Command, outcome: &Outcome) -> String {
     format!("{} -> {}", asked(command), answered(outcome))
 }
 
 fn asked(command: &Command) -> String {
-    let Command::Lock { key, action } = command else { return format!("{command:?}") };
+    let (key, action) = match command {
+        Command::Lock { key, action } => (key, action),
+        Command::Resource { key, action } => return format!("{key} {action:?}"),
+        Command::Job { id, action } => return format!("job {id} {action:?}"),
+        Command::Claim(claim) => return format!("claim {} by {}", claim.request, claim.session),
+        _ => return format!("{command:?}"),
+    };
     match action {
         LockAction::Acquire(ask) => {
             let locks: Vec<_> = ask.locks.iter().map(|lock| lock.as_str()).collect();
@@ -22,6 +28,10 @@ fn answered(outcome: &Outcome) -> String {
         Outcome::Granted(view) => format!("granted token {}", view.token),
         Outcome::Renewed(view) => format!("renewed token {}", view.token),
         Outcome::Waiting { position, .. } => format!("waiting at {position}"),
+        Outcome::Claimed(jobs) => {
+            let job = |a: &Assignment| format!("job {} token {}", a.job.id, a.tenure.token);
+            format!("claimed {}", jobs.iter().map(job).collect::<Vec<_>>().join(", "))
+        }
         Outcome::Refused(refusal) => format!("refused: {refusal}"),
         other => format!("{other:?}"),
     }

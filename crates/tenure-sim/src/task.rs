@@ -15,6 +15,7 @@ use tenure_core::{
 
 use crate::chore::Chore;
 use crate::holder::{Call, Env, Process};
+use crate::labour::{Claiming, Labour, end_of_job, late_word};
 use crate::message::{Effect, Reply};
 use crate::plan::Mood;
 use crate::want::{Want, draw_want};
@@ -59,8 +60,17 @@ pub struct Work {
     pub held: Held,
     /// Its own heartbeat, if it has one.
     pub solo: Option<Solo>,
+    /// The job that it is about, if it is about one.
+    pub job: Option<Labour>,
     step_at: BootInstant,
     until: BootInstant,
+}
+
+impl Work {
+    /// Work on a job, from now on.
+    pub(crate) fn on_job(held: Held, job: Labour, now: BootInstant, until: BootInstant) -> Self {
+        Self { held, solo: None, job: Some(job), step_at: now, until }
+    }
 }
 
 /// What a process does.
@@ -73,6 +83,8 @@ pub enum Task {
     },
     /// Asks and waits.
     Asking(Asking),
+    /// Asks for jobs.
+    Claiming(Claiming),
     /// Works.
     Working(Work),
 }
@@ -92,6 +104,7 @@ impl Task {
                 let next = asking.call.map_or(asking.retry_at, |call| call.until);
                 Some(asking.give_up_at.map_or(next, |at| at.min(next)))
             }
+            Self::Claiming(claiming) => Some(claiming.next_turn()),
             Self::Working(work) => {
                 let beat = work.solo.as_ref().map(Solo::next_turn);
                 Some(beat.into_iter().fold(work.step_at.min(work.until), BootInstant::min))
@@ -124,6 +137,7 @@ impl Process {
             Task::Idle { until } if env.now >= *until => self.choose(env),
             Task::Idle { .. } => {}
             Task::Asking(_) => self.ask(env),
+            Task::Claiming(_) => self.claim(env),
             Task::Working(_) => self.work(env),
         }
     }
@@ -131,12 +145,15 @@ impl Process {
     // ----- asking -----
 
     fn choose(&mut self, env: &mut Env<'_>) {
-        if env.mood == Mood::Draining {
+        if env.mood == Mood::Draining && env.lanes.left(None) == 0 {
             self.finish(env);
+        } else if self.lease.is_some() && self.would_work(env) {
+            self.look_for_jobs(env);
         } else if env.mood == Mood::Faulty && env.rng.chance(20) {
             self.say_goodbye(env);
         } else if self.lease.is_some() {
-            let want = draw_want(env);
+            // Whoever has a claim out may hold a lane without knowing: it must not wait for it.
+            let want = draw_want(self.claim.is_none(), env);
             let give_up = env.mood == Mood::Faulty && env.rng.chance(250);
             let give_up_at = give_up.then(|| env.soon(1, 6_000));
             let retry_at = env.now;
@@ -212,7 +229,9 @@ impl Process {
                         _ => solo.lease.refused(),
                     }
                 }
+                self.report_answered(reply.call, &reply.outcome, env);
             }
+            Task::Claiming(_) => self.claim_answered(reply.call, &reply.outcome, env),
         }
     }
 
@@ -221,18 +240,16 @@ impl Process {
         match outcome {
             Outcome::Waiting { .. } => asking.retry_at = env.soon(200, 1_500),
             Outcome::Granted(view) => self.granted(call, view, env),
-            Outcome::Refused(Refusal::SessionOver) => {
-                if let Some(lease) = &mut self.lease {
-                    lease.refused();
-                }
-                self.look_at_lease_again(env);
-            }
+            Outcome::Refused(Refusal::SessionOver) => self.told_it_is_over(env),
             // A copy of the question may still be on its way, and would be granted to nobody.
             _ => self.withdraw(env),
         }
     }
 
-    fn look_at_lease_again(&mut self, env: &mut Env<'_>) {
+    pub(crate) fn told_it_is_over(&mut self, env: &mut Env<'_>) {
+        if let Some(lease) = &mut self.lease {
+            lease.refused();
+        }
         env.stats.losses += 1;
         env.notes.push("is told that its session is over".to_owned());
         self.drop_session(env);
@@ -258,7 +275,7 @@ impl Process {
         let long = env.mood == Mood::Faulty && env.rng.chance(150);
         let until = env.soon(50, if long { 15_000 } else { env.plan.work_ms_max });
         let step_at = env.now;
-        self.task = Task::Working(Work { held, solo, step_at, until });
+        self.task = Task::Working(Work { held, solo, job: None, step_at, until });
         self.work(env);
     }
 
@@ -274,23 +291,33 @@ impl Process {
             env.stats.losses += 1;
             env.notes.push(format!("stops: token {} is lost", work.held.token));
             self.abandon_task(env);
-        } else if env.now >= work.until {
-            self.chores.push(Chore::release(&work.held, None, env.now));
-            self.task = Task::idle(env);
+        } else if env.now >= work.until || work.job.as_ref().is_some_and(|job| job.cancelling) {
+            self.leave_work(env);
         } else if env.now >= work.step_at {
             work.step_at = env.soon(30, 400);
             let Held { key, locks, token, .. } = work.held.clone();
             env.effects.push(Effect { holder: self.at, key, locks, token });
             match env.mood == Mood::Faulty && env.rng.chance(10) {
                 true => self.say_goodbye(env),
-                false => self.sometimes_give_back_one(env),
+                false => {
+                    self.sometimes_give_back_one(env);
+                    self.report(env);
+                }
             }
+        }
+    }
+
+    /// Stops working of its own accord.
+    fn leave_work(&mut self, env: &mut Env<'_>) {
+        if let Task::Working(work) = std::mem::replace(&mut self.task, Task::idle(env)) {
+            let release = Chore::release(&work.held, None, env.now);
+            self.chores.push(end_of_job(&work, env).unwrap_or(release));
         }
     }
 
     fn sometimes_give_back_one(&mut self, env: &mut Env<'_>) {
         let Task::Working(work) = &mut self.task else { return };
-        if work.held.locks.size() < 2 || !env.rng.chance(100) {
+        if work.job.is_some() || work.held.locks.size() < 2 || !env.rng.chance(100) {
             return;
         }
         let mut left: Vec<LockName> = work.held.locks.iter().cloned().collect();
@@ -306,10 +333,15 @@ impl Process {
     pub(crate) fn abandon_task(&mut self, env: &mut Env<'_>) {
         match &self.task {
             Task::Working(work) => {
-                self.chores.push(Chore::release(&work.held, None, env.now));
+                let chore = match &work.job {
+                    Some(job) => Chore::new(late_word(job.id, work.held.token, env), env.now),
+                    None => Chore::release(&work.held, None, env.now),
+                };
+                self.chores.push(chore);
                 self.task = Task::idle(env);
             }
             Task::Asking(_) => self.withdraw(env),
+            Task::Claiming(_) => self.task = Task::idle(env),
             Task::Idle { .. } => {}
         }
     }

@@ -1,5 +1,7 @@
 //! What holders do with what arrives, and what becomes of what they want done.
 
+use tenure_core::Millis;
+
 use crate::holder::{Env, Process};
 use crate::message::{Effect, Mail, Peer, Reply};
 use crate::oracle::Verdict;
@@ -29,7 +31,7 @@ impl Sim {
     pub(crate) fn read_mail(&mut self, at: usize, mail: Mail) -> Verdict {
         let batch = match &mail {
             Mail::Reply(reply) if self.awaits_beat(at, reply) => reply.batch,
-            Mail::Reply(_) | Mail::Hint(_) => 0,
+            Mail::Reply(_) | Mail::Hint(_) | Mail::Ready => 0,
         };
         self.with_process(at, |process, env| {
             process.receive(mail, env);
@@ -55,20 +57,12 @@ impl Sim {
         at: usize,
         act: impl FnOnce(&mut Process, &mut Env<'_>),
     ) -> Verdict {
-        let now = self.holders[at].clock.show(self.now_us);
-        let mut env = Env {
-            now,
-            mood: self.mood,
-            plan: &self.plan,
-            rng: &mut self.rng,
-            stats: &mut self.stats,
-            calls: Vec::new(),
-            effects: Vec::new(),
-            notes: Vec::new(),
-        };
-        let Some(process) = &mut self.holders[at].process else { return Ok(()) };
-        act(process, &mut env);
+        // Taken out for as long as it acts, because it acts on everything else.
+        let Some(mut process) = self.holders[at].process.take() else { return Ok(()) };
+        let mut env = self.env(at);
+        act(&mut process, &mut env);
         let (calls, effects, notes) = (env.calls, env.effects, env.notes);
+        self.holders[at].process = Some(process);
         notes.iter().for_each(|note| self.say(format_args!("h{at} {note}")));
         self.oracle.belief(&self.holders[at], &self.holders, self.now_us)?;
         let life = self.holders[at].life;
@@ -83,19 +77,25 @@ impl Sim {
         Ok(())
     }
 
-    pub(crate) fn start_process(&mut self, at: usize) -> Verdict {
-        let now = self.holders[at].clock.show(self.now_us);
-        let mut env = Env {
-            now,
+    fn env(&mut self, at: usize) -> Env<'_> {
+        let running = self.server.running.as_ref();
+        Env {
+            now: self.holders[at].clock.show(self.now_us),
             mood: self.mood,
             plan: &self.plan,
+            kinds: &self.oracle.books.kinds,
+            store_now: running.map_or(Millis::default(), |running| running.now(self.now_us)),
+            lanes: &self.oracle.books.now.lanes,
             rng: &mut self.rng,
             stats: &mut self.stats,
             calls: Vec::new(),
             effects: Vec::new(),
             notes: Vec::new(),
-        };
-        let process = Process::new(at, &mut env);
+        }
+    }
+
+    pub(crate) fn start_process(&mut self, at: usize) -> Verdict {
+        let process = Process::new(at, &mut self.env(at));
         self.holders[at].process = Some(process);
         self.with_process(at, Process::turn)
     }

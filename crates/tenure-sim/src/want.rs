@@ -36,11 +36,23 @@ impl Want {
     }
 }
 
+/// A resource with jobs, whose locks are taken by hand now and then.
+fn draw_lane(env: &mut Env<'_>) -> (ResourceKey, Vec<LockName>) {
+    // Only those that everybody may hold.
+    let lanes: Vec<_> = env.plan.lanes.iter().filter(|key| key.tenant() == "t").collect();
+    let Some(key) = lanes.get(env.rng.below(lanes.len().max(1))) else {
+        return env.plan.resources[0].clone();
+    };
+    let locks = ["main", "config", "panic"].map(|name| name.parse().expect("a plain name"));
+    ((*key).clone(), locks.to_vec())
+}
+
 /// Draws something to want.
-pub(crate) fn draw_want(env: &mut Env<'_>) -> Want {
-    let resource = env.rng.below(env.plan.resources.len());
-    let (key, names) = &env.plan.resources[resource];
-    let mut locks: Vec<LockName> = names.clone();
+pub(crate) fn draw_want(with_lanes: bool, env: &mut Env<'_>) -> Want {
+    let (key, mut locks) = match with_lanes && env.rng.chance(80) {
+        true => draw_lane(env),
+        false => env.plan.resources[env.rng.below(env.plan.resources.len())].clone(),
+    };
     while locks.len() > 1 && env.rng.chance(600) {
         locks.remove(env.rng.below(locks.len()));
     }
@@ -52,5 +64,5 @@ pub(crate) fn draw_want(env: &mut Env<'_>) -> Want {
     let solo = env.rng.chance(250);
     let solo_ttl_ms = solo.then(|| env.rng.within(2_000, 10_000));
     let locks = LockSet::new(locks).unwrap_or_else(|_| LockName::main().into());
-    Want { key: key.clone(), locks, request: RequestId(env.rng.id()), wait_ms, solo_ttl_ms }
+    Want { key, locks, request: RequestId(env.rng.id()), wait_ms, solo_ttl_ms }
 }

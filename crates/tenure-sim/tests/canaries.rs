@@ -56,7 +56,7 @@ canaries! {
         ["a withdrawn request still holds"];
     a_release_that_wakes_nobody_is_caught: ReleaseWakesNobody => ["waits for free locks"];
     a_lapsed_session_that_still_holds_is_caught: LapsedStillHolds =>
-        ["dead session", "revived", "in vain"];
+        ["dead session", "revived", "in vain", "are left at the end", "runs with token"];
     a_heartbeat_that_revives_is_caught: BeatRevives => ["revived"];
     a_set_taken_in_part_is_caught: SetTakenInPart => ["two tenures", "while h", "overtook"];
     a_starving_wide_request_is_caught: WideStarves => ["overtook"];
@@ -66,4 +66,14 @@ canaries! {
     a_lease_without_drift_margin_is_caught: NoDriftMargin => BELIEF;
     a_clock_that_stops_in_suspend_is_caught: ClockStopsInSuspend => BELIEF;
     a_failed_heartbeat_taken_for_a_good_one_is_caught: FailedBeatIsFine => AWAY;
+    an_attempt_that_is_counted_twice_is_caught: AttemptCountedTwice => ["begins attempt"];
+    a_finish_without_token_is_caught: FinishWithoutToken => ["ended another attempt", "while h"];
+    a_repeated_submit_taken_for_a_new_one_is_caught: RepeatedSubmitIsNew => ["made job"];
+    a_repeated_claim_taken_for_a_new_one_is_caught: RepeatedClaimIsNew => ["took jobs twice"];
+    a_submit_that_attaches_to_a_dying_job_is_caught: AttachToDying =>
+        ["which cannot finish any more"];
+    a_completion_that_overwrites_a_cancel_is_caught: CompletionOverwritesCancel =>
+        ["the cancel was lost"];
+    a_change_that_is_lost_during_a_sync_is_caught: ChangeDuringSyncLost =>
+        ["came during a sync and is lost"];
 }

@@ -9,6 +9,7 @@ use tenure_core::{
 };
 use tenure_sim::fair::nobody_overtaken;
 
+use crate::jobs;
 use crate::state::{Done, State, key};
 
 type Verdict = Result<(), String>;
@@ -24,6 +25,7 @@ pub(crate) fn ask(before: &State, command: &Command) -> Result<State, String> {
     the_dead_stay_dead(before, command, &done)?;
     stale_tokens_change_nothing(before, command, &done)?;
     again_is_the_same(command, &done)?;
+    jobs::ask(before, command, &mut done)?;
     Ok(done.after)
 }
 
@@ -52,7 +54,7 @@ fn history_says_the_same(before: &Record, done: &Done) -> Verdict {
             Event::Fenced { token, .. } if held.values().any(|holder| holder == token) => {
                 return Err(format!("the present token {token} is fenced off"));
             }
-            Event::Fenced { .. } => {}
+            _ => {}
         }
     }
     match held == tenures(&done.after.record) {

@@ -47,7 +47,7 @@ struct Search<'a> {
 
 /// Looks at every state that `depth` steps can reach.
 pub(crate) fn search(small: &Small, depth: usize) -> Result<Searched, Box<Found>> {
-    let first = State::first();
+    let first = State::first(small);
     let seen = HashSet::from([first.fingerprint()]);
     let ways = vec![Way { from: 0, act: Act::Pass(0) }];
     let mut search = Search { small, seen, ways, steps: 0 };
@@ -78,6 +78,7 @@ impl Search<'_> {
             };
             let after = after.map_err(|what| self.found(at, &act, what))?;
             if after.record.token.0 <= self.small.tokens_max
+                && !after.is_busy_enough(self.small)
                 && self.seen.insert(after.fingerprint())
             {
                 if self.seen.len().is_multiple_of(32) {

@@ -2,12 +2,16 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tenure_core::history::{Chain, Sealed};
 use tenure_core::{
-    Acquire, Claimant, Command, LockAction, LockName, LockSet, Millis, Outcome, Record, RequestId,
-    ResourceKey, Session, SessionId, Text, Token, World, step,
+    Acquire, Claimant, Command, Job, Kinds, LockAction, LockName, LockSet, Millis, Outcome, Record,
+    RequestId, ResourceKey, Session, SessionId, Text, Token, World, step,
 };
+use tenure_sim::told::Lanes;
+
+use crate::jobs::{Work, plain};
 
 /// The time to live of every session.
 pub(crate) const TTL_MS: u64 = 1_000;
@@ -15,6 +19,7 @@ pub(crate) const TTL_MS: u64 = 1_000;
 const JUMPS_MS: [u64; 3] = [499, 501, 1_000];
 
 /// What a small world is made of.
+#[derive(Default)]
 pub(crate) struct Small {
     pub(crate) sessions: u128,
     pub(crate) acquires: Vec<Acquire>,
@@ -22,6 +27,8 @@ pub(crate) struct Small {
     pub(crate) tokens_max: u64,
     /// Also releases and breaks of `config` alone.
     pub(crate) locks_apart: bool,
+    /// What it has of jobs.
+    pub(crate) work: Work,
 }
 
 /// One thing that happens.
@@ -47,6 +54,11 @@ pub(crate) struct State {
     /// Every request that was ever granted something.
     pub(crate) granted: Vec<RequestId>,
     pub(crate) past: Option<Rc<Past>>,
+    pub(crate) kinds: Arc<Kinds>,
+    /// The jobs that are over.
+    pub(crate) over: Vec<Job>,
+    /// What history says of jobs.
+    pub(crate) lanes: Rc<Lanes>,
 }
 
 /// What a step did.
@@ -87,10 +99,17 @@ fn lock(action: LockAction) -> Command {
 }
 
 impl State {
-    pub(crate) fn first() -> Self {
-        let record = Record::new(&key());
-        let now = Millis(1_000_000);
-        Self { now, sessions: Vec::new(), record, granted: Vec::new(), past: None }
+    pub(crate) fn first(small: &Small) -> Self {
+        Self {
+            now: Millis(1_000_000),
+            sessions: Vec::new(),
+            record: Record::new(&key()),
+            granted: Vec::new(),
+            past: None,
+            kinds: Arc::clone(&small.work.kinds),
+            over: Vec::new(),
+            lanes: Rc::default(),
+        }
     }
 
     pub(crate) fn session(&self, id: SessionId) -> Option<&Session> {
@@ -103,17 +122,26 @@ impl State {
     }
 
     pub(crate) fn world(&self) -> World {
-        let mut world = World::default();
+        let mut world = World { kinds: Arc::clone(&self.kinds), ..World::default() };
         self.sessions.iter().for_each(|session| world.sessions.insert(session.clone()));
-        world.records.insert(key(), Box::new(self.record.clone()));
+        world.admit(&key(), self.record.clone(), self.now);
         world
     }
 
     /// What a command does here.
     pub(crate) fn done(&self, command: &Command) -> Done {
         let mut world = self.world();
+        if let Some(job) = self.over.iter().find(|job| Some(job.id) == command.job()) {
+            world.past.insert(job.id, (key(), Box::new(job.clone())));
+        }
         let outcome = step(&mut world, command, self.now);
         let changes = world.take_changes();
+        let mut over = self.over.clone();
+        for (_, job) in changes.finished {
+            over.retain(|old| old.id != job.id);
+            over.push(*job);
+        }
+        over.sort_unstable_by_key(|job| job.request);
         let events: Vec<_> = changes.events.iter().map(|(_, _, event)| event.clone()).collect();
         let mut past = self.past.clone();
         for (_, line) in world.seal(changes.events) {
@@ -124,7 +152,9 @@ impl State {
         let record = world.records.remove(&key());
         let record = record.map_or_else(|| Record::new(&key()), |record| *record);
         let (now, granted) = (self.now, self.granted.clone());
-        Done { after: Self { now, sessions, record, granted, past }, outcome, events }
+        let (kinds, lanes) = (Arc::clone(&self.kinds), Rc::clone(&self.lanes));
+        let after = Self { now, sessions, record, granted, past, kinds, over, lanes };
+        Done { after, outcome, events }
     }
 
     pub(crate) fn passed(&self, ms: u64) -> Self {
@@ -139,7 +169,11 @@ impl State {
         for session in &mut same.sessions {
             session.opened_at = Millis(0);
             session.expires_at = from_now(session.expires_at);
+            if let Some(worker) = &mut session.worker {
+                worker.asked_at = Millis(0);
+            }
         }
+        plain(&mut same.record, &mut same.over, self.now);
         for tenure in &mut same.record.tenures {
             tenure.since = Millis(0);
         }
@@ -152,7 +186,7 @@ impl State {
         same.record.chain = Chain { n: 0, ..same.record.chain };
         same.record.chain.head = tenure_core::history::Hash([0; 32]);
         let mut hasher = DefaultHasher::new();
-        (&same.sessions, &same.record, &same.granted).hash(&mut hasher);
+        (&same.sessions, &same.record, &same.granted, &same.over).hash(&mut hasher);
         hasher.finish()
     }
 
@@ -162,6 +196,7 @@ impl State {
         acts.extend(self.of_sessions(small).into_iter().map(Act::Do));
         acts.extend(Self::of_requests(small).into_iter().map(Act::Do));
         acts.extend(self.of_tokens(small).into_iter().map(Act::Do));
+        acts.extend(self.of_jobs(small).into_iter().map(Act::Do));
         acts.push(Act::Do(lock(LockAction::Settle)));
         acts
     }
@@ -175,7 +210,9 @@ impl State {
             commands.push(Command::Beat { session, seen: 9 });
             commands.push(Command::Close { session });
             commands.push(Command::Lapse { session });
-            if !self.bonds(session) {
+            // A session that is made anew under its old id would not remember its claims; ids are
+            // never used again.
+            if !self.bonds(session) && small.work.claims.is_empty() {
                 commands.push(Command::Forget { session });
             }
         }
