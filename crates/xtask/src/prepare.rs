@@ -17,6 +17,8 @@ use crate::shell;
 pub(crate) fn machine(root: &Path) -> Result<()> {
     // SQLite is compiled from its C source.
     needs("cc", &["gcc", "libc6-dev"])?;
+    // The example worker is run by a test.
+    needs("python3", &["python3"])?;
     component(root, "fmt", "rustfmt")?;
     component(root, "clippy", "clippy")
 }

@@ -1,0 +1,6 @@
+#!/bin/sh
+# Pretends to destroy a database.
+set -eu
+echo "::progress 50 removing $TENURE_RESOURCE"
+sleep 1
+echo "$TENURE_RESOURCE is gone"
