@@ -137,6 +137,19 @@ impl Turn<'_> {
         Some(Box::new(self.come_to(job, self.operation(&job.operation), result)))
     }
 
+    /// What the session of a worker need not know any more when an attempt is over.
+    pub(crate) fn close_attempt(&mut self, ran: &Ran, id: SessionId, token: Token) {
+        let tenure = self.record.tenures.iter().find(|tenure| tenure.token == token);
+        let request = tenure.map(|tenure| tenure.request);
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.ended(self.key, token) {
+            self.changes.sessions.push(id);
+        }
+        if let Some(request) = request.filter(|_| ran.outcome == AttemptOutcome::HandedBack) {
+            session.unclaim(request);
+        }
+    }
+
     /// Where the end of an attempt leaves the job and the resource.
     fn come_to(&self, job: &Job, operation: Option<&Operation>, result: Came) -> Ran {
         let Came { outcome, error, class, state: chosen, result } = result;

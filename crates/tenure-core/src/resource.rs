@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{JobId, RequestId};
-use crate::job::{Answered, Asked, Job};
+use crate::job::{Answered, Asked, Job, Verdict};
 use crate::key::Text;
 use crate::limits;
 use crate::time::Millis;
@@ -104,10 +104,14 @@ impl Resource {
     pub(crate) fn remember(&mut self, answered: Answered) {
         let now = answered.at;
         let stale = |a: &Answered| now.since(a.at) > limits::RECENT_MS;
-        while self.answered.len() >= limits::ANSWERED_MAX
-            || self.answered.front().is_some_and(stale)
-        {
+        while self.answered.front().is_some_and(stale) {
             self.answered.pop_front();
+        }
+        if self.answered.len() >= limits::ANSWERED_MAX {
+            // Who made a job must not make a second one because many have joined the first.
+            let joined = |a: &Answered| a.verdict == Verdict::Attached;
+            let first = self.answered.iter().position(joined).unwrap_or(0);
+            self.answered.remove(first);
         }
         self.answered.push_back(answered);
     }

@@ -129,15 +129,31 @@ impl Session {
         *self.tenant == *tenant || *self.tenant == *ALL_TENANTS
     }
 
-    /// Notes that a tenure was taken away, or that its job is asked to stop; too many unseen ones
-    /// end the whole session, loudly.
+    /// Notes that a tenure was taken away, or that its job is asked to stop. Too many unseen losses
+    /// end the whole session, loudly; of the others there are no more than it has jobs.
     pub(crate) fn revoke(&mut self, key: ResourceKey, token: Token, cancel: bool) {
-        if self.revoked.len() == limits::REVOKED_MAX {
+        let losses = self.revoked.iter().filter(|revoked| !revoked.cancel).count();
+        if !cancel && losses == limits::REVOKED_MAX {
             self.over = Some(Over::Lapsed);
             return;
         }
         self.revoked_n += 1;
         self.revoked.push(Revoked { n: self.revoked_n, key, token, cancel });
+    }
+
+    /// Nobody need be asked any more to stop under a tenure that is over. Says whether somebody
+    /// was.
+    pub(crate) fn ended(&mut self, key: &ResourceKey, token: Token) -> bool {
+        let before = self.revoked.len();
+        self.revoked.retain(|r| !(r.cancel && r.token == token && r.key == *key));
+        self.revoked.len() != before
+    }
+
+    /// Forgets a claim whose jobs were handed back: sent again, it may have others.
+    pub(crate) fn unclaim(&mut self, request: RequestId) {
+        if let Some(worker) = &mut self.worker {
+            worker.claims.retain(|claimed| *claimed != request);
+        }
     }
 
     /// Forgets the revocations that its process has seen; says whether there were any.

@@ -158,6 +158,9 @@ impl Turn<'_> {
         let names = gone.iter().map(|tenure| tenure.lock.clone()).collect();
         let locks = LockSet::new(names).expect("a grant has at least one lock and not too many");
         let again = job.as_ref().is_some_and(|ran| self.may_have_changed(ran));
+        if let Some(ran) = &job {
+            self.close_attempt(ran, session, token);
+        }
         self.tell(Event::Ended { locks, token, how: how.clone(), job });
         if again {
             self.reconcile();

@@ -16,6 +16,7 @@ use crate::limits;
 use crate::outcome::Outcome;
 use crate::refusal::Refusal;
 use crate::resource::Resource;
+use crate::time::Millis;
 use crate::turn::Turn;
 
 /// What a submit does to the jobs that are there.
@@ -38,14 +39,14 @@ impl<'a> Turn<'a> {
         }
         let operation = self.declared(&ask.operation)?;
         self.check_submit(ask)?;
-        match self.meet(operation)? {
+        match self.meet(operation, self.due(ask))? {
             Meeting::Join(job) => {
                 let (request, by) = (ask.request, ask.by.clone());
                 self.tell(Event::Attached { id: job, request, by });
                 Ok(Outcome::Submitted { verdict: Verdict::Attached, job })
             }
             Meeting::Enter { superseded, cancelled } => {
-                self.check_entry(operation, superseded.len())?;
+                self.check_entry(operation, self.leaving(&superseded, &cancelled))?;
                 Ok(self.enter(ask, operation, retry_of, &superseded, &cancelled))
             }
         }
@@ -102,7 +103,7 @@ impl<'a> Turn<'a> {
     }
 
     /// What the policies say about the jobs that are there.
-    fn meet(&self, operation: &Operation) -> Result<Meeting, Refusal> {
+    fn meet(&self, operation: &Operation, due: Millis) -> Result<Meeting, Refusal> {
         let present: Vec<(&Job, Policy)> = self
             .record
             .lane()
@@ -115,21 +116,42 @@ impl<'a> Turn<'a> {
             let (present, operation, state) = (job.id, job.operation.clone(), job.state);
             return Err(Refusal::Rejected { present, operation, state });
         }
-        // A job that is asked to stop will not do what the caller wants: it is no flight to join.
-        let can_finish =
-            |job: &&Job| job.state != JobState::Cancelling || planted(Canary::AttachToDying);
+        // A job that is asked to stop, or is scheduled for later than the caller wants it, will not
+        // do what the caller wants: it is no flight to join.
+        let can_finish = |job: &&Job| {
+            let dying = job.state == JobState::Cancelling && !planted(Canary::AttachToDying);
+            !dying && in_time(job, due)
+        };
         let running = of(Policy::Attach).filter(can_finish).find(|job| job.state.is_running());
         if let Some(job) = running.or_else(|| of(Policy::Attach).find(can_finish)) {
             return Ok(Meeting::Join(job.id));
         }
         let waits = |job: &&Job| !job.state.is_running();
-        if let Some(job) = of(Policy::Coalesce).find(waits) {
+        if let Some(job) = of(Policy::Coalesce).filter(waits).find(|job| in_time(job, due)) {
             return Ok(Meeting::Join(job.id));
         }
         Ok(Meeting::Enter {
             superseded: of(Policy::Replace).filter(waits).map(|job| job.id).collect(),
             cancelled: of(Policy::Cancel).map(|job| job.id).collect(),
         })
+    }
+
+    /// When a job is wanted.
+    fn due(&self, ask: &Submit) -> Millis {
+        ask.run_at.map_or(self.now, |at| at.max(self.now))
+    }
+
+    /// How many jobs leave the lane when another enters.
+    fn leaving(&self, superseded: &[JobId], cancelled: &[JobId]) -> usize {
+        let waits = |id: &&JobId| self.record.job(**id).is_some_and(|job| !job.state.is_running());
+        superseded.len() + cancelled.iter().filter(waits).count()
+    }
+
+    /// The place of the first job that loses it, unless its priority is another.
+    fn place_of(&self, superseded: &[JobId], priority: i32) -> Option<usize> {
+        let lane = self.record.lane();
+        let first = lane.iter().position(|job| superseded.contains(&job.id))?;
+        (lane[first].priority == priority).then_some(first)
     }
 
     /// Whether there is room, and any hope that it can start.
@@ -165,18 +187,17 @@ impl<'a> Turn<'a> {
     ) -> Outcome {
         self.create();
         let id = self.new_id(ask.request);
-        let first = |lane: &Resource| lane.lane.iter().position(|job| superseded.contains(&job.id));
-        let place = self.record.resource.as_deref().and_then(first);
-        for &gone in superseded {
-            self.tell(Event::Superseded { id: gone, followed_by: id });
-        }
         for &stopped in cancelled {
             let reason = format!("{} was submitted as job {id}", operation.name).into();
             self.ask_to_stop(stopped, Asked { by: ask.by.clone(), reason, at: self.now });
         }
+        let place = self.place_of(superseded, ask.priority);
+        for &gone in superseded {
+            self.tell(Event::Superseded { id: gone, followed_by: id });
+        }
         let resource = self.record.resource.as_ref().expect("it was made above");
         let place = place.unwrap_or_else(|| resource.place(ask.priority));
-        let due = ask.run_at.map_or(self.now, |at| at.max(self.now));
+        let due = self.due(ask);
         let at_once = due == self.now && self.may_start(resource, operation, place);
         let verdict = match (superseded.is_empty(), at_once) {
             (false, _) => Verdict::Replaced,
@@ -248,7 +269,8 @@ impl<'a> Turn<'a> {
         }
         let mine = |job: &&Job| job.operation == name;
         let jobs = || resource.lane.iter().map(|job| &**job).filter(mine);
-        if let Some(job) = jobs().find(|job| !job.state.is_running()) {
+        let soon = |job: &&Job| !job.state.is_running() && in_time(job, self.now);
+        if let Some(job) = jobs().find(soon) {
             let id = job.id;
             self.hasten(id);
             return Some(id);
@@ -294,6 +316,12 @@ impl<'a> Turn<'a> {
         let n = self.record.chain.n + self.changes.events.len() as u64;
         crate::history::digest(&format!("{}#{text}#{n}", self.key))
     }
+}
+
+/// Whether a job is not scheduled for later than this. One that rests between two attempts is under
+/// way.
+fn in_time(job: &Job, due: Millis) -> bool {
+    job.state != JobState::Queued || job.due <= due
 }
 
 /// Whether a document is within its bound; the message names the field.

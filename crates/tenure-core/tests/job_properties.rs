@@ -50,7 +50,7 @@ fn is_delete(command: &Command) -> bool {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 320,
+        cases: 500,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

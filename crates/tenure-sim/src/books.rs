@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tenure_core::history::{Entry, Event, Sealed};
+use tenure_core::job::AttemptOutcome;
 use tenure_core::record::How;
 use tenure_core::{Kinds, LockName, LockSet, RequestId, ResourceKey, SessionId, Token, limits};
 
@@ -103,7 +104,12 @@ impl Facts {
                 }
                 self.granted(key, locks, *token, *session, *request)?;
             }
-            Event::Ended { locks, token, how, .. } => self.ended(key, locks, *token, how, when)?,
+            Event::Ended { locks, token, how, job } => {
+                self.ended(key, locks, *token, how, when)?;
+                if job.as_ref().is_some_and(|ran| ran.outcome == AttemptOutcome::HandedBack) {
+                    self.handed_back(key, *token);
+                }
+            }
             Event::Cancelled { id, .. } => {
                 if let Some(Stage::Running(token)) = self.lanes.jobs.get(id).map(|job| job.stage) {
                     self.stops.insert((key.clone(), token), when.batch);
@@ -112,6 +118,13 @@ impl Facts {
             _ => {}
         }
         self.lanes.take_in(key, event, kinds)
+    }
+
+    /// A claim whose job was given back may have another.
+    fn handed_back(&mut self, key: &ResourceKey, token: Token) {
+        if let Some(request) = self.tenure(key, token).map(|told| told.request) {
+            self.claims.remove(&request);
+        }
     }
 
     /// The batch in which the job of a tenure was asked to stop, if it was.

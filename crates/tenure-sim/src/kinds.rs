@@ -10,8 +10,8 @@ use tenure_core::retry::Retry;
 use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy};
 
 /// The names of the kinds.
-pub const NAMES: [&str; 7] =
-    ["cluster", "pipeline", "shoot", "report", "task", "capped", "scheduler"];
+pub const NAMES: [&str; 9] =
+    ["cluster", "pipeline", "shoot", "report", "task", "queue", "capped", "fair", "scheduler"];
 /// The code of failures that are final at once.
 pub const FINAL: &str = "QUOTA";
 
@@ -21,7 +21,8 @@ pub const FINAL: &str = "QUOTA";
 /// Never: they make sense.
 #[must_use]
 pub fn kinds() -> Arc<Kinds> {
-    let all = [cluster(), pipeline(), shoot(), report(), task(), capped(), scheduler()];
+    let all =
+        [cluster(), pipeline(), shoot(), report(), task(), queue(), capped(), fair(), scheduler()];
     Arc::new(Kinds::new(all).expect("they make sense"))
 }
 
@@ -30,11 +31,12 @@ fn times(attempts: u32) -> Retry {
     Retry { attempts, initial_ms: 300, factor: 3.0, max_ms: 2_000, permanent, ..Retry::default() }
 }
 
-/// A lifecycle with states on the way.
+/// A lifecycle with states on the way. A create may wait behind another one that is scheduled or
+/// asked to stop, so it may start from the state that the other leaves.
 fn cluster() -> Kind {
     let states = ["PENDING", "CREATING", "READY", "DESTROYING", "DESTROYED", "FAILED"];
     let create = Operation::new("create")
-        .path(&["PENDING", "DESTROYED", "FAILED"], "CREATING", "READY", "FAILED")
+        .path(&["PENDING", "READY", "DESTROYED", "FAILED"], "CREATING", "READY", "FAILED")
         .meets("create", Policy::Attach)
         .meets("destroy", Policy::Reject)
         .retry(times(3));
@@ -69,10 +71,19 @@ fn task() -> Kind {
     Kind::new("task").operation(Operation::new("work").retry(times(2))).backoff(Backoff::Pass)
 }
 
-/// At most two run at once, and one for each tenant.
+/// Plain queueing, where nobody may.
+fn queue() -> Kind {
+    Kind::new("queue").operation(Operation::new("work").retry(times(3)))
+}
+
+/// At most one runs at once.
 fn capped() -> Kind {
-    let work = Operation::new("work").retry(times(2));
-    Kind::new("capped").operation(work).running_max(Some(2), Some(1))
+    Kind::new("capped").operation(Operation::new("work").retry(times(2))).running_max(Some(1), None)
+}
+
+/// At most one runs at once for each tenant.
+fn fair() -> Kind {
+    Kind::new("fair").operation(Operation::new("work").retry(times(2))).running_max(None, Some(1))
 }
 
 /// Operations with locks of their own, some wide, some narrow.

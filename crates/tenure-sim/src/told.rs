@@ -242,7 +242,9 @@ impl Lanes {
             JobState::Backoff => !last && ran.due.is_some(),
             JobState::Dead => last,
             JobState::Queued => outcome == AttemptOutcome::HandedBack,
-            JobState::Failed | JobState::Cancelled => true,
+            // Who lost its worker is not to blame.
+            JobState::Failed => outcome == AttemptOutcome::Failed,
+            JobState::Cancelled => true,
             _ => false,
         };
         if !fits {

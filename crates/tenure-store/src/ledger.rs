@@ -31,6 +31,8 @@ pub struct Ledger {
     pub(crate) world: World,
     /// When sessions may lapse. An entry may be out of date; it is put back when it comes up.
     lapses: BinaryHeap<Reverse<(Millis, SessionId)>>,
+    /// The one entry of each session among `lapses` that counts.
+    lapse_of: HashMap<SessionId, Millis>,
     /// When waits may run out; likewise.
     waits: BinaryHeap<Reverse<(Millis, ResourceKey)>>,
     /// The earliest entry of each resource among `waits`.
@@ -101,7 +103,7 @@ impl Ledger {
             }
             match session.over {
                 Some(_) => ledger.over.push_back(session.id),
-                None => ledger.lapses.push(Reverse((session.expires_at, session.id))),
+                None => ledger.schedule_lapse(session.id, session.expires_at),
             }
             ledger.world.sessions.insert(session);
         }
@@ -226,15 +228,27 @@ impl Ledger {
                 return None;
             }
             self.lapses.pop();
+            if self.lapse_of.get(&id) != Some(&at) {
+                continue;
+            }
+            self.lapse_of.remove(&id);
             match self.world.sessions.get(id) {
                 // It is gone, or it is among those that are settled anyway.
                 None => {}
                 Some(session) if session.over.is_some() => {}
                 Some(session) if session.expires_at > now => {
-                    self.lapses.push(Reverse((session.expires_at, id)));
+                    self.schedule_lapse(id, session.expires_at);
                 }
                 Some(_) => return Some(id),
             }
+        }
+    }
+
+    /// Sees to it that the sweep looks at a session when it may lapse, and not more than once.
+    fn schedule_lapse(&mut self, id: SessionId, at: Millis) {
+        if self.lapse_of.get(&id).is_none_or(|before| at < *before) {
+            self.lapse_of.insert(id, at);
+            self.lapses.push(Reverse((at, id)));
         }
     }
 
@@ -329,8 +343,10 @@ impl Ledger {
     fn note_session(&mut self, id: SessionId) {
         match self.world.sessions.get(id) {
             Some(session) if session.over.is_some() => self.over.push_back(id),
-            Some(session) => self.lapses.push(Reverse((session.expires_at, id))),
-            None => {}
+            Some(session) => self.schedule_lapse(id, session.expires_at),
+            None => {
+                self.lapse_of.remove(&id);
+            }
         }
     }
 

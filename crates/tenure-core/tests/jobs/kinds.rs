@@ -8,7 +8,8 @@ use tenure_core::retry::Retry;
 use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy};
 
 pub(crate) fn kinds() -> Arc<Kinds> {
-    let all = [cluster(), pipeline(), shoot(), report(), task(), capped(), scheduler()];
+    let all =
+        [cluster(), pipeline(), shoot(), report(), task(), queue(), capped(), fair(), scheduler()];
     Arc::new(Kinds::new(all).expect("they make sense"))
 }
 
@@ -56,10 +57,19 @@ fn task() -> Kind {
     Kind::new("task").operation(Operation::new("work").retry(times(2))).backoff(Backoff::Pass)
 }
 
-/// At most two run at once, and one for each tenant.
+/// Plain queueing, where nobody may.
+fn queue() -> Kind {
+    Kind::new("queue").operation(Operation::new("work").retry(times(3)))
+}
+
+/// At most one runs at once.
 fn capped() -> Kind {
-    let work = Operation::new("work").retry(times(2));
-    Kind::new("capped").operation(work).running_max(Some(2), Some(1))
+    Kind::new("capped").operation(Operation::new("work").retry(times(2))).running_max(Some(1), None)
+}
+
+/// At most one runs at once for each tenant.
+fn fair() -> Kind {
+    Kind::new("fair").operation(Operation::new("work").retry(times(2))).running_max(None, Some(1))
 }
 
 /// Operations with locks of their own, some wide, some narrow.

@@ -6,14 +6,17 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tenure_core::engine::wake;
 use tenure_core::history::{Entry, Event, Sealed};
+use tenure_core::job::AttemptOutcome;
 use tenure_core::kind::Backoff;
+use tenure_core::lane::Next;
 use tenure_core::verify::Verifier;
 use tenure_core::{
-    Changes, Claim, Command, Job, JobId, JobState, Kind, Kinds, Millis, Outcome, Record, RequestId,
-    ResourceKey, SessionId, Token, World, invariants, limits, step,
+    Changes, Claim, Command, Job, JobAction, JobId, JobState, Kind, Kinds, Millis, Outcome, Record,
+    RequestId, ResourceKey, SessionId, Token, World, invariants, limits, step,
 };
 
 use crate::kinds::kinds;
+use crate::wish::{TENANTS, Wish};
 
 type Asked = Result<(), TestCaseError>;
 
@@ -44,7 +47,11 @@ impl Run {
         let (jobs, lines) = (Vec::new(), Vec::new());
         let (over, past) = (HashMap::new(), HashMap::new());
         let (made, claims, steps) = (HashSet::new(), HashMap::new(), 0);
-        Self { world, now, keys, jobs, over, past, lines, made, claims, steps }
+        let mut run = Self { world, now, keys, jobs, over, past, lines, made, claims, steps };
+        for session in 0..TENANTS.len() {
+            run.step(&run.command(&Wish::Open(session))).expect("a session is opened");
+        }
+        run
     }
 
     pub(crate) fn key(&self, at: usize) -> ResourceKey {
@@ -90,13 +97,44 @@ impl Run {
         let changes = self.world.take_changes();
         self.starts_are_good(&before, &changes)?;
         self.ends_are_good(&changes)?;
-        self.events_are_good(&changes)?;
-        let changed: HashSet<_> = changes.records.iter().cloned().collect();
-        let told: HashSet<_> = changes.events.iter().map(|(key, _, _)| key.clone()).collect();
-        prop_assert!(told.is_subset(&changed), "an event changed no record: {changes:?}");
+        self.events_are_good(&before, &changes)?;
+        self.redriven_is_marked(command, &outcome)?;
+        self.changes_are_told(&before, &changes)?;
         self.lines.extend(self.world.seal(changes.events));
         self.records_are_good(&before)?;
+        if let Command::Claim(claim) = command {
+            self.claim_is_filled(claim, &outcome)?;
+        }
         Ok(outcome)
+    }
+
+    /// A dead job that was made into another says so.
+    fn redriven_is_marked(&self, command: &Command, outcome: &Outcome) -> Asked {
+        let Command::Job { id, action: JobAction::Retry { .. } } = command else { return Ok(()) };
+        if let Outcome::Submitted { job, .. } = outcome
+            && job != id
+        {
+            prop_assert_ne!(self.over.get(id), Some(&JobState::Dead), "job {} stays dead", id);
+        }
+        Ok(())
+    }
+
+    /// A store that keeps history need not write a record whose change the events tell: any other
+    /// change is noted.
+    fn changes_are_told(&self, before: &World, changes: &Changes) -> Asked {
+        for (key, record) in &self.world.records {
+            let new = || Box::new(Record::new(key));
+            let mut told = before.records.get(key).cloned().unwrap_or_else(new);
+            for (of, at, event) in &changes.events {
+                if of == key {
+                    prop_assert!(changes.records.contains(key), "{key} changed and nobody knows");
+                    told.apply(event, *at);
+                }
+            }
+            let same = timeless(&told) == timeless(record);
+            prop_assert!(same || changes.untold.contains(key), "an untold change of {key}");
+        }
+        Ok(())
     }
 
     /// Every attempt is counted once, allowed by state and rule, and within the caps.
@@ -165,7 +203,7 @@ impl Run {
 
     /// Whoever joins a job joins one that can still finish, a claim takes jobs once, and a
     /// reconciler that succeeded leaves no change undone.
-    fn events_are_good(&mut self, changes: &Changes) -> Asked {
+    fn events_are_good(&mut self, before: &World, changes: &Changes) -> Asked {
         self.steps += 1;
         for (key, _, event) in &changes.events {
             let record = &self.world.records[key];
@@ -178,14 +216,57 @@ impl Run {
                 Event::Granted { job: Some(begun), request, .. } => {
                     let first = *self.claims.entry(*request).or_insert(self.steps);
                     prop_assert_eq!(first, self.steps, "claim {} took jobs twice", request);
+                    self.start_is_allowed(key, record, begun.id)?;
                     self.nobody_overtaken(key, record, begun.id)?;
                 }
-                Event::Ended { job: Some(ran), .. } if ran.then == JobState::Succeeded => {
-                    self.nothing_undone(key, record)?;
+                Event::Ended { job: Some(ran), token, .. } => {
+                    let given_back = ran.outcome == AttemptOutcome::HandedBack;
+                    let tenures = before.records.get(key).map_or(&[][..], |r| &r.tenures);
+                    let tenure = tenures.iter().find(|t| given_back && t.token == *token);
+                    // A claim whose job was given back may have another.
+                    tenure.map(|tenure| self.claims.remove(&tenure.request));
+                    let seen = before.records.get(key).and_then(|r| r.job(ran.id));
+                    let seen = seen.map(|job| job.generation);
+                    prop_assert!(ran.observed.is_none() || ran.observed == seen, "{ran:?}");
+                    if ran.then == JobState::Succeeded {
+                        self.nothing_undone(key, record)?;
+                    }
                 }
                 Event::Specified { .. } => self.nothing_undone(key, record)?,
                 _ => {}
             }
+        }
+        Ok(())
+    }
+
+    fn start_is_allowed(&self, key: &ResourceKey, record: &Record, started: JobId) -> Asked {
+        let (Some(resource), Some(job)) = (&record.resource, record.job(started)) else {
+            return Ok(());
+        };
+        let operation = &self.kind(key).operations[&job.operation];
+        prop_assert!(resource.paused.is_none(), "job {started} started on {key}, which is paused");
+        let before = job.before.as_deref().unwrap_or("");
+        prop_assert!(operation.allows(before), "job {started} started from {before}");
+        prop_assert_eq!(job.generation, resource.generation, "job {} saw another", started);
+        Ok(())
+    }
+
+    /// A claim that could have had more has as many as it wanted, but for caps.
+    fn claim_is_filled(&self, claim: &Claim, outcome: &Outcome) -> Asked {
+        let Outcome::Claimed(jobs) = outcome else { return Ok(()) };
+        // One that is repeated has what it had before, and takes no more.
+        let before = self.claims.get(&claim.request).is_some_and(|step| *step < self.steps);
+        let repeated = before || !jobs.is_empty() && !self.claims.contains_key(&claim.request);
+        if jobs.len() >= claim.max || repeated {
+            return Ok(());
+        }
+        let tenant = &self.world.sessions.get(claim.session).expect("it has claimed").tenant;
+        for (key, record) in &self.world.records {
+            let kind = self.kind(key);
+            let capped = kind.running_max.is_some() || kind.tenant_running_max.is_some();
+            let mine = **tenant == *"*" || **tenant == *key.tenant();
+            let ready = matches!(record.next(kind, self.now), Next::Ready { .. });
+            prop_assert!(!ready || !mine || capped, "{key} is ready, and a claim got less");
         }
         Ok(())
     }
@@ -272,22 +353,24 @@ impl Run {
         for kind in self.kinds().iter() {
             let of = |world: &World| world.ready.ready(&kind.name);
             prop_assert_eq!(of(&world), of(&fresh), "ready resources of {}", kind.name);
-            let (ours, theirs) = (self.takes(&mut world, kind), self.takes(&mut fresh, kind));
+            let (ours, theirs) = (self.takes(&world, kind), self.takes(&fresh, kind));
             prop_assert_eq!(ours.len(), theirs.len(), "of {}", kind.name);
             // Under a cap it matters which tenant was served last, which only the index knows.
-            prop_assert!(kind.running_max.is_some() || ours == theirs, "{ours:?} {theirs:?}");
+            let capped = kind.running_max.is_some() || kind.tenant_running_max.is_some();
+            prop_assert!(capped || ours == theirs, "{ours:?} {theirs:?}");
         }
         Ok(())
     }
 
     /// The jobs that a worker for all tenants gets when it asks for all there are.
-    fn takes(&self, world: &mut World, kind: &Kind) -> HashSet<JobId> {
+    fn takes(&self, world: &World, kind: &Kind) -> HashSet<JobId> {
+        let mut world = world.clone();
         let session = SessionId(99);
         let (tenant, name) = ("*".into(), "all".into());
-        step(world, &Command::Open { session, tenant, name, ttl_ms: 60_000 }, self.now);
+        step(&mut world, &Command::Open { session, tenant, name, ttl_ms: 60_000 }, self.now);
         let (request, kinds) = (RequestId(99), vec![kind.name.clone()]);
         let claim = Claim { session, request, kinds, max: limits::CLAIM_MAX };
-        match step(world, &Command::Claim(claim), self.now) {
+        match step(&mut world, &Command::Claim(claim), self.now) {
             Outcome::Claimed(jobs) => jobs.iter().map(|assignment| assignment.job.id).collect(),
             other => panic!("{other:?}"),
         }
@@ -315,17 +398,23 @@ impl Run {
     }
 }
 
+/// A record without how far its attempts have come, which nobody keeps.
+fn timeless(record: &Record) -> Record {
+    let mut timeless = record.clone();
+    for job in timeless.resource.iter_mut().flat_map(|resource| &mut resource.lane) {
+        (job.progress, job.log_bytes) = (None, 0);
+    }
+    timeless
+}
+
 /// A record without what history does not tell: the queue, withdrawn requests, how far attempts
 /// have come, and rests that were cut short.
 fn told(record: &Record, other: &Record) -> Record {
-    let mut told = record.clone();
+    let mut told = timeless(record);
     told.queue.clear();
     told.recent.clear();
     for job in told.resource.iter_mut().flat_map(|resource| &mut resource.lane) {
-        (job.progress, job.log_bytes) = (None, 0);
-        if job.state == JobState::Backoff
-            && let Some(other) = other.job(job.id)
-        {
+        if let Some(other) = other.job(job.id) {
             job.due = job.due.min(other.due);
         }
     }

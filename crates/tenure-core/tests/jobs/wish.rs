@@ -13,6 +13,8 @@ use crate::run::Run;
 /// The tenants of the sessions, by their number: a session that is over stays over, so there are
 /// several of each.
 pub(crate) const TENANTS: [&str; 6] = ["t", "u", "*", "t", "u", "*"];
+/// How long they live: some of them for the whole run.
+const TTLS_MS: [u64; 6] = [1_500, 3_000, 6_000, 15_000, 30_000, 60_000];
 
 /// A command, before it is known which jobs and tokens there are.
 #[derive(Clone, Debug)]
@@ -66,13 +68,22 @@ pub(crate) fn wish() -> impl Strategy<Value = Wish> {
     ]
 }
 
-/// The resources of one run: one to four of the kinds, of two tenants.
+const KINDS: [&str; 9] =
+    ["cluster", "pipeline", "shoot", "report", "task", "queue", "capped", "fair", "scheduler"];
+
+/// The resources of one run: one to four, of two tenants, most of one kind.
 pub(crate) fn keys() -> impl Strategy<Value = Vec<ResourceKey>> {
-    let kinds = ["cluster", "pipeline", "shoot", "report", "task", "capped", "scheduler"];
-    let tenant = prop::sample::select(vec!["t", "t", "u"]);
-    let key = (tenant, prop::sample::select(kinds.to_vec()), prop::sample::select(vec!["a", "b"]))
-        .prop_map(|(tenant, kind, name)| ResourceKey::new(tenant, kind, name).expect("plain"));
-    prop::collection::vec(key, 1..5)
+    let one = || {
+        let tenant = prop::sample::select(vec!["t", "t", "u"]);
+        (tenant, prop::sample::select(vec!["a", "b"]), 0..KINDS.len(), any::<bool>())
+    };
+    (0..KINDS.len(), prop::collection::vec(one(), 1..5)).prop_map(|(most, keys)| {
+        let key = |(tenant, name, other, same)| {
+            let kind = KINDS[if same { most } else { other }];
+            ResourceKey::new(tenant, kind, name).expect("plain names")
+        };
+        keys.into_iter().map(key).collect()
+    })
 }
 
 /// What happens, with the pause before it.
@@ -105,7 +116,7 @@ impl Run {
         match wish {
             Wish::Open(n) => {
                 let (tenant, name) = (TENANTS[*n].into(), format!("w{n}").into());
-                Command::Open { session: session(n), tenant, name, ttl_ms: 1_500 + 700 * *n as u64 }
+                Command::Open { session: session(n), tenant, name, ttl_ms: TTLS_MS[*n] }
             }
             Wish::Beat(n) => Command::Beat { session: session(n), seen: 0 },
             Wish::Close(n) => Command::Close { session: session(n) },

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tenure_core::history::Event;
+use tenure_core::job::AttemptOutcome;
 use tenure_core::{
     Claim, Command, Finish, Job, JobAction, JobId, Kind, Kinds, LockAction, Millis, Outcome,
     Record, RequestId, ResourceAction, SessionId, Submit, Text, Token,
@@ -81,6 +82,15 @@ impl State {
     /// Whether there are as many jobs as are followed.
     pub(crate) fn is_busy_enough(&self, small: &Small) -> bool {
         self.lanes.jobs.len() > small.work.jobs_max
+    }
+}
+
+/// A claim whose job was given back may have another.
+pub(crate) fn give_back(event: &Event, before: &State, granted: &mut Vec<RequestId>) {
+    let Event::Ended { job: Some(ran), token, .. } = event else { return };
+    let tenure = before.record.tenures.iter().find(|tenure| tenure.token == *token);
+    if let Some(tenure) = tenure.filter(|_| ran.outcome == AttemptOutcome::HandedBack) {
+        granted.retain(|request| *request != tenure.request);
     }
 }
 

@@ -66,6 +66,7 @@ fn history_says_the_same(before: &Record, done: &Done) -> Verdict {
 /// Nobody dead is granted anything, no request gets a second tenure, nobody is overtaken.
 fn grants_go_to_the_living_once(before: &State, command: &Command, done: &mut Done) -> Verdict {
     for event in &done.events {
+        jobs::give_back(event, before, &mut done.after.granted);
         let Event::Granted { session, request, token, locks, .. } = event else { continue };
         if !before.alive(*session) && !makes(command, *session) {
             return Err(format!("token {token} goes to session {session}, which is dead"));

@@ -229,6 +229,7 @@ macro_rules! for_each_scenario {
             a_dead_letter_can_be_thrown_away,
             a_dead_worker_is_settled_and_its_job_retried,
             a_dying_flight_is_not_joined,
+            a_flight_of_tomorrow_is_not_joined,
             a_holder_that_stops_renewing_loses_the_lock,
             a_job_in_backoff_holds_its_lane_or_not,
             a_job_runs_through_its_lifecycle,

@@ -220,9 +220,10 @@ fn converse<'a>(
     async move {
         let out = read(stdout, |stream, line| obey(job, said, stream, &line));
         let err = read(stderr, |stream, line| {
-            job.log_line(stream, &line.text, line.cut);
-            if !line.text.trim().is_empty() {
-                locked(said).complaint = Some(line.text);
+            if let Some(clean) = job.log_line(stream, &line.text, line.cut)
+                && !clean.trim().is_empty()
+            {
+                locked(said).complaint = Some(clean);
             }
         });
         tokio::join!(feed(stdin, job.args_json()), out, err);

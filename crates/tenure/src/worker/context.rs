@@ -206,22 +206,25 @@ impl Context {
     /// Writes to the log of the attempt, without what looks secret.
     pub fn log(&self, text: &str) {
         let mut stream = self.0.stream.lock().expect("cleaning a line does not panic");
-        text.lines().for_each(|line| self.log_line(&mut stream, &plain(line), false));
+        for line in text.lines() {
+            self.log_line(&mut stream, &plain(line), false);
+        }
     }
 
     /// Writes a line that came from a source of its own.
-    pub(crate) fn log_line(&self, stream: &mut Stream, line: &str, cut: bool) {
+    ///
+    /// Gives the line without its secrets, if anything of it may be seen at all.
+    pub(crate) fn log_line(&self, stream: &mut Stream, line: &str, cut: bool) -> Option<String> {
+        let clean = stream.clean(self.redactor(), line)?;
+        let shown = at_most(&clean, SHOWN_BYTES_MAX);
         if self.0.outbox.is_full() {
-            return;
+            // What is dropped need not be put together.
+        } else if cut || shown.len() < clean.len() {
+            self.0.outbox.log(&format!("{shown} [the rest of this line was dropped]"));
+        } else {
+            self.0.outbox.log(shown);
         }
-        if let Some(clean) = stream.clean(self.redactor(), line) {
-            let shown = at_most(&clean, SHOWN_BYTES_MAX);
-            if cut || shown.len() < clean.len() {
-                self.0.outbox.log(&format!("{shown} [the rest of this line was dropped]"));
-            } else {
-                self.0.outbox.log(shown);
-            }
-        }
+        Some(clean)
     }
 
     /// A text without what looks secret.
