@@ -288,10 +288,11 @@ impl Line {
         orphans
     }
 
-    /// The first claim that wants this kind asks again.
+    /// The first claim that wants this kind asks again. The wake-up is not wasted on one whose
+    /// client has gone.
     fn wake(&mut self, kind: &Text, batch: &mut Vec<Item>) {
         let wants = |item: &Item| match &item.command {
-            Command::Claim(claim) => claim.kinds.contains(kind),
+            Command::Claim(claim) => !item.answer.is_closed() && claim.kinds.contains(kind),
             _ => false,
         };
         let first = self.0.iter().position(wants);

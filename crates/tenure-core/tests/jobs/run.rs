@@ -252,11 +252,14 @@ impl Run {
     }
 
     /// A claim that could have had more has as many as it wanted, but for caps.
-    fn claim_is_filled(&self, claim: &Claim, outcome: &Outcome) -> Asked {
+    fn claim_is_filled(&mut self, claim: &Claim, outcome: &Outcome) -> Asked {
         let Outcome::Claimed(jobs) = outcome else { return Ok(()) };
         // One that is repeated has what it had before, and takes no more.
         let before = self.claims.get(&claim.request).is_some_and(|step| *step < self.steps);
         let repeated = before || !jobs.is_empty() && !self.claims.contains_key(&claim.request);
+        if repeated {
+            self.claims.entry(claim.request).or_insert(self.steps);
+        }
         if jobs.len() >= claim.max || repeated {
             return Ok(());
         }
