@@ -258,9 +258,16 @@ impl Ledger {
             && *at <= now
             && let Some(Reverse((at, key))) = self.waits.pop()
         {
-            if self.wait_of.get(&key) == Some(&at) {
-                self.wait_of.remove(&key);
+            if self.wait_of.get(&key) != Some(&at) {
+                continue;
+            }
+            self.wait_of.remove(&key);
+            let queue = self.world.records.get(&key).map(|record| &record.queue);
+            if queue.into_iter().flatten().any(|waiter| waiter.until <= now) {
                 keys.insert(key);
+            } else {
+                // Who waited has gone, or waits longer.
+                self.schedule_wait(&key);
             }
         }
         keys
