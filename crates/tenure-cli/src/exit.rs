@@ -52,6 +52,7 @@ fn of_refusal(code: Code) -> u8 {
         Code::Lost => LOST,
         Code::Invalid => USAGE,
         Code::NotFound => NOT_FOUND,
+        Code::Unavailable => UNAVAILABLE,
         Code::Rejected | Code::BadTransition | Code::Conflict | Code::Forbidden => REFUSED,
     }
 }

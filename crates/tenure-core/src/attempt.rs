@@ -236,11 +236,17 @@ impl Turn<'_> {
         let now = self.now;
         let job = self.worked(id, token, "progress")?;
         job.progress = Some(Progress { percent, message: message.clone(), at: now });
-        Ok(Outcome::Noted { cancelling: job.state == JobState::Cancelling })
+        let cancelling = job.state == JobState::Cancelling;
+        self.changes.moved.push(self.key.clone());
+        Ok(Outcome::Noted { cancelling })
     }
 
     /// The worker writes to the log of its attempt.
     pub(crate) fn log(&mut self, id: JobId, token: Token, text: &Text) -> Result<Outcome, Refusal> {
+        if text.contains('\0') {
+            // No text of a database has one, and a program may print anything.
+            return self.log(id, token, &text.replace('\0', "\u{fffd}").into());
+        }
         check_size("text", text, limits::LOG_PIECE_BYTES_MAX)?;
         let at = self.now;
         let job = self.worked(id, token, "log")?;
@@ -252,6 +258,7 @@ impl Turn<'_> {
             if full { "[the log is full: what follows is dropped]\n".into() } else { text.clone() };
         if before <= limits::LOG_BYTES_MAX {
             self.changes.logs.push(LogPiece { job: id, attempt, at, text });
+            self.changes.moved.push(self.key.clone());
         }
         Ok(Outcome::Noted { cancelling })
     }

@@ -120,6 +120,7 @@ fn take(world: &mut World, claim: &Claim, now: Millis) -> Result<Outcome, Refusa
     let tenant = match world.sessions.check(claim.session, now) {
         Standing::Alive(session) => {
             session.works(&claim.kinds, now);
+            world.changes.beats.push(claim.session);
             session.tenant.clone()
         }
         Standing::JustLapsed => {

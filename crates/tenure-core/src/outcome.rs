@@ -1,5 +1,7 @@
 //! Outcomes: every answer of the model.
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::{JobId, RequestId, SessionId};
 use crate::job::{Job, JobState, Verdict};
 use crate::key::{LockSet, ResourceKey, Text};
@@ -9,7 +11,7 @@ use crate::time::Millis;
 use crate::token::Token;
 
 /// A tenure as its readers see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenureView {
     /// The resource.
     pub key: ResourceKey,

@@ -32,6 +32,8 @@ pub enum Code {
     Invalid,
     /// Belongs to another tenant, or the role is too low.
     Forbidden,
+    /// Not at the moment.
+    Unavailable,
 }
 
 impl Code {
@@ -47,6 +49,7 @@ impl Code {
             Self::Conflict => "conflict",
             Self::Invalid => "invalid",
             Self::Forbidden => "forbidden",
+            Self::Unavailable => "unavailable",
         }
     }
 }
@@ -134,6 +137,8 @@ pub enum Refusal {
     JobsTenure(JobId),
     /// Something about the command is wrong.
     Invalid(String),
+    /// Somebody else is at the resource in a store that several share.
+    Busy,
 }
 
 impl Refusal {
@@ -154,6 +159,7 @@ impl Refusal {
             | Self::JobsTenure(_) => Code::Conflict,
             Self::ForeignSession => Code::Forbidden,
             Self::Invalid(_) => Code::Invalid,
+            Self::Busy => Code::Unavailable,
         }
     }
 
@@ -175,6 +181,7 @@ impl Refusal {
             Self::JobIs { .. } => Some("job_state"),
             Self::InUse { .. } => Some("in_use"),
             Self::JobsTenure(_) => Some("job_tenure"),
+            Self::Busy => Some("busy"),
             Self::Held { .. }
             | Self::Lost { .. }
             | Self::BadTransition { .. }
@@ -270,6 +277,9 @@ impl fmt::Display for Refusal {
                 write!(f, "the tenure belongs to job {job}. Finish or cancel the job instead")
             }
             Self::Invalid(why) => f.write_str(why),
+            Self::Busy => f.write_str(
+                "a transaction of the database is at this resource. Try again when it is over",
+            ),
         }
     }
 }

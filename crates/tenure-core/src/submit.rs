@@ -326,6 +326,9 @@ fn in_time(job: &Job, due: Millis) -> bool {
 
 /// Whether a document is within its bound; the message names the field.
 pub(crate) fn check_size(what: &str, text: &str, bytes_max: usize) -> Result<(), Refusal> {
+    if text.contains('\0') {
+        return Err(Refusal::Invalid(format!("the {what} has a character that is zero")));
+    }
     if text.len() <= bytes_max {
         return Ok(());
     }

@@ -48,9 +48,12 @@ pub struct Changes {
     pub records: Vec<ResourceKey>,
     /// Those of them that changed in a way that the events do not tell; likewise.
     pub untold: Vec<ResourceKey>,
+    /// Records of which only how far an attempt has come changed: whoever keeps them in memory has
+    /// nothing to write.
+    pub moved: Vec<ResourceKey>,
     /// Sessions whose row changed or is gone; one may be named more than once.
     pub sessions: Vec<SessionId>,
-    /// Sessions of which only the time to live was renewed.
+    /// Sessions of which only the time to live was renewed, or that asked for jobs: likewise.
     pub beats: Vec<SessionId>,
     /// What happened, in order.
     pub events: Vec<(ResourceKey, Millis, Event)>,

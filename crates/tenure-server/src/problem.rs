@@ -78,6 +78,7 @@ fn status(code: Code) -> u16 {
         Code::NotFound => 404,
         Code::Invalid => 422,
         Code::Forbidden => 403,
+        Code::Unavailable => 503,
     }
 }
 
@@ -131,6 +132,7 @@ fn add_facts(problem: &mut wire::Problem, refusal: Refusal) {
         | Refusal::NotDeclared(_)
         | Refusal::NoSuchJob
         | Refusal::NoSuchResource
+        | Refusal::Busy
         | Refusal::Invalid(_) => {}
     }
 }

@@ -30,6 +30,11 @@ impl Waits {
                         sender.send_replace(());
                     }
                 }
+                Ok(Hint::Missed) => {
+                    for sender in self.map().values() {
+                        sender.send_replace(());
+                    }
+                }
                 Ok(Hint::Granted(_) | Hint::Ready(_) | Hint::Notified(_)) => {}
                 // What was missed is found by asking again.
                 Err(broadcast::error::RecvError::Lagged(_)) => {}

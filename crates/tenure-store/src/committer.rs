@@ -218,6 +218,7 @@ async fn commit(store: &dyn Store, mut items: mpsc::Receiver<Item>, who: Sweep) 
             hint = hints.recv() => {
                 match hint {
                     Ok(Hint::Ready(kind)) => line.wake(&kind, &mut batch),
+                    Ok(Hint::Missed) => line.wake_all(&mut batch),
                     Ok(_) => {}
                     // What was missed is found by asking again.
                     Err(_) => line.wake_all(&mut batch),

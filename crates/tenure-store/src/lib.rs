@@ -3,7 +3,7 @@
 //! A store loads rows, calls `tenure_core::step`, and writes back what changed. It must never
 //! decide anything itself: no rule of the model lives in SQL or here.
 //!
-//! [`Store`] is the trait; [`memory`] and [`embedded`] keep it; [`faulty`] and [`metered`] stand
+//! [`Store`] is the trait; [`memory`], [`embedded`] and [`postgres`] keep it; [`faulty`] and [`metered`] stand
 //! in front of any of them; [`committer`] turns single commands into batches; [`conformance`] is
 //! the suite that each of them passes.
 
@@ -16,6 +16,8 @@ pub mod faulty;
 pub mod ledger;
 pub mod memory;
 pub mod metered;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod random;
 pub mod scenario;
 pub mod store;
@@ -26,4 +28,6 @@ pub use committer::Committer;
 #[cfg(feature = "embedded")]
 pub use embedded::Embedded;
 pub use memory::Memory;
+#[cfg(feature = "postgres")]
+pub use postgres::Postgres;
 pub use store::{Reads, Store, StoreError};

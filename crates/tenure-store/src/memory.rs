@@ -138,6 +138,7 @@ impl Store for Memory {
             now: self.clock.now(),
             sessions: rows.ledger.world().sessions.len(),
             live: rows.ledger.live(),
+            wakeups: None,
         })
     }
 

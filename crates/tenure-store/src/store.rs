@@ -112,6 +112,8 @@ pub enum Hint {
     Notified(SessionId),
     /// This job is over.
     Over(JobId),
+    /// Some may have been missed: whoever waits asks again.
+    Missed,
 }
 
 /// What a sweep did.
@@ -406,6 +408,9 @@ pub struct Status {
     pub sessions: usize,
     /// How many resources are held or waited for.
     pub live: usize,
+    /// Whether wake-ups from other servers come through; nothing where there are no others. Without
+    /// them waiting requests poll.
+    pub wakeups: Option<bool>,
 }
 
 /// The row of a session. Its end is written too, but means nothing: loading grants full grace.

@@ -183,7 +183,8 @@ pub(crate) fn walk<E>(
     Ok(finish(items, query.limit))
 }
 
-fn finish(mut items: Vec<JobShown>, limit: usize) -> JobPage {
+/// Cuts a page to its length, and says where to go on.
+pub(crate) fn finish(mut items: Vec<JobShown>, limit: usize) -> JobPage {
     let more = items.len() > limit;
     items.truncate(limit);
     let next = items.last().filter(|_| more).map(|shown| shown.job.id);

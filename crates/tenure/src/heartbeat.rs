@@ -78,7 +78,7 @@ impl Heartbeat {
                 Ok(Hint::Notified(session)) => wanted |= session == self.shared.id,
                 Ok(Hint::Granted(_) | Hint::Ready(_) | Hint::Over(_)) => {}
                 // It may have been among those that were missed.
-                Err(broadcast::error::TryRecvError::Lagged(_)) => wanted = true,
+                Ok(Hint::Missed) | Err(broadcast::error::TryRecvError::Lagged(_)) => wanted = true,
                 Err(broadcast::error::TryRecvError::Empty) => return wanted,
                 Err(broadcast::error::TryRecvError::Closed) => {
                     self.hints = None;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use tenure_store::{Embedded, Memory, Store};
+use tenure_store::Memory;
 
 use super::cycles::{self, Measured, Shape};
 use super::histogram::Spread;
+use super::kept::Kept;
 use super::servers::Scratch;
 use super::table::{self, Row};
 use super::{claims, floor, remote_cycles};
@@ -44,6 +45,8 @@ pub(crate) struct Jobs {
     /// Only these
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
+    #[command(flatten)]
+    kept: Kept,
     /// Idle resources for the cost of a claim
     #[arg(long, default_value_t = 1_000_000)]
     idle: usize,
@@ -98,10 +101,6 @@ impl Jobs {
     }
 }
 
-fn embedded(scratch: &Scratch) -> Result<Arc<dyn Store>> {
-    Ok(Arc::new(Embedded::open(&scratch.path().join("bench.db"))?))
-}
-
 struct Run<'a> {
     options: &'a Jobs,
     dir: PathBuf,
@@ -148,15 +147,18 @@ impl Run<'_> {
         }
         if self.wants(Part::Embedded) {
             let scratch = Scratch::create(&self.dir)?;
-            let store = embedded(&scratch)?;
+            let store = self.options.kept.open(&scratch).await?;
             let measured = cycles::local(store, shape, in_flight, seconds).await?;
-            self.push("embedded, durable, in process", shape, &measured);
+            let what = format!("{}, durable, in process", self.options.kept.name());
+            self.push(&what, shape, &measured);
         }
         if self.wants(Part::Http) {
             let scratch = Scratch::create(&self.dir)?;
+            let kept = &self.options.kept;
             let measured =
-                remote_cycles::measure(scratch.path(), shape, in_flight, seconds).await?;
-            self.push("embedded, durable, over HTTP", shape, &measured);
+                remote_cycles::measure(kept, &scratch, shape, in_flight, seconds).await?;
+            let what = format!("{}, durable, over HTTP", kept.name());
+            self.push(&what, shape, &measured);
         }
         Ok(())
     }
@@ -166,7 +168,7 @@ impl Run<'_> {
             return Ok(());
         }
         let scratch = Scratch::create(&self.dir)?;
-        let store = embedded(&scratch)?;
+        let store = self.options.kept.open(&scratch).await?;
         let empty = claims::cost(&store, self.options.seconds).await?;
         self.rows.push(Row::floor("a claim, nothing else there", empty));
         claims::fill(&store, self.options.idle, self.options.past).await?;

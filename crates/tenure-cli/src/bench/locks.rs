@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use tenure_store::{Embedded, Memory, Store};
+use tenure_store::Memory;
 
 use super::etcd::EtcdLocks;
 use super::histogram::Spread;
+use super::kept::Kept;
 use super::load::Sample;
 use super::redis::RedisLocks;
-use super::remote::{RemotePairs, Server};
+use super::remote::RemotePairs;
 use super::servers::{self, Durability, Scratch};
 use super::table::{self, Row};
 use super::{floor, handover, load, local, memory};
@@ -48,6 +49,8 @@ pub(crate) struct Locks {
     /// Only these
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
+    #[command(flatten)]
+    kept: Kept,
     /// Locks to hold for the memory figure
     #[arg(long, default_value_t = 1_000_000)]
     held: usize,
@@ -89,10 +92,6 @@ impl Locks {
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn embedded_store(scratch: &Scratch) -> Result<Arc<dyn Store>> {
-    Ok(Arc::new(Embedded::open(&scratch.path().join("bench.db"))?))
 }
 
 struct Run<'a> {
@@ -144,7 +143,7 @@ impl Run<'_> {
         if self.wants(Part::Held) {
             let scratch = Scratch::create(&self.dir)?;
             let count = self.options.held;
-            let grown = memory::growth(embedded_store(&scratch)?, count).await?;
+            let grown = memory::growth(self.options.kept.open(&scratch).await?, count).await?;
             #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
             let (mib, each) = (grown as f64 / MIB, grown as f64 / count as f64);
             self.notes.push(format!(
@@ -176,10 +175,11 @@ impl Run<'_> {
     async fn embedded(&mut self, in_flight: usize) -> Result<()> {
         if self.wants(Part::Embedded) {
             let scratch = Scratch::create(&self.dir)?;
-            let store = embedded_store(&scratch)?;
+            let store = self.options.kept.open(&scratch).await?;
             let sample = local::measure(store, in_flight, self.options.seconds).await?;
             let ratio = self.per_flush(&sample);
-            self.push("tenure embedded, durable, in process", in_flight, &sample, ratio);
+            let what = format!("tenure {}, durable, in process", self.options.kept.name());
+            self.push(&what, in_flight, &sample, ratio);
         }
         Ok(())
     }
@@ -187,11 +187,12 @@ impl Run<'_> {
     async fn http(&mut self, in_flight: usize) -> Result<()> {
         if self.wants(Part::Http) {
             let scratch = Scratch::create(&self.dir)?;
-            let server = Server::start(scratch.path()).await?;
+            let server = self.options.kept.serve(&scratch, &[]).await?;
             let open = |worker| RemotePairs::open(server.addr(), server.key(), worker);
             let sample = load::pairs(in_flight, self.options.seconds, open).await?;
             let ratio = self.per_flush(&sample);
-            self.push("tenure embedded, durable, over HTTP", in_flight, &sample, ratio);
+            let what = format!("tenure {}, durable, over HTTP", self.options.kept.name());
+            self.push(&what, in_flight, &sample, ratio);
         }
         Ok(())
     }
@@ -240,11 +241,11 @@ impl Run<'_> {
         }
         for waiters in WAITERS {
             let scratch = Scratch::create(&self.dir)?;
-            let store = embedded_store(&scratch)?;
+            let store = self.options.kept.open(&scratch).await?;
             let spread = handover::local(store, waiters, self.options.seconds).await?;
             self.rows.push(Row::floor(format!("hand-over, {waiters} waiting, in process"), spread));
             let scratch = Scratch::create(&self.dir)?;
-            let server = Server::start(scratch.path()).await?;
+            let server = self.options.kept.serve(&scratch, &[]).await?;
             let spread = handover::remote(&server, waiters, self.options.seconds).await?;
             self.rows.push(Row::floor(format!("hand-over, {waiters} waiting, over HTTP"), spread));
         }

@@ -14,6 +14,7 @@ mod handover;
 mod histogram;
 mod http;
 mod jobs;
+mod kept;
 mod load;
 mod local;
 mod locks;

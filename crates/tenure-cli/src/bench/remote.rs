@@ -24,18 +24,16 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts this very program as a server with its data in `dir`.
-    pub(crate) async fn start(dir: &Path) -> Result<Self> {
-        Self::start_with(dir, &[]).await
-    }
-
-    /// The same, with more arguments.
-    pub(crate) async fn start_with(dir: &Path, more: &[&OsStr]) -> Result<Self> {
-        let child = Command::new("/proc/self/exe")
-            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
-            .arg(dir)
-            .args(more)
-            .env_remove("TENURE_STORE")
+    /// Starts this very program as a server with its data in `dir`, or in a store of this address.
+    pub(crate) async fn start(dir: &Path, store: Option<&str>, more: &[&OsStr]) -> Result<Self> {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(dir).args(more);
+        match store {
+            // Not among the arguments, which everybody can see.
+            Some(url) => command.env("TENURE_STORE", url),
+            None => command.env_remove("TENURE_STORE"),
+        };
+        let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -1,7 +1,6 @@
 //! Cycles of jobs over HTTP, on a server in a process of its own.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,23 +10,25 @@ use tokio::task::JoinSet;
 
 use super::cycles::{Floor, KIND, Measured, Shape, Times, WORK};
 use super::http::Connection;
-use super::remote::Server;
+use super::kept::Kept;
+use super::servers::Scratch;
 
 /// Connections of workers.
 const WORKERS: usize = 16;
 /// Most jobs that a worker takes with one claim.
 const CLAIM_MAX: usize = 32;
 
-/// Keeps `in_flight` jobs under way on a server with its data in `dir`.
+/// Keeps `in_flight` jobs under way on a server with its data in a directory.
 pub(crate) async fn measure(
-    dir: &Path,
+    kept: &Kept,
+    scratch: &Scratch,
     shape: Shape,
     in_flight: usize,
     budget: Duration,
 ) -> Result<Measured> {
-    let config = dir.join("tenure.toml");
+    let config = scratch.path().join("tenure.toml");
     std::fs::write(&config, format!("[kinds.{KIND}.operations.{WORK}]\n"))?;
-    let server = Server::start_with(dir, &["--config".as_ref(), config.as_os_str()]).await?;
+    let server = kept.serve(scratch, &["--config".as_ref(), config.as_os_str()]).await?;
     let floor = Floor::new(shape, in_flight, budget);
     let mut submitters = JoinSet::new();
     for submitter in 0..in_flight {

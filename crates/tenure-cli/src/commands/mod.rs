@@ -25,6 +25,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use crate::context::Reach;
 use crate::{bench, exit};
 
+pub(crate) use serve::open_store;
+
 /// One operation at a time on a resource, even when workers crash, freeze, lose the network or are
 /// started twice.
 #[derive(Parser)]

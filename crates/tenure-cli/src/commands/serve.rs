@@ -13,7 +13,7 @@ use tenure::config::Config;
 use tenure_core::session::ALL_TENANTS;
 use tenure_server::auth::Keys;
 use tenure_server::{App, Server, keyfile};
-use tenure_store::{Embedded, Memory, Store};
+use tenure_store::{Embedded, Memory, Postgres, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -39,8 +39,8 @@ pub(super) struct Serve {
     /// Address to listen on
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN)]
     listen: String,
-    /// Store: memory: or embedded:PATH [default: a file in the data directory]
-    #[arg(long, env = "TENURE_STORE", value_name = "URL")]
+    /// Store: memory:, embedded:PATH or postgres://… [default: a file in the data directory]
+    #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL")]
     store: Option<String>,
     #[command(flatten)]
     config: ConfigFile,
@@ -54,7 +54,7 @@ impl Serve {
         let config = file.as_deref().map(load).transpose()?.unwrap_or_default();
         let (key, key_path) = keyfile::ensure(&dir)?;
         let default = || format!("embedded:{}", dir.join("tenure.db").display());
-        let store = open_store(&self.store.clone().unwrap_or_else(default))?;
+        let store = open_store(&self.store.clone().unwrap_or_else(default)).await?;
         let listener = self.bind().await?;
         let url = format!("http://{}", listener.local_addr()?);
         let (kinds, keys) = (Arc::clone(&config.kinds), Keys::admin(&key));
@@ -126,14 +126,20 @@ async fn declare(app: &App, config: &Config) -> Result<(), tenure_store::StoreEr
     Ok(())
 }
 
+/// The stores that there are.
+const STORES: &str = "there are memory:, embedded:PATH and postgres://USER@HOST/DATABASE";
+
 /// Opens the store that a URL names.
-pub(super) fn open_store(url: &str) -> anyhow::Result<Arc<dyn Store>> {
+pub(crate) async fn open_store(url: &str) -> anyhow::Result<Arc<dyn Store>> {
     match url.split_once(':') {
         Some(("memory", "")) => Ok(Arc::new(Memory::new())),
         Some(("embedded", path)) if !path.is_empty() => {
             Ok(Arc::new(Embedded::open(Path::new(path))?))
         }
-        _ => bail!("{url:?} is not a store; this version has memory: and embedded:PATH"),
+        Some(("postgres" | "postgresql", _)) => Ok(Arc::new(Postgres::open(url).await?)),
+        // What it is may be an address with a password.
+        Some((scheme, _)) => bail!("{scheme}: is not a store; {STORES}"),
+        None => bail!("{url:?} is not a store; {STORES}"),
     }
 }
 

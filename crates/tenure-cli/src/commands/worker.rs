@@ -36,7 +36,7 @@ Examples:
 pub(super) struct WorkerVerb {
     #[command(flatten)]
     config: ConfigFile,
-    /// Store to work on without a server: memory: or embedded:PATH
+    /// Store to work on without a server: memory:, embedded:PATH or postgres://…
     #[arg(long, value_name = "URL", conflicts_with = "server")]
     store: Option<String>,
     /// Jobs at once [default: as tenure.toml says, else the number of cores]
@@ -77,7 +77,7 @@ impl WorkerVerb {
         let Some(url) = &self.store else {
             return Ok((Client::over(Arc::new(reach.link()?), reach.tenant()), None));
         };
-        let store = open_store(url)?;
+        let store = open_store(url).await?;
         store.declare(Arc::clone(&config.kinds)).await?;
         let client = Client::within(Committer::start(Arc::clone(&store)), reach.tenant());
         Ok((client, Some(store)))

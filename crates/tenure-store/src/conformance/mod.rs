@@ -40,7 +40,8 @@ pub trait Harness: Send + Sync {
 }
 
 /// Expands to the tests of a store: `store_conformance!(memory, MemoryHarness)`, with `durable` as
-/// a third word for stores that survive a restart.
+/// a third word for stores that survive a restart, or `shared` for those that others may look after
+/// meanwhile.
 #[macro_export]
 macro_rules! store_conformance {
     ($module:ident, $harness:ty) => {
@@ -67,11 +68,19 @@ macro_rules! store_conformance {
         }
     };
     ($module:ident, $harness:ty, durable) => {
+        $crate::store_conformance!($module, $harness, shared);
+        mod alone {
+            use super::*;
+            $crate::conformance_tests!($harness, scenario:
+                a_restart_gives_everybody_full_grace,
+            );
+        }
+    };
+    ($module:ident, $harness:ty, shared) => {
         $crate::store_conformance!($module, $harness);
         mod durable {
             use super::*;
             $crate::conformance_tests!($harness, scenario:
-                a_restart_gives_everybody_full_grace,
                 running_jobs_survive_a_restart,
             );
             $crate::conformance_tests!($harness, case:

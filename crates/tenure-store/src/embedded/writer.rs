@@ -231,6 +231,7 @@ impl Writer {
             now,
             sessions: ledger.world().sessions.len(),
             live: ledger.live(),
+            wakeups: None,
         })
     }
 

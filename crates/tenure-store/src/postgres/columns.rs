@@ -1,0 +1,61 @@
+//! The parameters of one set-based statement: a column each, with a row for each change.
+
+use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
+
+/// The columns of one statement: texts, then numbers, then bytes.
+#[derive(Default)]
+pub(super) struct Columns {
+    rows: usize,
+    texts: Vec<Vec<Option<String>>>,
+    numbers: Vec<Vec<Option<i64>>>,
+    bytes: Vec<Vec<u8>>,
+}
+
+impl Columns {
+    pub(super) fn new(texts: usize, numbers: usize) -> Self {
+        let (texts, numbers) = (vec![Vec::new(); texts], vec![Vec::new(); numbers]);
+        Self { rows: 0, texts, numbers, bytes: Vec::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    pub(super) fn push<const T: usize, const N: usize>(
+        &mut self,
+        texts: [Option<String>; T],
+        numbers: [Option<i64>; N],
+    ) {
+        self.rows += 1;
+        for (column, value) in self.texts.iter_mut().zip(texts) {
+            column.push(value);
+        }
+        for (column, value) in self.numbers.iter_mut().zip(numbers) {
+            column.push(value);
+        }
+    }
+
+    /// The last column of the row that was pushed last, when it has bytes.
+    pub(super) fn push_bytes(&mut self, bytes: Vec<u8>) {
+        self.bytes.push(bytes);
+    }
+
+    /// Runs a statement on them, unless there are no rows.
+    pub(super) async fn run(
+        &self,
+        client: &Client,
+        sql: &str,
+    ) -> Result<u64, tokio_postgres::Error> {
+        if self.rows == 0 {
+            return Ok(0);
+        }
+        let texts = self.texts.iter().map(|c| (c as &(dyn ToSql + Sync), Type::TEXT_ARRAY));
+        let numbers = self.numbers.iter().map(|c| (c as &(dyn ToSql + Sync), Type::INT8_ARRAY));
+        let mut params: Vec<_> = texts.chain(numbers).collect();
+        if !self.bytes.is_empty() {
+            params.push((&self.bytes, Type::BYTEA_ARRAY));
+        }
+        client.execute_typed(sql, &params).await
+    }
+}

@@ -1,0 +1,119 @@
+//! Dropping what is older than it has to be kept.
+
+use std::collections::BTreeMap;
+
+use tenure_core::verify::Replay;
+use tenure_core::{JobId, Millis};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Row};
+
+use super::batch::Failure;
+use super::load::{parse_body, parse_key};
+use super::{Postgres, bigint, corrupt, read};
+use crate::store::{Pruned, Result, Retention};
+
+/// How long the row of a server that does not write any more is kept.
+const SERVERS_MS: u64 = 24 * 60 * 60 * 1_000;
+
+impl Postgres {
+    pub(super) async fn prune_once(&self, keep: Retention) -> Result<Pruned> {
+        let _turn = self.turn.lock().await;
+        let client = self.writer.client().await?;
+        let pruned = self.prune(&client, keep).await;
+        if pruned.is_err() {
+            self.writer.discard().await;
+        }
+        pruned.map_err(Failure::into_store)
+    }
+
+    async fn prune(
+        &self,
+        client: &Client,
+        keep: Retention,
+    ) -> std::result::Result<Pruned, Failure> {
+        let clock = client.query_typed(read::CLOCK, &[]).await?;
+        let clock = clock.first().ok_or_else(|| corrupt("the clock", &"no row"))?;
+        let now = self.time(clock.get(0));
+        let rows = i64::try_from(keep.rows_max).unwrap_or(i64::MAX);
+        let before = |ms: u64| bigint(Millis(now.0.saturating_sub(ms)));
+        let jobs =
+            self.prune_jobs(client, before(keep.jobs_ms), before(keep.dead_ms), rows).await?;
+        let lines = self.prune_lines(client, before(keep.history_ms), rows).await?;
+        let servers = "DELETE FROM tenure.servers WHERE seen < $1";
+        client.execute_typed(servers, &[(&before(SERVERS_MS) as _, Type::INT8)]).await?;
+        Ok(Pruned { jobs, lines })
+    }
+
+    async fn prune_jobs(
+        &self,
+        client: &Client,
+        ended: i64,
+        dead: i64,
+        rows: i64,
+    ) -> std::result::Result<usize, Failure> {
+        let below = JobId::first_at(super::millis(ended.max(dead))).to_string();
+        let sql = "\
+            WITH gone AS (SELECT id FROM tenure.jobs WHERE id < $1 \
+                          AND ended < CASE WHEN state = 'dead' THEN $3 ELSE $2 END \
+                          ORDER BY id LIMIT $4), \
+                 logs AS (DELETE FROM tenure.logs WHERE job IN (SELECT id FROM gone)) \
+            DELETE FROM tenure.jobs WHERE id IN (SELECT id FROM gone)";
+        let params = [
+            (&below as _, Type::TEXT),
+            (&ended as _, Type::INT8),
+            (&dead as _, Type::INT8),
+            (&rows as _, Type::INT8),
+        ];
+        let jobs = client.execute_typed(sql, &params).await?;
+        Ok(usize::try_from(jobs).unwrap_or(usize::MAX))
+    }
+
+    /// Folds the oldest lines into what stands in their place.
+    async fn prune_lines(
+        &self,
+        client: &Client,
+        before: i64,
+        rows: i64,
+    ) -> std::result::Result<usize, Failure> {
+        client.batch_execute(&self.begin).await?;
+        let sql = "SELECT id, key, line, hash, at FROM tenure.history ORDER BY id LIMIT $1";
+        let lines = client.query_typed(sql, &[(&rows as _, Type::INT8)]).await?;
+        let old: Vec<&Row> = lines.iter().take_while(|row| row.get::<_, i64>(4) < before).collect();
+        let mut of: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+        for row in &old {
+            of.entry(row.get(1)).or_default().push(row);
+        }
+        let keys: Vec<&str> = of.keys().copied().collect();
+        let sql = "SELECT key, base FROM tenure.resources WHERE key = ANY($1) \
+                   ORDER BY key FOR UPDATE SKIP LOCKED";
+        let bases = client.query_typed(sql, &[(&keys as _, Type::TEXT_ARRAY)]).await?;
+        let (mut texts, mut ids) = (Vec::new(), Vec::<i64>::new());
+        let mut keys: Vec<&str> = Vec::new();
+        for row in &bases {
+            let key = row.get(0);
+            keys.push(key);
+            texts.push(fold(key, row.get(1), &of[key])?);
+            ids.extend(of[key].iter().map(|row| row.get::<_, i64>(0)));
+        }
+        let update = "UPDATE tenure.resources r SET base = new.base \
+                      FROM unnest($1::text[], $2::text[]) AS new (key, base) WHERE r.key = new.key";
+        let params = [(&keys as _, Type::TEXT_ARRAY), (&texts as _, Type::TEXT_ARRAY)];
+        client.execute_typed(update, &params).await?;
+        let delete = "DELETE FROM tenure.history WHERE id = ANY($1)";
+        client.execute_typed(delete, &[(&ids as _, Type::INT8_ARRAY)]).await?;
+        client.batch_execute("COMMIT").await?;
+        Ok(ids.len())
+    }
+}
+
+fn fold(key: &str, base: Option<&str>, lines: &[&Row]) -> Result<String> {
+    let mut replay = match base {
+        Some(base) => parse_body("a base", base)?,
+        None => Replay::new(&parse_key(key)?),
+    };
+    for row in lines {
+        let hash = read::hash(row.get(3))?;
+        replay.fold(row.get(2), hash).map_err(|error| corrupt("a line", &error))?;
+    }
+    Ok(serde_json::to_string(&replay).expect("its keys are texts"))
+}

@@ -1,0 +1,68 @@
+//! PgBouncer in transaction mode, in front of a PostgreSQL server.
+
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::postgres::{Postgres, program};
+use crate::process::{Process, Scratch, as_database_user, free_port};
+
+/// A pooler; dropping it stops it and removes its files.
+pub struct PgBouncer {
+    // In this order: first it ends, then its files go.
+    _process: Process,
+    port: u16,
+    _scratch: Scratch,
+}
+
+impl PgBouncer {
+    /// Starts one in front of a server.
+    pub fn start(server: &Postgres) -> Result<Self> {
+        let missing = "`pgbouncer` is missing; on Debian: apt-get install pgbouncer";
+        let program = program("pgbouncer")
+            .or_else(|error| {
+                let usual = Path::new("/usr/sbin/pgbouncer");
+                if usual.exists() { Ok(usual.to_owned()) } else { Err(error) }
+            })
+            .context(missing)?;
+        let scratch = Scratch::create()?;
+        let port = free_port()?;
+        let config = scratch.path().join("pgbouncer.ini");
+        let text = format!(
+            "[databases]\n* = host=127.0.0.1 port={} user=postgres\n[pgbouncer]\n\
+             listen_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\nunix_socket_dir =\n\
+             pool_mode = transaction\nmax_client_conn = 500\ndefault_pool_size = 10\n\
+             server_login_retry = 1\n",
+            server.port()
+        );
+        std::fs::write(&config, text).context("write the settings of PgBouncer")?;
+        scratch.give(&config)?;
+        let mut command = as_database_user(&program);
+        command.arg("-q").arg(&config);
+        let process = Process::start(command, &scratch.path().join("pgbouncer.log"))?;
+        let mut bouncer = Self { _process: process, port, _scratch: scratch };
+        bouncer.until_ready()?;
+        Ok(bouncer)
+    }
+
+    fn until_ready(&mut self) -> Result<()> {
+        let started = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
+            let log = self._scratch.path().join("pgbouncer.log");
+            let said = || std::fs::read_to_string(&log).unwrap_or_default();
+            let ended = self._process.has_ended() || started.elapsed() > Duration::from_secs(10);
+            ensure!(!ended, "PgBouncer does not come up; it says:\n{}", said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// The address of a database behind it. Wake-ups need a connection of their own.
+    #[must_use]
+    pub fn url(&self, server: &Postgres, database: &str) -> String {
+        let (port, direct) = (self.port, server.port());
+        format!("postgres://postgres@127.0.0.1:{port}/{database}?listen=127.0.0.1:{direct}")
+    }
+}

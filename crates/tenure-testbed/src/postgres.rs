@@ -1,0 +1,239 @@
+//! PostgreSQL servers.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
+
+use crate::process::{Process, Scratch, as_database_user, free_port};
+
+const READY_MAX: Duration = Duration::from_secs(30);
+
+/// What a server does before it answers a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Waits for the disk.
+    Disk,
+    /// Does not: for tests that crash nothing but processes.
+    None,
+}
+
+/// A server; dropping it stops it and removes its files.
+pub struct Postgres {
+    process: Option<Process>,
+    port: u16,
+    options: Vec<String>,
+    data: PathBuf,
+    scratch: Scratch,
+}
+
+impl Postgres {
+    /// Makes a new cluster and starts it.
+    pub fn start(durability: Durability) -> Result<Self> {
+        Self::start_with(durability, &[])
+    }
+
+    /// The same, with settings of the form `name=value`.
+    pub fn start_with(durability: Durability, settings: &[&str]) -> Result<Self> {
+        let scratch = Scratch::create()?;
+        let data = scratch.path().join("data");
+        run(as_database_user(&program("initdb")?).arg("-D").arg(&data).args([
+            "--username=postgres",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+            "--no-sync",
+        ]))?;
+        Self::open(scratch, data, durability, settings)
+    }
+
+    fn open(
+        scratch: Scratch,
+        data: PathBuf,
+        durability: Durability,
+        settings: &[&str],
+    ) -> Result<Self> {
+        let mut options: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
+        options.extend(["listen_addresses=127.0.0.1", "max_connections=200"].map(str::to_owned));
+        options.push(format!("unix_socket_directories={}", scratch.path().display()));
+        if durability == Durability::None {
+            let fast = ["fsync=off", "synchronous_commit=off", "full_page_writes=off"];
+            options.extend(fast.map(str::to_owned));
+        }
+        let port = free_port()?;
+        let mut server = Self { process: None, port, options, data, scratch };
+        server.resume()?;
+        Ok(server)
+    }
+
+    /// Starts it again, on the same port and files.
+    pub fn resume(&mut self) -> Result<()> {
+        let mut command = as_database_user(&program("postgres")?);
+        command.arg("-D").arg(&self.data).args(["-p", &self.port.to_string()]);
+        for option in &self.options {
+            command.args(["-c", option]);
+        }
+        self.process = Some(Process::start(command, &self.log())?);
+        self.until_ready()
+    }
+
+    fn until_ready(&mut self) -> Result<()> {
+        let started = Instant::now();
+        while started.elapsed() < READY_MAX {
+            let ended = self.process.as_mut().is_none_or(Process::has_ended);
+            ensure!(!ended, "PostgreSQL has ended; its log says:\n{}", self.log_text());
+            let port = self.port.to_string();
+            let mut ready = Command::new(program("pg_isready")?);
+            ready.args(["--quiet", "--host=127.0.0.1", "--port", &port]);
+            if ready.status().context("run pg_isready")?.success() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("PostgreSQL does not answer; its log says:\n{}", self.log_text())
+    }
+
+    fn log(&self) -> PathBuf {
+        self.scratch.path().join("postgres.log")
+    }
+
+    /// What it has written to its log since it was started last.
+    #[must_use]
+    pub fn log_text(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    /// The port it listens on, also while it is stopped.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The address of one of its databases.
+    #[must_use]
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// Makes a new database and gives its name.
+    pub fn new_database(&self) -> Result<String> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        self.psql("postgres", &format!("CREATE DATABASE {name}"))?;
+        Ok(name)
+    }
+
+    /// Runs SQL and gives what it prints, a line for each row.
+    pub fn psql(&self, database: &str, sql: &str) -> Result<String> {
+        let mut command = Command::new(program("psql")?);
+        command.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]);
+        command.args(["--set=ON_ERROR_STOP=1", "--dbname", &self.url(database), "--command", sql]);
+        run(&mut command)
+    }
+
+    /// Ends it as a crash would: nothing is flushed, nobody is told.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.end(Signal::QUIT);
+        }
+    }
+
+    /// Freezes the whole server, or lets it go on.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let process = self.process.as_ref().context("it is not running")?;
+        let pid = process.pid().as_raw_nonzero().to_string();
+        let children = run(Command::new("pgrep").args(["-P", &pid])).unwrap_or_default();
+        let children = children.lines().filter_map(|pid| pid.trim().parse().ok());
+        process.signal(signal);
+        for pid in children.filter_map(rustix::process::Pid::from_raw) {
+            rustix::process::kill_process(pid, signal).ok();
+        }
+        Ok(())
+    }
+
+    /// Copies the whole cluster while it runs, as a backup does.
+    pub fn backup(&self) -> Result<Backup> {
+        let scratch = Scratch::create()?;
+        let data = scratch.path().join("data");
+        let port = self.port.to_string();
+        run(as_database_user(&program("pg_basebackup")?)
+            .args(["--host=127.0.0.1", "--port", &port, "--username=postgres"])
+            .args(["--checkpoint=fast", "--wal-method=stream", "--no-sync", "-D"])
+            .arg(&data))?;
+        Ok(Backup { data, scratch })
+    }
+
+    /// A standby that follows this server until it is promoted.
+    pub fn standby(&self, durability: Durability) -> Result<Self> {
+        let Backup { data, scratch } = self.backup()?;
+        let signal = data.join("standby.signal");
+        std::fs::write(&signal, "").context("make it a standby")?;
+        scratch.give(&signal)?;
+        let source = format!("primary_conninfo=host=127.0.0.1 port={} user=postgres", self.port);
+        Self::open(scratch, data, durability, &[&source])
+    }
+
+    /// Makes a standby a primary, with whatever it has received.
+    pub fn promote(&self) -> Result<()> {
+        self.psql("postgres", "SELECT pg_promote()").map(drop)
+    }
+
+    /// Puts a backup in the place of the cluster, and starts it.
+    pub fn restore(&mut self, backup: &Backup) -> Result<()> {
+        self.kill();
+        run(Command::new("rm").arg("-rf").arg(&self.data))?;
+        run(Command::new("cp").arg("-a").arg(&backup.data).arg(&self.data))?;
+        self.resume()
+    }
+}
+
+/// A copy of a cluster.
+pub struct Backup {
+    data: PathBuf,
+    scratch: Scratch,
+}
+
+impl Backup {
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.scratch.path()
+    }
+}
+
+/// The server that all tests of a process share, each with a database of its own.
+///
+/// # Panics
+/// When there is no PostgreSQL; the message names the package.
+pub fn shared() -> &'static Postgres {
+    static SHARED: OnceLock<Postgres> = OnceLock::new();
+    SHARED.get_or_init(|| match Postgres::start(Durability::None) {
+        Ok(server) => server,
+        Err(error) => panic!("cannot start PostgreSQL: {error:#}"),
+    })
+}
+
+/// A program of PostgreSQL, from the newest version that is installed.
+pub(crate) fn program(name: &str) -> Result<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
+    found.sort();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    found.extend(std::env::split_paths(&path));
+    let program = found.into_iter().map(|dir| dir.join(name)).find(|path| path.exists());
+    program
+        .with_context(|| format!("`{name}` is missing; on Debian: apt-get install postgresql-15"))
+}
+
+/// Runs a command to its end, and gives what it prints.
+pub(crate) fn run(command: &mut Command) -> Result<String> {
+    command.stdin(Stdio::null()).current_dir("/");
+    let output = command.output().with_context(|| format!("run {command:?}"))?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} failed: {}", error.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+}

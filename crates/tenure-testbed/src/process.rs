@@ -1,0 +1,139 @@
+//! Processes and directories that do not outlive us.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, Thread};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A child that the kernel ends when this process does.
+pub(crate) struct Process {
+    child: Child,
+    /// The kernel ends the child with the thread that started it: this one.
+    keeper: Thread,
+}
+
+impl Process {
+    /// Starts a program as the user that databases run as, with its output in a log.
+    pub(crate) fn start(mut command: Command, log: &Path) -> Result<Self> {
+        let log = File::create(log).context("create the log of a server")?;
+        let log_too = log.try_clone().context("share the log of a server")?;
+        command.stdin(Stdio::null()).stdout(log).stderr(log_too);
+        let (started, child) = mpsc::channel();
+        let keeper = thread::Builder::new().name("keeper".to_owned()).spawn(move || {
+            started.send(command.spawn()).ok();
+            thread::park();
+        });
+        let keeper = keeper.context("start a thread")?.thread().clone();
+        let child = child.recv().context("start a server")?.context("start a server")?;
+        Ok(Self { child, keeper })
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).ok();
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Ends it and waits until it is gone.
+    pub(crate) fn end(&mut self, signal: Signal) {
+        if !self.has_ended() {
+            self.signal(signal);
+            // One that is stopped notices nothing until it goes on.
+            self.signal(Signal::CONT);
+            self.child.wait().ok();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end(Signal::QUIT);
+        self.keeper.unpark();
+    }
+}
+
+/// A command that runs as the user that databases run as, and ends with us.
+pub(crate) fn as_database_user(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    if is_root() {
+        command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "--reset-env"]);
+    }
+    command.arg("--pdeathsig=QUIT").arg("--").arg(program);
+    command
+}
+
+fn is_root() -> bool {
+    Path::new("/proc/self").metadata().is_ok_and(|process| process.uid() == 0)
+}
+
+/// A directory that only the database's user can look into; removed on drop.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn create() -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        sweep();
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Short: the path of a unix socket has at most 107 bytes.
+        let path = std::env::temp_dir().join(format!("tenure-db-{}-{n}", std::process::id()));
+        fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).context("close it")?;
+        let scratch = Self(path);
+        scratch.give(scratch.path())?;
+        Ok(scratch)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Makes something the database's own.
+    pub(crate) fn give(&self, path: &Path) -> Result<()> {
+        if is_root() {
+            let home = Path::new("/var/lib/postgresql");
+            let owner = home.metadata().context(
+                "the user postgres is missing; on Debian: apt-get install postgresql-15",
+            )?;
+            chown(path, Some(owner.uid()), Some(owner.gid())).context("give it to postgres")?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// Removes what processes that were killed have left.
+fn sweep() {
+    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix("tenure-db-")?.split('-').next());
+        let dead = pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
+        if dead {
+            fs::remove_dir_all(entry.path()).ok();
+        }
+    }
+}
+
+/// A port that nobody listens on.
+pub(crate) fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
+    Ok(listener.local_addr().context("find a free port")?.port())
+}
