@@ -24,6 +24,11 @@ pub const QUEUE_MAX: usize = 16_384;
 pub const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// How often a waiting request asks again although nobody woke it: the poll floor.
 pub const POLL_FLOOR: Duration = Duration::from_millis(1_000);
+/// How long a command waits for a resource that another transaction of the database is at.
+pub const BUSY_MAX: Duration = Duration::from_millis(1_000);
+/// The first pause before it is sent again; each is twice the one before, up to the longest.
+const BUSY_PAUSE: Duration = Duration::from_millis(2);
+const BUSY_PAUSE_MAX: Duration = Duration::from_millis(50);
 
 struct Item {
     command: Command,
@@ -75,11 +80,23 @@ impl Committer {
         &*self.store
     }
 
-    /// Sends one command with the next batch and waits for its outcome.
+    /// Sends one command with the next batch and waits for its outcome; sends it again for a while
+    /// when another transaction is at its resource.
     pub async fn submit(&self, command: Command) -> Result<Outcome> {
-        let outcome = self.send(command, false)?;
-        let gone = |_| StoreError::Unavailable("it is shutting down".to_owned());
-        outcome.await.map_err(gone)?
+        let mut waited = Duration::ZERO;
+        let mut pause = BUSY_PAUSE;
+        loop {
+            let outcome = self.send(command.clone(), false)?;
+            let gone = |_| StoreError::Unavailable("it is shutting down".to_owned());
+            let outcome = outcome.await.map_err(gone)??;
+            if outcome != Outcome::Refused(Refusal::Busy) || waited > BUSY_MAX {
+                return Ok(outcome);
+            }
+            // Nothing has happened. Others go on meanwhile.
+            tokio::time::sleep(pause).await;
+            waited += pause;
+            pause = BUSY_PAUSE_MAX.min(pause * 2);
+        }
     }
 
     fn send(&self, command: Command, waits: bool) -> Result<oneshot::Receiver<Result<Outcome>>> {

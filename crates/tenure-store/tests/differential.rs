@@ -1,5 +1,6 @@
-//! The embedded store and the memory store give the same answers and the same history, whatever
-//! restarts and crashes come in between.
+//! A durable store and the memory store give the same answers and the same history, whatever
+//! restarts and crashes come in between: the embedded one, and PostgreSQL, directly and through a
+//! pooler.
 
 #[path = "differential/jobs.rs"]
 mod jobs;
@@ -7,8 +8,11 @@ mod jobs;
 mod locks;
 #[path = "differential/pair.rs"]
 mod pair;
+#[path = "differential/place.rs"]
+mod place;
 
 use pair::{Act, Pair};
+use place::Place;
 use proptest::prelude::*;
 
 fn on_locks() -> impl Strategy<Value = Act> {
@@ -36,10 +40,10 @@ fn on_jobs() -> impl Strategy<Value = Act> {
 }
 
 /// Does everything to both stores and compares them at the end.
-fn agree(acts: Vec<Act>) {
+fn agree(place: Place, acts: Vec<Act>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let mut pair = Pair::new().await;
+        let mut pair = Pair::new(place).await;
         for act in acts {
             pair.act(act).await;
         }
@@ -47,20 +51,44 @@ fn agree(acts: Vec<Act>) {
     });
 }
 
+fn config(cases: u32) -> ProptestConfig {
+    // A step of shrinking on a real server takes as long as a case.
+    ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 100, ..Default::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 96,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 4_000, ..config(96) })]
 
     #[test]
     fn embedded_and_memory_agree_about_locks(acts in prop::collection::vec(on_locks(), 1..60)) {
-        agree(acts);
+        agree(Place::file(), acts);
     }
 
     #[test]
     fn embedded_and_memory_agree_about_jobs(acts in prop::collection::vec(on_jobs(), 1..60)) {
-        agree(acts);
+        agree(Place::file(), acts);
+    }
+}
+
+proptest! {
+    #![proptest_config(config(24))]
+
+    #[test]
+    fn postgres_and_memory_agree_about_locks(acts in prop::collection::vec(on_locks(), 1..60)) {
+        agree(Place::database(false), acts);
+    }
+
+    #[test]
+    fn postgres_and_memory_agree_about_jobs(acts in prop::collection::vec(on_jobs(), 1..60)) {
+        agree(Place::database(false), acts);
+    }
+
+    #[test]
+    fn pooled_postgres_and_memory_agree(
+        locks in prop::collection::vec(on_locks(), 1..30),
+        jobs in prop::collection::vec(on_jobs(), 1..30),
+    ) {
+        agree(Place::database(true), locks);
+        agree(Place::database(true), jobs);
     }
 }

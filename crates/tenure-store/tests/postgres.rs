@@ -1,4 +1,5 @@
-//! The suite of all stores, on a private PostgreSQL server.
+//! The suite of all stores, on a private PostgreSQL server: directly, and through PgBouncer in
+//! transaction mode, where every transaction may come to another connection.
 
 #![cfg(feature = "postgres")]
 
@@ -10,26 +11,29 @@ use tenure_store::conformance::Harness;
 use tenure_store::postgres::{Options, Postgres};
 use tenure_store::{Store, store_conformance};
 
-struct OnPostgres {
+struct OnPostgres<const POOLED: bool> {
     clock: ManualClock,
     store: Option<Arc<Postgres>>,
     url: String,
 }
 
-impl OnPostgres {
+impl<const POOLED: bool> OnPostgres<POOLED> {
     async fn open(&mut self) {
-        let options = Options { clock: Some(Arc::new(self.clock.clone())) };
+        let options = Options { clock: Some(Arc::new(self.clock.clone())), ..Options::default() };
         let store = Postgres::open_with(&self.url, options).await.expect("the server is there");
         self.store = Some(Arc::new(store));
     }
 }
 
 #[async_trait]
-impl Harness for OnPostgres {
+impl<const POOLED: bool> Harness for OnPostgres<POOLED> {
     async fn fresh() -> Self {
         let server = tenure_testbed::shared();
         let name = server.new_database().expect("a new database");
-        let url = server.url(&name);
+        let url = match POOLED {
+            true => tenure_testbed::shared_bouncer().url(server, &name),
+            false => server.url(&name),
+        };
         let mut harness = Self { clock: ManualClock::default(), store: None, url };
         harness.open().await;
         harness
@@ -46,4 +50,9 @@ impl Harness for OnPostgres {
     }
 }
 
-store_conformance!(postgres, OnPostgres, shared);
+store_conformance!(postgres, OnPostgres<false>, shared);
+
+mod pooled {
+    use super::*;
+    store_conformance!(postgres, OnPostgres<true>, shared);
+}

@@ -2,12 +2,14 @@
 
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::postgres::{Postgres, program};
-use crate::process::{Process, Scratch, as_database_user, free_port};
+use crate::clock::{pause, stopwatch};
+use crate::postgres::{Postgres, program, shared};
+use crate::process::{Process, Scratch, as_database_user, free_port, give};
 
 /// A pooler; dropping it stops it and removes its files.
 pub struct PgBouncer {
@@ -34,11 +36,11 @@ impl PgBouncer {
             "[databases]\n* = host=127.0.0.1 port={} user=postgres\n[pgbouncer]\n\
              listen_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\nunix_socket_dir =\n\
              pool_mode = transaction\nmax_client_conn = 500\ndefault_pool_size = 10\n\
-             server_login_retry = 1\n",
+             server_login_retry = 1\nserver_idle_timeout = 2\n",
             server.port()
         );
         std::fs::write(&config, text).context("write the settings of PgBouncer")?;
-        scratch.give(&config)?;
+        give(&config)?;
         let mut command = as_database_user(&program);
         command.arg("-q").arg(&config);
         let process = Process::start(command, &scratch.path().join("pgbouncer.log"))?;
@@ -48,13 +50,13 @@ impl PgBouncer {
     }
 
     fn until_ready(&mut self) -> Result<()> {
-        let started = Instant::now();
+        let started = stopwatch();
         while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
             let log = self._scratch.path().join("pgbouncer.log");
             let said = || std::fs::read_to_string(&log).unwrap_or_default();
             let ended = self._process.has_ended() || started.elapsed() > Duration::from_secs(10);
             ensure!(!ended, "PgBouncer does not come up; it says:\n{}", said());
-            std::thread::sleep(Duration::from_millis(20));
+            pause();
         }
         Ok(())
     }
@@ -65,4 +67,16 @@ impl PgBouncer {
         let (port, direct) = (self.port, server.port());
         format!("postgres://postgres@127.0.0.1:{port}/{database}?listen=127.0.0.1:{direct}")
     }
+}
+
+/// The pooler that all tests of a process share, in front of the server that they share.
+///
+/// # Panics
+/// When there is no PostgreSQL or no PgBouncer; the message names the package.
+pub fn shared_bouncer() -> &'static PgBouncer {
+    static SHARED: OnceLock<PgBouncer> = OnceLock::new();
+    SHARED.get_or_init(|| match PgBouncer::start(shared()) {
+        Ok(bouncer) => bouncer,
+        Err(error) => panic!("cannot start PgBouncer: {error:#}"),
+    })
 }

@@ -6,10 +6,11 @@
 //! directory of a process that was killed is removed by the next one.
 
 mod bouncer;
+mod clock;
 mod postgres;
 mod process;
 mod proxy;
 
-pub use bouncer::PgBouncer;
-pub use postgres::{Durability, Postgres, shared};
+pub use bouncer::{PgBouncer, shared_bouncer};
+pub use postgres::{Backup, Durability, Postgres, shared};
 pub use proxy::{Fault, Proxy};

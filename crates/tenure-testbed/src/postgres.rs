@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
-use crate::process::{Process, Scratch, as_database_user, free_port};
+use crate::clock::{pause, stopwatch};
+use crate::process::{Process, Scratch, as_database_user, free_port, give};
 
 const READY_MAX: Duration = Duration::from_secs(30);
 
@@ -58,7 +59,7 @@ impl Postgres {
         settings: &[&str],
     ) -> Result<Self> {
         let mut options: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
-        options.extend(["listen_addresses=127.0.0.1", "max_connections=200"].map(str::to_owned));
+        options.extend(["listen_addresses=127.0.0.1", "max_connections=400"].map(str::to_owned));
         options.push(format!("unix_socket_directories={}", scratch.path().display()));
         if durability == Durability::None {
             let fast = ["fsync=off", "synchronous_commit=off", "full_page_writes=off"];
@@ -82,7 +83,7 @@ impl Postgres {
     }
 
     fn until_ready(&mut self) -> Result<()> {
-        let started = Instant::now();
+        let started = stopwatch();
         while started.elapsed() < READY_MAX {
             let ended = self.process.as_mut().is_none_or(Process::has_ended);
             ensure!(!ended, "PostgreSQL has ended; its log says:\n{}", self.log_text());
@@ -92,7 +93,7 @@ impl Postgres {
             if ready.status().context("run pg_isready")?.success() {
                 return Ok(());
             }
-            std::thread::sleep(Duration::from_millis(20));
+            pause();
         }
         bail!("PostgreSQL does not answer; its log says:\n{}", self.log_text())
     }
@@ -169,17 +170,33 @@ impl Postgres {
 
     /// A standby that follows this server until it is promoted.
     pub fn standby(&self, durability: Durability) -> Result<Self> {
+        self.standby_through(self.port, durability)
+    }
+
+    /// The same, through another port: a proxy's.
+    pub fn standby_through(&self, port: u16, durability: Durability) -> Result<Self> {
         let Backup { data, scratch } = self.backup()?;
         let signal = data.join("standby.signal");
         std::fs::write(&signal, "").context("make it a standby")?;
-        scratch.give(&signal)?;
-        let source = format!("primary_conninfo=host=127.0.0.1 port={} user=postgres", self.port);
+        give(&signal)?;
+        let source = format!("primary_conninfo=host=127.0.0.1 port={port} user=postgres");
         Self::open(scratch, data, durability, &[&source])
     }
 
     /// Makes a standby a primary, with whatever it has received.
     pub fn promote(&self) -> Result<()> {
         self.psql("postgres", "SELECT pg_promote()").map(drop)
+    }
+
+    /// Copies a database to another server, as a dump and its restore do.
+    pub fn dump_to(&self, database: &str, other: &Self) -> Result<String> {
+        let dump = self.scratch.path().join("dump.sql");
+        run(Command::new(program("pg_dump")?).arg("-f").arg(&dump).arg(self.url(database)))?;
+        let name = other.new_database()?;
+        let mut restore = Command::new(program("psql")?);
+        restore.args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"]);
+        run(restore.arg("--dbname").arg(other.url(&name)).arg("--file").arg(&dump))?;
+        Ok(name)
     }
 
     /// Puts a backup in the place of the cluster, and starts it.

@@ -92,25 +92,25 @@ impl Scratch {
         fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).context("close it")?;
         let scratch = Self(path);
-        scratch.give(scratch.path())?;
+        give(scratch.path())?;
         Ok(scratch)
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
+}
 
-    /// Makes something the database's own.
-    pub(crate) fn give(&self, path: &Path) -> Result<()> {
-        if is_root() {
-            let home = Path::new("/var/lib/postgresql");
-            let owner = home.metadata().context(
-                "the user postgres is missing; on Debian: apt-get install postgresql-15",
-            )?;
-            chown(path, Some(owner.uid()), Some(owner.gid())).context("give it to postgres")?;
-        }
-        Ok(())
+/// Makes something the database's own.
+pub(crate) fn give(path: &Path) -> Result<()> {
+    if is_root() {
+        let home = Path::new("/var/lib/postgresql");
+        let owner = home
+            .metadata()
+            .context("the user postgres is missing; on Debian: apt-get install postgresql-15")?;
+        chown(path, Some(owner.uid()), Some(owner.gid())).context("give it to postgres")?;
     }
+    Ok(())
 }
 
 impl Drop for Scratch {

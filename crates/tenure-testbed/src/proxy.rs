@@ -3,6 +3,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -17,6 +18,13 @@ pub enum Fault {
     CutAfter(Vec<u8>),
     /// The connection is cut as soon as the client has sent this text, which does not get through.
     CutBefore(Vec<u8>),
+    /// From the moment at which the client has sent this text, which still gets through, it is as
+    /// with [`Fault::Mute`].
+    MuteAfter(Vec<u8>),
+    /// The server hears everything, and nothing that it says gets through.
+    Mute,
+    /// From the moment at which the client has sent this text, it is as with [`Fault::Hole`].
+    HoleBefore(Vec<u8>),
     /// Nothing gets through, in either direction, and nobody is told.
     Hole,
     /// Every connection is cut, and no new one is taken.
@@ -30,9 +38,11 @@ pub struct Proxy {
 }
 
 struct State {
+    /// Where everything goes.
+    port: AtomicU16,
     fault: Mutex<Fault>,
     streams: Mutex<Vec<TcpStream>>,
-    /// How many connections were cut.
+    /// How often a fault that waits for a text has happened.
     cuts: Mutex<usize>,
 }
 
@@ -42,6 +52,7 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen")?;
         let addr = listener.local_addr().context("listen")?;
         let state = State {
+            port: AtomicU16::new(port),
             fault: Mutex::new(Fault::None),
             streams: Mutex::default(),
             cuts: Mutex::new(0),
@@ -50,6 +61,7 @@ impl Proxy {
         let shared = Arc::clone(&state);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                let port = shared.port.load(Ordering::SeqCst);
                 if shared.fault() != Fault::Down
                     && let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port))
                 {
@@ -64,6 +76,11 @@ impl Proxy {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.addr.port()
+    }
+
+    /// New connections go to another port from now on, as after a fail-over.
+    pub fn aim(&self, port: u16) {
+        self.state.port.store(port, Ordering::SeqCst);
     }
 
     /// From now on, this goes wrong.
@@ -82,7 +99,7 @@ impl Proxy {
         }
     }
 
-    /// How many connections the fault has cut.
+    /// How often a fault that waits for a text has happened.
     #[must_use]
     pub fn cuts(&self) -> usize {
         *self.state.cuts.lock().expect("no panic")
@@ -92,6 +109,11 @@ impl Proxy {
 impl State {
     fn fault(&self) -> Fault {
         self.fault.lock().expect("no panic").clone()
+    }
+
+    fn turn_into(&self, fault: Fault) {
+        *self.fault.lock().expect("no panic") = fault;
+        *self.cuts.lock().expect("no panic") += 1;
     }
 
     fn join(self: &Arc<Self>, client: TcpStream, server: TcpStream) -> Result<()> {
@@ -115,6 +137,12 @@ impl State {
             let has = |text: &[u8]| outward && part.windows(text.len()).any(|w| w == text);
             match self.fault() {
                 Fault::Hole => continue,
+                Fault::Mute if !outward => continue,
+                Fault::MuteAfter(text) if has(&text) => self.turn_into(Fault::Mute),
+                Fault::HoleBefore(text) if has(&text) => {
+                    self.turn_into(Fault::Hole);
+                    continue;
+                }
                 Fault::CutBefore(text) if has(&text) => {
                     *self.cuts.lock().expect("no panic") += 1;
                     break;

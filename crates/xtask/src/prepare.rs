@@ -6,7 +6,7 @@
 //! Next: `machine` is the list of needs; a further need (a database, say) is one more line there.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -19,17 +19,37 @@ pub(crate) fn machine(root: &Path) -> Result<()> {
     needs("cc", &["gcc", "libc6-dev"])?;
     // The example worker is run by a test.
     needs("python3", &["python3"])?;
+    // Tests start servers of their own. Debian keeps these programs off the PATH.
+    needs_at("postgres", &postgres_folders(), &["postgresql-15"])?;
+    needs_at("pgbouncer", &[PathBuf::from("/usr/sbin")], &["pgbouncer"])?;
     component(root, "fmt", "rustfmt")?;
     component(root, "clippy", "clippy")
 }
 
 /// Makes sure `program` is on the PATH, from these Debian packages if need be.
 pub(crate) fn needs(program: &str, packages: &[&str]) -> Result<()> {
-    match decide(on_path(program), is_debian(), is_root()) {
-        Action::Nothing => Ok(()),
-        Action::Install => install(program, packages),
+    needs_at(program, &[], packages)
+}
+
+/// The same, for a program that may also be in one of these folders.
+fn needs_at(program: &str, folders: &[PathBuf], packages: &[&str]) -> Result<()> {
+    match decide(is_there(program, folders), is_debian(), is_root()) {
+        Action::Nothing => return Ok(()),
+        Action::Install => install(program, packages)?,
         Action::Ask => bail!("{}", sentence(program, packages)),
     }
+    // What was just installed may have made a folder that was not there before.
+    let folders = [folders, &postgres_folders()].concat();
+    if !is_there(program, &folders) {
+        bail!("`{program}` is still missing after installing {}", packages.join(" "));
+    }
+    Ok(())
+}
+
+/// Where Debian puts the programs of each version of PostgreSQL.
+fn postgres_folders() -> Vec<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    versions.map(|version| version.path().join("bin")).collect()
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -55,11 +75,7 @@ fn sentence(program: &str, packages: &[&str]) -> String {
 fn install(program: &str, packages: &[&str]) -> Result<()> {
     eprintln!("    `{program}` is missing, installing {}", packages.join(" "));
     shell::run(apt_get().arg("update"))?;
-    shell::run(apt_get().args(["install", "--yes", "--no-install-recommends"]).args(packages))?;
-    if !on_path(program) {
-        bail!("`{program}` is still missing after installing {}", packages.join(" "));
-    }
-    Ok(())
+    shell::run(apt_get().args(["install", "--yes", "--no-install-recommends"]).args(packages))
 }
 
 fn apt_get() -> Command {
@@ -68,9 +84,10 @@ fn apt_get() -> Command {
     command
 }
 
-fn on_path(program: &str) -> bool {
+fn is_there(program: &str, folders: &[PathBuf]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| is_executable(&folder.join(program)))
+    let on_path = std::env::split_paths(&path);
+    on_path.chain(folders.iter().cloned()).any(|folder| is_executable(&folder.join(program)))
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -118,8 +135,18 @@ mod tests {
 
     #[test]
     fn programs_are_found_on_the_path() {
-        assert!(on_path("sh"));
-        assert!(!on_path("no-such-program"));
+        assert!(is_there("sh", &[]));
+        assert!(!is_there("no-such-program", &[]));
+    }
+
+    #[test]
+    fn programs_are_found_off_the_path() {
+        let folder = std::env::temp_dir().join(format!("prepare-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::symlink("/bin/sh", folder.join("only-here")).unwrap();
+        assert!(!is_there("only-here", &[]));
+        assert!(is_there("only-here", std::slice::from_ref(&folder)));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

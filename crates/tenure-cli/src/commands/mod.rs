@@ -5,11 +5,13 @@ mod canned;
 mod completions;
 mod config;
 mod dead;
+mod doctor;
 mod document;
 mod exec;
 mod job;
 mod listing;
 mod lock;
+mod migrate;
 mod reload;
 mod resource;
 mod serve;
@@ -42,6 +44,7 @@ Examples:
   tenure job submit database/orders create -f    ask for an operation and follow it
   tenure why database/orders                     see what it waits for
   tenure verify                                  prove that no lock ever had two holders
+  tenure doctor                                  see what this deployment is worth
 
 Exit codes: 0 ok, 1 failed, 2 usage, 3 held by another, 4 not found, 5 conflict or refused,
 6 lost, 69 store or server unavailable. `tenure exec` has its own; see its help."
@@ -89,6 +92,10 @@ enum Verb {
     Why(why::Why),
     /// Prove from the history that every lock had at most one holder at a time
     Verify(verify::Verify),
+    /// Probe the deployment and say what it voids
+    Doctor(doctor::Doctor),
+    /// Bring the tables of a database up to date
+    Migrate(migrate::Migrate),
     /// Kinds and settings in tenure.toml
     #[command(subcommand)]
     Config(config::ConfigVerb),
@@ -115,6 +122,8 @@ pub(crate) fn run() -> ExitCode {
         Verb::Dead(dead) => on_runtime(dead.run(&cli.reach, cli.output)),
         Verb::Why(why) => on_runtime(why.run(&cli.reach, cli.output)),
         Verb::Verify(verify) => on_runtime(verify.run(&cli.reach, cli.output)),
+        Verb::Doctor(doctor) => on_runtime(doctor.run(&cli.reach, cli.output)),
+        Verb::Migrate(migrate) => on_runtime(migrate.run(&cli.reach, cli.output)),
         Verb::Config(config) => config.run(cli.output),
         Verb::Bench(bench) => on_runtime(bench.run(&cli.reach, cli.output)),
         Verb::Completions(completions) => completions.run(),

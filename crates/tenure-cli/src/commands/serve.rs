@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Done;
 use super::config::{ConfigFile, load, size};
+use super::migrate::explain;
 use super::reload::{Reload, say};
 use super::worker::Crew;
 use crate::context::{DEFAULT_LISTEN, Reach, process_name};
@@ -32,6 +33,7 @@ Examples:
   tenure serve --data /var/lib/tenure --listen 127.0.0.1:7200
   tenure serve --config deploy/tenure.toml       with kinds, and a worker for their commands
   tenure serve --store memory:                   forgets everything when it ends
+  tenure serve --store postgres://tenure@db/ops  beside others on one database
 
 tenure.toml is read again on SIGHUP and when it has changed; one that is wrong changes nothing.
 On SIGTERM the worker gets the time of `drain` to finish; a second SIGTERM cuts that short.")]
@@ -53,8 +55,7 @@ impl Serve {
         let file = self.config.find();
         let config = file.as_deref().map(load).transpose()?.unwrap_or_default();
         let (key, key_path) = keyfile::ensure(&dir)?;
-        let default = || format!("embedded:{}", dir.join("tenure.db").display());
-        let store = open_store(&self.store.clone().unwrap_or_else(default)).await?;
+        let store = open_store(&store_url(self.store.as_deref(), &dir)).await?;
         let listener = self.bind().await?;
         let url = format!("http://{}", listener.local_addr()?);
         let (kinds, keys) = (Arc::clone(&config.kinds), Keys::admin(&key));
@@ -126,8 +127,15 @@ async fn declare(app: &App, config: &Config) -> Result<(), tenure_store::StoreEr
     Ok(())
 }
 
+/// The store that was named, or the one in the data directory.
+pub(super) fn store_url(named: Option<&str>, data: &Path) -> String {
+    let default = || format!("embedded:{}", data.join("tenure.db").display());
+    named.map_or_else(default, str::to_owned)
+}
+
 /// The stores that there are.
-const STORES: &str = "there are memory:, embedded:PATH and postgres://USER@HOST/DATABASE";
+pub(super) const STORES: &str =
+    "there are memory:, embedded:PATH and postgres://USER@HOST/DATABASE";
 
 /// Opens the store that a URL names.
 pub(crate) async fn open_store(url: &str) -> anyhow::Result<Arc<dyn Store>> {
@@ -136,7 +144,9 @@ pub(crate) async fn open_store(url: &str) -> anyhow::Result<Arc<dyn Store>> {
         Some(("embedded", path)) if !path.is_empty() => {
             Ok(Arc::new(Embedded::open(Path::new(path))?))
         }
-        Some(("postgres" | "postgresql", _)) => Ok(Arc::new(Postgres::open(url).await?)),
+        Some(("postgres" | "postgresql", _)) => {
+            Ok(Arc::new(Postgres::open(url).await.map_err(|error| explain(&error))?))
+        }
         // What it is may be an address with a password.
         Some((scheme, _)) => bail!("{scheme}: is not a store; {STORES}"),
         None => bail!("{url:?} is not a store; {STORES}"),

@@ -1,33 +1,89 @@
 //! `/healthz`: the process answers. `/readyz`: so does its store, and who should be looked at.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use serde::Serialize;
 use tenure::wire::ReadyAnswer;
 use tenure_store::StoreError;
+use tenure_store::store::{SafetyClass, Status};
 
 use crate::problem::Problem;
 use crate::{App, janitor};
+
+/// A store that needs longer than this for an answer is not ready.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<ReadyAnswer>, Problem> {
+/// `GET /readyz`
+#[derive(Serialize)]
+pub(super) struct Ready {
+    #[serde(flatten)]
+    answer: ReadyAnswer,
+    dependencies: Vec<Dependency>,
+}
+
+/// Something that the server needs or uses.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Dependency {
+    name: &'static str,
+    ok: bool,
+    detail: String,
+}
+
+pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<Ready>, Problem> {
     if app.closing.is_cancelled() {
         return Err(Problem::unavailable("the server is shutting down"));
     }
-    let status = app.committer.store().status().await?;
-    Ok(Json(ReadyAnswer {
+    let asked = async {
+        let status = app.committer.store().status().await?;
+        Ok::<_, StoreError>((status, reasons(&app).await?))
+    };
+    let Ok(answered) = tokio::time::timeout(ANSWER_MAX, asked).await else {
+        return Err(Problem::unavailable("the store does not answer"));
+    };
+    let (status, mut reasons) = answered?;
+    reasons.extend(doubts(&status));
+    let dependencies = dependencies(&status);
+    let answer = ReadyAnswer {
         ready: true,
         store: status.store.to_owned(),
         safety: status.safety.as_str().to_owned(),
         incarnation: status.incarnation.0,
         sessions: status.sessions,
         live: status.live,
-        reasons: reasons(&app).await?,
-    }))
+        reasons,
+    };
+    Ok(Json(Ready { answer, dependencies }))
+}
+
+/// What is needed, and how it is. Wake-ups that do not come through cost time and nothing else, so
+/// that is no reason to send requests elsewhere.
+fn dependencies(status: &Status) -> Vec<Dependency> {
+    let detail = format!("{} answers, safety class: {}", status.store, status.safety.as_str());
+    let mut dependencies = vec![Dependency { name: "store", ok: true, detail }];
+    if let Some(ok) = status.wakeups {
+        let detail = if ok {
+            "notifications of the database come through"
+        } else {
+            "notifications of the database do not come through: waiting requests poll"
+        };
+        dependencies.push(Dependency { name: "wake-ups", ok, detail: detail.to_owned() });
+    }
+    dependencies
+}
+
+/// A database can be told not to keep what it has acknowledged. A store in memory is known not to.
+fn doubts(status: &Status) -> Option<String> {
+    let doubtful = status.store == "postgres" && status.safety == SafetyClass::BestEffort;
+    doubtful.then(|| {
+        "the database may lose what it has acknowledged: run tenure doctor --store URL".to_owned()
+    })
 }
 
 /// A janitor that is late, or that nobody is, is no reason to send requests elsewhere: each server
@@ -41,4 +97,40 @@ async fn reasons(app: &App) -> Result<Vec<String>, StoreError> {
         }
     }
     Ok(reasons)
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::{Incarnation, Millis};
+
+    use super::*;
+
+    fn status(safety: SafetyClass, wakeups: Option<bool>) -> Status {
+        Status {
+            store: "postgres",
+            safety,
+            incarnation: Incarnation(0),
+            now: Millis(0),
+            sessions: 0,
+            live: 0,
+            wakeups,
+        }
+    }
+
+    #[test]
+    fn wake_ups_that_are_down_are_said() {
+        for (wakeups, said) in [(None, vec![true]), (Some(false), vec![true, false])] {
+            let dependencies = dependencies(&status(SafetyClass::Exclusive, wakeups));
+            assert_eq!(dependencies.iter().map(|one| one.ok).collect::<Vec<_>>(), said);
+            assert_eq!(dependencies[0].detail, "postgres answers, safety class: exclusive");
+        }
+    }
+
+    #[test]
+    fn a_database_that_forgets_is_a_reason_to_look() {
+        assert_eq!(doubts(&status(SafetyClass::Exclusive, None)), None);
+        assert!(doubts(&status(SafetyClass::BestEffort, None)).is_some());
+        let memory = Status { store: "memory", ..status(SafetyClass::BestEffort, None) };
+        assert_eq!(doubts(&memory), None);
+    }
 }

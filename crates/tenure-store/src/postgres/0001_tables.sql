@@ -30,6 +30,7 @@ CREATE TABLE tenure.sessions (
     ttl_ms     bigint NOT NULL,
     expires_at bigint NOT NULL,
     over       text,
+    over_at    bigint,
     kinds      text,
     claims     text,
     asked_at   bigint,
@@ -39,6 +40,7 @@ COMMENT ON TABLE tenure.sessions IS
     'The liveness of processes. A heartbeat changes expires_at and nothing else.';
 COMMENT ON COLUMN tenure.sessions.expires_at IS 'When it lapses unless a heartbeat comes first.';
 COMMENT ON COLUMN tenure.sessions.over IS 'How it ended; an ended session never comes back.';
+COMMENT ON COLUMN tenure.sessions.over_at IS 'When that was written; the row goes a little later.';
 COMMENT ON COLUMN tenure.sessions.kinds IS
     'The kinds of jobs that it asks for, as JSON; null for one that asks for none.';
 COMMENT ON COLUMN tenure.sessions.claims IS 'Its latest claims that got something, as JSON.';
@@ -52,15 +54,20 @@ CREATE TABLE tenure.resources (
     tenant      text COLLATE "C" NOT NULL,
     kind        text NOT NULL,
     name        text NOT NULL,
+    version     bigint NOT NULL,
     token       bigint NOT NULL,
-    state       text,
     running     bigint NOT NULL,
     priority    bigint,
     ready_since bigint,
     wake_at     bigint,
+    state       text,
+    body_n      bigint NOT NULL,
     body        text NOT NULL,
     base        text
-) WITH (fillfactor = 60);
+) WITH (fillfactor = 60, toast_tuple_target = 128);
+-- Beside the row, so that a change that history tells need not write it again.
+ALTER TABLE tenure.resources ALTER COLUMN body SET STORAGE EXTERNAL;
+ALTER TABLE tenure.resources ALTER COLUMN base SET STORAGE EXTERNAL;
 COMMENT ON TABLE tenure.resources IS
     'One row for each resource that anything ever happened to. Its row lock makes changes of the resource come one after the other.';
 COMMENT ON COLUMN tenure.resources.key IS 'tenant/kind/name';
@@ -71,7 +78,9 @@ COMMENT ON COLUMN tenure.resources.priority IS 'The priority of the job that cou
 COMMENT ON COLUMN tenure.resources.ready_since IS 'Since when a job could start; null when none can.';
 COMMENT ON COLUMN tenure.resources.wake_at IS
     'When it has to be looked at again: a wait runs out, a job comes due.';
-COMMENT ON COLUMN tenure.resources.body IS 'The record as Tenure reads it, as JSON.';
+COMMENT ON COLUMN tenure.resources.version IS 'Counts the changes of the row.';
+COMMENT ON COLUMN tenure.resources.body IS
+    'The record as Tenure reads it, as JSON, as it was after line body_n of its history; the lines after that tell the rest.';
 COMMENT ON COLUMN tenure.resources.base IS 'What stands in place of its pruned history, as JSON.';
 -- Serves claims: only ready resources are in it.
 CREATE INDEX resources_ready ON tenure.resources (kind, tenant, priority DESC, ready_since, key)

@@ -5,22 +5,22 @@
 //! the number of the batch says so.
 
 use std::collections::{BTreeSet, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tenure_core::engine::wake;
 use tenure_core::{
-    Changes, Command, JobId, Millis, Outcome, Refusal, RequestId, ResourceKey, World, step,
+    Changes, Command, JobId, Outcome, Refusal, RequestId, ResourceKey, SessionId, World, step,
 };
 use tokio_postgres::error::SqlState;
 
+use super::cache::Seen;
+use super::conn::says_pooler;
 use super::link::unavailable;
-use super::load::Loaded;
+use super::load::{Loaded, Stored};
 use super::{Postgres, write};
 use crate::ledger::Batch;
 use crate::store::{Result, StoreError};
 
-/// How long commands wait for a resource that another transaction is at.
-const BUSY_MAX: Duration = Duration::from_millis(250);
 /// How long a transaction that failed is tried again.
 const RETRY_MAX: Duration = Duration::from_secs(3);
 /// The first pause between two tries; each is twice the one before.
@@ -36,6 +36,10 @@ pub(super) enum Failure {
     Contended(StoreError),
     /// The connection broke: nobody knows whether it was committed.
     Broken(StoreError),
+    /// A pooler stands between.
+    Pooled(StoreError),
+    /// A session changed whose row is not locked: it has to be locked first.
+    Unlocked(BTreeSet<SessionId>),
     /// The database is another one than before.
     Reborn,
     /// Trying again does not help.
@@ -45,7 +49,11 @@ pub(super) enum Failure {
 impl Failure {
     pub(super) fn into_store(self) -> StoreError {
         match self {
-            Self::Contended(error) | Self::Broken(error) | Self::Store(error) => error,
+            Self::Contended(error)
+            | Self::Broken(error)
+            | Self::Pooled(error)
+            | Self::Store(error) => error,
+            Self::Unlocked(_) => StoreError::Unavailable("a session changed meanwhile".to_owned()),
             Self::Reborn => StoreError::Unavailable("the database is another one".to_owned()),
         }
     }
@@ -59,6 +67,9 @@ impl From<tokio_postgres::Error> for Failure {
             SqlState::LOCK_NOT_AVAILABLE,
         ];
         let store = unavailable(&error);
+        if says_pooler(&error) {
+            return Self::Pooled(store);
+        }
         match error.code() {
             Some(code) if contended.contains(code) => Self::Contended(store),
             // It is shutting down or starting, or somebody ended our connection.
@@ -93,42 +104,30 @@ struct Before {
     unknown: Option<Done>,
     /// Claims that have looked again for what an earlier sending has got.
     looked_again: HashSet<RequestId>,
+    /// Sessions that turned out to change.
+    lock: BTreeSet<SessionId>,
 }
 
 impl Postgres {
-    /// Steps commands, and tells everybody what came of it.
-    pub(super) async fn transact(&self, commands: &[Command]) -> Result<Vec<Outcome>> {
+    /// Steps commands, and tells everybody what came of it. Whoever is answered `Busy` may ask again.
+    pub(super) async fn transact(&self, commands: &[Command]) -> Result<(Vec<Outcome>, usize)> {
         let _turn = self.turn.lock().await;
-        let started = Instant::now();
-        let mut outcomes: Vec<Option<Outcome>> = vec![None; commands.len()];
-        let mut pause = PAUSE;
-        let mut ended = Vec::new();
-        loop {
-            let waiting: Vec<usize> =
-                (0..commands.len()).filter(|at| outcomes[*at].is_none()).collect();
-            let now: Vec<Command> = waiting.iter().map(|at| commands[*at].clone()).collect();
-            let done = self.try_hard(&now).await?;
-            self.publish(done.batch);
-            ended.extend(done.ended);
-            let late = started.elapsed() > BUSY_MAX;
-            for (at, outcome) in waiting.into_iter().zip(done.outcomes) {
-                outcomes[at] = outcome.or(late.then_some(Outcome::Refused(Refusal::Busy)));
-            }
-            if outcomes.iter().all(Option::is_some) {
-                self.settle_ended(ended).await;
-                return Ok(outcomes.into_iter().flatten().collect());
-            }
-            rest(&mut pause).await;
-        }
+        let done = self.try_hard(commands).await?;
+        self.publish(done.batch);
+        let tenures = self.settle_ended(done.ended).await;
+        let busy = Outcome::Refused(Refusal::Busy);
+        let outcomes = done.outcomes.into_iter().map(|outcome| outcome.unwrap_or(busy.clone()));
+        Ok((outcomes.collect(), tenures))
     }
 
     /// Makes one transaction of commands, again and again until it is known what became of it.
     pub(super) async fn try_hard(&self, commands: &[Command]) -> Result<Done> {
-        let started = Instant::now();
+        let number = self.next_batch();
+        let mut waited = Duration::ZERO;
         let mut pause = PAUSE;
         let mut before = Before::default();
         loop {
-            let failure = match self.try_once(commands, &mut before).await {
+            let failure = match self.try_once(commands, number, &mut before).await {
                 Ok(done) => return Ok(done),
                 Err(failure) => failure,
             };
@@ -136,6 +135,16 @@ impl Postgres {
                 Failure::Store(error) => {
                     self.writer.discard().await;
                     return Err(error);
+                }
+                Failure::Unlocked(ids) => {
+                    before.lock.extend(ids);
+                    let client = self.writer.client().await?;
+                    client.batch_execute("ROLLBACK").await.map_err(|e| unavailable(&e))?;
+                    continue;
+                }
+                Failure::Pooled(error) => {
+                    self.writer.is_pooled().await;
+                    error
                 }
                 Failure::Reborn => {
                     let client = self.writer.client().await?;
@@ -157,26 +166,27 @@ impl Postgres {
                     error
                 }
             };
-            if started.elapsed() > RETRY_MAX {
+            if waited > RETRY_MAX {
                 return Err(error);
             }
-            rest(&mut pause).await;
+            tokio::time::sleep(pause).await;
+            waited += pause;
+            pause = PAUSE_MAX.min(pause * 2);
         }
     }
 
     async fn try_once(
         &self,
         commands: &[Command],
+        number: i64,
         before: &mut Before,
     ) -> std::result::Result<Done, Failure> {
         let client = self.writer.client().await.map_err(Failure::Broken)?;
-        let mut loaded = self.load(&client, commands).await?;
-        let number = self.batch_number();
+        let mut loaded = self.load(&client, commands, &before.lock).await?;
         if let Some(done) = before.unknown.take()
             && loaded.batch == number
         {
             client.batch_execute("ROLLBACK").await?;
-            self.next_batch();
             return Ok(done);
         }
         if before.is_overtaken(commands, &loaded) {
@@ -184,11 +194,16 @@ impl Postgres {
             return Err(Failure::Contended(StoreError::Unavailable(why)));
         }
         let (done, touched) = step_all(&mut loaded, commands);
+        let unlocked = unlocked(&loaded, &done.batch);
+        if !unlocked.is_empty() {
+            return Err(Failure::Unlocked(unlocked));
+        }
         self.remember(&loaded);
         let again = std::mem::take(&mut loaded.found.again);
-        let written = write::all(&client, &loaded, &done.batch, &touched, (&self.id, number)).await;
+        let written =
+            write::all(&client, &mut loaded, &done.batch, &touched, (&self.id, number)).await;
         match written {
-            Ok(true) => self.next_batch(),
+            Ok(true) => self.life().note(number, loaded.now),
             Ok(false) => {}
             Err(Failure::Broken(error)) => {
                 before.unknown = Some(done);
@@ -196,11 +211,24 @@ impl Postgres {
             }
             Err(failure) => return Err(failure),
         }
+        self.keep(loaded);
+        client.prepare().await.ok();
         let nothing = |o: &Option<Outcome>| matches!(o, Some(Outcome::Claimed(j)) if j.is_empty());
         if done.outcomes.iter().any(nothing) {
             self.ask_again(again);
         }
         Ok(done)
+    }
+
+    /// Keeps the records of a transaction that is over for the next one.
+    fn keep(&self, loaded: Loaded) {
+        let Loaded { mut world, stored, .. } = loaded;
+        let keep = stored.into_iter().filter_map(|(key, stored)| {
+            let record = world.records.remove(&key)?;
+            let Stored { version, body_n, .. } = stored;
+            (version > 0).then(|| (key, Seen { version, body_n, record }))
+        });
+        self.cache.put(keep);
     }
 
     /// Remembers whose turn it was.
@@ -226,9 +254,15 @@ impl Before {
     }
 }
 
-async fn rest(pause: &mut Duration) {
-    tokio::time::sleep(*pause).await;
-    *pause = PAUSE_MAX.min(*pause * 2);
+/// The sessions that a batch changed without having locked their rows.
+fn unlocked(loaded: &Loaded, batch: &Batch) -> BTreeSet<SessionId> {
+    let free = batch.sessions.iter().filter(|id| !loaded.locked.contains(id));
+    let changed = |id: &&SessionId| {
+        let (before, after) = (loaded.sessions.get(id), loaded.world.sessions.get(**id));
+        // A new one is nobody else's.
+        before.is_some() && before != after
+    };
+    free.filter(changed).copied().collect()
 }
 
 fn step_all(loaded: &mut Loaded, commands: &[Command]) -> (Done, Touched) {
@@ -240,22 +274,28 @@ fn step_all(loaded: &mut Loaded, commands: &[Command]) -> (Done, Touched) {
         let busy = key.is_some_and(|key| loaded.busy.contains(key));
         outcomes.push((!busy).then(|| step(&mut loaded.world, command, now)));
     }
-    let ended = forget(&mut loaded.world, now);
+    let ended = forget(loaded);
     let (batch, touched) = conclude(&mut loaded.world);
     (Done { outcomes, batch, ended }, touched)
 }
 
-/// Forgets sessions of one acquire that are over and have nothing. Gives the others that ended:
-/// what they have may be on resources that are not at hand.
-fn forget(world: &mut World, now: Millis) -> Vec<String> {
-    let mut ids = world.changes.sessions.clone();
+/// Forgets sessions of one acquire that are over and have nothing: it was on the resource at hand.
+/// Gives the others that ended: what they have may be on resources that are not at hand.
+fn forget(loaded: &mut Loaded) -> Vec<String> {
+    let mut ids = loaded.world.changes.sessions.clone();
     ids.sort_unstable();
     ids.dedup();
     let mut ended = Vec::new();
     for id in ids {
+        let world = &mut loaded.world;
         let Some(session) = world.sessions.get(id).filter(|s| s.over.is_some()) else { continue };
-        if session.solo && !world.bonds.any(id) {
-            step(world, &Command::Forget { session: id }, now);
+        let here = |stored: &Stored| {
+            stored.tenures.iter().any(|tenure| tenure.session == id)
+                || stored.waiters.iter().any(|waiter| waiter.session == id)
+        };
+        let known = !loaded.sessions.contains_key(&id) || loaded.stored.values().any(here);
+        if session.solo && known && !world.bonds.any(id) {
+            step(world, &Command::Forget { session: id }, loaded.now);
         } else {
             ended.push(id.to_string());
         }
@@ -275,10 +315,10 @@ fn conclude(world: &mut World) -> (Batch, Touched) {
         let lane = world.records.get(key).map(|record| record.lane());
         touched.extend(lane.into_iter().flatten().map(|job| (key.clone(), job.id)));
     }
-    records.extend(moved);
+    records.extend(moved.iter().cloned());
     let mut batch = Batch {
         records,
-        untold: untold.into_iter().collect(),
+        untold: untold.into_iter().chain(moved).collect(),
         sessions: sessions.into_iter().chain(beats).collect(),
         history: world.seal(events),
         finished: changes.finished,

@@ -1,7 +1,8 @@
 //! The parameters of one set-based statement: a column each, with a row for each change.
 
-use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
+
+use super::conn::Conn;
 
 /// The columns of one statement: texts, then numbers, then bytes.
 #[derive(Default)]
@@ -42,11 +43,7 @@ impl Columns {
     }
 
     /// Runs a statement on them, unless there are no rows.
-    pub(super) async fn run(
-        &self,
-        client: &Client,
-        sql: &str,
-    ) -> Result<u64, tokio_postgres::Error> {
+    pub(super) async fn run(&self, client: &Conn, sql: &str) -> Result<u64, tokio_postgres::Error> {
         if self.rows == 0 {
             return Ok(0);
         }

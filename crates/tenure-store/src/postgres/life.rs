@@ -1,17 +1,19 @@
 //! The life of the database between two restores.
 //!
-//! Every batch reads who the database is: its system identifier and timeline, which a restore into
-//! another cluster or a fail-over change, and how far its log is flushed, which never goes back in
-//! one life. When it is another one, a new incarnation begins, whose tokens lie above all that were
+//! Every batch reads who the database is: its system identifier, its timeline and the number of a
+//! table, which a fail-over, a restore into another cluster or a load of a dump change; how far its
+//! log is flushed and which batch of ours it has, which never go back in one life. When it is another one, a new incarnation begins, whose tokens lie above all that were
 //! ever given out. When it has gone back without being another, nobody may go on: a person has to
 //! say so.
 
-use tenure_core::Incarnation;
+use tenure_core::{Incarnation, Millis};
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Row};
 
 use super::batch::Failure;
+use super::conn::Conn;
 use super::migrate;
+use super::prune::SERVERS_MS;
 use super::{Postgres, corrupt};
 use crate::store::{Result, StoreError};
 
@@ -20,7 +22,8 @@ pub(super) const COLUMNS: &str = "\
     (SELECT value::bigint FROM tenure.meta WHERE key = 'incarnation'), \
     (SELECT value FROM tenure.meta WHERE key = 'identity'), \
     (SELECT system_identifier FROM pg_control_system())::text || '/' \
-        || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), \
+        || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' \
+        || 'tenure.meta'::regclass::oid::text, \
     pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint";
 
 /// What a server has seen of the database.
@@ -30,6 +33,9 @@ pub(super) struct Life {
     identity: String,
     /// How far its log was flushed.
     flushed: i64,
+    /// The last batch of ours that is surely committed, and when that was.
+    batch: i64,
+    noted: Millis,
 }
 
 impl Life {
@@ -43,14 +49,28 @@ impl Life {
         }
         let incarnation = u32::try_from(incarnation.unwrap_or(0));
         let incarnation = incarnation.map_err(|error| corrupt("the incarnation", &error))?;
-        Ok(Self { incarnation: Incarnation(incarnation), identity, flushed: row.get(at + 3) })
+        let (incarnation, flushed) = (Incarnation(incarnation), row.get(at + 3));
+        Ok(Self { incarnation, identity, flushed, ..Self::default() })
     }
 
-    /// Goes on to what was seen now.
-    pub(super) fn follow(&mut self, now: Self) -> Result<Incarnation> {
-        let same = self.identity == now.identity && self.incarnation == now.incarnation;
-        let back = same && now.flushed < self.flushed || now.incarnation < self.incarnation;
-        if back {
+    /// Notes that a batch of ours is committed.
+    pub(super) fn note(&mut self, batch: i64, now: Millis) {
+        (self.batch, self.noted) = (self.batch.max(batch), now);
+    }
+
+    /// Goes on to what was seen now: of the database, and of our last batch in it.
+    pub(super) fn follow(
+        &mut self,
+        seen: Self,
+        batch: Option<i64>,
+        now: Millis,
+    ) -> Result<Incarnation> {
+        let same = self.identity == seen.identity && self.incarnation == seen.incarnation;
+        // A row that nobody writes is dropped after a day.
+        let fresh = now.since(self.noted) < SERVERS_MS / 2;
+        let lost = self.batch > 0 && batch.map_or(fresh, |batch| batch < self.batch);
+        let back = same && (seen.flushed < self.flushed || lost);
+        if back || seen.incarnation < self.incarnation {
             return Err(StoreError::Unavailable(
                 "the database has gone back in time: an old backup or snapshot was put in its \
                  place. Tokens that were given out since could come again, so nothing is granted. \
@@ -58,14 +78,15 @@ impl Life {
                     .to_owned(),
             ));
         }
-        *self = now;
+        let (batch, noted) = if same { (self.batch, self.noted) } else { (0, now) };
+        *self = Self { batch, noted, ..seen };
         Ok(self.incarnation)
     }
 }
 
 impl Postgres {
     /// Begins a new life, because the database is another one than the tables say.
-    pub(super) async fn begin_life(&self, client: &Client) -> Result<()> {
+    pub(super) async fn begin_life(&self, client: &Conn) -> Result<()> {
         let incarnation = begin(client, false).await?.0;
         self.horizon.store(0, std::sync::atomic::Ordering::Relaxed);
         tracing::warn!(incarnation, "the database was restored or failed over: a new incarnation");
@@ -73,8 +94,16 @@ impl Postgres {
     }
 }
 
+/// Who got a lock in the time that was forgotten must not go on beside who has it in the old rows:
+/// everybody begins anew.
+const END_SESSIONS: &str = "\
+    UPDATE tenure.sessions SET over = 'lapsed', \
+        over_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, \
+        body = (body::jsonb || '{\"over\": \"lapsed\"}')::text \
+    WHERE over IS NULL";
+
 /// Begins a new life if the database is another one than the tables say, or in any case.
-pub(super) async fn begin(client: &Client, in_any_case: bool) -> Result<Incarnation> {
+pub(super) async fn begin(client: &Conn, in_any_case: bool) -> Result<Incarnation> {
     let sql = format!("SELECT {COLUMNS}");
     let work = async {
         client.batch_execute(&migrate::begin()).await?;
@@ -87,6 +116,9 @@ pub(super) async fn begin(client: &Client, in_any_case: bool) -> Result<Incarnat
         let set = "INSERT INTO tenure.meta VALUES ('identity', $1), ('incarnation', $2::text) \
                    ON CONFLICT (key) DO UPDATE SET value = excluded.value";
         let number = now.to_string();
+        if now > before {
+            client.batch_execute(END_SESSIONS).await?;
+        }
         client
             .execute_typed(set, &[(&identity as _, Type::TEXT), (&number as _, Type::TEXT)])
             .await?;
@@ -102,19 +134,34 @@ mod tests {
     use super::*;
 
     fn life(incarnation: u32, identity: &str, flushed: i64) -> Life {
-        Life { incarnation: Incarnation(incarnation), identity: identity.to_owned(), flushed }
+        let (incarnation, identity) = (Incarnation(incarnation), identity.to_owned());
+        Life { incarnation, identity, flushed, ..Life::default() }
     }
 
     #[test]
     fn a_database_that_goes_back_is_refused_until_somebody_begins_a_new_life() {
         let mut seen = Life::default();
-        seen.follow(life(0, "7/00000001", 100)).unwrap();
-        seen.follow(life(0, "7/00000001", 200)).unwrap();
-        let error = seen.follow(life(0, "7/00000001", 150)).unwrap_err().to_string();
+        let now = Millis(1_000);
+        seen.follow(life(0, "7/00000001", 100), None, now).unwrap();
+        seen.follow(life(0, "7/00000001", 200), None, now).unwrap();
+        let error = seen.follow(life(0, "7/00000001", 150), None, now).unwrap_err().to_string();
         assert!(error.contains("tenure migrate --new-incarnation"), "{error}");
         // A fail-over to a standby that was behind begins one by itself.
-        seen.follow(life(1, "7/00000002", 150)).unwrap();
-        seen.follow(life(2, "7/00000002", 100)).unwrap();
-        assert!(seen.follow(life(1, "7/00000002", 300)).is_err(), "an older life");
+        seen.follow(life(1, "7/00000002", 150), None, now).unwrap();
+        seen.follow(life(2, "7/00000002", 100), None, now).unwrap();
+        assert!(seen.follow(life(1, "7/00000002", 300), None, now).is_err(), "an older life");
+    }
+
+    #[test]
+    fn a_batch_of_ours_that_is_missing_is_noticed_whatever_others_have_written() {
+        let mut seen = Life::default();
+        let (now, tomorrow) = (Millis(1_000), Millis(1_000 + SERVERS_MS));
+        seen.follow(life(0, "7", 100), None, now).unwrap();
+        seen.note(4, now);
+        seen.follow(life(0, "7", 200), Some(4), now).unwrap();
+        assert!(seen.follow(life(0, "7", 300), Some(3), now).is_err());
+        assert!(seen.follow(life(0, "7", 300), None, now).is_err());
+        seen.follow(life(0, "7", 300), None, tomorrow).unwrap();
+        seen.follow(life(1, "7", 50), Some(3), now).unwrap();
     }
 }

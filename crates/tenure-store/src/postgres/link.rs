@@ -5,69 +5,133 @@
 //! of their own: whoever asks may come from any other.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
-use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, Row};
 
+use super::conn::{Conn, Param, says_pooler};
 use super::tls::Tls;
 use crate::store::{Result, StoreError};
 
-/// A parameter with its type.
-pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
-
-/// A connection that is made when it is needed.
-pub(super) struct Link {
-    config: Config,
-    tls: Tls,
-    runtime: Handle,
-    client: Mutex<Option<Arc<Client>>>,
+/// What all connections of a store have in common.
+#[derive(Clone)]
+pub(super) struct Ways {
+    pub(super) config: Config,
+    pub(super) tls: Tls,
+    pub(super) runtime: Handle,
+    /// Settings of every transaction: names and values.
+    pub(super) settings: Arc<Vec<(&'static str, String)>>,
+    /// Whether a pooler stands between: then nothing may be set for a connection.
+    pub(super) pooled: Arc<AtomicBool>,
 }
 
-impl Link {
-    pub(super) fn new(config: Config, tls: Tls, runtime: Handle) -> Self {
-        Self { config, tls, runtime, client: Mutex::new(None) }
-    }
-
-    /// The connection, made anew if it has broken.
-    pub(super) async fn client(&self) -> Result<Arc<Client>> {
-        let mut slot = self.client.lock().await;
-        if let Some(client) = slot.as_ref().filter(|client| !client.is_closed()) {
-            return Ok(Arc::clone(client));
+impl Ways {
+    async fn connect(&self) -> Result<Conn> {
+        loop {
+            let pooled = self.pooled.load(Ordering::Relaxed);
+            let mut config = self.config.clone();
+            if !pooled {
+                let set = |(name, value): &(&str, String)| format!(" -c {name}={value}");
+                let own: String = self.settings.iter().map(set).collect();
+                config.options(format!("{}{own}", config.get_options().unwrap_or("")));
+            }
+            match self.dial(config).await? {
+                Ok(client) => return Ok(Conn::new(client, self.begin(pooled), !pooled)),
+                Err(error) if !pooled && says_pooler(&error) => self.is_pooled(),
+                Err(error) => return Err(unavailable(&error)),
+            }
         }
-        let client = Arc::new(self.connect().await?);
-        *slot = Some(Arc::clone(&client));
-        Ok(client)
     }
 
-    async fn connect(&self) -> Result<Client> {
-        let (config, tls) = (self.config.clone(), self.tls.clone());
-        let connecting = self.runtime.spawn(async move {
+    async fn dial(
+        &self,
+        config: Config,
+    ) -> Result<std::result::Result<Client, tokio_postgres::Error>> {
+        let tls = self.tls.clone();
+        let dialling = self.runtime.spawn(async move {
             let (client, connection) = config.connect(tls).await?;
             tokio::spawn(async move {
                 if let Err(error) = connection.await {
                     tracing::debug!(%error, "a connection to the database has ended");
                 }
             });
-            Ok::<_, tokio_postgres::Error>(client)
+            Ok(client)
         });
-        match connecting.await {
-            Ok(connected) => connected.map_err(|error| unavailable(&error)),
-            Err(_) => Err(StoreError::Unavailable("the store is closing".to_owned())),
+        dialling.await.map_err(|_| StoreError::Unavailable("the store is closing".to_owned()))
+    }
+
+    fn begin(&self, pooled: bool) -> String {
+        let set = |(name, value): &(&str, String)| format!("; SET LOCAL {name} = {value}");
+        let own: String = self.settings.iter().filter(|_| pooled).map(set).collect();
+        format!("BEGIN{own}")
+    }
+
+    /// Notes that a pooler stands between.
+    pub(super) fn is_pooled(&self) {
+        if !self.pooled.swap(true, Ordering::Relaxed) {
+            tracing::info!("a pooler stands before the database: statements are not prepared");
         }
+    }
+}
+
+impl Ways {
+    /// Connections of which nothing is asked: for looking around.
+    pub(super) fn plain(config: Config, tls: Tls, runtime: Handle) -> Self {
+        let (settings, pooled) = (Arc::default(), Arc::new(AtomicBool::new(true)));
+        Self { config, tls, runtime, settings, pooled }
+    }
+}
+
+/// A connection that is made when it is needed.
+pub(super) struct Link {
+    ways: Ways,
+    conn: Mutex<Option<Arc<Conn>>>,
+}
+
+impl Link {
+    pub(super) fn new(ways: &Ways) -> Self {
+        Self { ways: ways.clone(), conn: Mutex::new(None) }
+    }
+
+    /// The connection, made anew if it has broken.
+    pub(super) async fn client(&self) -> Result<Arc<Conn>> {
+        let mut slot = self.conn.lock().await;
+        if let Some(conn) = slot.as_ref().filter(|conn| !conn.is_closed()) {
+            return Ok(Arc::clone(conn));
+        }
+        let conn = Arc::new(self.ways.connect().await?);
+        *slot = Some(Arc::clone(&conn));
+        Ok(conn)
+    }
+
+    /// Notes that a pooler stands between, and drops the connection.
+    pub(super) async fn is_pooled(&self) {
+        self.ways.is_pooled();
+        self.discard().await;
     }
 
     /// Drops the connection: nobody knows what state it is in.
     pub(super) async fn discard(&self) {
-        *self.client.lock().await = None;
+        *self.conn.lock().await = None;
     }
 
     /// Rows of a query outside of any transaction.
     pub(super) async fn rows(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        let client = self.client().await?;
-        client.query_typed(sql, params).await.map_err(|error| unavailable(&error))
+        for _ in 0..2 {
+            let conn = self.client().await?;
+            match conn.query_typed(sql, params).await {
+                Ok(rows) => {
+                    // Nobody waits for it, and a failure is that of the next statement.
+                    conn.prepare().await.ok();
+                    return Ok(rows);
+                }
+                Err(error) if says_pooler(&error) => self.is_pooled().await,
+                Err(error) => return Err(unavailable(&error)),
+            }
+        }
+        Err(StoreError::Unavailable("the pooler before the database loses statements".to_owned()))
     }
 }
 

@@ -203,6 +203,9 @@ async fn listen_once(
         config = tokio_postgres::Config::new();
         config.host(host).port(*port).application_name("tenure listen");
         config.ssl_mode(direct.get_ssl_mode());
+        direct.get_connect_timeout().map(|most| config.connect_timeout(*most));
+        direct.get_tcp_user_timeout().map(|most| config.tcp_user_timeout(*most));
+        config.keepalives(direct.get_keepalives()).keepalives_idle(direct.get_keepalives_idle());
         direct.get_user().map(|user| config.user(user));
         direct.get_password().map(|password| config.password(password));
         direct.get_dbname().map(|name| config.dbname(name));

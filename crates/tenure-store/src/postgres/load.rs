@@ -1,26 +1,32 @@
 //! Loading the rows of a batch, under their locks.
 //!
 //! Rows of resources are never waited for: what another transaction has is left to the next try.
-//! Rows of sessions are, in the order of their ids and after everything else, so nobody waits in a
-//! circle. The clock is read last: no step happens before one that its locks were waited for.
+//! Rows of sessions are locked when the batch changes them, in the order of their ids, so nobody
+//! waits in a circle; others are only looked at. The clock is read last: no step happens before one
+//! that its locks were waited for.
+//!
+//! Most batches need one round trip, because the records are in the cache. What is not there, or
+//! has changed since, is read in a second one.
 
 use std::collections::{BTreeSet, HashMap};
 
+use tenure_core::history::Entry;
 use tenure_core::ready::Place;
 use tenure_core::record::{Tenure, Waiter};
-use tenure_core::session::Worker;
 use tenure_core::{
-    Claim, Claimant, Command, Job, JobId, LockAction, Millis, Record, ResourceKey, Session,
-    SessionId, Text, World,
+    Claim, Claimant, Command, JobId, LockAction, Millis, Record, ResourceKey, Session, SessionId,
+    World,
 };
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Row};
 
 use super::batch::Failure;
+use super::cache::Seen;
+use super::conn::Conn;
 use super::life::{self, Life};
-use super::{Postgres, bigint, corrupt, millis, ready};
+use super::rows::{parse_body, parse_key, parse_session, text};
+use super::{Postgres, corrupt, millis, read, ready};
 use crate::ledger::STALL_MS;
-use crate::store::Result;
 
 pub(super) type Loading<T> = std::result::Result<T, Failure>;
 
@@ -33,6 +39,8 @@ pub(super) struct Loaded {
     pub(super) stored: HashMap<ResourceKey, Stored>,
     /// The sessions at hand, as they were.
     pub(super) sessions: HashMap<SessionId, Session>,
+    /// Those whose rows are locked.
+    pub(super) locked: BTreeSet<SessionId>,
     /// Resources that somebody else is at.
     pub(super) busy: BTreeSet<ResourceKey>,
     /// The resources of the jobs that commands name.
@@ -44,21 +52,44 @@ pub(super) struct Loaded {
 }
 
 /// What the database says of one resource beside its record.
-#[derive(Default)]
 pub(super) struct Stored {
+    pub(super) version: i64,
+    /// The last line of history that the body in the row has in it.
+    pub(super) body_n: u64,
     pub(super) place: Place,
     pub(super) tenures: Vec<Tenure>,
     pub(super) waiters: Vec<Waiter>,
 }
 
-/// The columns that make a resource.
-pub(super) const COLUMNS: &str = "r.key, r.body, r.priority, r.ready_since, r.wake_at, r.running";
+/// The columns of a resource for [`Found::parse`], without its record.
+pub(super) const COLUMNS: &str =
+    "r.key, r.version, r.priority, r.ready_since, r.wake_at, r.running, r.kind, r.tenant";
+
+/// A row of a resource.
+struct Found {
+    key: ResourceKey,
+    version: i64,
+    place: Place,
+}
+
+impl Found {
+    fn parse(row: &Row) -> Loading<Self> {
+        let since: Option<i64> = row.get(3);
+        let priority = i32::try_from(row.get::<_, Option<i64>>(2).unwrap_or(0)).unwrap_or(0);
+        let place = Place {
+            ready: since.map(|since| (priority, millis(since))),
+            later: row.get::<_, Option<i64>>(4).map(millis),
+            running: usize::try_from(row.get::<_, i64>(5)).unwrap_or(0),
+        };
+        Ok(Self { key: parse_key(row.get(0))?, version: row.get(1), place })
+    }
+}
 
 const JOBS: &str = "SELECT key, CASE WHEN ended IS NOT NULL THEN body END, id FROM tenure.jobs \
                     WHERE id = ANY($1)";
 
 const SESSIONS: &str = "SELECT body, expires_at, kinds, asked_at, claims FROM tenure.sessions \
-                        WHERE id = ANY($1) ORDER BY id FOR UPDATE";
+                        WHERE id = ANY($1)";
 
 const CLOCK: &str = "\
     SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, \
@@ -66,134 +97,114 @@ const CLOCK: &str = "\
            (SELECT batch FROM tenure.servers WHERE id = $1), ";
 
 impl Postgres {
-    /// Begins a transaction and loads what the commands are about.
-    pub(super) async fn load(&self, client: &Client, commands: &[Command]) -> Loading<Loaded> {
-        let kinds = self.kinds();
+    /// Begins a transaction and loads what the commands are about. The rows of sessions in `lock`
+    /// are locked, too.
+    pub(super) async fn load(
+        &self,
+        client: &Conn,
+        commands: &[Command],
+        lock: &BTreeSet<SessionId>,
+    ) -> Loading<Loaded> {
         let claims: Vec<&Claim> = commands.iter().filter_map(as_claim).collect();
         let mut loaded = Loaded::default();
-        loaded.world.declare(kinds, Millis::default());
-        let (begun, capped, rows) = tokio::join!(
-            client.batch_execute(&self.begin),
+        loaded.world.declare(self.kinds(), Millis::default());
+        loaded.locked =
+            commands.iter().filter_map(changed_session).chain(lock.iter().copied()).collect();
+        let looked_at = self.guess_sessions(commands, &loaded.locked);
+        let named: BTreeSet<&str> =
+            commands.iter().filter_map(Command::key).map(ResourceKey::as_str).collect();
+        let named: Vec<&str> = named.into_iter().collect();
+        let jobs: Vec<String> = commands.iter().filter_map(Command::job).map(text).collect();
+        let found = &mut loaded.found;
+        let (begun, caps, rows, ready, past, sessions) = tokio::join!(
+            biased;
+            client.begin(),
             self.lock_caps(client, &claims, &loaded.world.kinds),
-            self.named(client, commands, &claims),
+            named_rows(client, &named, &jobs, &claims),
+            self.ready(client, &claims, commands, found),
+            job_rows(client, &jobs),
+            self.session_rows(client, &loaded.locked, &looked_at),
         );
         begun?;
-        let caps = capped?;
-        let mut rows = rows?;
-        rows.extend(self.ready(client, &claims, &mut loaded.found).await?);
-        let mut records = HashMap::with_capacity(rows.len());
-        for row in &rows {
-            let (key, record, place) = parse_resource(row)?;
-            let waiters = record.queue.iter().cloned().collect();
-            let tenures = record.tenures.clone();
-            loaded.stored.insert(key.clone(), Stored { place, tenures, waiters });
-            records.insert(key, record);
+        let caps = caps?;
+        let mut found = Vec::new();
+        for row in rows?.iter().chain(&ready?) {
+            found.push(Found::parse(row)?);
         }
-        self.jobs(client, commands, &mut loaded).await?;
-        self.sessions(client, commands, &records, &mut loaded).await?;
+        self.note_jobs(&past?, &mut loaded)?;
+        self.note_sessions(&sessions?, &mut loaded)?;
+        let mut records = self.records_at_hand(client, &named, found, &mut loaded).await?;
+        let keys = commands.iter().filter_map(Command::key).chain(loaded.job_keys.values());
+        loaded.busy = keys.filter(|key| !loaded.stored.contains_key(*key)).cloned().collect();
         let now = loaded.now;
-        for (key, record) in records {
-            loaded.world.admit(&key, record, now);
+        for (key, record) in records.drain(..) {
+            loaded.world.admit(&key, *record, now);
         }
         self.count_caps(client, &caps, &mut loaded).await?;
         loaded.world.ready.follow(&self.served.lock().expect("nothing panics while it is locked"));
         Ok(loaded)
     }
 
-    /// The resources that commands name, and those that a claim has got before. Rows are made for
-    /// resources that have none, so that there is something to lock.
-    async fn named(
+    /// Sessions to look at: those that commands name, and the holders as far as they are known.
+    fn guess_sessions(
         &self,
-        client: &Client,
         commands: &[Command],
-        claims: &[&Claim],
-    ) -> Loading<Vec<Row>> {
-        let keys: BTreeSet<&str> =
-            commands.iter().filter_map(Command::key).map(ResourceKey::as_str).collect();
-        let keys: Vec<&str> = keys.into_iter().collect();
-        let jobs: Vec<String> = commands.iter().filter_map(Command::job).map(text).collect();
-        if keys.is_empty() && jobs.is_empty() && claims.is_empty() {
-            return Ok(Vec::new());
+        locked: &BTreeSet<SessionId>,
+    ) -> BTreeSet<SessionId> {
+        let mut ids: BTreeSet<SessionId> = commands.iter().filter_map(session).collect();
+        for key in commands.iter().filter_map(Command::key) {
+            self.cache.peek(key, |record| ids.extend(sessions_of(record)));
         }
-        let sessions: Vec<String> = claims.iter().map(|claim| text(claim.session)).collect();
-        let requests: Vec<String> = claims.iter().map(|claim| text(claim.request)).collect();
-        let sql = format!(
-            "SELECT {COLUMNS} FROM tenure.resources r WHERE r.key = ANY(ARRAY( \
-                 SELECT unnest($1::text[]) \
-                 UNION ALL SELECT key FROM tenure.jobs WHERE id = ANY($2) \
-                 UNION ALL SELECT l.key FROM unnest($3::text[], $4::text[]) AS c (session, request) \
-                     JOIN tenure.locks l ON l.session = c.session AND l.request = c.request)) \
-             ORDER BY r.key FOR UPDATE SKIP LOCKED"
-        );
-        let params = [
-            (&keys as _, Type::TEXT_ARRAY),
-            (&jobs as _, Type::TEXT_ARRAY),
-            (&sessions as _, Type::TEXT_ARRAY),
-            (&requests as _, Type::TEXT_ARRAY),
-        ];
-        let mut rows = client.query_typed(&sql, &params).await?;
-        let found: BTreeSet<&str> = rows.iter().map(|row| row.get(0)).collect();
-        let missing: Vec<&str> = keys.into_iter().filter(|key| !found.contains(key)).collect();
-        if !missing.is_empty() {
-            rows.extend(make(client, &missing).await?);
-        }
-        Ok(rows)
+        ids.retain(|id| !locked.contains(id));
+        ids
     }
 
-    /// The jobs that commands name: those that are over, and where the others are.
-    async fn jobs(
+    /// Locks sessions, looks at others, and reads the clock after that.
+    async fn session_rows(
         &self,
-        client: &Client,
-        commands: &[Command],
-        loaded: &mut Loaded,
-    ) -> Loading<()> {
-        let ids: Vec<String> = commands.iter().filter_map(Command::job).map(text).collect();
-        if !ids.is_empty() {
-            for row in client.query_typed(JOBS, &[(&ids as _, Type::TEXT_ARRAY)]).await? {
-                let key: ResourceKey = parse_key(row.get(0))?;
-                let id = row.get::<_, &str>(2).parse().map_err(|e| corrupt("a job", &e))?;
-                loaded.job_keys.insert(id, key.clone());
-                if let Some(body) = row.get::<_, Option<&str>>(1) {
-                    loaded.world.past.insert(id, (key, parse_body("a job", body)?));
-                }
+        client: &Conn,
+        locked: &BTreeSet<SessionId>,
+        looked_at: &BTreeSet<SessionId>,
+    ) -> Loading<(Vec<Row>, Row)> {
+        let locked: Vec<String> = locked.iter().map(text).collect();
+        let looked_at: Vec<String> = looked_at.iter().map(text).collect();
+        let lock = format!("{SESSIONS} ORDER BY id FOR UPDATE");
+        let clock = format!("{CLOCK}{}", life::COLUMNS);
+        let me = [(&self.id as _, Type::TEXT)];
+        let (locked, seen, clock) = tokio::join!(
+            biased;
+            read::unless_empty(client, &lock, &locked),
+            read::unless_empty(client, SESSIONS, &looked_at),
+            client.query_typed(&clock, &me),
+        );
+        let mut rows = locked?;
+        rows.extend(seen?);
+        let clock = clock?.pop().ok_or_else(|| corrupt("the clock", &"no row"))?;
+        Ok((rows, clock))
+    }
+
+    fn note_jobs(&self, rows: &[Row], loaded: &mut Loaded) -> Loading<()> {
+        for row in rows {
+            let key: ResourceKey = parse_key(row.get(0))?;
+            let id = row.get::<_, &str>(2).parse().map_err(|e| corrupt("a job", &e))?;
+            loaded.job_keys.insert(id, key.clone());
+            if let Some(body) = row.get::<_, Option<&str>>(1) {
+                loaded.world.past.insert(id, (key, parse_body("a job", body)?));
             }
         }
-        let named = commands.iter().filter_map(Command::key).chain(loaded.job_keys.values());
-        let busy = named.filter(|key| !loaded.stored.contains_key(*key)).cloned();
-        loaded.busy = busy.collect();
         Ok(())
     }
 
-    /// Loads the sessions that the commands and the records name, and the time.
-    async fn sessions(
-        &self,
-        client: &Client,
-        commands: &[Command],
-        records: &HashMap<ResourceKey, Record>,
-        loaded: &mut Loaded,
-    ) -> Loading<()> {
-        let mut ids: BTreeSet<String> = commands.iter().filter_map(session).map(text).collect();
-        for record in records.values() {
-            ids.extend(record.tenures.iter().map(|tenure| text(tenure.session)));
-            ids.extend(record.queue.iter().map(|waiter| text(waiter.session)));
-        }
-        let ids: Vec<String> = ids.into_iter().collect();
-        let sessions = [(&ids as _, Type::TEXT_ARRAY)];
-        let clock = [(&self.id as _, Type::TEXT)];
-        let sql = format!("{CLOCK}{}", life::COLUMNS);
-        let (rows, clock) =
-            tokio::join!(client.query_typed(SESSIONS, &sessions), client.query_typed(&sql, &clock));
-        let (rows, clock) = (rows?, clock?);
-        let clock = clock.first().ok_or_else(|| corrupt("the clock", &"no row"))?;
+    fn note_sessions(&self, rows: &(Vec<Row>, Row), loaded: &mut Loaded) -> Loading<()> {
+        let (rows, clock) = rows;
         loaded.now = self.time(clock.get(0));
         let life = Life::parse(clock, 3)?;
-        let mut seen = self.life.lock().expect("nothing panics while it is locked");
-        loaded.world.incarnation = seen.follow(life)?;
-        drop(seen);
-        loaded.batch = clock.get::<_, Option<i64>>(2).unwrap_or(0);
+        let batch: Option<i64> = clock.get(2);
+        loaded.world.incarnation = self.life().follow(life, batch, loaded.now)?;
+        loaded.batch = batch.unwrap_or(0);
         let looked = millis(clock.get::<_, Option<i64>>(1).unwrap_or(0));
         let stalled = loaded.now.since(looked) > STALL_MS;
-        for row in &rows {
+        for row in rows {
             let mut session = parse_session(row)?;
             loaded.sessions.insert(session.id, session.clone());
             if stalled && session.over.is_none() {
@@ -204,18 +215,105 @@ impl Postgres {
         }
         Ok(())
     }
+
+    /// The records of rows that are locked, and of blank rows that are made for named resources
+    /// that have none, so that there is something to lock.
+    async fn records_at_hand(
+        &self,
+        client: &Conn,
+        named: &[&str],
+        mut found: Vec<Found>,
+        loaded: &mut Loaded,
+    ) -> Loading<Vec<(ResourceKey, Box<Record>)>> {
+        let have: BTreeSet<&str> = found.iter().map(|found| found.key.as_str()).collect();
+        let missing: Vec<&str> = named.iter().copied().filter(|key| !have.contains(key)).collect();
+        if !missing.is_empty() {
+            for row in &make(client, &missing).await? {
+                found.push(Found::parse(row)?);
+            }
+        }
+        let mut seen = HashMap::with_capacity(found.len());
+        let mut stale = Vec::new();
+        for Found { key, version, place } in found {
+            if loaded.stored.contains_key(&key) {
+                continue;
+            }
+            match self.cache.take(&key, version) {
+                Some(known) => drop(seen.insert(key.clone(), known)),
+                None => stale.push(key.as_str().to_owned()),
+            }
+            let (tenures, waiters) = (Vec::new(), Vec::new());
+            loaded.stored.insert(key, Stored { version, body_n: 0, place, tenures, waiters });
+        }
+        if !stale.is_empty() {
+            seen.extend(read_records(client, &stale).await?);
+        }
+        let holders = seen.values().flat_map(|seen| sessions_of(&seen.record));
+        let unknown: BTreeSet<SessionId> =
+            holders.filter(|id| !loaded.sessions.contains_key(id)).collect();
+        if !missing.is_empty() || !stale.is_empty() || !unknown.is_empty() {
+            // Time has passed since the clock was read.
+            let rows = self.session_rows(client, &BTreeSet::new(), &unknown).await?;
+            self.note_sessions(&rows, loaded)?;
+        }
+        let mut records = Vec::with_capacity(seen.len());
+        for (key, Seen { body_n, record, .. }) in seen {
+            if let Some(stored) = loaded.stored.get_mut(&key) {
+                stored.body_n = body_n;
+                stored.tenures.clone_from(&record.tenures);
+                stored.waiters = record.queue.iter().cloned().collect();
+            }
+            records.push((key, record));
+        }
+        Ok(records)
+    }
+}
+
+/// The resources that commands name, and those that a claim has got before.
+async fn named_rows(
+    client: &Conn,
+    keys: &Vec<&str>,
+    jobs: &Vec<String>,
+    claims: &[&Claim],
+) -> Loading<Vec<Row>> {
+    if keys.is_empty() && jobs.is_empty() && claims.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sessions: Vec<String> = claims.iter().map(|claim| text(claim.session)).collect();
+    let requests: Vec<String> = claims.iter().map(|claim| text(claim.request)).collect();
+    let sql = format!(
+        "SELECT {COLUMNS} FROM tenure.resources r WHERE r.key = ANY(ARRAY( \
+             SELECT unnest($1::text[]) \
+             UNION ALL SELECT key FROM tenure.jobs WHERE id = ANY($2) \
+             UNION ALL SELECT l.key FROM unnest($3::text[], $4::text[]) AS c (session, request) \
+                 JOIN tenure.locks l ON l.session = c.session AND l.request = c.request)) \
+         ORDER BY r.key FOR UPDATE SKIP LOCKED"
+    );
+    let params = [
+        (keys as _, Type::TEXT_ARRAY),
+        (jobs as _, Type::TEXT_ARRAY),
+        (&sessions as _, Type::TEXT_ARRAY),
+        (&requests as _, Type::TEXT_ARRAY),
+    ];
+    Ok(client.query_typed(&sql, &params).await?)
+}
+
+/// The jobs that commands name: those that are over, and where the others are.
+async fn job_rows(client: &Conn, ids: &Vec<String>) -> Loading<Vec<Row>> {
+    Ok(read::unless_empty(client, JOBS, ids).await?)
 }
 
 /// Makes blank rows and locks them.
-async fn make(client: &Client, keys: &[&str]) -> Loading<Vec<Row>> {
+async fn make(client: &Conn, keys: &[&str]) -> Loading<Vec<Row>> {
     let blank = |key: &&str| -> Loading<String> {
         let record = Record::new(&parse_key(key)?);
         Ok(serde_json::to_string(&record).expect("a record is plain JSON"))
     };
     let bodies = keys.iter().map(blank).collect::<Loading<Vec<String>>>()?;
-    let insert = "INSERT INTO tenure.resources (key, tenant, kind, name, token, running, body) \
+    let insert = "INSERT INTO tenure.resources \
+                      (key, tenant, kind, name, version, token, running, body_n, body) \
                   SELECT key, split_part(key, '/', 1), split_part(key, '/', 2), \
-                  split_part(key, '/', 3), 0, 0, body \
+                  split_part(key, '/', 3), 0, 0, 0, 0, body \
                   FROM unnest($1::text[], $2::text[]) AS new (key, body) ORDER BY key \
                   ON CONFLICT (key) DO NOTHING";
     let select = format!(
@@ -225,6 +323,7 @@ async fn make(client: &Client, keys: &[&str]) -> Loading<Vec<Row>> {
     let keys = keys.to_vec();
     let params = [(&keys as _, Type::TEXT_ARRAY), (&bodies as _, Type::TEXT_ARRAY)];
     let (made, rows) = tokio::join!(
+        biased;
         client.execute_typed(insert, &params),
         client.query_typed(&select, &params[..1]),
     );
@@ -232,8 +331,41 @@ async fn make(client: &Client, keys: &[&str]) -> Loading<Vec<Row>> {
     Ok(rows?)
 }
 
+/// Reads records: the body of the row, and the lines of history after it.
+pub(super) async fn read_records(
+    client: &Conn,
+    keys: &Vec<String>,
+) -> Loading<HashMap<ResourceKey, Seen>> {
+    let sql = "SELECT r.key, r.version, r.body_n, r.body, h.line, h.hash FROM tenure.resources r \
+               LEFT JOIN tenure.history h ON h.key = r.key AND h.n > r.body_n \
+               WHERE r.key = ANY($1) ORDER BY r.key, h.n";
+    let mut records: HashMap<ResourceKey, Seen> = HashMap::with_capacity(keys.len());
+    for row in client.query_typed(sql, &[(keys as _, Type::TEXT_ARRAY)]).await? {
+        let key = parse_key(row.get(0))?;
+        let body_n = u64::try_from(row.get::<_, i64>(2)).unwrap_or(0);
+        if !records.contains_key(&key) {
+            let record = parse_body(&format!("resource {key}"), row.get(3))?;
+            let version = row.get(1);
+            records.insert(key.clone(), Seen { version, body_n, record });
+        }
+        if let (Some(line), Some(seen)) = (row.get::<_, Option<&str>>(4), records.get_mut(&key)) {
+            let entry = Entry::parse(line).map_err(|error| corrupt("a line", &error))?;
+            seen.record.replay(&entry, read::hash(row.get(5))?);
+        }
+    }
+    Ok(records)
+}
+
 fn as_claim(command: &Command) -> Option<&Claim> {
     if let Command::Claim(claim) = command { Some(claim) } else { None }
+}
+
+/// The session that a command surely changes.
+fn changed_session(command: &Command) -> Option<SessionId> {
+    match command {
+        Command::Lock { .. } => None,
+        other => session(other),
+    }
 }
 
 /// The session that a command names.
@@ -253,30 +385,10 @@ fn session(command: &Command) -> Option<SessionId> {
     }
 }
 
-pub(super) fn text(id: impl ToString) -> String {
-    id.to_string()
-}
-
-pub(super) fn parse_key(text: &str) -> Result<ResourceKey> {
-    text.parse().map_err(|error| corrupt(&format!("the key {text:?}"), &error))
-}
-
-pub(super) fn parse_body<'a, T: serde::Deserialize<'a>>(what: &str, body: &'a str) -> Result<T> {
-    serde_json::from_str(body).map_err(|error| corrupt(what, &error))
-}
-
-/// A resource from its [`COLUMNS`].
-pub(super) fn parse_resource(row: &Row) -> Result<(ResourceKey, Record, Place)> {
-    let key = parse_key(row.get(0))?;
-    let record = parse_body(&format!("resource {key}"), row.get(1))?;
-    let since: Option<i64> = row.get(3);
-    let priority = i32::try_from(row.get::<_, Option<i64>>(2).unwrap_or(0)).unwrap_or(0);
-    let place = Place {
-        ready: since.map(|since| (priority, millis(since))),
-        later: row.get::<_, Option<i64>>(4).map(millis),
-        running: usize::try_from(row.get::<_, i64>(5)).unwrap_or(0),
-    };
-    Ok((key, record, place))
+/// Who holds or wants something of a record.
+fn sessions_of(record: &Record) -> impl Iterator<Item = SessionId> {
+    let holders = record.tenures.iter().map(|tenure| tenure.session);
+    holders.chain(record.queue.iter().map(|waiter| waiter.session))
 }
 
 /// What is written down of a resource: what the index knows of it, and when its first wait ends.
@@ -284,35 +396,4 @@ pub(super) fn place(world: &World, key: &ResourceKey, record: &Record) -> Place 
     let place = world.ready.place(key);
     let waits = record.queue.iter().map(|waiter| waiter.until).min();
     Place { later: [place.later, waits].into_iter().flatten().min(), ..place }
-}
-
-/// A session, with what it says of itself when it claims jobs.
-pub(super) fn parse_session(row: &Row) -> Result<Session> {
-    let mut session: Session = parse_body("a session", row.get(0))?;
-    session.expires_at = millis(row.get(1));
-    if let (Some(kinds), Some(asked_at)) = (row.get::<_, Option<&str>>(2), row.get(3)) {
-        let kinds: Vec<Text> = parse_body("the kinds of a session", kinds)?;
-        let claims: Option<&str> = row.get(4);
-        let claims = claims.map(|claims| parse_body("the claims of a session", claims));
-        let claims = claims.transpose()?.unwrap_or_default();
-        session.worker = Some(Box::new(Worker { kinds, asked_at: millis(asked_at), claims }));
-    }
-    Ok(session)
-}
-
-/// A job from its key and body.
-pub(super) fn parse_job(row: &Row) -> Result<(ResourceKey, Box<Job>)> {
-    Ok((parse_key(row.get(0))?, parse_body("a job", row.get(1))?))
-}
-
-impl Postgres {
-    /// The time: what the database says, unless a test says otherwise.
-    pub(super) fn time(&self, database: i64) -> Millis {
-        self.clock.as_ref().map_or_else(|| millis(database), |clock| clock.now())
-    }
-
-    /// The time of a test, for statements that compare with it.
-    pub(super) fn other_time(&self) -> Option<i64> {
-        self.clock.as_ref().map(|clock| bigint(clock.now()))
-    }
 }

@@ -1,9 +1,10 @@
 //! The versions of the tables.
 
 use tenure_core::Incarnation;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::NoTls;
 
 use super::batch::Failure;
+use super::conn::Conn;
 use super::link::unavailable;
 use super::settings::Settings;
 use super::{corrupt, life, tls};
@@ -38,19 +39,19 @@ pub async fn migrate(url: &str, new_incarnation: bool) -> Result<(Plan, Incarnat
     Ok((plan, incarnation))
 }
 
-async fn connect(url: &str) -> Result<Client> {
+async fn connect(url: &str) -> Result<Conn> {
     use tokio_postgres::config::SslMode;
     let settings = Settings::parse(url)?;
     let away = |error: tokio_postgres::Error| unavailable(&error);
     if settings.config.get_ssl_mode() == SslMode::Disable {
         let (client, connection) = settings.config.connect(NoTls).await.map_err(away)?;
         tokio::spawn(connection);
-        return Ok(client);
+        return Ok(Conn::new(client, "BEGIN".to_owned(), false));
     }
     let tls = tls::connector(&settings.trust, true)?;
     let (client, connection) = settings.config.connect(tls).await.map_err(away)?;
     tokio::spawn(connection);
-    Ok(client)
+    Ok(Conn::new(client, "BEGIN".to_owned(), false))
 }
 
 /// Begins a transaction that one process at a time may have. The lock is the transaction's, so that
@@ -60,7 +61,7 @@ pub(super) fn begin() -> String {
 }
 
 /// Brings the tables up to date, and says which life this is.
-pub(super) async fn run(client: &Client) -> Result<Incarnation> {
+pub(super) async fn run(client: &Conn) -> Result<Incarnation> {
     let work = async {
         client.batch_execute(&begin()).await?;
         let from = version(client).await?;
@@ -87,7 +88,7 @@ pub(super) async fn run(client: &Client) -> Result<Incarnation> {
     life::begin(client, false).await
 }
 
-async fn version(client: &Client) -> std::result::Result<usize, Failure> {
+async fn version(client: &Conn) -> std::result::Result<usize, Failure> {
     let exists = client.query_typed("SELECT to_regclass('tenure.meta') IS NOT NULL", &[]).await?;
     if !exists.first().is_some_and(|row| row.get(0)) {
         return Ok(0);

@@ -11,7 +11,10 @@
 //! versions of the tables, `doctor` what a deployment is worth.
 
 mod batch;
+mod cache;
 mod columns;
+mod conn;
+mod doctor;
 mod life;
 mod link;
 mod listen;
@@ -20,14 +23,15 @@ mod migrate;
 mod prune;
 mod read;
 mod ready;
+mod rows;
 mod settings;
 mod sweep;
 mod tls;
 mod write;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -41,13 +45,13 @@ use crate::clock::Clock;
 use crate::ledger::Batch;
 use crate::random;
 use crate::store::{
-    HINTS_MAX, Hint, Pruned, Reads, Result, Retention, SafetyClass, Status, Store, StoreError,
-    Swept,
+    HINTS_MAX, Hint, Pruned, Reads, Result, Retention, Status, Store, StoreError, Swept,
 };
 use life::Life;
-use link::{Link, Pool};
+use link::{Link, Pool, Ways};
 use settings::Settings;
 
+pub use doctor::{Finding, ROLES, Verdict, examine, remedy};
 pub use migrate::{Plan, migrate, plan};
 
 /// How long a transaction of ours may do nothing before the database ends it: a process that was
@@ -64,8 +68,6 @@ pub struct Postgres {
     writer: Link,
     /// Whose turn it is to write.
     turn: tokio::sync::Mutex<()>,
-    /// What begins a transaction.
-    begin: String,
     /// The number of the next batch.
     batch: AtomicI64,
     /// Reads, beside it.
@@ -74,6 +76,8 @@ pub struct Postgres {
     horizon: AtomicI64,
     hints: broadcast::Sender<Hint>,
     kinds: RwLock<Arc<Kinds>>,
+    /// Records that were seen last.
+    cache: cache::Cache,
     /// Which tenants were served last.
     served: Mutex<Served>,
     /// The tenant after which claims of a kind go on, where there are very many.
@@ -84,15 +88,25 @@ pub struct Postgres {
     notifier: listen::Notifier,
     /// Another clock than the database's, for tests.
     clock: Option<Arc<dyn Clock>>,
+    /// How long the row of an ended session is kept.
+    forget_ms: u64,
     /// Moves the bytes.
     runtime: Option<Runtime>,
 }
 
 /// How to open a store on PostgreSQL.
-#[derive(Default)]
 pub struct Options {
     /// Another clock than the database's: a test moves it by hand.
     pub clock: Option<Arc<dyn Clock>>,
+    /// How long the row of an ended session is kept: longer than any transaction that saw it alive
+    /// and grants it something yet.
+    pub forget_ms: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { clock: None, forget_ms: 30_000 }
+    }
 }
 
 impl Postgres {
@@ -114,30 +128,34 @@ impl Postgres {
         let runtime =
             runtime.map_err(|error| StoreError::Unavailable(format!("no thread: {error}")))?;
         let handle = runtime.handle();
-        let link = || Link::new(settings.config.clone(), tls.clone(), handle.clone());
+        let ways = Ways {
+            config: settings.config.clone(),
+            tls: tls.clone(),
+            runtime: handle.clone(),
+            settings: Arc::new(transaction_settings(settings.statement_ms)),
+            pooled: Arc::new(AtomicBool::new(settings.listen.is_some())),
+        };
+        let link = || Link::new(&ways);
         let (hints, _) = broadcast::channel(HINTS_MAX);
         let id = random::request_id().to_string();
         let ears = listen::Ears { settings: settings.clone(), tls: tls.clone() };
         let notifier = listen::Notifier::start(handle, &id, link(), ears, hints.clone());
-        let (idle, statement) = (IDLE_MAX_MS, settings.statement_ms);
         let store = Self {
             id,
             writer: link(),
             turn: tokio::sync::Mutex::default(),
-            begin: format!(
-                "BEGIN; SET LOCAL idle_in_transaction_session_timeout = {idle}; \
-                 SET LOCAL lock_timeout = {idle}; SET LOCAL statement_timeout = {statement}"
-            ),
             batch: AtomicI64::new(1),
             reader: Pool::new((0..settings.pool).map(|_| link()).collect()),
             horizon: AtomicI64::new(0),
             hints,
             kinds: RwLock::default(),
+            cache: cache::Cache::default(),
             served: Mutex::default(),
             cursors: Mutex::default(),
             life: Mutex::default(),
             notifier,
             clock: options.clock,
+            forget_ms: options.forget_ms,
             runtime: Some(runtime),
         };
         migrate::run(&*store.writer.client().await?).await?;
@@ -149,12 +167,13 @@ impl Postgres {
         Arc::clone(&self.kinds.read().expect("nothing panics while it is locked"))
     }
 
-    fn batch_number(&self) -> i64 {
-        self.batch.load(Ordering::Relaxed)
+    /// A number for the next batch, which no other one of this process has.
+    fn next_batch(&self) -> i64 {
+        self.batch.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn next_batch(&self) {
-        self.batch.fetch_add(1, Ordering::Relaxed);
+    fn life(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().expect("nothing panics while it is locked")
     }
 
     /// Sends the wake-ups of a batch that is durable.
@@ -191,7 +210,7 @@ impl Drop for Postgres {
 #[async_trait]
 impl Store for Postgres {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
-        self.transact(&commands).await
+        Ok(self.transact(&commands).await?.0)
     }
 
     async fn sweep(&self) -> Result<Swept> {
@@ -221,7 +240,7 @@ impl Store for Postgres {
         let incarnation = u32::try_from(row.get::<_, Option<i64>>(3).unwrap_or(0)).unwrap_or(0);
         Ok(Status {
             store: "postgres",
-            safety: SafetyClass::Exclusive,
+            safety: doctor::safety(self.reader.link()).await?,
             incarnation: Incarnation(incarnation),
             now: self.time(row.get(0)),
             sessions: count(1),
@@ -233,6 +252,22 @@ impl Store for Postgres {
     fn reads(&self) -> &dyn Reads {
         self
     }
+}
+
+/// The settings of our transactions. Every statement finds its rows by an index, and most are planned
+/// when the tables are empty: the planner must not think that reading all of them is cheap.
+fn transaction_settings(statement_ms: u64) -> Vec<(&'static str, String)> {
+    let off = |name| (name, "off".to_owned());
+    vec![
+        ("idle_in_transaction_session_timeout", IDLE_MAX_MS.to_string()),
+        ("lock_timeout", IDLE_MAX_MS.to_string()),
+        ("statement_timeout", statement_ms.to_string()),
+        off("enable_seqscan"),
+        off("enable_hashjoin"),
+        off("enable_mergejoin"),
+        off("jit"),
+        ("plan_cache_mode", "force_generic_plan".to_owned()),
+    ]
 }
 
 /// An instant of the database.

@@ -1,5 +1,6 @@
 //! Lists and single rows, as the API shows them.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
@@ -9,7 +10,11 @@ use tenure_core::{JobId, JobState, Millis, Record, ResourceKey, TenureView, Text
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::load::{COLUMNS, parse_body, parse_job, parse_resource, parse_session, text};
+use super::batch::Failure;
+use super::cache::Seen;
+use super::conn::Conn;
+use super::load::read_records;
+use super::rows::{parse_job, parse_key, parse_session, text};
 use super::write::APPENDING;
 use super::{Postgres, corrupt, millis};
 use crate::ledger::Ledger;
@@ -22,22 +27,39 @@ use crate::view;
 /// The time of the database.
 pub(super) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
+/// Rows of a query on ids, unless there are none.
+pub(super) async fn unless_empty(
+    client: &Conn,
+    sql: &str,
+    ids: &Vec<String>,
+) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    client.query_typed(sql, &[(ids as _, Type::TEXT_ARRAY)]).await
+}
+
 /// A hash as it is kept.
 pub(super) fn hash(bytes: &[u8]) -> Result<Hash> {
     bytes.try_into().map(Hash).map_err(|error| corrupt("a hash", &error))
 }
 
 impl Postgres {
+    /// Records, as they are now.
+    async fn records(&self, keys: &Vec<String>) -> Result<HashMap<ResourceKey, Seen>> {
+        let client = self.reader.link().client().await?;
+        read_records(&client, keys).await.map_err(Failure::into_store)
+    }
+
     /// A ledger of some resources and all living sessions, to look at only.
-    async fn ledger(&self, keys: &[String]) -> Result<(Ledger, Millis)> {
-        let resources = format!("SELECT {COLUMNS} FROM tenure.resources r WHERE r.key = ANY($1)");
+    async fn ledger(&self, keys: &Vec<String>) -> Result<(Ledger, Millis)> {
         let sessions = "SELECT body, expires_at, kinds, asked_at, claims FROM tenure.sessions \
                         WHERE kinds IS NOT NULL OR id IN \
                         (SELECT session FROM tenure.locks WHERE key = ANY($1) \
                          UNION SELECT session FROM tenure.waiters WHERE key = ANY($1))";
-        let params = [(&keys as _, Type::TEXT_ARRAY)];
-        let (resources, sessions, clock) = tokio::join!(
-            self.reader.rows(&resources, &params),
+        let params = [(keys as _, Type::TEXT_ARRAY)];
+        let (records, sessions, clock) = tokio::join!(
+            self.records(keys),
             self.reader.rows(sessions, &params),
             self.reader.one(CLOCK, &[]),
         );
@@ -47,10 +69,9 @@ impl Postgres {
         for row in &sessions? {
             ledger.world.sessions.insert(parse_session(row)?);
         }
-        for row in &resources? {
-            let (key, record, _) = parse_resource(row)?;
-            if record != Record::new(&key) {
-                ledger.admit(&key, record, now);
+        for (key, Seen { record, .. }) in records? {
+            if *record != Record::new(&key) {
+                ledger.admit(&key, *record, now);
             }
         }
         Ok((ledger, now))
@@ -136,12 +157,10 @@ impl Postgres {
             SELECT j.key, j.body FROM listed l JOIN tenure.jobs j ON j.id = l.id \
             WHERE ($4 = '' OR j.state = $4) AND ($5 = '' OR j.operation = $5) \
             ORDER BY l.live, l.n, j.id DESC LIMIT $6";
-        let last = "SELECT body FROM tenure.resources WHERE key = $1";
+        let mut records = self.records(&vec![text(key)]).await?;
+        let Some(seen) = records.remove(key) else { return Ok(Vec::new()) };
+        let last = seen.record.resource.and_then(|resource| resource.last_job).map(text);
         let key = key.as_str();
-        let record = self.reader.rows(last, &[(&key as _, Type::TEXT)]).await?;
-        let Some(row) = record.first() else { return Ok(Vec::new()) };
-        let record: Record = parse_body("a resource", row.get(0))?;
-        let last = record.resource.and_then(|resource| resource.last_job).map(text);
         let after = query.after.map(text).unwrap_or_default();
         let (state, operation) = (query.state.map_or("", JobState::word), or(&query.operation));
         let params = [
@@ -216,7 +235,7 @@ impl Reads for Postgres {
     }
 
     async fn show(&self, key: &ResourceKey) -> Result<Option<Shown>> {
-        let (ledger, now) = self.ledger(&[key.as_str().to_owned()]).await?;
+        let (ledger, now) = self.ledger(&vec![text(key)]).await?;
         let Some(mut shown) = ledger.show(key, now) else { return Ok(None) };
         shown.around.running = self.running(key).await?;
         Ok(Some(shown))
@@ -295,11 +314,9 @@ impl Reads for Postgres {
     }
 
     async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceShown>> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM tenure.resources r WHERE r.state IS NOT NULL AND r.key > $1 \
-             AND r.key >= $2 AND r.key < $3 AND ($4 = '' OR r.kind = $4) \
-             AND ($5 = '' OR r.state = $5) ORDER BY r.key LIMIT $6"
-        );
+        let sql = "SELECT key FROM tenure.resources WHERE state IS NOT NULL AND key > $1 \
+                   AND key >= $2 AND key < $3 AND ($4 = '' OR kind = $4) \
+                   AND ($5 = '' OR state = $5) ORDER BY key LIMIT $6";
         let after = query.after.as_ref().map_or("", ResourceKey::as_str);
         let (from, to) = range(query.tenant.as_ref(), query.kind.as_ref());
         let (kind, state) = (or(&query.kind), or(&query.state));
@@ -311,15 +328,16 @@ impl Reads for Postgres {
             (&state as _, Type::TEXT),
             (&limit(query.limit + 1) as _, Type::INT8),
         ];
-        let rows = self.reader.rows(&sql, &params).await?;
-        let mut items = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let (key, record, _) = parse_resource(row)?;
-            items.extend(record.resource.map(|resource| ResourceShown { key, resource }));
-        }
-        let more = items.len() > query.limit;
-        items.truncate(query.limit);
-        let next = items.last().filter(|_| more).map(|shown| shown.key.clone());
+        let rows = self.reader.rows(sql, &params).await?;
+        let mut keys: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        let more = keys.len() > query.limit;
+        keys.truncate(query.limit);
+        let next = keys.last().filter(|_| more).map(|key| parse_key(key)).transpose()?;
+        let shown = |(key, seen): (ResourceKey, Seen)| {
+            Some(ResourceShown { key, resource: seen.record.resource? })
+        };
+        let mut items: Vec<_> = self.records(&keys).await?.into_iter().filter_map(shown).collect();
+        items.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         Ok(Page { items, next })
     }
 

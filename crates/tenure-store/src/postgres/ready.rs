@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::{Claim, Kinds, Text};
+use tenure_core::{Claim, Command, Kinds, Text};
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Row};
 
 use super::Postgres;
-use super::load::{COLUMNS, Loaded, Loading, text};
+use super::conn::Conn;
+use super::load::{COLUMNS, Loaded, Loading};
+use super::rows::text;
 
 /// Most tenants of a kind that one batch looks at; the next one goes on after them.
 const TENANTS_MAX: usize = 64;
@@ -25,25 +27,28 @@ pub(super) struct Found {
 
 const WANT: &str = "\
     want AS MATERIALIZED ( \
-        SELECT w.kind, w.after, sum(w.max)::bigint AS max, s.tenant = '*' AS every, \
-               CASE WHEN s.tenant = '*' THEN '' ELSE s.tenant END AS low, \
-               CASE WHEN s.tenant = '*' THEN chr(1114111) ELSE s.tenant END AS high \
-        FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]) \
-                 AS w (session, kind, max, after) \
-        JOIN tenure.sessions s ON s.id = w.session GROUP BY w.kind, w.after, s.tenant)";
+        SELECT kind, after, sum(max)::bigint AS max, tenant = '*' AS every, \
+               CASE WHEN tenant = '*' THEN '' ELSE tenant END AS low, \
+               CASE WHEN tenant = '*' THEN chr(1114111) ELSE tenant END AS high \
+        FROM (SELECT w.kind, w.after, w.max, coalesce(s.tenant, w.opened) AS tenant \
+              FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[]) \
+                       AS w (session, kind, max, after, opened) \
+              LEFT JOIN tenure.sessions s ON s.id = w.session) AS known \
+        WHERE tenant IS NOT NULL GROUP BY kind, after, tenant)";
 
 impl Postgres {
     /// Ready resources for claims, and those that have come due.
     pub(super) async fn ready(
         &self,
-        client: &Client,
+        client: &Conn,
         claims: &[&Claim],
+        commands: &[Command],
         found: &mut Found,
     ) -> Loading<Vec<Row>> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
-        let wanted = self.wanted(claims);
+        let wanted = self.wanted(claims, commands);
         let params = wanted.params();
         let sql = format!(
             "WITH {WANT} SELECT r.* FROM want CROSS JOIN LATERAL ( \
@@ -58,7 +63,7 @@ impl Postgres {
                              AND t.tenant <= want.high ORDER BY t.tenant LIMIT 1), n + 1 \
                      FROM tenants WHERE tenants.tenant IS NOT NULL AND n < {TENANTS_MAX}) \
                  SELECT x.* FROM tenants CROSS JOIN LATERAL ( \
-                     SELECT {COLUMNS}, r.kind, r.tenant FROM tenure.resources r \
+                     SELECT {COLUMNS} FROM tenure.resources r \
                      WHERE r.kind = want.kind AND r.tenant = tenants.tenant \
                      AND r.ready_since IS NOT NULL \
                      ORDER BY r.priority DESC, r.ready_since, r.key \
@@ -73,8 +78,7 @@ impl Postgres {
         );
         let due_params =
             [(&wanted.kinds as _, Type::TEXT_ARRAY), (&self.other_time() as _, Type::INT8)];
-        let (rows, due) =
-            tokio::join!(client.query_typed(&sql, &params), client.query_typed(&due, &due_params));
+        let (rows, due) = tokio::join!(biased; client.query_typed(&sql, &params), client.query_typed(&due, &due_params));
         let (mut rows, due) = (rows?, due?);
         self.turn_tenants(&wanted, &rows, found);
         if rows.is_empty() {
@@ -91,11 +95,21 @@ impl Postgres {
         Ok(rows)
     }
 
-    fn wanted(&self, claims: &[&Claim]) -> Wanted {
+    fn wanted(&self, claims: &[&Claim], commands: &[Command]) -> Wanted {
+        // A session may be opened by the very batch that claims for it.
+        let opened = |claim: &Claim| {
+            commands.iter().find_map(|command| match command {
+                Command::Open { session, tenant, .. } if *session == claim.session => {
+                    Some(tenant.to_string())
+                }
+                _ => None,
+            })
+        };
         let cursors = self.cursors.lock().expect("nothing panics while it is locked");
         let mut wanted = Wanted::default();
         for claim in claims {
             for kind in &claim.kinds {
+                wanted.opened.push(opened(claim));
                 wanted.sessions.push(text(claim.session));
                 wanted.kinds.push(kind.to_string());
                 wanted.max.push(i64::try_from(claim.max).unwrap_or(i64::MAX));
@@ -129,7 +143,7 @@ impl Postgres {
     /// Claims of capped kinds come one after the other, so that what they count stays true.
     pub(super) async fn lock_caps(
         &self,
-        client: &Client,
+        client: &Conn,
         claims: &[&Claim],
         kinds: &Kinds,
     ) -> Loading<Vec<String>> {
@@ -151,7 +165,7 @@ impl Postgres {
     /// Counts what runs of capped kinds on resources that are not at hand.
     pub(super) async fn count_caps(
         &self,
-        client: &Client,
+        client: &Conn,
         kinds: &[String],
         loaded: &mut Loaded,
     ) -> Loading<()> {
@@ -179,15 +193,18 @@ struct Wanted {
     kinds: Vec<String>,
     max: Vec<i64>,
     after: Vec<String>,
+    /// The tenants of sessions that the batch opens.
+    opened: Vec<Option<String>>,
 }
 
 impl Wanted {
-    fn params(&self) -> [super::link::Param<'_>; 4] {
+    fn params(&self) -> [super::conn::Param<'_>; 5] {
         [
             (&self.sessions as _, Type::TEXT_ARRAY),
             (&self.kinds as _, Type::TEXT_ARRAY),
             (&self.max as _, Type::INT8_ARRAY),
             (&self.after as _, Type::TEXT_ARRAY),
+            (&self.opened as _, Type::TEXT_ARRAY),
         ]
     }
 }

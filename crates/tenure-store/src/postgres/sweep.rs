@@ -4,8 +4,8 @@ use tenure_core::{Command, LockAction, Millis, Outcome, SessionId};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::link::Param;
-use super::load::parse_key;
+use super::conn::Param;
+use super::rows::parse_key;
 use super::{Postgres, bigint, corrupt, millis};
 use crate::ledger::STALL_MS;
 use crate::store::{Result, StoreError, Swept};
@@ -25,7 +25,8 @@ impl Postgres {
         let lapsed = self.reader.rows(lapsed, &params).await?;
         let lapse = |row: &Row| Ok(Command::Lapse { session: session(row)? });
         let lapsed = lapsed.iter().map(lapse).collect::<Result<Vec<_>>>()?;
-        let ended = self.send(lapsed).await?;
+        let (ended, tenures) = self.send(lapsed).await?;
+        swept.tenures += tenures;
         swept.sessions = ended.iter().filter(|o| **o == Outcome::Closed).count();
         for _ in 0..ROUNDS_MAX {
             let ended = self.settle_over().await?;
@@ -34,6 +35,7 @@ impl Postgres {
                 break;
             }
         }
+        self.forget_over(now).await?;
         let wake = "SELECT key FROM tenure.resources WHERE wake_at <= $1 ORDER BY wake_at LIMIT $2";
         let due = self.reader.rows(wake, &params).await?;
         swept.due = due.len();
@@ -74,52 +76,58 @@ impl Postgres {
         Ok(millis(row.get(0)))
     }
 
-    /// Settles what ended sessions left, and forgets those that left nothing.
+    /// Settles what ended sessions left.
     async fn settle_over(&self) -> Result<usize> {
-        let over = "SELECT s.id, EXISTS (SELECT FROM tenure.locks l WHERE l.session = s.id) \
-                    OR EXISTS (SELECT FROM tenure.waiters w WHERE w.session = s.id) \
-                    FROM tenure.sessions s WHERE s.over IS NOT NULL ORDER BY s.expires_at, s.id LIMIT $1";
-        let over = self.reader.rows(over, &[(&ROWS_MAX as _, Type::INT8)]).await?;
-        let left = over.iter().filter(|row| row.get(1)).map(|row| row.get(0));
-        let left: Vec<String> = left.collect();
-        let mut tenures = 0;
-        if !left.is_empty() {
-            tenures = self.settle(&self.reader.rows(LEFT, &self::left(&left)).await?).await?;
-        }
-        let empty = over.iter().filter(|row| !row.get::<_, bool>(1));
+        let sql = "SELECT l.key FROM tenure.sessions s JOIN tenure.locks l ON l.session = s.id \
+                   WHERE s.over IS NOT NULL \
+                   UNION SELECT w.key FROM tenure.sessions s \
+                   JOIN tenure.waiters w ON w.session = s.id WHERE s.over IS NOT NULL \
+                   ORDER BY key LIMIT $1";
+        let left = self.reader.rows(sql, &[(&ROWS_MAX as _, Type::INT8)]).await?;
+        self.settle(&left).await
+    }
+
+    /// Forgets sessions that ended long ago and left nothing.
+    async fn forget_over(&self, now: Millis) -> Result<()> {
+        let sql = "SELECT s.id FROM tenure.sessions s \
+                   WHERE s.over IS NOT NULL AND coalesce(s.over_at, 0) <= $1 \
+                   AND NOT EXISTS (SELECT FROM tenure.locks l WHERE l.session = s.id) \
+                   AND NOT EXISTS (SELECT FROM tenure.waiters w WHERE w.session = s.id) LIMIT $2";
+        let old = bigint(Millis(now.0.saturating_sub(self.forget_ms)));
+        let params = [(&old as _, Type::INT8), (&ROWS_MAX as _, Type::INT8)];
+        let over = self.reader.rows(sql, &params).await?;
         let forget = |row: &Row| Ok(Command::Forget { session: session(row)? });
-        let forget = empty.map(forget).collect::<Result<Vec<_>>>()?;
-        self.send(forget).await?;
-        Ok(tenures)
+        let forget = over.iter().map(forget).collect::<Result<Vec<_>>>()?;
+        self.send(forget).await.map(drop)
     }
 
     /// Settles what sessions that have just ended left, so that others need not wait for the sweep.
-    pub(super) async fn settle_ended(&self, sessions: Vec<String>) {
+    /// Says how many tenures that were.
+    pub(super) async fn settle_ended(&self, sessions: Vec<String>) -> usize {
         if sessions.is_empty() {
-            return;
+            return 0;
         }
         let settle = async {
             let keys = self.reader.rows(LEFT, &left(&sessions)).await?;
             if keys.is_empty() {
-                return Ok(());
+                return Ok(0);
             }
             let commands = keys.iter().map(settle).collect::<Result<Vec<_>>>()?;
-            self.publish(self.try_hard(&commands).await?.batch);
-            Ok::<_, StoreError>(())
+            let done = self.try_hard(&commands).await?;
+            self.publish(done.batch);
+            Ok::<_, StoreError>(done.outcomes.iter().flatten().map(ended).sum())
         };
-        if let Err(error) = settle.await {
+        settle.await.unwrap_or_else(|error| {
             tracing::debug!(%error, "what ended sessions left is for the sweep");
-        }
+            0
+        })
     }
 
     /// Looks at resources: what is dead there is settled, and who may go on does.
     async fn settle(&self, rows: &[Row]) -> Result<usize> {
         let commands = rows.iter().map(settle).collect::<Result<Vec<_>>>()?;
-        let count = |outcome: &Outcome| match outcome {
-            Outcome::Settled { ended } => *ended,
-            _ => 0,
-        };
-        Ok(self.send(commands).await?.iter().map(count).sum())
+        let (outcomes, more) = self.send(commands).await?;
+        Ok(outcomes.iter().map(ended).sum::<usize>() + more)
     }
 
     /// Looks again at every resource with jobs: what kinds allow has changed.
@@ -136,8 +144,9 @@ impl Postgres {
         }
     }
 
-    async fn send(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
-        if commands.is_empty() { Ok(Vec::new()) } else { self.transact(&commands).await }
+    /// Steps commands, and says how many tenures ended with the sessions that they ended.
+    async fn send(&self, commands: Vec<Command>) -> Result<(Vec<Outcome>, usize)> {
+        if commands.is_empty() { Ok((Vec::new(), 0)) } else { self.transact(&commands).await }
     }
 }
 
@@ -152,6 +161,11 @@ fn left(sessions: &Vec<String>) -> [Param<'_>; 2] {
 
 fn settle(row: &Row) -> Result<Command> {
     Ok(Command::Lock { key: parse_key(row.get(0))?, action: LockAction::Settle })
+}
+
+/// How many tenures settling has ended.
+fn ended(outcome: &Outcome) -> usize {
+    if let Outcome::Settled { ended } = outcome { *ended } else { 0 }
 }
 
 fn session(row: &Row) -> Result<SessionId> {

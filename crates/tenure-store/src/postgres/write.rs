@@ -2,38 +2,41 @@
 
 use std::collections::BTreeMap;
 
+use tenure_core::ready::Place;
 use tenure_core::{Job, Millis, Record, ResourceKey, Session};
-use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use super::batch::{Failure, Touched};
 use super::bigint;
 use super::columns::Columns;
+use super::conn::Conn;
 use super::load::{Loaded, Stored, place};
 use crate::ledger::Batch;
 use crate::store::durable;
 
 /// A session that asked for jobs is written when so much time has passed, or more has changed.
 const ASKED_MS: u64 = 1_000;
+/// Most lines of history that come after the body of a row.
+const LINES_MAX: u64 = 32;
 /// The number of the lock that writers of history share, and that who reads it to its end takes
 /// alone, to know that nobody is about to append something earlier.
 pub(super) const APPENDING: i64 = 7_117_000;
 
 /// Writes all that changed and commits; says whether anything had.
 pub(super) async fn all(
-    client: &Client,
-    loaded: &Loaded,
+    client: &Conn,
+    loaded: &mut Loaded,
     batch: &Batch,
     touched: &Touched,
     (server, number): (&String, i64),
 ) -> Result<bool, Failure> {
     let (sessions, gone) = sessions(loaded, batch);
-    let resources = resources(loaded, batch);
     let blank = blank(loaded);
     let (unlocked, locks) = locks(loaded, batch);
     let (unqueued, waiters) = waiters(loaded, batch);
     let jobs = jobs(loaded, batch, touched);
     let (history, logs) = (history(batch), logs(batch));
+    let resources = resources(loaded, batch);
     let columns = [&sessions, &gone, &resources, &unlocked, &locks, &unqueued, &waiters, &jobs];
     if columns.iter().all(|c| c.is_empty()) && history.is_empty() && logs.is_empty() {
         client.batch_execute("ROLLBACK").await?;
@@ -42,6 +45,7 @@ pub(super) async fn all(
     let now = bigint(loaded.now);
     let mark = [(server as _, Type::TEXT), (&number as _, Type::INT8), (&now as _, Type::INT8)];
     let results = tokio::join!(
+        biased;
         client.execute_typed(MARK, &mark),
         sessions.run(client, UPSERT_SESSIONS),
         gone.run(client, "DELETE FROM tenure.sessions WHERE id = ANY($1)"),
@@ -71,16 +75,17 @@ const MARK: &str = "\
 
 const UPSERT_SESSIONS: &str = "\
     INSERT INTO tenure.sessions \
-        (id, tenant, name, over, body, kinds, claims, ttl_ms, expires_at, asked_at) \
+        (id, tenant, name, over, body, kinds, claims, ttl_ms, expires_at, asked_at, over_at) \
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], \
-                         $7::text[], $8::bigint[], $9::bigint[], $10::bigint[]) \
+                         $7::text[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[]) \
     ON CONFLICT (id) DO UPDATE SET over = excluded.over, body = excluded.body, \
+        over_at = coalesce(sessions.over_at, excluded.over_at), \
         kinds = excluded.kinds, claims = excluded.claims, ttl_ms = excluded.ttl_ms, \
         expires_at = excluded.expires_at, asked_at = excluded.asked_at";
 
 /// Sessions to write, and those that are gone.
 fn sessions(loaded: &Loaded, batch: &Batch) -> (Columns, Columns) {
-    let (mut kept, mut gone) = (Columns::new(7, 3), Columns::new(1, 0));
+    let (mut kept, mut gone) = (Columns::new(7, 4), Columns::new(1, 0));
     for id in &batch.sessions {
         let before = loaded.sessions.get(id);
         let Some(session) = loaded.world.sessions.get(*id) else {
@@ -104,7 +109,8 @@ fn sessions(loaded: &Loaded, batch: &Batch) -> (Columns, Columns) {
         ];
         let ttl = i64::try_from(session.ttl_ms).unwrap_or(i64::MAX);
         let asked_at = worker.map(|worker| bigint(worker.asked_at));
-        kept.push(texts, [Some(ttl), Some(bigint(session.expires_at)), asked_at]);
+        let over_at = session.over.map(|_| bigint(loaded.now));
+        kept.push(texts, [Some(ttl), Some(bigint(session.expires_at)), asked_at, over_at]);
     }
     (kept, gone)
 }
@@ -127,37 +133,44 @@ fn is_worth_writing(before: &Session, after: &Session) -> bool {
 }
 
 const UPDATE_RESOURCES: &str = "\
-    UPDATE tenure.resources r SET state = new.state, body = new.body, token = new.token, \
+    UPDATE tenure.resources r SET version = r.version + 1, token = new.token, \
         running = new.running, priority = new.priority, ready_since = new.ready_since, \
-        wake_at = new.wake_at \
+        wake_at = new.wake_at, state = new.state, body_n = coalesce(new.body_n, r.body_n), \
+        body = coalesce(new.body, r.body) \
     FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], \
-                $7::bigint[], $8::bigint[]) \
-        AS new (key, state, body, token, running, priority, ready_since, wake_at) \
+                $7::bigint[], $8::bigint[], $9::bigint[]) \
+        AS new (key, state, body, token, running, priority, ready_since, wake_at, body_n) \
     WHERE r.key = new.key";
 
-/// Resources to write: those that changed, and those of which something else is known.
-fn resources(loaded: &Loaded, batch: &Batch) -> Columns {
-    let mut columns = Columns::new(3, 5);
-    for (key, stored) in &loaded.stored {
+/// Resources to write: those that changed, and those of which something else is known. The body is
+/// written only if history does not tell the change, or if it would have to tell much.
+fn resources(loaded: &mut Loaded, batch: &Batch) -> Columns {
+    let mut columns = Columns::new(3, 6);
+    for (key, stored) in &mut loaded.stored {
         let Some(record) = loaded.world.records.get(key) else { continue };
         let mut place = place(&loaded.world, key, record);
         if loaded.world.kinds.get(key.kind()).is_none() && !record.lane().is_empty() {
             // A server that knows the kind knows better.
-            place = tenure_core::ready::Place { running: place.running, ..stored.place };
+            place = Place { running: place.running, ..stored.place };
         }
         if place == stored.place && batch.records.binary_search(key).is_err() {
             continue;
         }
+        let n = record.chain.n;
+        let whole = batch.untold.contains(key) || n - stored.body_n >= LINES_MAX;
+        stored.version += 1;
+        stored.body_n = if whole { n } else { stored.body_n };
         let state = record.resource.as_ref().map(|resource| resource.state.to_string());
-        let body = serde_json::to_string(record).expect("a record is plain JSON");
+        let body = whole.then(|| json(record));
         columns.push(
-            [Some(key.as_str().to_owned()), state, Some(body)],
+            [Some(key.as_str().to_owned()), state, body],
             [
                 Some(i64::try_from(record.token.0).unwrap_or(i64::MAX)),
                 Some(i64::try_from(place.running).unwrap_or(i64::MAX)),
                 place.ready.map(|(priority, _)| i64::from(priority)),
                 place.ready.map(|(_, since)| bigint(since)),
                 place.later.map(bigint),
+                whole.then(|| i64::try_from(n).unwrap_or(i64::MAX)),
             ],
         );
     }

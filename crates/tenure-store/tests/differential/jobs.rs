@@ -158,8 +158,10 @@ impl Pair {
     /// What a store forgets when it restarts, so that one which did not would answer otherwise:
     /// which claims were answered, and which tenant was served last.
     fn claim(&self, session: u128, request: u128, max: usize) -> Claim {
-        let epoch = self.restarts;
-        let session = if epoch > 0 && tenant(session) == "*" { session + 1 } else { session };
+        // One whose claims are in the rows has to answer the same.
+        let epoch = if self.is_shared() { 0 } else { self.restarts };
+        let all = tenant(session) == "*";
+        let session = if self.restarts > 0 && all { session + 1 } else { session };
         Claim {
             session: SessionId(session),
             request: RequestId(10_000 + 1_000 * epoch + 10 * session + request),

@@ -1,23 +1,21 @@
 //! The two stores side by side: everything happens to both, and everything that can be read from
 //! them is compared.
 
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
-use tempfile::TempDir;
 use tenure_core::{Command, JobId, JobState, Kinds, Millis, Outcome, ResourceKey, Token};
 use tenure_store::clock::{Clock, ManualClock};
-use tenure_store::embedded::Options;
+use tenure_store::ledger::STALL_MS;
 use tenure_store::scenario::kinds;
 use tenure_store::store::{
     HistoryQuery, JobQuery, JobShown, LogQuery, PAGE_MAX, Pruned, ResourceQuery, ResourceShown,
-    Retention,
+    Retention, Swept,
 };
 use tenure_store::verify::verify;
-use tenure_store::{Embedded, Memory, Store};
+use tenure_store::{Memory, Store};
 
 use crate::jobs::Wish;
+use crate::place::Place;
 
 /// One thing that happens to both stores.
 #[derive(Clone, Debug)]
@@ -34,12 +32,16 @@ pub(crate) enum Act {
     Prune(u64, u64, u64),
 }
 
-/// The store in memory and the one in a file.
+/// The store in memory and a durable one.
 pub(crate) struct Pair {
     memory: Memory,
-    embedded: Option<Embedded>,
+    durable: Option<Box<dyn Store>>,
     clock: ManualClock,
-    dir: TempDir,
+    place: Place,
+    /// How much time has passed since the last sweep.
+    unseen_ms: u64,
+    /// Whether it was restarted since.
+    restarted: bool,
     pub(crate) kinds: Arc<Kinds>,
     pub(crate) restarts: u128,
     jobs: Vec<JobId>,
@@ -47,44 +49,49 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    pub(crate) async fn new() -> Self {
+    pub(crate) async fn new(place: Place) -> Self {
         let clock = ManualClock::default();
         let memory = Memory::with_clock(clock.clone());
-        let dir = TempDir::new().expect("a temporary directory");
-        let (embedded, jobs, taken) = (None, Vec::new(), Vec::new());
-        let kinds = kinds();
-        let mut pair = Self { memory, embedded, clock, dir, kinds, restarts: 0, jobs, taken };
+        let mut pair = Self {
+            memory,
+            durable: None,
+            clock,
+            place,
+            unseen_ms: 0,
+            restarted: false,
+            kinds: kinds(),
+            restarts: 0,
+            jobs: Vec::new(),
+            taken: Vec::new(),
+        };
         pair.memory.declare(Arc::clone(&pair.kinds)).await.expect("memory");
         pair.open().await;
         pair
     }
 
     async fn open(&mut self) {
-        let options = Options { clock: Some(Arc::new(self.clock.clone())), ..Options::default() };
-        let path = self.dir.path().join("tenure.db");
-        let embedded = Embedded::open_with(&path, options).expect("it opens");
-        assert_eq!(embedded.incarnation().0, 0, "nobody has restored anything");
-        embedded.declare(Arc::clone(&self.kinds)).await.expect("embedded");
-        self.embedded = Some(embedded);
+        let durable = self.place.open(&self.clock).await;
+        let status = durable.status().await.expect("durable");
+        assert_eq!(status.incarnation.0, 0, "nobody has restored anything");
+        durable.declare(Arc::clone(&self.kinds)).await.expect("durable");
+        self.durable = Some(durable);
     }
 
     /// What a crash at this moment leaves is opened again.
     async fn crash(&mut self) {
-        let copy = TempDir::new().expect("a temporary directory");
-        for extension in ["", "-wal", ".life"] {
-            let name = format!("tenure.db{extension}");
-            let from: &Path = self.dir.path();
-            if from.join(&name).exists() {
-                fs::copy(from.join(&name), copy.path().join(&name)).expect("it copies");
-            }
-        }
-        drop(self.embedded.take());
-        self.dir = copy;
+        let left = self.place.as_a_crash_leaves_it();
+        drop(self.durable.take());
+        self.place = left;
         self.open().await;
     }
 
-    fn embedded(&self) -> &Embedded {
-        self.embedded.as_ref().expect("it is open")
+    fn durable(&self) -> &dyn Store {
+        &**self.durable.as_ref().expect("it is open")
+    }
+
+    /// Whether the durable store is one that processes share.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.place.is_shared()
     }
 
     pub(crate) fn now(&self) -> Millis {
@@ -107,31 +114,53 @@ impl Pair {
             Act::Wish(wishes) => {
                 self.apply(wishes.iter().map(|wish| self.command(wish)).collect()).await;
             }
-            Act::Pass(ms) => self.clock.advance(ms),
+            Act::Pass(ms) => self.pass(ms).await,
             Act::Sweep => self.sweep().await,
             Act::Restart | Act::Crash => {
-                self.restarts += 1;
-                // A restart gives full grace; for the store in memory a stall does the same.
-                self.memory.grace();
+                (self.restarts, self.restarted) = (self.restarts + 1, true);
+                if !self.is_shared() {
+                    // A restart gives full grace; for the store in memory a stall does the same.
+                    self.memory.grace();
+                }
                 if matches!(act, Act::Crash) {
                     self.crash().await;
                 } else {
-                    drop(self.embedded.take());
+                    drop(self.durable.take());
                     self.open().await;
                 }
             }
             Act::Prune(jobs_ms, dead_ms, history_ms) => {
-                self.prune(Retention { jobs_ms, dead_ms, history_ms, rows_max: 50 }).await;
+                // Lines of different resources may come in another order: then all that are old go.
+                let rows_max = if self.is_shared() { PAGE_MAX } else { 50 };
+                self.prune(Retention { jobs_ms, dead_ms, history_ms, rows_max }).await;
             }
         }
     }
 
+    /// Lets time pass. For a store that is shared only a sweep counts as looking, while the one in
+    /// memory looks with every batch: a stall must be one for both.
+    async fn pass(&mut self, ms: u64) {
+        if self.is_shared() && self.unseen_ms + ms > STALL_MS && self.unseen_ms > 0 {
+            self.sweep().await;
+        }
+        self.unseen_ms += ms;
+        self.clock.advance(ms);
+    }
+
     async fn apply(&mut self, commands: Vec<Command>) {
+        let opens = |command: &Command| matches!(command, Command::Open { .. });
+        if self.is_shared() && commands.iter().any(opens) {
+            // The row of an ended session stays until the sweep: only then its id could come again.
+            self.sweep().await;
+        }
         let ours = self.memory.apply(commands.clone()).await.expect("memory");
-        let theirs = self.embedded().apply(commands.clone()).await.expect("embedded");
+        let theirs = self.durable().apply(commands.clone()).await.expect("durable");
         for (at, ours) in ours.iter().enumerate() {
             assert_eq!(told(ours), told(&theirs[at]), "to {:?}", commands[at]);
             self.note(ours);
+        }
+        if self.is_shared() && self.unseen_ms > STALL_MS {
+            self.sweep().await;
         }
     }
 
@@ -149,11 +178,22 @@ impl Pair {
 
     async fn sweep(&mut self) {
         let mut ours = self.memory.sweep().await.expect("memory");
-        let mut theirs = self.embedded().sweep().await.expect("embedded");
-        if self.restarts > 0 {
+        let mut theirs = self.durable().sweep().await.expect("durable");
+        self.unseen_ms = 0;
+        if self.restarts > 0 || self.is_shared() {
+            let due = ours.due > 0;
             // What came due before the restart was seen to by the restart.
             (ours.due, theirs.due) = (0, 0);
+            if self.is_shared() && due {
+                // The one in memory does not count what ended on a resource that came due as well.
+                (ours.tenures, theirs.tenures) = (0, 0);
+            }
         }
+        if self.is_shared() && self.restarted {
+            // A server that starts looks at every resource with jobs, and ends who lapsed there.
+            (ours, theirs) = (Swept::default(), Swept::default());
+        }
+        self.restarted = false;
         assert_eq!(ours, theirs);
     }
 
@@ -164,7 +204,7 @@ impl Pair {
             self.sweep().await;
         }
         let ours: Pruned = self.memory.prune(keep).await.expect("memory");
-        assert_eq!(ours, self.embedded().prune(keep).await.expect("embedded"));
+        assert_eq!(ours, self.durable().prune(keep).await.expect("durable"));
     }
 
     pub(crate) async fn all_agrees(&self) {
@@ -173,21 +213,21 @@ impl Pair {
             for state in [None, Some("READY".into()), Some("FAILED".into())] {
                 let query = ResourceQuery { kind: kind.clone(), state, ..ResourceQuery::default() };
                 let ours = resources(&self.memory, query.clone()).await;
-                assert_eq!(ours, resources(self.embedded(), query.clone()).await, "{query:?}");
+                assert_eq!(ours, resources(self.durable(), query.clone()).await, "{query:?}");
             }
         }
         for tenant in [None, Some("t".into())] {
             for state in [None, Some(JobState::Dead), Some(JobState::Queued)] {
                 let query = JobQuery { tenant: tenant.clone(), state, ..JobQuery::default() };
                 let ours = jobs(&self.memory, query.clone()).await;
-                assert_eq!(ours, jobs(self.embedded(), query.clone()).await, "{query:?}");
+                assert_eq!(ours, jobs(self.durable(), query.clone()).await, "{query:?}");
             }
         }
         for id in &self.jobs {
             self.logs_agree(*id).await;
         }
         let keys = self.memory.reads().keys(None, PAGE_MAX).await.expect("memory");
-        let theirs = self.embedded().reads().keys(None, PAGE_MAX).await.expect("embedded");
+        let theirs = self.durable().reads().keys(None, PAGE_MAX).await.expect("durable");
         // The store in memory does not count what left no line of history.
         assert!(keys.iter().all(|key| theirs.contains(key)), "{keys:?} {theirs:?}");
         for key in keys {
@@ -197,9 +237,18 @@ impl Pair {
 
     async fn histories_agree(&self) {
         let all = || HistoryQuery::Scan { after: 0, limit: PAGE_MAX };
-        let ours = self.memory.reads().history(all()).await.expect("memory");
-        assert_eq!(ours, self.embedded().reads().history(all()).await.expect("embedded"));
-        for store in [&self.memory as &dyn Store, self.embedded()] {
+        let mut ours = self.memory.reads().history(all()).await.expect("memory");
+        let mut theirs = self.durable().reads().history(all()).await.expect("durable");
+        if self.is_shared() {
+            // One batch may be several transactions there: only the lines of a resource are in
+            // order.
+            for lines in [&mut ours, &mut theirs] {
+                lines.sort_by(|a, b| a.key.cmp(&b.key));
+                lines.iter_mut().for_each(|line| line.position = 0);
+            }
+        }
+        assert_eq!(ours, theirs);
+        for store in [&self.memory as &dyn Store, self.durable()] {
             assert_eq!(verify(store).await.expect("it reads").problems, []);
         }
     }
@@ -207,7 +256,7 @@ impl Pair {
     async fn logs_agree(&self, job: JobId) {
         let query = LogQuery { job, after: 0, limit: PAGE_MAX };
         let ours = self.memory.reads().logs(query).await.expect("memory");
-        let theirs = self.embedded().reads().logs(query).await.expect("embedded");
+        let theirs = self.durable().reads().logs(query).await.expect("durable");
         let texts = |lines: Vec<tenure_store::store::LogLine>| -> Vec<_> {
             lines.into_iter().map(|line| (line.attempt, line.at, line.text)).collect()
         };
@@ -216,7 +265,7 @@ impl Pair {
 
     async fn records_agree(&self, key: &ResourceKey) {
         let ours = self.memory.reads().show(key).await.expect("memory");
-        let theirs = self.embedded().reads().show(key).await.expect("embedded");
+        let theirs = self.durable().reads().show(key).await.expect("durable");
         let (mut ours, mut theirs) = (ours.expect("it is known"), theirs.expect("it is known"));
         for shown in [&mut ours, &mut theirs] {
             let lane = shown.record.resource.iter_mut().flat_map(|resource| &mut resource.lane);
@@ -231,7 +280,7 @@ impl Pair {
             JobQuery { tenant, kind, name: Some(key.name().into()), limit, ..JobQuery::default() }
         };
         let ours = jobs(&self.memory, named(0)).await;
-        assert_eq!(ours, jobs(self.embedded(), named(0)).await, "of {key}");
+        assert_eq!(ours, jobs(self.durable(), named(0)).await, "of {key}");
     }
 }
 

@@ -1,0 +1,13 @@
+//! What operators have around PostgreSQL: the real binary with real database servers.
+
+#[path = "postgres_cli/bed.rs"]
+mod bed;
+mod common;
+#[path = "postgres_cli/doctor.rs"]
+mod doctor;
+#[path = "postgres_cli/migrate.rs"]
+mod migrate;
+#[path = "postgres_cli/roles.rs"]
+mod roles;
+#[path = "postgres_cli/tls.rs"]
+mod tls;

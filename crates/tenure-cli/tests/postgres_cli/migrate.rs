@@ -1,0 +1,98 @@
+//! `tenure migrate`
+
+use serde_json::Value;
+use tenure_testbed::shared;
+
+use crate::bed::{Served, doctor, finding, run};
+use crate::common::{stderr, stdout};
+
+#[test]
+fn a_plan_changes_nothing_and_a_migration_is_done_once() {
+    let server = shared();
+    let database = server.new_database().unwrap();
+    let store = server.url(&database);
+    let there = || server.psql(&database, "SELECT to_regclass('tenure.meta') IS NOT NULL").unwrap();
+    let (_, before) = doctor(&store);
+    assert_eq!(finding(&before, "tables")["verdict"], "warn", "{before}");
+
+    let plan = run(&["migrate", "--plan", "--store", &store]);
+    assert!(plan.status.success(), "{}", stderr(&plan));
+    assert!(stdout(&plan).contains("CREATE TABLE tenure.meta"), "{}", stdout(&plan));
+    assert_eq!(there(), "f");
+
+    let done = run(&["migrate", "--store", &store]);
+    assert!(stdout(&done).starts_with("tables brought from version 0 to "), "{done:?}");
+    assert_eq!(there(), "t");
+    for args in [&["migrate", "--store", &store][..], &["migrate", "--plan", "--store", &store]] {
+        assert!(stdout(&run(args)).starts_with("nothing to do: "), "{args:?}");
+    }
+    // The doctor knows the same version as the migrations.
+    let (_, after) = doctor(&store);
+    assert_eq!(finding(&after, "tables")["verdict"], "ok", "{after}");
+}
+
+#[test]
+fn the_sql_of_a_plan_is_what_a_migration_runs() {
+    let server = shared();
+    let (planned, migrated) = (server.new_database().unwrap(), server.new_database().unwrap());
+    let plan = run(&["migrate", "--plan", "--store", &server.url(&planned)]);
+    server.psql(&planned, &stdout(&plan)).unwrap();
+    run(&["migrate", "--store", &server.url(&migrated)]);
+    let columns = "SELECT string_agg(table_name || '.' || column_name || ' ' || data_type, ', ' \
+                   ORDER BY table_name, ordinal_position) FROM information_schema.columns \
+                   WHERE table_schema = 'tenure'";
+    let columns = |database: &str| server.psql(database, columns).unwrap();
+    assert!(columns(&planned).contains("resources.token bigint"));
+    assert_eq!(columns(&planned), columns(&migrated));
+}
+
+#[test]
+fn a_new_incarnation_lifts_tokens_above_all_others() {
+    let server = shared();
+    let store = server.url(&server.new_database().unwrap());
+    let served = Served::start(&store);
+    assert_eq!(served.acquire("cluster/c1"), 1);
+    let output = run(&["migrate", "--new-incarnation", "--store", &store]);
+    assert!(stdout(&output).contains("incarnation 1 has begun"), "{output:?}");
+    assert!(stderr(&output).contains("higher than all that were given out"), "{output:?}");
+    assert_eq!(served.acquire("cluster/c2"), (1 << 32) + 1);
+    let (_, report) = doctor(&store);
+    let found = finding(&report, "tables")["found"].as_str().unwrap();
+    assert!(found.ends_with("incarnation 1"), "{report}");
+}
+
+#[test]
+fn errors_name_the_remedy_and_never_the_password() {
+    let server = shared();
+    let database = server.new_database().unwrap();
+    server.psql(&database, "CREATE ROLE nobody_special LOGIN").unwrap();
+    let port = server.port();
+    let at = |who: &str, database: &str| {
+        format!("postgres://{who}:s3cret@127.0.0.1:{port}/{database}?application_name=t")
+    };
+    let cases = [
+        ("postgres://u:s3cret@127.0.0.1:1/d".to_owned(), 69, "see that it runs"),
+        ("postgres://u:s3cret@127.0.0.1:x/d".to_owned(), 1, "it is postgres://USER:PASSWORD@HOST"),
+        ("mysql://u:s3cret@127.0.0.1/d".to_owned(), 1, "mysql: is not a store"),
+        ("s3cret".to_owned(), 1, "is not a store"),
+        (at("postgres", "missing"), 1, "createdb NAME"),
+        (at("nobody_special", &database), 1, "tenure migrate --roles | psql"),
+    ];
+    for (store, code, said) in cases {
+        let output = run(&["migrate", "--store", &store]);
+        let text = stderr(&output) + &stdout(&output);
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        assert!(text.contains(said), "{said} is missing: {text}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+}
+
+#[test]
+fn an_embedded_store_sees_to_itself() {
+    let output = run(&["migrate", "-o", "json"]);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["by_itself"], true);
+    let output = run(&["migrate", "--new-incarnation"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("remove tenure.db.life"), "{output:?}");
+}

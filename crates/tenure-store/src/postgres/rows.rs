@@ -1,0 +1,52 @@
+//! Reading values back from rows.
+
+use tenure_core::session::Worker;
+use tenure_core::{Job, Millis, ResourceKey, Session, Text};
+use tokio_postgres::Row;
+
+use super::{Postgres, bigint, corrupt, millis};
+use crate::store::Result;
+
+/// An id or the like, as the tables have it.
+pub(super) fn text(id: impl ToString) -> String {
+    id.to_string()
+}
+
+pub(super) fn parse_key(text: &str) -> Result<ResourceKey> {
+    text.parse().map_err(|error| corrupt(&format!("the key {text:?}"), &error))
+}
+
+pub(super) fn parse_body<'a, T: serde::Deserialize<'a>>(what: &str, body: &'a str) -> Result<T> {
+    serde_json::from_str(body).map_err(|error| corrupt(what, &error))
+}
+
+/// A session, with what it says of itself when it claims jobs.
+pub(super) fn parse_session(row: &Row) -> Result<Session> {
+    let mut session: Session = parse_body("a session", row.get(0))?;
+    session.expires_at = millis(row.get(1));
+    if let (Some(kinds), Some(asked_at)) = (row.get::<_, Option<&str>>(2), row.get(3)) {
+        let kinds: Vec<Text> = parse_body("the kinds of a session", kinds)?;
+        let claims: Option<&str> = row.get(4);
+        let claims = claims.map(|claims| parse_body("the claims of a session", claims));
+        let claims = claims.transpose()?.unwrap_or_default();
+        session.worker = Some(Box::new(Worker { kinds, asked_at: millis(asked_at), claims }));
+    }
+    Ok(session)
+}
+
+/// A job from its key and body.
+pub(super) fn parse_job(row: &Row) -> Result<(ResourceKey, Box<Job>)> {
+    Ok((parse_key(row.get(0))?, parse_body("a job", row.get(1))?))
+}
+
+impl Postgres {
+    /// The time: what the database says, unless a test says otherwise.
+    pub(super) fn time(&self, database: i64) -> Millis {
+        self.clock.as_ref().map_or_else(|| millis(database), |clock| clock.now())
+    }
+
+    /// The time of a test, for statements that compare with it.
+    pub(super) fn other_time(&self) -> Option<i64> {
+        self.clock.as_ref().map(|clock| bigint(clock.now()))
+    }
+}
