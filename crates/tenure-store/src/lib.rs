@@ -3,9 +3,9 @@
 //! A store loads rows, calls `tenure_core::step`, and writes back what changed. It must never
 //! decide anything itself: no rule of the model lives in SQL or here.
 //!
-//! [`Store`] is the trait; [`memory`], [`embedded`] and [`postgres`] keep it; [`faulty`] and [`metered`] stand
-//! in front of any of them; [`committer`] turns single commands into batches; [`conformance`] is
-//! the suite that each of them passes.
+//! [`Store`] is the trait; [`memory`], [`embedded`] and [`postgres`] keep it; [`faulty`] and
+//! [`metered`] stand in front of any of them; [`committer`] turns single commands into batches;
+//! [`conformance`] is the suite that each of them passes.
 
 pub mod clock;
 pub mod committer;

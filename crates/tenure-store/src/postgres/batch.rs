@@ -1,8 +1,8 @@
 //! One batch, one transaction: lock, load, step, write, commit.
 //!
-//! Commands on resources that another transaction is at are tried again by themselves, for a
-//! little while. A transaction whose connection broke is tried again, too: if it had been committed,
-//! the number of the batch says so.
+//! Commands on resources that another transaction is at are answered `Busy`, and nothing happened.
+//! A transaction whose connection broke is tried again: if it had been committed, the number of the
+//! batch says so.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tokio_postgres::error::SqlState;
 
 use super::cache::Seen;
 use super::conn::says_pooler;
+use super::lane::Lane;
 use super::link::unavailable;
 use super::load::{Loaded, Stored};
 use super::{Postgres, write};
@@ -109,60 +110,88 @@ struct Before {
 }
 
 impl Postgres {
-    /// Steps commands, and tells everybody what came of it. Whoever is answered `Busy` may ask again.
+    /// Steps commands, and tells everybody what came of it. Says how many tenures ended with the
+    /// sessions that they ended.
     pub(super) async fn transact(&self, commands: &[Command]) -> Result<(Vec<Outcome>, usize)> {
-        let _turn = self.turn.lock().await;
-        let done = self.try_hard(commands).await?;
+        let points = self.points.split(commands);
+        let [first, second] = &self.lanes;
+        let (left, right) = tokio::join!(
+            self.transact_in(first, commands, &points, 0),
+            self.transact_in(second, commands, &points, 1)
+        );
+        let ((left, some), (right, more)) = (left?, right?);
+        let mut halves = [left.into_iter(), right.into_iter()];
+        let outcomes = points.iter().filter_map(|lane| halves[*lane].next());
+        let outcomes: Vec<Outcome> = outcomes.collect();
+        self.points.note(commands, &outcomes);
+        Ok((outcomes, some + more))
+    }
+
+    /// Steps those of the commands that go to a lane.
+    async fn transact_in(
+        &self,
+        lane: &Lane,
+        commands: &[Command],
+        points: &[usize],
+        which: usize,
+    ) -> Result<(Vec<Outcome>, usize)> {
+        let mine = commands.iter().zip(points).filter(|(_, point)| **point == which);
+        let mine: Vec<Command> = mine.map(|(command, _)| command.clone()).collect();
+        if mine.is_empty() {
+            return Ok((Vec::new(), 0));
+        }
+        let _turn = lane.turn.lock().await;
+        let done = self.try_hard(lane, &mine).await?;
         self.publish(done.batch);
-        let tenures = self.settle_ended(done.ended).await;
+        let tenures = self.settle_ended(lane, done.ended).await;
         let busy = Outcome::Refused(Refusal::Busy);
         let outcomes = done.outcomes.into_iter().map(|outcome| outcome.unwrap_or(busy.clone()));
         Ok((outcomes.collect(), tenures))
     }
 
     /// Makes one transaction of commands, again and again until it is known what became of it.
-    pub(super) async fn try_hard(&self, commands: &[Command]) -> Result<Done> {
-        let number = self.next_batch();
+    pub(super) async fn try_hard(&self, lane: &Lane, commands: &[Command]) -> Result<Done> {
+        let number = lane.next_batch();
         let mut waited = Duration::ZERO;
         let mut pause = PAUSE;
         let mut before = Before::default();
         loop {
-            let failure = match self.try_once(commands, number, &mut before).await {
+            let failure = match Box::pin(self.try_once(lane, commands, number, &mut before)).await {
                 Ok(done) => return Ok(done),
                 Err(failure) => failure,
             };
             let error = match failure {
                 Failure::Store(error) => {
-                    self.writer.discard().await;
+                    lane.link.discard().await;
                     return Err(error);
                 }
                 Failure::Unlocked(ids) => {
                     before.lock.extend(ids);
-                    let client = self.writer.client().await?;
+                    let client = lane.link.client().await?;
                     client.batch_execute("ROLLBACK").await.map_err(|e| unavailable(&e))?;
                     continue;
                 }
                 Failure::Pooled(error) => {
-                    self.writer.is_pooled().await;
+                    lane.link.is_pooled().await;
                     error
                 }
                 Failure::Reborn => {
-                    let client = self.writer.client().await?;
+                    let client = lane.link.client().await?;
                     client.batch_execute("ROLLBACK").await.map_err(|e| unavailable(&e))?;
                     self.begin_life(&client).await?;
                     continue;
                 }
                 Failure::Contended(error) => {
                     // It may hold what others wait for.
-                    if let Ok(client) = self.writer.client().await
+                    if let Ok(client) = lane.link.client().await
                         && client.batch_execute("ROLLBACK").await.is_err()
                     {
-                        self.writer.discard().await;
+                        lane.link.discard().await;
                     }
                     error
                 }
                 Failure::Broken(error) => {
-                    self.writer.discard().await;
+                    lane.link.discard().await;
                     error
                 }
             };
@@ -177,12 +206,13 @@ impl Postgres {
 
     async fn try_once(
         &self,
+        lane: &Lane,
         commands: &[Command],
         number: i64,
         before: &mut Before,
     ) -> std::result::Result<Done, Failure> {
-        let client = self.writer.client().await.map_err(Failure::Broken)?;
-        let mut loaded = self.load(&client, commands, &before.lock).await?;
+        let client = lane.link.client().await.map_err(Failure::Broken)?;
+        let mut loaded = self.load(lane, &client, commands, &before.lock).await?;
         if let Some(done) = before.unknown.take()
             && loaded.batch == number
         {
@@ -201,9 +231,14 @@ impl Postgres {
         self.remember(&loaded);
         let again = std::mem::take(&mut loaded.found.again);
         let written =
-            write::all(&client, &mut loaded, &done.batch, &touched, (&self.id, number)).await;
+            write::all(&client, &mut loaded, &done.batch, &touched, (&lane.id, number)).await;
         match written {
-            Ok(true) => self.life().note(number, loaded.now),
+            Ok(true) => {
+                lane.mark
+                    .lock()
+                    .expect("nothing panics while it is locked")
+                    .note(number, loaded.now);
+            }
             Ok(false) => {}
             Err(Failure::Broken(error)) => {
                 before.unknown = Some(done);
@@ -226,7 +261,7 @@ impl Postgres {
         let keep = stored.into_iter().filter_map(|(key, stored)| {
             let record = world.records.remove(&key)?;
             let Stored { version, body_n, .. } = stored;
-            (version > 0).then(|| (key, Seen { version, body_n, record }))
+            (version > 0).then_some((key, Seen { version, body_n, record }))
         });
         self.cache.put(keep);
     }

@@ -2,9 +2,9 @@
 //!
 //! Every batch reads who the database is: its system identifier, its timeline and the number of a
 //! table, which a fail-over, a restore into another cluster or a load of a dump change; how far its
-//! log is flushed and which batch of ours it has, which never go back in one life. When it is another one, a new incarnation begins, whose tokens lie above all that were
-//! ever given out. When it has gone back without being another, nobody may go on: a person has to
-//! say so.
+//! log is flushed and which batch of ours it has, which never go back in one life. When it is
+//! another one, a new incarnation begins, whose tokens lie above all that were ever given out. When
+//! it has gone back without being another, nobody may go on: a person has to say so.
 
 use tenure_core::{Incarnation, Millis};
 use tokio_postgres::Row;
@@ -33,9 +33,28 @@ pub(super) struct Life {
     identity: String,
     /// How far its log was flushed.
     flushed: i64,
-    /// The last batch of ours that is surely committed, and when that was.
+}
+
+/// The last batch of a lane that is surely committed, when that was, and in which life.
+#[derive(Debug, Default)]
+pub(super) struct Mark {
     batch: i64,
     noted: Millis,
+    incarnation: Incarnation,
+}
+
+impl Mark {
+    /// Notes that a batch is committed.
+    pub(super) fn note(&mut self, batch: i64, now: Millis) {
+        (self.batch, self.noted) = (self.batch.max(batch), now);
+    }
+
+    /// Whether the database, in the same life, does not know of it.
+    fn is_lost(&self, batch: Option<i64>, now: Millis) -> bool {
+        // A row that nobody writes is dropped after a day.
+        let fresh = now.since(self.noted) < SERVERS_MS / 2;
+        self.batch > 0 && batch.map_or(fresh, |batch| batch < self.batch)
+    }
 }
 
 impl Life {
@@ -50,26 +69,21 @@ impl Life {
         let incarnation = u32::try_from(incarnation.unwrap_or(0));
         let incarnation = incarnation.map_err(|error| corrupt("the incarnation", &error))?;
         let (incarnation, flushed) = (Incarnation(incarnation), row.get(at + 3));
-        Ok(Self { incarnation, identity, flushed, ..Self::default() })
+        Ok(Self { incarnation, identity, flushed })
     }
 
-    /// Notes that a batch of ours is committed.
-    pub(super) fn note(&mut self, batch: i64, now: Millis) {
-        (self.batch, self.noted) = (self.batch.max(batch), now);
-    }
-
-    /// Goes on to what was seen now: of the database, and of our last batch in it.
+    /// Goes on to what was seen now: of the database, and of the last batch of a lane in it.
     pub(super) fn follow(
         &mut self,
         seen: Self,
+        mark: &mut Mark,
         batch: Option<i64>,
         now: Millis,
     ) -> Result<Incarnation> {
         let same = self.identity == seen.identity && self.incarnation == seen.incarnation;
-        // A row that nobody writes is dropped after a day.
-        let fresh = now.since(self.noted) < SERVERS_MS / 2;
-        let lost = self.batch > 0 && batch.map_or(fresh, |batch| batch < self.batch);
-        let back = same && (seen.flushed < self.flushed || lost);
+        let known = mark.incarnation == seen.incarnation;
+        let lost = known && mark.is_lost(batch, now);
+        let back = same && seen.flushed < self.flushed || lost;
         if back || seen.incarnation < self.incarnation {
             return Err(StoreError::Unavailable(
                 "the database has gone back in time: an old backup or snapshot was put in its \
@@ -78,8 +92,10 @@ impl Life {
                     .to_owned(),
             ));
         }
-        let (batch, noted) = if same { (self.batch, self.noted) } else { (0, now) };
-        *self = Self { batch, noted, ..seen };
+        if !known {
+            *mark = Mark { incarnation: seen.incarnation, ..Mark::default() };
+        }
+        *self = seen;
         Ok(self.incarnation)
     }
 }
@@ -135,33 +151,37 @@ mod tests {
 
     fn life(incarnation: u32, identity: &str, flushed: i64) -> Life {
         let (incarnation, identity) = (Incarnation(incarnation), identity.to_owned());
-        Life { incarnation, identity, flushed, ..Life::default() }
+        Life { incarnation, identity, flushed }
     }
 
     #[test]
     fn a_database_that_goes_back_is_refused_until_somebody_begins_a_new_life() {
-        let mut seen = Life::default();
+        let (mut seen, mut mark) = (Life::default(), Mark::default());
         let now = Millis(1_000);
-        seen.follow(life(0, "7/00000001", 100), None, now).unwrap();
-        seen.follow(life(0, "7/00000001", 200), None, now).unwrap();
-        let error = seen.follow(life(0, "7/00000001", 150), None, now).unwrap_err().to_string();
+        seen.follow(life(0, "7/00000001", 100), &mut mark, None, now).unwrap();
+        seen.follow(life(0, "7/00000001", 200), &mut mark, None, now).unwrap();
+        let error =
+            seen.follow(life(0, "7/00000001", 150), &mut mark, None, now).unwrap_err().to_string();
         assert!(error.contains("tenure migrate --new-incarnation"), "{error}");
         // A fail-over to a standby that was behind begins one by itself.
-        seen.follow(life(1, "7/00000002", 150), None, now).unwrap();
-        seen.follow(life(2, "7/00000002", 100), None, now).unwrap();
-        assert!(seen.follow(life(1, "7/00000002", 300), None, now).is_err(), "an older life");
+        seen.follow(life(1, "7/00000002", 150), &mut mark, None, now).unwrap();
+        seen.follow(life(2, "7/00000002", 100), &mut mark, None, now).unwrap();
+        assert!(
+            seen.follow(life(1, "7/00000002", 300), &mut mark, None, now).is_err(),
+            "an older life"
+        );
     }
 
     #[test]
     fn a_batch_of_ours_that_is_missing_is_noticed_whatever_others_have_written() {
-        let mut seen = Life::default();
+        let (mut seen, mut mark) = (Life::default(), Mark::default());
         let (now, tomorrow) = (Millis(1_000), Millis(1_000 + SERVERS_MS));
-        seen.follow(life(0, "7", 100), None, now).unwrap();
-        seen.note(4, now);
-        seen.follow(life(0, "7", 200), Some(4), now).unwrap();
-        assert!(seen.follow(life(0, "7", 300), Some(3), now).is_err());
-        assert!(seen.follow(life(0, "7", 300), None, now).is_err());
-        seen.follow(life(0, "7", 300), None, tomorrow).unwrap();
-        seen.follow(life(1, "7", 50), Some(3), now).unwrap();
+        seen.follow(life(0, "7", 100), &mut mark, None, now).unwrap();
+        mark.note(4, now);
+        seen.follow(life(0, "7", 200), &mut mark, Some(4), now).unwrap();
+        assert!(seen.follow(life(0, "7", 300), &mut mark, Some(3), now).is_err());
+        assert!(seen.follow(life(0, "7", 300), &mut mark, None, now).is_err());
+        seen.follow(life(0, "7", 300), &mut mark, None, tomorrow).unwrap();
+        seen.follow(life(1, "7", 50), &mut mark, Some(3), now).unwrap();
     }
 }

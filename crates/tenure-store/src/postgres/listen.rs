@@ -1,7 +1,7 @@
 //! Wake-ups between servers: told after the commit, coalesced, and never relied upon.
 //!
-//! Every server says hello from time to time. So each knows whether it hears anything at all (behind
-//! a pooler it may not), and whether there is anybody else worth telling.
+//! Every server says hello from time to time. So each knows whether it hears anything at all
+//! (behind a pooler it may not), and whether there is anybody else worth telling.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -19,6 +19,7 @@ use tokio_postgres::types::Type;
 use super::link::{Link, unavailable};
 use super::settings::Settings;
 use super::tls::Tls;
+use crate::clock::stopwatch;
 use crate::store::{Hint, Result};
 
 const CHANNEL: &str = "tenure";
@@ -111,7 +112,7 @@ impl Notifier {
     ) -> Self {
         let (queue, told) = mpsc::channel(QUEUE_MAX);
         let (myself, others) = (AtomicU64::new(0), AtomicU64::new(0));
-        let heard = Arc::new(Heard { start: Instant::now(), myself, others });
+        let heard = Arc::new(Heard { start: stopwatch(), myself, others });
         runtime.spawn(speak(mouth, id.to_owned(), told, Arc::clone(&heard)));
         runtime.spawn(listen(ears, id.to_owned(), hints, Arc::clone(&heard)));
         Self { queue, heard }

@@ -23,6 +23,7 @@ use tokio_postgres::types::Type;
 use super::batch::Failure;
 use super::cache::Seen;
 use super::conn::Conn;
+use super::lane::Lane;
 use super::life::{self, Life};
 use super::rows::{parse_body, parse_key, parse_session, text};
 use super::{Postgres, corrupt, millis, read, ready};
@@ -101,6 +102,7 @@ impl Postgres {
     /// are locked, too.
     pub(super) async fn load(
         &self,
+        lane: &Lane,
         client: &Conn,
         commands: &[Command],
         lock: &BTreeSet<SessionId>,
@@ -114,7 +116,8 @@ impl Postgres {
         let named: BTreeSet<&str> =
             commands.iter().filter_map(Command::key).map(ResourceKey::as_str).collect();
         let named: Vec<&str> = named.into_iter().collect();
-        let jobs: Vec<String> = commands.iter().filter_map(Command::job).map(text).collect();
+        let jobs: Vec<String> =
+            commands.iter().filter_map(Command::job).map(|id| text(&id)).collect();
         let found = &mut loaded.found;
         let (begun, caps, rows, ready, past, sessions) = tokio::join!(
             biased;
@@ -123,7 +126,7 @@ impl Postgres {
             named_rows(client, &named, &jobs, &claims),
             self.ready(client, &claims, commands, found),
             job_rows(client, &jobs),
-            self.session_rows(client, &loaded.locked, &looked_at),
+            self.session_rows(lane, client, &loaded.locked, &looked_at),
         );
         begun?;
         let caps = caps?;
@@ -131,9 +134,9 @@ impl Postgres {
         for row in rows?.iter().chain(&ready?) {
             found.push(Found::parse(row)?);
         }
-        self.note_jobs(&past?, &mut loaded)?;
-        self.note_sessions(&sessions?, &mut loaded)?;
-        let mut records = self.records_at_hand(client, &named, found, &mut loaded).await?;
+        note_jobs(&past?, &mut loaded)?;
+        self.note_sessions(lane, &sessions?, &mut loaded)?;
+        let mut records = self.records_at_hand(lane, client, &named, found, &mut loaded).await?;
         let keys = commands.iter().filter_map(Command::key).chain(loaded.job_keys.values());
         loaded.busy = keys.filter(|key| !loaded.stored.contains_key(*key)).cloned().collect();
         let now = loaded.now;
@@ -162,6 +165,7 @@ impl Postgres {
     /// Locks sessions, looks at others, and reads the clock after that.
     async fn session_rows(
         &self,
+        lane: &Lane,
         client: &Conn,
         locked: &BTreeSet<SessionId>,
         looked_at: &BTreeSet<SessionId>,
@@ -170,7 +174,7 @@ impl Postgres {
         let looked_at: Vec<String> = looked_at.iter().map(text).collect();
         let lock = format!("{SESSIONS} ORDER BY id FOR UPDATE");
         let clock = format!("{CLOCK}{}", life::COLUMNS);
-        let me = [(&self.id as _, Type::TEXT)];
+        let me = [(&lane.id as _, Type::TEXT)];
         let (locked, seen, clock) = tokio::join!(
             biased;
             read::unless_empty(client, &lock, &locked),
@@ -183,24 +187,19 @@ impl Postgres {
         Ok((rows, clock))
     }
 
-    fn note_jobs(&self, rows: &[Row], loaded: &mut Loaded) -> Loading<()> {
-        for row in rows {
-            let key: ResourceKey = parse_key(row.get(0))?;
-            let id = row.get::<_, &str>(2).parse().map_err(|e| corrupt("a job", &e))?;
-            loaded.job_keys.insert(id, key.clone());
-            if let Some(body) = row.get::<_, Option<&str>>(1) {
-                loaded.world.past.insert(id, (key, parse_body("a job", body)?));
-            }
-        }
-        Ok(())
-    }
-
-    fn note_sessions(&self, rows: &(Vec<Row>, Row), loaded: &mut Loaded) -> Loading<()> {
+    fn note_sessions(
+        &self,
+        lane: &Lane,
+        rows: &(Vec<Row>, Row),
+        loaded: &mut Loaded,
+    ) -> Loading<()> {
         let (rows, clock) = rows;
         loaded.now = self.time(clock.get(0));
         let life = Life::parse(clock, 3)?;
         let batch: Option<i64> = clock.get(2);
-        loaded.world.incarnation = self.life().follow(life, batch, loaded.now)?;
+        let mut mark = lane.mark.lock().expect("nothing panics while it is locked");
+        loaded.world.incarnation = self.life().follow(life, &mut mark, batch, loaded.now)?;
+        drop(mark);
         loaded.batch = batch.unwrap_or(0);
         let looked = millis(clock.get::<_, Option<i64>>(1).unwrap_or(0));
         let stalled = loaded.now.since(looked) > STALL_MS;
@@ -220,6 +219,7 @@ impl Postgres {
     /// that have none, so that there is something to lock.
     async fn records_at_hand(
         &self,
+        lane: &Lane,
         client: &Conn,
         named: &[&str],
         mut found: Vec<Found>,
@@ -253,8 +253,8 @@ impl Postgres {
             holders.filter(|id| !loaded.sessions.contains_key(id)).collect();
         if !missing.is_empty() || !stale.is_empty() || !unknown.is_empty() {
             // Time has passed since the clock was read.
-            let rows = self.session_rows(client, &BTreeSet::new(), &unknown).await?;
-            self.note_sessions(&rows, loaded)?;
+            let rows = self.session_rows(lane, client, &BTreeSet::new(), &unknown).await?;
+            self.note_sessions(lane, &rows, loaded)?;
         }
         let mut records = Vec::with_capacity(seen.len());
         for (key, Seen { body_n, record, .. }) in seen {
@@ -269,18 +269,31 @@ impl Postgres {
     }
 }
 
+/// Notes the jobs that commands name: those that are over, and where the others are.
+fn note_jobs(rows: &[Row], loaded: &mut Loaded) -> Loading<()> {
+    for row in rows {
+        let key: ResourceKey = parse_key(row.get(0))?;
+        let id = row.get::<_, &str>(2).parse().map_err(|e| corrupt("a job", &e))?;
+        loaded.job_keys.insert(id, key.clone());
+        if let Some(body) = row.get::<_, Option<&str>>(1) {
+            loaded.world.past.insert(id, (key, parse_body("a job", body)?));
+        }
+    }
+    Ok(())
+}
+
 /// The resources that commands name, and those that a claim has got before.
 async fn named_rows(
     client: &Conn,
-    keys: &Vec<&str>,
-    jobs: &Vec<String>,
+    keys: &[&str],
+    jobs: &[String],
     claims: &[&Claim],
 ) -> Loading<Vec<Row>> {
     if keys.is_empty() && jobs.is_empty() && claims.is_empty() {
         return Ok(Vec::new());
     }
-    let sessions: Vec<String> = claims.iter().map(|claim| text(claim.session)).collect();
-    let requests: Vec<String> = claims.iter().map(|claim| text(claim.request)).collect();
+    let sessions: Vec<String> = claims.iter().map(|claim| text(&claim.session)).collect();
+    let requests: Vec<String> = claims.iter().map(|claim| text(&claim.request)).collect();
     let sql = format!(
         "SELECT {COLUMNS} FROM tenure.resources r WHERE r.key = ANY(ARRAY( \
              SELECT unnest($1::text[]) \
@@ -290,8 +303,8 @@ async fn named_rows(
          ORDER BY r.key FOR UPDATE SKIP LOCKED"
     );
     let params = [
-        (keys as _, Type::TEXT_ARRAY),
-        (jobs as _, Type::TEXT_ARRAY),
+        (&keys as _, Type::TEXT_ARRAY),
+        (&jobs as _, Type::TEXT_ARRAY),
         (&sessions as _, Type::TEXT_ARRAY),
         (&requests as _, Type::TEXT_ARRAY),
     ];
@@ -299,7 +312,7 @@ async fn named_rows(
 }
 
 /// The jobs that commands name: those that are over, and where the others are.
-async fn job_rows(client: &Conn, ids: &Vec<String>) -> Loading<Vec<Row>> {
+async fn job_rows(client: &Conn, ids: &[String]) -> Loading<Vec<Row>> {
     Ok(read::unless_empty(client, JOBS, ids).await?)
 }
 
@@ -334,13 +347,13 @@ async fn make(client: &Conn, keys: &[&str]) -> Loading<Vec<Row>> {
 /// Reads records: the body of the row, and the lines of history after it.
 pub(super) async fn read_records(
     client: &Conn,
-    keys: &Vec<String>,
+    keys: &[String],
 ) -> Loading<HashMap<ResourceKey, Seen>> {
     let sql = "SELECT r.key, r.version, r.body_n, r.body, h.line, h.hash FROM tenure.resources r \
                LEFT JOIN tenure.history h ON h.key = r.key AND h.n > r.body_n \
                WHERE r.key = ANY($1) ORDER BY r.key, h.n";
     let mut records: HashMap<ResourceKey, Seen> = HashMap::with_capacity(keys.len());
-    for row in client.query_typed(sql, &[(keys as _, Type::TEXT_ARRAY)]).await? {
+    for row in client.query_typed(sql, &[(&keys as _, Type::TEXT_ARRAY)]).await? {
         let key = parse_key(row.get(0))?;
         let body_n = u64::try_from(row.get::<_, i64>(2)).unwrap_or(0);
         if !records.contains_key(&key) {
@@ -369,7 +382,7 @@ fn changed_session(command: &Command) -> Option<SessionId> {
 }
 
 /// The session that a command names.
-fn session(command: &Command) -> Option<SessionId> {
+pub(super) fn session(command: &Command) -> Option<SessionId> {
     match command {
         Command::Open { session, .. }
         | Command::Beat { session, .. }

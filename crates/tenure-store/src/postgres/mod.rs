@@ -1,20 +1,22 @@
 //! The store `postgres://…`: any number of servers on any number of hosts share one truth.
 //!
-//! A batch is one transaction: the rows of its resources are locked, then the rows of the sessions
-//! behind them; the same `step` as everywhere decides; what changed is written from arrays; one
-//! commit. No rule of the model is in SQL. Nothing depends on the state of a connection, so a pooler
-//! in transaction mode may stand between.
+//! A batch is one transaction: the rows of its resources and sessions are locked; the same `step`
+//! as everywhere decides; what changed is written from arrays; one commit. No rule of the model is
+//! in SQL. Nothing depends on the state of a connection, so a pooler in transaction mode may stand
+//! between.
 //!
-//! `batch` is the transaction, `load`, `ready` and `write` its parts; `sweep` sees to what has
-//! lapsed or come due and `prune` to what is old; `read` has the lists, `listen` the wake-ups between
-//! servers, `life` the incarnation; `link`, `tls` and `settings` are the connections, `migrate` the
-//! versions of the tables, `doctor` what a deployment is worth.
+//! `batch` is the transaction, `load`, `ready` and `write` its parts, `cache` what it knows from
+//! the last one, `lane` what goes on at the same time; `sweep` sees to what has lapsed or come due and `prune` to what is old; `read` has the
+//! lists, `listen` the wake-ups between servers, `life` the incarnation; `conn`, `link`, `tls` and
+//! `settings` are the connections, `rows` and `columns` the values; `migrate` has the versions of
+//! the tables, `doctor` says what a deployment is worth.
 
 mod batch;
 mod cache;
 mod columns;
 mod conn;
 mod doctor;
+mod lane;
 mod life;
 mod link;
 mod listen;
@@ -30,7 +32,7 @@ mod tls;
 mod write;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
@@ -47,6 +49,7 @@ use crate::random;
 use crate::store::{
     HINTS_MAX, Hint, Pruned, Reads, Result, Retention, Status, Store, StoreError, Swept,
 };
+use lane::{LANES, Lane, Points};
 use life::Life;
 use link::{Link, Pool, Ways};
 use settings::Settings;
@@ -62,14 +65,10 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The store `postgres://…`.
 pub struct Postgres {
-    /// Which process this is, among those that write.
-    id: String,
-    /// Writes, one transaction at a time.
-    writer: Link,
-    /// Whose turn it is to write.
-    turn: tokio::sync::Mutex<()>,
-    /// The number of the next batch.
-    batch: AtomicI64,
+    /// Write, one transaction at a time each.
+    lanes: [Lane; LANES],
+    /// Which lane commands go to.
+    points: Points,
     /// Reads, beside it.
     reader: Pool,
     /// Up to which position all of history is settled.
@@ -141,10 +140,8 @@ impl Postgres {
         let ears = listen::Ears { settings: settings.clone(), tls: tls.clone() };
         let notifier = listen::Notifier::start(handle, &id, link(), ears, hints.clone());
         let store = Self {
-            id,
-            writer: link(),
-            turn: tokio::sync::Mutex::default(),
-            batch: AtomicI64::new(1),
+            lanes: std::array::from_fn(|n| Lane::new(format!("{id}-{n}"), link())),
+            points: Points::default(),
             reader: Pool::new((0..settings.pool).map(|_| link()).collect()),
             horizon: AtomicI64::new(0),
             hints,
@@ -158,18 +155,13 @@ impl Postgres {
             forget_ms: options.forget_ms,
             runtime: Some(runtime),
         };
-        migrate::run(&*store.writer.client().await?).await?;
+        migrate::run(&*store.lanes[0].link.client().await?).await?;
         store.look_first().await?;
         Ok(store)
     }
 
     fn kinds(&self) -> Arc<Kinds> {
         Arc::clone(&self.kinds.read().expect("nothing panics while it is locked"))
-    }
-
-    /// A number for the next batch, which no other one of this process has.
-    fn next_batch(&self) -> i64 {
-        self.batch.fetch_add(1, Ordering::Relaxed)
     }
 
     fn life(&self) -> MutexGuard<'_, Life> {
@@ -254,8 +246,8 @@ impl Store for Postgres {
     }
 }
 
-/// The settings of our transactions. Every statement finds its rows by an index, and most are planned
-/// when the tables are empty: the planner must not think that reading all of them is cheap.
+/// The settings of our transactions. Every statement finds its rows by an index, and most are
+/// planned when the tables are empty: the planner must not think that reading all is cheap.
 fn transaction_settings(statement_ms: u64) -> Vec<(&'static str, String)> {
     let off = |name| (name, "off".to_owned());
     vec![

@@ -20,11 +20,11 @@ pub(super) const SERVERS_MS: u64 = 24 * 60 * 60 * 1_000;
 
 impl Postgres {
     pub(super) async fn prune_once(&self, keep: Retention) -> Result<Pruned> {
-        let _turn = self.turn.lock().await;
-        let client = self.writer.client().await?;
+        let _turn = self.lanes[0].turn.lock().await;
+        let client = self.lanes[0].link.client().await?;
         let pruned = self.prune(&client, keep).await;
         if pruned.is_err() {
-            self.writer.discard().await;
+            self.lanes[0].link.discard().await;
         }
         pruned.map_err(Failure::into_store)
     }

@@ -31,12 +31,12 @@ pub(super) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 
 pub(super) async fn unless_empty(
     client: &Conn,
     sql: &str,
-    ids: &Vec<String>,
+    ids: &[String],
 ) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    client.query_typed(sql, &[(ids as _, Type::TEXT_ARRAY)]).await
+    client.query_typed(sql, &[(&ids as _, Type::TEXT_ARRAY)]).await
 }
 
 /// A hash as it is kept.
@@ -46,18 +46,18 @@ pub(super) fn hash(bytes: &[u8]) -> Result<Hash> {
 
 impl Postgres {
     /// Records, as they are now.
-    async fn records(&self, keys: &Vec<String>) -> Result<HashMap<ResourceKey, Seen>> {
+    async fn records(&self, keys: &[String]) -> Result<HashMap<ResourceKey, Seen>> {
         let client = self.reader.link().client().await?;
         read_records(&client, keys).await.map_err(Failure::into_store)
     }
 
     /// A ledger of some resources and all living sessions, to look at only.
-    async fn ledger(&self, keys: &Vec<String>) -> Result<(Ledger, Millis)> {
+    async fn ledger(&self, keys: &[String]) -> Result<(Ledger, Millis)> {
         let sessions = "SELECT body, expires_at, kinds, asked_at, claims FROM tenure.sessions \
                         WHERE kinds IS NOT NULL OR id IN \
                         (SELECT session FROM tenure.locks WHERE key = ANY($1) \
                          UNION SELECT session FROM tenure.waiters WHERE key = ANY($1))";
-        let params = [(keys as _, Type::TEXT_ARRAY)];
+        let params = [(&keys as _, Type::TEXT_ARRAY)];
         let (records, sessions, clock) = tokio::join!(
             self.records(keys),
             self.reader.rows(sessions, &params),
@@ -122,7 +122,7 @@ impl Postgres {
                    AND ($5 = '' OR split_part(key, '/', 2) = $5) \
                    AND ($6 = '' OR split_part(key, '/', 3) = $6) \
                    ORDER BY id DESC LIMIT $7";
-        let below = query.after.map_or_else(|| "g".to_owned(), text);
+        let below = query.after.map_or_else(|| "g".to_owned(), |id| text(&id));
         let state = query.state.map_or("", JobState::word);
         let (operation, tenant) = (or(&query.operation), or(&query.tenant));
         let (kind, name, rows) = (or(&query.kind), or(&query.name), limit(query.limit + 1));
@@ -146,7 +146,8 @@ impl Postgres {
                                      WHERE id = $2 AND ended IS NOT NULL), \
             walk (id, previous, n) AS ( \
                 SELECT j.id, j.previous, 1::bigint FROM tenure.jobs j WHERE j.id = \
-                    CASE WHEN EXISTS (SELECT FROM after) THEN (SELECT previous FROM after) ELSE $3 END \
+                    CASE WHEN EXISTS (SELECT FROM after) \
+                         THEN (SELECT previous FROM after) ELSE $3 END \
                 UNION ALL \
                 SELECT j.id, j.previous, walk.n + 1 FROM walk \
                 JOIN tenure.jobs j ON j.id = walk.previous), \
@@ -157,11 +158,11 @@ impl Postgres {
             SELECT j.key, j.body FROM listed l JOIN tenure.jobs j ON j.id = l.id \
             WHERE ($4 = '' OR j.state = $4) AND ($5 = '' OR j.operation = $5) \
             ORDER BY l.live, l.n, j.id DESC LIMIT $6";
-        let mut records = self.records(&vec![text(key)]).await?;
+        let mut records = self.records(&[text(key)]).await?;
         let Some(seen) = records.remove(key) else { return Ok(Vec::new()) };
-        let last = seen.record.resource.and_then(|resource| resource.last_job).map(text);
+        let last = seen.record.resource.and_then(|resource| resource.last_job).map(|id| text(&id));
         let key = key.as_str();
-        let after = query.after.map(text).unwrap_or_default();
+        let after = query.after.map(|id| text(&id)).unwrap_or_default();
         let (state, operation) = (query.state.map_or("", JobState::word), or(&query.operation));
         let params = [
             (&key as _, Type::TEXT),
@@ -235,7 +236,7 @@ impl Reads for Postgres {
     }
 
     async fn show(&self, key: &ResourceKey) -> Result<Option<Shown>> {
-        let (ledger, now) = self.ledger(&vec![text(key)]).await?;
+        let (ledger, now) = self.ledger(&[text(key)]).await?;
         let Some(mut shown) = ledger.show(key, now) else { return Ok(None) };
         shown.around.running = self.running(key).await?;
         Ok(Some(shown))

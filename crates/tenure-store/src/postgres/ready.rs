@@ -76,9 +76,13 @@ impl Postgres {
                  coalesce($2, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) \
              ORDER BY r.wake_at LIMIT 64 FOR UPDATE SKIP LOCKED"
         );
-        let due_params =
-            [(&wanted.kinds as _, Type::TEXT_ARRAY), (&self.other_time() as _, Type::INT8)];
-        let (rows, due) = tokio::join!(biased; client.query_typed(&sql, &params), client.query_typed(&due, &due_params));
+        let time = self.other_time();
+        let due_params = [(&wanted.kinds as _, Type::TEXT_ARRAY), (&time as _, Type::INT8)];
+        let (rows, due) = tokio::join!(
+            biased;
+            client.query_typed(&sql, &params),
+            client.query_typed(&due, &due_params)
+        );
         let (mut rows, due) = (rows?, due?);
         self.turn_tenants(&wanted, &rows, found);
         if rows.is_empty() {
@@ -110,7 +114,7 @@ impl Postgres {
         for claim in claims {
             for kind in &claim.kinds {
                 wanted.opened.push(opened(claim));
-                wanted.sessions.push(text(claim.session));
+                wanted.sessions.push(text(&claim.session));
                 wanted.kinds.push(kind.to_string());
                 wanted.max.push(i64::try_from(claim.max).unwrap_or(i64::MAX));
                 wanted.after.push(cursors.get(kind).map(Text::to_string).unwrap_or_default());

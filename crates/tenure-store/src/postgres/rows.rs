@@ -8,7 +8,7 @@ use super::{Postgres, bigint, corrupt, millis};
 use crate::store::Result;
 
 /// An id or the like, as the tables have it.
-pub(super) fn text(id: impl ToString) -> String {
+pub(super) fn text<T: ToString + ?Sized>(id: &T) -> String {
     id.to_string()
 }
 

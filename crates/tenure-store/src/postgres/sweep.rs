@@ -5,6 +5,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::conn::Param;
+use super::lane::Lane;
 use super::rows::parse_key;
 use super::{Postgres, bigint, corrupt, millis};
 use crate::ledger::STALL_MS;
@@ -48,7 +49,7 @@ impl Postgres {
         let sql = "INSERT INTO tenure.meta SELECT 'looked', \
                    coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)::text \
                    ON CONFLICT (key) DO NOTHING";
-        self.writer.rows(sql, &[(&self.other_time() as _, Type::INT8)]).await.map(drop)
+        self.lanes[0].link.rows(sql, &[(&self.other_time() as _, Type::INT8)]).await.map(drop)
     }
 
     /// Notes that somebody looks; when nobody did for a while, everybody gets full time.
@@ -57,8 +58,8 @@ impl Postgres {
             WITH fast AS (SELECT set_config('synchronous_commit', 'off', true)), \
                  before AS (SELECT value::bigint AS looked FROM tenure.meta, fast \
                             WHERE key = 'looked' FOR UPDATE OF meta), \
-                 now AS (SELECT coalesce($2, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) \
-                         AS now FROM before), \
+                 now AS (SELECT coalesce($2, (extract(epoch FROM clock_timestamp()) \
+                                              * 1000)::bigint) AS now FROM before), \
                  grace AS (UPDATE tenure.sessions s \
                            SET expires_at = greatest(s.expires_at, now.now + s.ttl_ms) \
                            FROM before, now \
@@ -69,8 +70,8 @@ impl Postgres {
         let stall = i64::try_from(STALL_MS).unwrap_or(i64::MAX);
         let params = [(&stall as _, Type::INT8), (&self.other_time() as _, Type::INT8)];
         // As a writer: somebody whose transaction waits for this one is not kept waiting by a read.
-        let _turn = self.turn.lock().await;
-        let rows = self.writer.rows(sql, &params).await?;
+        let _turn = self.lanes[0].turn.lock().await;
+        let rows = self.lanes[0].link.rows(sql, &params).await?;
         let row =
             rows.first().ok_or_else(|| StoreError::Corrupt("nobody ever looked".to_owned()))?;
         Ok(millis(row.get(0)))
@@ -103,7 +104,7 @@ impl Postgres {
 
     /// Settles what sessions that have just ended left, so that others need not wait for the sweep.
     /// Says how many tenures that were.
-    pub(super) async fn settle_ended(&self, sessions: Vec<String>) -> usize {
+    pub(super) async fn settle_ended(&self, lane: &Lane, sessions: Vec<String>) -> usize {
         if sessions.is_empty() {
             return 0;
         }
@@ -113,7 +114,7 @@ impl Postgres {
                 return Ok(0);
             }
             let commands = keys.iter().map(settle).collect::<Result<Vec<_>>>()?;
-            let done = self.try_hard(&commands).await?;
+            let done = self.try_hard(lane, &commands).await?;
             self.publish(done.batch);
             Ok::<_, StoreError>(done.outcomes.iter().flatten().map(ended).sum())
         };
