@@ -6,10 +6,10 @@
 //! between.
 //!
 //! `batch` is the transaction, `load`, `ready` and `write` its parts, `cache` what it knows from
-//! the last one, `lane` what goes on at the same time; `sweep` sees to what has lapsed or come due and `prune` to what is old; `read` has the
-//! lists, `listen` the wake-ups between servers, `life` the incarnation; `conn`, `link`, `tls` and
-//! `settings` are the connections, `rows` and `columns` the values; `migrate` has the versions of
-//! the tables, `doctor` says what a deployment is worth.
+//! the last one, `lane` what goes on at the same time; `sweep` sees to what has lapsed or come due
+//! and `prune` to what is old; `read` has the lists, `listen` the wake-ups between servers, `life`
+//! the incarnation; `conn`, `link`, `tls` and `settings` are the connections, `rows` and `columns`
+//! the values; `migrate` has the versions of the tables, `doctor` says what a deployment is worth.
 
 mod batch;
 mod cache;
