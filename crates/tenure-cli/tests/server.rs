@@ -157,7 +157,7 @@ fn bad_places_for_data_are_named() {
         tenure(&data).args(["serve", "--listen", "127.0.0.1:0"]).output().expect("it runs");
     assert!(stderr(&output).contains("is not a Tenure store"), "{}", stderr(&output));
     let output = tenure(&data).args(["serve", "--store", "mysql://x"]).output().expect("it runs");
-    assert!(stderr(&output).contains("memory: and embedded:PATH"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("memory:, embedded:PATH"), "{}", stderr(&output));
 }
 
 #[test]

@@ -19,6 +19,7 @@ use super::lane::Lane;
 use super::link::unavailable;
 use super::load::{Loaded, Stored};
 use super::{Postgres, write};
+use crate::clock::stopwatch;
 use crate::ledger::Batch;
 use crate::store::{Result, StoreError};
 
@@ -152,7 +153,7 @@ impl Postgres {
     /// Makes one transaction of commands, again and again until it is known what became of it.
     pub(super) async fn try_hard(&self, lane: &Lane, commands: &[Command]) -> Result<Done> {
         let number = lane.next_batch();
-        let mut waited = Duration::ZERO;
+        let started = stopwatch();
         let mut pause = PAUSE;
         let mut before = Before::default();
         loop {
@@ -195,11 +196,10 @@ impl Postgres {
                     error
                 }
             };
-            if waited > RETRY_MAX {
+            if started.elapsed() > RETRY_MAX {
                 return Err(error);
             }
             tokio::time::sleep(pause).await;
-            waited += pause;
             pause = PAUSE_MAX.min(pause * 2);
         }
     }
@@ -212,7 +212,8 @@ impl Postgres {
         before: &mut Before,
     ) -> std::result::Result<Done, Failure> {
         let client = lane.link.client().await.map_err(Failure::Broken)?;
-        let mut loaded = self.load(lane, &client, commands, &before.lock).await?;
+        let load = self.load(lane, &client, commands, &before.lock);
+        let mut loaded = lane.link.in_time(load).await.map_err(Failure::Broken)??;
         if let Some(done) = before.unknown.take()
             && loaded.batch == number
         {
@@ -230,8 +231,8 @@ impl Postgres {
         }
         self.remember(&loaded);
         let again = std::mem::take(&mut loaded.found.again);
-        let written =
-            write::all(&client, &mut loaded, &done.batch, &touched, (&lane.id, number)).await;
+        let write = write::all(&client, &mut loaded, &done.batch, &touched, (&lane.id, number));
+        let written = lane.link.in_time(write).await.unwrap_or_else(|e| Err(Failure::Broken(e)));
         match written {
             Ok(true) => {
                 lane.mark

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
@@ -15,6 +16,9 @@ use super::conn::{Conn, Param, says_pooler};
 use super::tls::Tls;
 use crate::store::{Result, StoreError};
 
+/// How long the answer to a question of somebody who looks around may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// What all connections of a store have in common.
 #[derive(Clone)]
 pub(super) struct Ways {
@@ -23,6 +27,8 @@ pub(super) struct Ways {
     pub(super) runtime: Handle,
     /// Settings of every transaction: names and values.
     pub(super) settings: Arc<Vec<(&'static str, String)>>,
+    /// How long the answer to anything may take.
+    pub(super) patience: Duration,
     /// Whether a pooler stands between: then nothing may be set for a connection.
     pub(super) pooled: Arc<AtomicBool>,
 }
@@ -80,7 +86,7 @@ impl Ways {
     /// Connections of which nothing is asked: for looking around.
     pub(super) fn plain(config: Config, tls: Tls, runtime: Handle) -> Self {
         let (settings, pooled) = (Arc::default(), Arc::new(AtomicBool::new(true)));
-        Self { config, tls, runtime, settings, pooled }
+        Self { config, tls, runtime, settings, patience: PATIENCE, pooled }
     }
 }
 
@@ -106,6 +112,14 @@ impl Link {
         Ok(conn)
     }
 
+    /// Waits for the database, but not for ever: a connection may swallow everything.
+    pub(super) async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let most = self.ways.patience;
+        tokio::time::timeout(most, work).await.map_err(|_| {
+            StoreError::Unavailable(format!("the database did not answer within {most:?}"))
+        })
+    }
+
     /// Notes that a pooler stands between, and drops the connection.
     pub(super) async fn is_pooled(&self) {
         self.ways.is_pooled();
@@ -121,7 +135,14 @@ impl Link {
     pub(super) async fn rows(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
         for _ in 0..2 {
             let conn = self.client().await?;
-            match conn.query_typed(sql, params).await {
+            let answer = match self.in_time(conn.query_typed(sql, params)).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    self.discard().await;
+                    return Err(error);
+                }
+            };
+            match answer {
                 Ok(rows) => {
                     // Nobody waits for it, and a failure is that of the next statement.
                     conn.prepare().await.ok();

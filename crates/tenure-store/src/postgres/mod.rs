@@ -60,6 +60,8 @@ pub use migrate::{Plan, migrate, plan};
 /// How long a transaction of ours may do nothing before the database ends it: a process that was
 /// stopped in the middle of one must not keep others from the resources it had at hand.
 const IDLE_MAX_MS: u64 = 2_000;
+/// How much longer than a statement may take its answer may be on the way.
+const ON_THE_WAY: Duration = Duration::from_secs(1);
 /// How long to wait before asking again for something that another transaction had.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -132,6 +134,7 @@ impl Postgres {
             tls: tls.clone(),
             runtime: handle.clone(),
             settings: Arc::new(transaction_settings(settings.statement_ms)),
+            patience: Duration::from_millis(settings.statement_ms) + ON_THE_WAY,
             pooled: Arc::new(AtomicBool::new(settings.listen.is_some())),
         };
         let link = || Link::new(&ways);

@@ -88,7 +88,7 @@ struct Ours {
 impl Default for Ours {
     fn default() -> Self {
         let (listen, ssl, verify, root) = (None, None, None, None);
-        Self { listen, pool: 2, statement_ms: 10_000, ssl, verify, root }
+        Self { listen, pool: 2, statement_ms: 5_000, ssl, verify, root }
     }
 }
 
