@@ -245,7 +245,7 @@ impl Turn<'_> {
     pub(crate) fn log(&mut self, id: JobId, token: Token, text: &Text) -> Result<Outcome, Refusal> {
         if text.contains('\0') {
             // No text of a database has one, and a program may print anything.
-            return self.log(id, token, &text.replace('\0', "\u{fffd}").into());
+            return self.log(id, token, &text.replace('\0', "?").into());
         }
         check_size("text", text, limits::LOG_PIECE_BYTES_MAX)?;
         let at = self.now;

@@ -212,7 +212,7 @@ impl Postgres {
         before: &mut Before,
     ) -> std::result::Result<Done, Failure> {
         let client = lane.link.client().await.map_err(Failure::Broken)?;
-        let load = self.load(lane, &client, commands, &before.lock);
+        let load = Box::pin(self.load(lane, &client, commands, &before.lock));
         let mut loaded = lane.link.in_time(load).await.map_err(Failure::Broken)??;
         if let Some(done) = before.unknown.take()
             && loaded.batch == number
@@ -231,7 +231,8 @@ impl Postgres {
         }
         self.remember(&loaded);
         let again = std::mem::take(&mut loaded.found.again);
-        let write = write::all(&client, &mut loaded, &done.batch, &touched, (&lane.id, number));
+        let mark = (&lane.id, number);
+        let write = Box::pin(write::all(&client, &mut loaded, &done.batch, &touched, mark));
         let written = lane.link.in_time(write).await.unwrap_or_else(|e| Err(Failure::Broken(e)));
         match written {
             Ok(true) => {
@@ -262,7 +263,8 @@ impl Postgres {
         let keep = stored.into_iter().filter_map(|(key, stored)| {
             let record = world.records.remove(&key)?;
             let Stored { version, body_n, .. } = stored;
-            (version > 0).then_some((key, Seen { version, body_n, record }))
+            let incarnation = world.incarnation;
+            (version > 0).then_some((key, Seen { incarnation, version, body_n, record }))
         });
         self.cache.put(keep);
     }

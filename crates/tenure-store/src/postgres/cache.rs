@@ -6,14 +6,16 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use tenure_core::{Record, ResourceKey};
+use tenure_core::{Incarnation, Record, ResourceKey};
 
 /// Most records that are kept. When there are more, all go: they come back as they are used.
 const RECORDS_MAX: usize = 32_768;
 
-/// A record with the version of its row.
+/// A record with the version of its row, in one life of the database: in the next one versions
+/// may come again.
 #[derive(Clone)]
 pub(super) struct Seen {
+    pub(super) incarnation: Incarnation,
     pub(super) version: i64,
     /// The last line of history that its body in the row has in it.
     pub(super) body_n: u64,
@@ -26,8 +28,14 @@ pub(super) struct Cache(Mutex<HashMap<ResourceKey, Seen>>);
 
 impl Cache {
     /// Takes a record out: whoever changes it puts it back when the change is durable.
-    pub(super) fn take(&self, key: &ResourceKey, version: i64) -> Option<Seen> {
-        self.map().remove(key).filter(|seen| seen.version == version)
+    pub(super) fn take(
+        &self,
+        key: &ResourceKey,
+        incarnation: Incarnation,
+        version: i64,
+    ) -> Option<Seen> {
+        let seen = self.map().remove(key)?;
+        (seen.incarnation == incarnation && seen.version == version).then_some(seen)
     }
 
     /// Looks at a record, whatever its version.

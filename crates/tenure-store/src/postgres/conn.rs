@@ -48,6 +48,11 @@ impl Conn {
         self.client.batch_execute(sql).await
     }
 
+    /// Completes when the connection answers, or is closed.
+    pub(super) async fn ping(&self) {
+        self.client.batch_execute("").await.ok();
+    }
+
     /// The rows of a statement. It is sent at once, also when it is not prepared yet: what comes
     /// after it in a transaction must not overtake it.
     pub(super) async fn query_typed(

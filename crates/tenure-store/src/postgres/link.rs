@@ -4,12 +4,13 @@
 //! may hand every transaction to another connection. The tasks that move the bytes have a runtime
 //! of their own: whoever asks may come from any other.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
+use tokio::task::AbortHandle;
 use tokio_postgres::{Client, Config, Row};
 
 use super::conn::{Conn, Param, says_pooler};
@@ -18,6 +19,11 @@ use crate::store::{Result, StoreError};
 
 /// How long the answer to a question of somebody who looks around may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long making a connection may take, with all that is said at its begin.
+const DIAL_MAX: Duration = Duration::from_secs(5);
+/// How often it is seen whether a connection still answers.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What all connections of a store have in common.
 #[derive(Clone)]
@@ -34,7 +40,7 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    async fn connect(&self) -> Result<Conn> {
+    async fn connect(&self) -> Result<Arc<Conn>> {
         loop {
             let pooled = self.pooled.load(Ordering::Relaxed);
             let mut config = self.config.clone();
@@ -44,28 +50,36 @@ impl Ways {
                 config.options(format!("{}{own}", config.get_options().unwrap_or("")));
             }
             match self.dial(config).await? {
-                Ok(client) => return Ok(Conn::new(client, self.begin(pooled), !pooled)),
+                Ok((client, moving)) => {
+                    let conn = Arc::new(Conn::new(client, self.begin(pooled), !pooled));
+                    self.runtime.spawn(watch(Arc::downgrade(&conn), moving, self.patience));
+                    return Ok(conn);
+                }
                 Err(error) if !pooled && says_pooler(&error) => self.is_pooled(),
                 Err(error) => return Err(unavailable(&error)),
             }
         }
     }
 
-    async fn dial(
-        &self,
-        config: Config,
-    ) -> Result<std::result::Result<Client, tokio_postgres::Error>> {
+    /// Connects. Gives what moves the bytes, too.
+    async fn dial(&self, config: Config) -> Result<Dialled> {
         let tls = self.tls.clone();
         let dialling = self.runtime.spawn(async move {
             let (client, connection) = config.connect(tls).await?;
-            tokio::spawn(async move {
+            let moving = tokio::spawn(async move {
                 if let Err(error) = connection.await {
                     tracing::debug!(%error, "a connection to the database has ended");
                 }
             });
-            Ok(client)
+            Ok((client, moving.abort_handle()))
         });
-        dialling.await.map_err(|_| StoreError::Unavailable("the store is closing".to_owned()))
+        let giving_up = dialling.abort_handle();
+        let Ok(dialled) = tokio::time::timeout(DIAL_MAX, dialling).await else {
+            giving_up.abort();
+            let why = format!("the database did not answer within {DIAL_MAX:?}");
+            return Err(StoreError::Unavailable(why));
+        };
+        dialled.map_err(|_| StoreError::Unavailable("the store is closing".to_owned()))
     }
 
     fn begin(&self, pooled: bool) -> String {
@@ -90,6 +104,23 @@ impl Ways {
     }
 }
 
+/// A connection, or why there is none.
+type Dialled = std::result::Result<(Client, AbortHandle), tokio_postgres::Error>;
+
+/// Ends a connection that does not answer any more, so that everybody who waits for it finds out,
+/// and nobody uses it again: what swallows bytes tells nobody.
+async fn watch(conn: Weak<Conn>, moving: AbortHandle, patience: Duration) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let Some(conn) = conn.upgrade() else { return };
+        if tokio::time::timeout(patience, conn.ping()).await.is_err() {
+            tracing::warn!(?patience, "the database did not answer; connecting again");
+            moving.abort();
+            return;
+        }
+    }
+}
+
 /// A connection that is made when it is needed.
 pub(super) struct Link {
     ways: Ways,
@@ -107,7 +138,7 @@ impl Link {
         if let Some(conn) = slot.as_ref().filter(|conn| !conn.is_closed()) {
             return Ok(Arc::clone(conn));
         }
-        let conn = Arc::new(self.ways.connect().await?);
+        let conn = self.ways.connect().await?;
         *slot = Some(Arc::clone(&conn));
         Ok(conn)
     }

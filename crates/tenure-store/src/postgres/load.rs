@@ -14,8 +14,8 @@ use tenure_core::history::Entry;
 use tenure_core::ready::Place;
 use tenure_core::record::{Tenure, Waiter};
 use tenure_core::{
-    Claim, Claimant, Command, JobId, LockAction, Millis, Record, ResourceKey, Session, SessionId,
-    World,
+    Claim, Claimant, Command, Incarnation, JobId, LockAction, Millis, Record, ResourceKey, Session,
+    SessionId, World,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -238,7 +238,7 @@ impl Postgres {
             if loaded.stored.contains_key(&key) {
                 continue;
             }
-            match self.cache.take(&key, version) {
+            match self.cache.take(&key, loaded.world.incarnation, version) {
                 Some(known) => drop(seen.insert(key.clone(), known)),
                 None => stale.push(key.as_str().to_owned()),
             }
@@ -359,7 +359,8 @@ pub(super) async fn read_records(
         if !records.contains_key(&key) {
             let record = parse_body(&format!("resource {key}"), row.get(3))?;
             let version = row.get(1);
-            records.insert(key.clone(), Seen { version, body_n, record });
+            let incarnation = Incarnation::default();
+            records.insert(key.clone(), Seen { incarnation, version, body_n, record });
         }
         if let (Some(line), Some(seen)) = (row.get::<_, Option<&str>>(4), records.get_mut(&key)) {
             let entry = Entry::parse(line).map_err(|error| corrupt("a line", &error))?;

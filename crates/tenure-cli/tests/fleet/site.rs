@@ -1,0 +1,171 @@
+//! The fleet: a database, two servers with a proxy before each, four workers.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use tenure::http::HttpLink;
+use tenure_testbed::{Durability, Postgres, Proxy};
+
+use crate::clock::until;
+use crate::common::{stderr, stdout, tenure};
+use crate::process::Process;
+use crate::trace::SCRIPT;
+
+/// The kinds, for servers: they have no commands, so that only workers work.
+const KINDS: &str = "\
+[kinds.quick.operations.run]
+retry = { attempts = 100, initial = \"100ms\", max = \"500ms\" }
+#run = [\"./work.sh\", \"2\", \"0.02\"]
+[kinds.steady.operations.run]
+retry = { attempts = 100, initial = \"100ms\", max = \"500ms\" }
+#run = [\"./work.sh\", \"8\", \"0.05\"]
+";
+
+/// The resources that jobs are about.
+pub(crate) const RESOURCES: [&str; 6] =
+    ["quick/q0", "quick/q1", "quick/q2", "quick/q3", "steady/s0", "steady/s1"];
+
+pub(crate) const WORKERS: [&str; 4] = ["w0", "w1", "w2", "w3"];
+
+pub(crate) struct Fleet {
+    // Dropped in this order: what works, what serves, the database.
+    pub(crate) workers: Vec<Process>,
+    pub(crate) servers: Vec<Process>,
+    listen: [String; 2],
+    key: String,
+    pub(crate) proxies: [Proxy; 2],
+    pub(crate) database: String,
+    pub(crate) postgres: Postgres,
+    pub(crate) dir: TempDir,
+}
+
+impl Fleet {
+    /// Starts everything.
+    pub(crate) fn start() -> Self {
+        let postgres = Postgres::start(Durability::Disk).expect("PostgreSQL starts");
+        let database = postgres.new_database().expect("a database");
+        let proxies = [0, 1].map(|_| Proxy::start(postgres.port()).expect("a proxy"));
+        let dir = TempDir::new().expect("a directory");
+        fs::create_dir(dir.path().join("trace")).expect("it is writable");
+        let script = dir.path().join("work.sh");
+        fs::write(&script, SCRIPT).expect("it is writable");
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        fs::write(dir.path().join("kinds.toml"), KINDS).expect("it is writable");
+        let listen = [free_address(), free_address()];
+        let (workers, servers, key) = (Vec::new(), Vec::new(), String::new());
+        let mut fleet = Self { workers, servers, listen, key, proxies, database, postgres, dir };
+        for n in 0..2 {
+            fleet.add_server(n);
+        }
+        for name in WORKERS {
+            fleet.add_worker(name);
+        }
+        fleet
+    }
+
+    fn add_server(&mut self, n: usize) {
+        let data = self.file(&format!("server{n}"));
+        fs::create_dir(&data).expect("it is writable");
+        if n > 0 {
+            fs::copy(self.file("server0/admin.key"), data.join("admin.key")).expect("one key");
+        }
+        let (listen, store) = (self.listen[n].clone(), self.store(n));
+        let config = self.text("kinds.toml");
+        let args = ["serve", "--listen", &listen, "--store", &store, "--config", &config];
+        let mut server = Process::new(&data, self.file(&format!("server{n}.log")), &args, None);
+        server.launch();
+        self.servers.push(server);
+        self.until_answers(n);
+        if n == 0 {
+            let key = fs::read_to_string(data.join("admin.key")).expect("it was made");
+            key.trim().clone_into(&mut self.key);
+        }
+    }
+
+    fn add_worker(&mut self, name: &str) {
+        let n = self.workers.len();
+        let settings = format!("[worker]\nslots = 2\nttl = \"3s\"\nname = \"{name}\"\n");
+        let config = self.file(&format!("{name}.toml"));
+        fs::write(&config, KINDS.replace('#', "") + &settings).expect("it is writable");
+        let (url, config) = (self.url(n % 2), self.text(&format!("{name}.toml")));
+        let args = ["worker", "--server", &url, "--config", &config];
+        let log = self.file(&format!("{name}.log"));
+        let mut worker = Process::new(self.dir.path(), log, &args, Some(&self.key));
+        worker.launch();
+        self.workers.push(worker);
+    }
+
+    /// The address of the database for a server.
+    pub(crate) fn store(&self, n: usize) -> String {
+        let port = self.proxies[n].port();
+        format!("postgres://postgres@127.0.0.1:{port}/{}", self.database)
+    }
+
+    /// Waits until a server answers at all; it must not have ended.
+    pub(crate) fn until_answers(&mut self, n: usize) {
+        let (server, listen) = (&mut self.servers[n], &self.listen[n]);
+        until(|| {
+            assert_eq!(server.ended(), None, "server {n} has ended: {}", server.said());
+            std::net::TcpStream::connect(listen).map_err(|error| error.to_string())
+        });
+    }
+
+    pub(crate) fn url(&self, n: usize) -> String {
+        format!("http://{}", self.listen[n])
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub(crate) fn link(&self, n: usize) -> HttpLink {
+        HttpLink::new(&self.url(n), &self.key, "default").expect("an address")
+    }
+
+    pub(crate) fn sql(&self, sql: &str) -> Result<String, String> {
+        self.postgres.psql(&self.database, sql).map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.file(name).display().to_string()
+    }
+
+    /// Proves the history through a server.
+    pub(crate) fn verify(&self, n: usize) -> Result<String, String> {
+        let mut command = tenure(self.dir.path());
+        command.env("TENURE_KEY", &self.key).args(["verify", "--server", &self.url(n)]);
+        let output = command.output().expect("it runs");
+        let said = stdout(&output) + &stderr(&output);
+        if output.status.success() { Ok(said) } else { Err(said) }
+    }
+
+    /// The last lines of every log, for whoever wonders.
+    pub(crate) fn logs(&self) -> String {
+        let all = self.servers.iter().chain(&self.workers).zip(["0", "1", "w0", "w1", "w2", "w3"]);
+        let tail = |(process, name): (&Process, &str)| {
+            let said = process.said();
+            let lines: Vec<&str> = said.lines().collect();
+            let tail = lines[lines.len().saturating_sub(12)..].join("\n");
+            format!("--- {name}\n{tail}\n")
+        };
+        all.map(tail).collect()
+    }
+}
+
+/// An address that nobody listens on.
+pub(crate) fn free_address() -> String {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    free.local_addr().expect("it is bound").to_string()
+}
+
+/// Where the work writes what it does.
+pub(crate) fn traces(dir: &Path) -> PathBuf {
+    dir.join("trace")
+}
