@@ -214,12 +214,18 @@ impl Postgres {
         let client = lane.link.client().await.map_err(Failure::Broken)?;
         let load = Box::pin(self.load(lane, &client, commands, &before.lock));
         let mut loaded = lane.link.in_time(load).await.map_err(Failure::Broken)??;
-        if let Some(done) = before.unknown.take()
-            && loaded.batch == number
+        if loaded.batch == number
+            && let Some(done) = before.unknown.take()
         {
             client.batch_execute("ROLLBACK").await?;
             return Ok(done);
         }
+        if before.unknown.is_some() && !loaded.busy.is_empty() {
+            // What was cut off may be at them yet, and be committed: wait for its end.
+            let why = "the connection broke, and it is not known whether it was committed";
+            return Err(Failure::Contended(StoreError::Unavailable(why.to_owned())));
+        }
+        before.unknown = None;
         if before.is_overtaken(commands, &loaded) {
             let why = "a claim came twice at once".to_owned();
             return Err(Failure::Contended(StoreError::Unavailable(why)));
