@@ -316,7 +316,8 @@ async fn job_rows(client: &Conn, ids: &[String]) -> Loading<Vec<Row>> {
     Ok(read::unless_empty(client, JOBS, ids).await?)
 }
 
-/// Makes blank rows and locks them.
+/// Makes blank rows where there are none, and locks them. The insert by itself would wait for
+/// whoever is changing a row that is there.
 async fn make(client: &Conn, keys: &[&str]) -> Loading<Vec<Row>> {
     let blank = |key: &&str| -> Loading<String> {
         let record = Record::new(&parse_key(key)?);
@@ -327,8 +328,9 @@ async fn make(client: &Conn, keys: &[&str]) -> Loading<Vec<Row>> {
                       (key, tenant, kind, name, version, token, running, body_n, body) \
                   SELECT key, split_part(key, '/', 1), split_part(key, '/', 2), \
                   split_part(key, '/', 3), 0, 0, 0, 0, body \
-                  FROM unnest($1::text[], $2::text[]) AS new (key, body) ORDER BY key \
-                  ON CONFLICT (key) DO NOTHING";
+                  FROM unnest($1::text[], $2::text[]) AS new (key, body) \
+                  WHERE NOT EXISTS (SELECT FROM tenure.resources r WHERE r.key = new.key) \
+                  ORDER BY key ON CONFLICT (key) DO NOTHING";
     let select = format!(
         "SELECT {COLUMNS} FROM tenure.resources r WHERE r.key = ANY($1) \
          ORDER BY r.key FOR UPDATE SKIP LOCKED"
