@@ -1,20 +1,28 @@
-//! The committer: what becomes of claims whose caller goes away at the worst moment.
+//! The committer: what becomes of claims whose caller goes away at the worst moment, and of
+//! commands whose resource is busy.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::{
-    Claim, Command, Finish, JobAction, Kinds, Outcome, RequestId, ResourceAction, SessionId, Submit,
+    Claim, Command, Finish, JobAction, Kinds, Outcome, Refusal, RequestId, ResourceAction,
+    SessionId, Submit,
 };
+use tenure_store::clock::stopwatch;
+use tenure_store::committer::POLL_FLOOR;
 use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, Swept};
 use tenure_store::{Committer, Memory, scenario};
 use tokio::sync::{Semaphore, broadcast, mpsc};
+use tokio::task::JoinHandle;
 
 /// A store that applies a batch only when the test lets it, and says that one has come.
 struct Gated {
     inner: Memory,
+    /// How many batches find all their resources busy.
+    busy: AtomicUsize,
     gate: Semaphore,
     came: mpsc::UnboundedSender<usize>,
 }
@@ -24,6 +32,10 @@ impl Store for Gated {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
         self.came.send(commands.len()).expect("the test listens");
         self.gate.acquire().await.expect("the gate is never closed").forget();
+        let one_less = |left: usize| left.checked_sub(1);
+        if self.busy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            return Ok(vec![Outcome::Refused(Refusal::Busy); commands.len()]);
+        }
         self.inner.apply(commands).await
     }
     async fn sweep(&self) -> Result<Swept> {
@@ -64,9 +76,10 @@ fn submit() -> Command {
     Command::Resource { key, action: ResourceAction::Submit(submit) }
 }
 
-async fn store() -> (Arc<Gated>, mpsc::UnboundedReceiver<usize>) {
+async fn store() -> (Arc<Gated>, Comes) {
     let (came, comes) = mpsc::unbounded_channel();
-    let store = Gated { inner: Memory::new(), gate: Semaphore::new(0), came };
+    let store =
+        Gated { inner: Memory::new(), busy: AtomicUsize::new(0), gate: Semaphore::new(0), came };
     store.declare(scenario::kinds()).await.expect("memory is there");
     let (session, tenant) = (SessionId(1), "t".into());
     let open = Command::Open { session, tenant, name: "W".into(), ttl_ms: 60_000 };
@@ -74,13 +87,20 @@ async fn store() -> (Arc<Gated>, mpsc::UnboundedReceiver<usize>) {
     (Arc::new(store), comes)
 }
 
-#[tokio::test]
-async fn a_claim_rides_along_with_the_submit_that_it_waits_for() {
-    let (store, mut comes) = store().await;
-    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
-    let waiting = committer.clone();
-    let waits =
-        tokio::spawn(async move { waiting.claim(&claim(1), Duration::from_secs(60)).await });
+type Comes = mpsc::UnboundedReceiver<usize>;
+
+fn wait_for_work(committer: &Committer, request: u128) -> JoinHandle<Result<Outcome>> {
+    let committer = committer.clone();
+    tokio::spawn(async move { committer.claim(&claim(request), Duration::from_secs(60)).await })
+}
+
+/// A claim waits, and a submit for it has come to the gate in one batch with it.
+async fn claim_and_submit(
+    store: &Gated,
+    comes: &mut Comes,
+    committer: &Committer,
+) -> JoinHandle<Result<Outcome>> {
+    let waits = wait_for_work(committer, 1);
     assert_eq!(comes.recv().await, Some(1));
     store.gate.add_permits(1);
     let submitting = committer.clone();
@@ -89,6 +109,14 @@ async fn a_claim_rides_along_with_the_submit_that_it_waits_for() {
     while comes.recv().await != Some(2) {
         store.gate.add_permits(1);
     }
+    waits
+}
+
+#[tokio::test]
+async fn a_claim_rides_along_with_the_submit_that_it_waits_for() {
+    let (store, mut comes) = store().await;
+    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+    let waits = claim_and_submit(&store, &mut comes, &committer).await;
     store.gate.add_permits(1);
     let claimed = waits.await.expect("no panic").expect("memory is there");
     assert!(matches!(claimed, Outcome::Claimed(jobs) if jobs.len() == 1));
@@ -98,16 +126,7 @@ async fn a_claim_rides_along_with_the_submit_that_it_waits_for() {
 async fn what_is_claimed_for_somebody_who_left_goes_back() {
     let (store, mut comes) = store().await;
     let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
-    let waiting = committer.clone();
-    let leaves =
-        tokio::spawn(async move { waiting.claim(&claim(1), Duration::from_secs(60)).await });
-    assert_eq!(comes.recv().await, Some(1));
-    store.gate.add_permits(1);
-    let submitting = committer.clone();
-    tokio::spawn(async move { submitting.submit(submit()).await });
-    while comes.recv().await != Some(2) {
-        store.gate.add_permits(1);
-    }
+    let leaves = claim_and_submit(&store, &mut comes, &committer).await;
     // The batch with submit and claim is on its way when its caller leaves.
     leaves.abort();
     assert!(leaves.await.is_err_and(|error| error.is_cancelled()));
@@ -166,4 +185,37 @@ async fn who_sends_a_claim_again_keeps_what_it_got_although_the_first_sending_le
     let done = committer.submit(Command::Job { id: jobs[0].job.id, action }).await;
     let done = done.expect("memory is there");
     assert!(matches!(done, Outcome::Finished { already: false, .. }), "{done:?}");
+}
+
+#[tokio::test]
+async fn a_wake_up_is_not_spent_on_a_claim_whose_caller_has_left() {
+    let (store, mut comes) = store().await;
+    store.gate.add_permits(1_000);
+    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+    let leaves = wait_for_work(&committer, 1);
+    assert_eq!(comes.recv().await, Some(1));
+    let stays = wait_for_work(&committer, 2);
+    // When both have asked in one poll, the next poll is a whole floor away.
+    while comes.recv().await != Some(2) {}
+    let polled = stopwatch();
+    leaves.abort();
+    assert!(leaves.await.is_err_and(|error| error.is_cancelled()));
+    store.inner.apply(vec![submit()]).await.expect("memory is there");
+    let claimed = stays.await.expect("no panic").expect("memory is there");
+    assert!(matches!(claimed, Outcome::Claimed(jobs) if jobs.len() == 1));
+    assert!(polled.elapsed() < POLL_FLOOR / 2, "only the poll found it: {:?}", polled.elapsed());
+}
+
+#[tokio::test]
+async fn a_command_whose_resource_is_busy_is_sent_again() {
+    let (store, mut comes) = store().await;
+    store.gate.add_permits(1_000);
+    store.busy.store(3, Ordering::SeqCst);
+    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+    let done = committer.submit(submit()).await.expect("memory is there");
+    assert!(matches!(done, Outcome::Submitted { .. }), "{done:?}");
+    for _ in 0..4 {
+        assert_eq!(comes.try_recv(), Ok(1));
+    }
+    assert!(comes.try_recv().is_err());
 }

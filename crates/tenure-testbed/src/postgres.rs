@@ -1,6 +1,6 @@
 //! PostgreSQL servers.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -212,14 +212,6 @@ impl Postgres {
 pub struct Backup {
     data: PathBuf,
     scratch: Scratch,
-}
-
-impl Backup {
-    /// Where it is.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        self.scratch.path()
-    }
 }
 
 /// The server that all tests of a process share, each with a database of its own.

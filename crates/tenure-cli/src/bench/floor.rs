@@ -1,7 +1,7 @@
 //! What the machine allows: no durable lock server can be faster than its disk and its loopback.
 //!
 //! Must never measure anything of Tenure, and never leave its file behind. Both measurements use
-//! plain blocking calls, so call them outside of the runtime (`spawn_blocking`).
+//! plain blocking calls, so `rows` makes them outside of the runtime.
 //! Next: `table.rs`, where these numbers are the first rows.
 
 use std::fs::{File, OpenOptions};
@@ -14,6 +14,7 @@ use anyhow::{Context, Result, anyhow};
 
 use super::histogram::{Latencies, Spread};
 use super::load::now;
+use super::table::Row;
 
 /// One page: what a small commit appends to a log.
 const APPEND_LEN: usize = 4096;
@@ -21,11 +22,23 @@ const APPENDS: usize = 200;
 
 const ROUND_TRIPS: usize = 20_000;
 
+/// The rows of the machine: first how long a flush takes, which bounds everything durable.
+pub(crate) async fn rows(dir: &Path) -> Result<(Spread, [Row; 2])> {
+    let dir = dir.to_owned();
+    let flush = tokio::task::spawn_blocking(move || fdatasync(&dir)).await??;
+    let trip = tokio::task::spawn_blocking(round_trip).await??;
+    let rows = [
+        Row::floor("machine: fdatasync of 4 KiB", flush),
+        Row::floor("machine: loopback round trip", trip),
+    ];
+    Ok((flush, rows))
+}
+
 /// The time to append one page to a file in `dir` and have it on the disk.
 ///
 /// The file grows, as a log does that was not allocated ahead, so the file system writes the new
 /// length too.
-pub(crate) fn fdatasync(dir: &Path) -> Result<Spread> {
+fn fdatasync(dir: &Path) -> Result<Spread> {
     let mut probe = Probe::create(dir)?;
     let mut latencies = Latencies::new()?;
     for _ in 0..APPENDS {
@@ -37,7 +50,7 @@ pub(crate) fn fdatasync(dir: &Path) -> Result<Spread> {
 }
 
 /// The time for one byte there and one byte back over TCP on 127.0.0.1, between two threads.
-pub(crate) fn round_trip() -> Result<Spread> {
+fn round_trip() -> Result<Spread> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("bind a loopback port")?;
     let address = listener.local_addr().context("read the loopback port")?;
     let echo = thread::spawn(move || echo(&listener));

@@ -129,12 +129,9 @@ impl Run<'_> {
 
     async fn floor(&mut self) -> Result<()> {
         if self.wants(Part::Floor) {
-            let dir = self.dir.clone();
-            let flush = tokio::task::spawn_blocking(move || floor::fdatasync(&dir)).await??;
-            let trip = tokio::task::spawn_blocking(floor::round_trip).await??;
+            let (flush, rows) = floor::rows(&self.dir).await?;
             self.flush = Some(flush);
-            self.rows.push(Row::floor("machine: fdatasync of 4 KiB", flush));
-            self.rows.push(Row::floor("machine: loopback round trip", trip));
+            self.rows.extend(rows);
         }
         Ok(())
     }

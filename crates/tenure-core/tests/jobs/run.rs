@@ -266,10 +266,12 @@ impl Run {
         let tenant = &self.world.sessions.get(claim.session).expect("it has claimed").tenant;
         for (key, record) in &self.world.records {
             let kind = self.kind(key);
-            let capped = kind.running_max.is_some() || kind.tenant_running_max.is_some();
             let mine = **tenant == *"*" || **tenant == *key.tenant();
             let ready = matches!(record.next(kind, self.now), Next::Ready { .. });
-            prop_assert!(!ready || !mine || capped, "{key} is ready, and a claim got less");
+            prop_assert!(
+                !ready || !mine || kind.is_capped(),
+                "{key} is ready, and a claim got less"
+            );
         }
         Ok(())
     }
@@ -359,8 +361,7 @@ impl Run {
             let (ours, theirs) = (self.takes(&world, kind), self.takes(&fresh, kind));
             prop_assert_eq!(ours.len(), theirs.len(), "of {}", kind.name);
             // Under a cap it matters which tenant was served last, which only the index knows.
-            let capped = kind.running_max.is_some() || kind.tenant_running_max.is_some();
-            prop_assert!(capped || ours == theirs, "{ours:?} {theirs:?}");
+            prop_assert!(kind.is_capped() || ours == theirs, "{ours:?} {theirs:?}");
         }
         Ok(())
     }

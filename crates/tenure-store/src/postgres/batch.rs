@@ -13,7 +13,7 @@ use tenure_core::{
 };
 use tokio_postgres::error::SqlState;
 
-use super::cache::Seen;
+use super::cache::{Known, Seen};
 use super::conn::says_pooler;
 use super::lane::Lane;
 use super::link::unavailable;
@@ -269,8 +269,8 @@ impl Postgres {
         let keep = stored.into_iter().filter_map(|(key, stored)| {
             let record = world.records.remove(&key)?;
             let Stored { version, body_n, .. } = stored;
-            let incarnation = world.incarnation;
-            (version > 0).then_some((key, Seen { incarnation, version, body_n, record }))
+            let (incarnation, known) = (world.incarnation, Known { body_n, record });
+            (version > 0).then_some((key, Seen { incarnation, version, known }))
         });
         self.cache.put(keep);
     }

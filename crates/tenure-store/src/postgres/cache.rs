@@ -11,15 +11,18 @@ use tenure_core::{Incarnation, Record, ResourceKey};
 /// Most records that are kept. When there are more, all go: they come back as they are used.
 const RECORDS_MAX: usize = 32_768;
 
+/// A record, and the last line of history that its body in the row has in it.
+pub(super) struct Known {
+    pub(super) body_n: u64,
+    pub(super) record: Box<Record>,
+}
+
 /// A record with the version of its row, in one life of the database: in the next one versions
 /// may come again.
-#[derive(Clone)]
 pub(super) struct Seen {
     pub(super) incarnation: Incarnation,
     pub(super) version: i64,
-    /// The last line of history that its body in the row has in it.
-    pub(super) body_n: u64,
-    pub(super) record: Box<Record>,
+    pub(super) known: Known,
 }
 
 /// The records.
@@ -33,14 +36,14 @@ impl Cache {
         key: &ResourceKey,
         incarnation: Incarnation,
         version: i64,
-    ) -> Option<Seen> {
+    ) -> Option<Known> {
         let seen = self.map().remove(key)?;
-        (seen.incarnation == incarnation && seen.version == version).then_some(seen)
+        (seen.incarnation == incarnation && seen.version == version).then_some(seen.known)
     }
 
     /// Looks at a record, whatever its version.
     pub(super) fn peek<T>(&self, key: &ResourceKey, look: impl FnOnce(&Record) -> T) -> Option<T> {
-        self.map().get(key).map(|seen| look(&seen.record))
+        self.map().get(key).map(|seen| look(&seen.known.record))
     }
 
     /// Puts records in.

@@ -13,7 +13,7 @@ use tenure_core::{Assignment, Command, JobId, Outcome, ResourceKey, SessionId};
 
 use super::life::Mark;
 use super::link::Link;
-use super::load::session;
+use super::load::{changed_session, session};
 
 /// How many there are.
 pub(super) const LANES: usize = 2;
@@ -61,11 +61,7 @@ impl Points {
             return vec![0; commands.len()];
         }
         // What a batch says about a session comes before what it does with it.
-        let about = |command: &Command| match command {
-            Command::Lock { .. } => None,
-            other => session(other),
-        };
-        let told: BTreeSet<SessionId> = commands.iter().filter_map(about).collect();
+        let told: BTreeSet<SessionId> = commands.iter().filter_map(changed_session).collect();
         let jobs = self.jobs.lock().expect("nothing panics while it is locked");
         let lane = |command: &Command| match command {
             Command::Lock { key, .. } | Command::Resource { key, .. } => {

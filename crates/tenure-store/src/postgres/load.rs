@@ -14,14 +14,14 @@ use tenure_core::history::Entry;
 use tenure_core::ready::Place;
 use tenure_core::record::{Tenure, Waiter};
 use tenure_core::{
-    Claim, Claimant, Command, Incarnation, JobId, LockAction, Millis, Record, ResourceKey, Session,
-    SessionId, World,
+    Claim, Claimant, Command, JobId, LockAction, Millis, Record, ResourceKey, Session, SessionId,
+    World,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::batch::Failure;
-use super::cache::Seen;
+use super::cache::Known;
 use super::conn::Conn;
 use super::lane::Lane;
 use super::life::{self, Life};
@@ -257,7 +257,7 @@ impl Postgres {
             self.note_sessions(lane, &rows, loaded)?;
         }
         let mut records = Vec::with_capacity(seen.len());
-        for (key, Seen { body_n, record, .. }) in seen {
+        for (key, Known { body_n, record }) in seen {
             if let Some(stored) = loaded.stored.get_mut(&key) {
                 stored.body_n = body_n;
                 stored.tenures.clone_from(&record.tenures);
@@ -350,23 +350,21 @@ async fn make(client: &Conn, keys: &[&str]) -> Loading<Vec<Row>> {
 pub(super) async fn read_records(
     client: &Conn,
     keys: &[String],
-) -> Loading<HashMap<ResourceKey, Seen>> {
-    let sql = "SELECT r.key, r.version, r.body_n, r.body, h.line, h.hash FROM tenure.resources r \
+) -> Loading<HashMap<ResourceKey, Known>> {
+    let sql = "SELECT r.key, r.body_n, r.body, h.line, h.hash FROM tenure.resources r \
                LEFT JOIN tenure.history h ON h.key = r.key AND h.n > r.body_n \
                WHERE r.key = ANY($1) ORDER BY r.key, h.n";
-    let mut records: HashMap<ResourceKey, Seen> = HashMap::with_capacity(keys.len());
+    let mut records: HashMap<ResourceKey, Known> = HashMap::with_capacity(keys.len());
     for row in client.query_typed(sql, &[(&keys as _, Type::TEXT_ARRAY)]).await? {
         let key = parse_key(row.get(0))?;
-        let body_n = u64::try_from(row.get::<_, i64>(2)).unwrap_or(0);
+        let body_n = u64::try_from(row.get::<_, i64>(1)).unwrap_or(0);
         if !records.contains_key(&key) {
-            let record = parse_body(&format!("resource {key}"), row.get(3))?;
-            let version = row.get(1);
-            let incarnation = Incarnation::default();
-            records.insert(key.clone(), Seen { incarnation, version, body_n, record });
+            let record = parse_body(&format!("resource {key}"), row.get(2))?;
+            records.insert(key.clone(), Known { body_n, record });
         }
-        if let (Some(line), Some(seen)) = (row.get::<_, Option<&str>>(4), records.get_mut(&key)) {
+        if let (Some(line), Some(known)) = (row.get::<_, Option<&str>>(3), records.get_mut(&key)) {
             let entry = Entry::parse(line).map_err(|error| corrupt("a line", &error))?;
-            seen.record.replay(&entry, read::hash(row.get(5))?);
+            known.record.replay(&entry, read::hash(row.get(4))?);
         }
     }
     Ok(records)
@@ -377,7 +375,7 @@ fn as_claim(command: &Command) -> Option<&Claim> {
 }
 
 /// The session that a command surely changes.
-fn changed_session(command: &Command) -> Option<SessionId> {
+pub(super) fn changed_session(command: &Command) -> Option<SessionId> {
     match command {
         Command::Lock { .. } => None,
         other => session(other),

@@ -11,7 +11,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::batch::Failure;
-use super::cache::Seen;
+use super::cache::Known;
 use super::conn::Conn;
 use super::load::read_records;
 use super::rows::{parse_job, parse_key, parse_session, text};
@@ -46,7 +46,7 @@ pub(super) fn hash(bytes: &[u8]) -> Result<Hash> {
 
 impl Postgres {
     /// Records, as they are now.
-    async fn records(&self, keys: &[String]) -> Result<HashMap<ResourceKey, Seen>> {
+    async fn records(&self, keys: &[String]) -> Result<HashMap<ResourceKey, Known>> {
         let client = self.reader.link().client().await?;
         read_records(&client, keys).await.map_err(Failure::into_store)
     }
@@ -69,7 +69,7 @@ impl Postgres {
         for row in &sessions? {
             ledger.world.sessions.insert(parse_session(row)?);
         }
-        for (key, Seen { record, .. }) in records? {
+        for (key, Known { record, .. }) in records? {
             if *record != Record::new(&key) {
                 ledger.admit(&key, *record, now);
             }
@@ -334,8 +334,8 @@ impl Reads for Postgres {
         let more = keys.len() > query.limit;
         keys.truncate(query.limit);
         let next = keys.last().filter(|_| more).map(|key| parse_key(key)).transpose()?;
-        let shown = |(key, seen): (ResourceKey, Seen)| {
-            Some(ResourceShown { key, resource: seen.record.resource? })
+        let shown = |(key, known): (ResourceKey, Known)| {
+            Some(ResourceShown { key, resource: known.record.resource? })
         };
         let mut items: Vec<_> = self.records(&keys).await?.into_iter().filter_map(shown).collect();
         items.sort_unstable_by(|a, b| a.key.cmp(&b.key));

@@ -151,10 +151,7 @@ impl Postgres {
         claims: &[&Claim],
         kinds: &Kinds,
     ) -> Loading<Vec<String>> {
-        let capped = |name: &&Text| {
-            let kind = kinds.get(name);
-            kind.is_some_and(|k| k.running_max.is_some() || k.tenant_running_max.is_some())
-        };
+        let capped = |name: &&Text| kinds.get(name).is_some_and(|kind| kind.is_capped());
         let names = claims.iter().flat_map(|claim| &claim.kinds);
         let names: BTreeSet<String> = names.filter(capped).map(text).collect();
         let names: Vec<String> = names.into_iter().collect();

@@ -43,7 +43,12 @@ pub(super) async fn all(
         return Ok(false);
     }
     let now = bigint(loaded.now);
-    let mark = [(server as _, Type::TEXT), (&number as _, Type::INT8), (&now as _, Type::INT8)];
+    let mark = [
+        (server as _, Type::TEXT),
+        (&number as _, Type::INT8),
+        (&now as _, Type::INT8),
+        (&APPENDING as _, Type::INT8),
+    ];
     let results = tokio::join!(
         biased;
         client.execute_typed(MARK, &mark),
@@ -69,7 +74,7 @@ pub(super) async fn all(
 }
 
 const MARK: &str = "\
-    WITH appending AS (SELECT pg_advisory_xact_lock_shared(7117000)) \
+    WITH appending AS (SELECT pg_advisory_xact_lock_shared($4)) \
     INSERT INTO tenure.servers (id, batch, seen) SELECT $1, $2, $3 FROM appending \
     ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, seen = excluded.seen";
 
