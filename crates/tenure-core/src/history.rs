@@ -187,6 +187,12 @@ impl Event {
         }
     }
 
+    /// Whether it may change any job of the lane, and not only the one that it is about.
+    #[must_use]
+    pub fn is_for_all(&self) -> bool {
+        matches!(self, Self::Specified { .. } | Self::Paused { .. } | Self::Resumed { .. })
+    }
+
     /// The job it is about, if it is about one.
     #[must_use]
     pub fn job(&self) -> Option<JobId> {

@@ -31,25 +31,8 @@ pub struct Ready {
     picks: u64,
 }
 
-/// What a store that does not keep the index writes down of it for each resource.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The priority of the job that could start, and since when it could.
-    pub ready: Option<(i32, Millis)>,
-    /// When the resource has to be looked at again.
-    pub later: Option<Millis>,
-    /// How many of its jobs run.
-    pub running: usize,
-}
-
-/// Who was served last, for a store that makes a new index for each batch.
-#[derive(Clone, Debug, Default)]
-pub struct Served {
-    picks: u64,
-    last: HashMap<(Text, Text), u64>,
-}
-
-/// Most tenants of kinds that are remembered; when there are more, turns begin anew.
+/// Most tenants of a kind that are remembered without work; when there are more, their turns begin
+/// anew.
 const SERVED_MAX: usize = 16_384;
 
 /// What the index knows of one resource.
@@ -67,6 +50,9 @@ struct Shelf {
     tenants: HashMap<Text, Line>,
     /// Tenants with something ready: by running jobs, then by when they were last served.
     order: BTreeSet<(usize, u64, Text)>,
+    /// When tenants were last served that have nothing now: who comes back a moment later must not
+    /// go before those who have waited.
+    served: HashMap<Text, u64>,
 }
 
 /// The ready resources of one tenant and kind.
@@ -175,47 +161,6 @@ impl Ready {
         (shelf.running, shelf.tenants.get(tenant).map_or(0, |line| line.running))
     }
 
-    /// What is known of a resource.
-    #[must_use]
-    pub fn place(&self, key: &ResourceKey) -> Place {
-        let Some(known) = self.of.get(key) else { return Place::default() };
-        let ready = known.spot.map(|(Reverse(priority), since)| (priority, since));
-        Place { ready, later: known.later, running: known.running }
-    }
-
-    /// Counts jobs that run on resources that are not at hand.
-    pub fn elsewhere(&mut self, kind: &str, tenant: &str, running: usize) {
-        let shelf = self.kinds.entry(kind.into()).or_default();
-        shelf.running += running;
-        shelf.with(tenant, |line| line.running += running);
-    }
-
-    /// Takes over who was served last from indexes that were used before.
-    pub fn follow(&mut self, served: &Served) {
-        self.picks = served.picks;
-        for (kind, shelf) in &mut self.kinds {
-            let tenants: Vec<Text> = shelf.tenants.keys().cloned().collect();
-            for tenant in tenants {
-                if let Some(pick) = served.last.get(&(kind.clone(), tenant.clone())) {
-                    shelf.serve(&tenant, *pick);
-                }
-            }
-        }
-    }
-
-    /// Leaves who was served last to indexes that will be used later.
-    pub fn leave(&self, served: &mut Served) {
-        if served.last.len() > SERVED_MAX {
-            served.last.clear();
-        }
-        served.picks = self.picks;
-        for (kind, shelf) in &self.kinds {
-            let lines = shelf.tenants.iter().filter(|(_, line)| line.served > 0);
-            let last = lines.map(|(name, line)| ((kind.clone(), name.clone()), line.served));
-            served.last.extend(last);
-        }
-    }
-
     /// Whether a resource is ready.
     #[must_use]
     pub fn has(&self, key: &ResourceKey) -> bool {
@@ -250,7 +195,10 @@ impl Shelf {
             Some((name, _)) => name.clone(),
             None => tenant.into(),
         };
-        let line = self.tenants.entry(name.clone()).or_default();
+        let line = self.tenants.entry(name.clone()).or_insert_with(|| {
+            let served = self.served.remove(&name).unwrap_or(0);
+            Line { served, ..Line::default() }
+        });
         if !line.ready.is_empty() {
             self.order.remove(&(line.running, line.served, name.clone()));
         }
@@ -258,7 +206,14 @@ impl Shelf {
         if !line.ready.is_empty() {
             self.order.insert((line.running, line.served, name));
         } else if line.running == 0 {
+            let served = line.served;
             self.tenants.remove(&name);
+            if self.served.len() >= SERVED_MAX {
+                self.served.clear();
+            }
+            if served > 0 {
+                self.served.insert(name, served);
+            }
         }
     }
 

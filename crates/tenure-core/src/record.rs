@@ -231,6 +231,16 @@ impl Record {
         !self.tenures.is_empty() || !self.queue.is_empty() || !self.lane().is_empty()
     }
 
+    /// Who holds or wants something, once for each grant and each place in the queue.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<SessionId> {
+        let mut holders: Vec<_> = self.tenures.iter().map(|t| (t.session, t.token)).collect();
+        holders.sort_unstable();
+        holders.dedup();
+        let holders = holders.into_iter().map(|(session, _)| session);
+        holders.chain(self.queue.iter().map(|waiter| waiter.session)).collect()
+    }
+
     /// The jobs that are not over.
     #[must_use]
     pub fn lane(&self) -> &VecDeque<Box<Job>> {

@@ -83,22 +83,26 @@ pub struct LogPiece {
 }
 
 impl World {
-    /// Puts in the record of a resource that was kept elsewhere.
-    pub fn admit(&mut self, key: &ResourceKey, record: Record, now: Millis) {
-        let mut holders: Vec<_> = record.tenures.iter().map(|t| (t.session, t.token)).collect();
-        holders.sort_unstable();
-        holders.dedup();
-        for (session, _) in holders {
-            self.bonds.add(session, key);
+    /// Puts in the record of a resource that was kept elsewhere, or changed elsewhere. Says whether
+    /// the resource became ready by that.
+    pub fn admit(&mut self, key: &ResourceKey, record: Box<Record>, now: Millis) -> bool {
+        if let Some(before) = self.records.remove(key) {
+            for session in before.sessions() {
+                self.bonds.remove(session, key);
+            }
+            for job in before.lane() {
+                self.whereabouts.remove(&job.id);
+            }
         }
-        for waiter in &record.queue {
-            self.bonds.add(waiter.session, key);
+        for session in record.sessions() {
+            self.bonds.add(session, key);
         }
         for job in record.lane() {
             self.whereabouts.insert(job.id, key.clone());
         }
-        self.ready.note(key, &record, &self.kinds, now);
-        self.records.insert(key.clone(), Box::new(record));
+        let ready = self.ready.note(key, &record, &self.kinds, now);
+        self.records.insert(key.clone(), record);
+        ready
     }
 
     /// Says what resources can be from now on.

@@ -97,7 +97,7 @@ impl Disk {
         ledger.declare(kinds(), now);
         for key in self.records.keys() {
             if let Some(record) = self.record(key)?.filter(Record::is_live) {
-                ledger.admit(key, record, now);
+                ledger.admit(key, Box::new(record), now);
             }
         }
         Ok(ledger)
@@ -108,7 +108,7 @@ impl Disk {
         if !ledger.has(key)
             && let Some(record) = self.record(key)?
         {
-            ledger.admit(key, record, now);
+            ledger.admit(key, Box::new(record), now);
         }
         Ok(())
     }

@@ -5,12 +5,12 @@
 //! within the same batch. It must never do I/O or read a clock.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use tenure_core::canary::{Canary, planted};
 use tenure_core::engine::wake;
-use tenure_core::history::Sealed;
+use tenure_core::history::{Chain, Sealed};
 use tenure_core::world::LogPiece;
 use tenure_core::{
     Changes, Command, Incarnation, Job, JobId, Kinds, LockAction, Millis, Outcome, Record,
@@ -43,6 +43,16 @@ pub struct Ledger {
     pub(crate) live: BTreeSet<ResourceKey>,
     /// When the ledger last looked.
     looked: Option<Millis>,
+    /// Whether everybody got a full time to live in this batch.
+    graced: bool,
+    /// The numbers of resources that have to stay as they are for now: see [`fence_number`].
+    pub(crate) fenced: HashSet<i64>,
+}
+
+/// The number by which a resource is fenced.
+pub(crate) fn fence_number(key: &ResourceKey) -> i64 {
+    let digest = Chain::genesis(key).head.0;
+    digest.iter().take(8).fold(0, |number, byte| number << 8 | i64::from(*byte))
 }
 
 /// What one batch changed: the rows to write and the wake-ups to send.
@@ -52,8 +62,18 @@ pub struct Batch {
     pub records: Vec<ResourceKey>,
     /// Those of them that cannot be made up for from the history.
     pub untold: BTreeSet<ResourceKey>,
+    /// Records of which only how far an attempt has come changed: for a store that is not alone.
+    pub moved: Vec<ResourceKey>,
+    /// Jobs that history tells something of: likewise.
+    pub jobs: Vec<JobId>,
+    /// Resources of which history tells something that is for all their jobs: likewise.
+    pub lanes: Vec<ResourceKey>,
     /// Sessions to write, or to delete when they are gone, each once.
     pub sessions: Vec<SessionId>,
+    /// Sessions of which only the time to live was renewed, or that asked for jobs: likewise.
+    pub beats: Vec<SessionId>,
+    /// Whether everybody got a full time to live: likewise.
+    pub grace: bool,
     /// History to append, in order.
     pub history: Vec<(ResourceKey, Sealed)>,
     /// Jobs that are over, or that somebody dealt with after they were: to be kept.
@@ -93,35 +113,62 @@ impl Ledger {
         sessions: impl IntoIterator<Item = Session>,
         now: Millis,
     ) -> Self {
-        let mut ledger = Self::default();
-        ledger.world.incarnation = incarnation;
-        for mut session in sessions {
+        let grace = |mut session: Session| {
             if !planted(Canary::NoGraceAfterRestart) && session.over.is_none() {
                 // Neither less nor more: what was written before a wall clock was set back lies far
                 // ahead, and would keep the locks of a dead process for as long.
                 session.expires_at = now.plus(session.ttl_ms);
             }
-            match session.over {
-                Some(_) => ledger.over.push_back(session.id),
-                None => ledger.schedule_lapse(session.id, session.expires_at),
-            }
-            ledger.world.sessions.insert(session);
+            session
+        };
+        Self::resume(incarnation, sessions.into_iter().map(grace), now)
+    }
+
+    /// The same for a store that others have looked after meanwhile: nobody gets more time.
+    #[must_use]
+    pub fn resume(
+        incarnation: Incarnation,
+        sessions: impl IntoIterator<Item = Session>,
+        looked: Millis,
+    ) -> Self {
+        let mut ledger = Self::default();
+        ledger.world.incarnation = incarnation;
+        for session in sessions {
+            ledger.put_session(session);
         }
-        ledger.looked = Some(now);
+        ledger.looked = Some(looked);
         ledger
     }
 
-    /// Puts in the record of a resource that was kept elsewhere.
-    pub fn admit(&mut self, key: &ResourceKey, record: Record, now: Millis) {
-        let holders = record.tenures.iter().map(|tenure| tenure.session);
-        let waiters = record.queue.iter().map(|waiter| waiter.session);
-        for session in holders.chain(waiters) {
+    /// Puts in the record of a resource that was kept or changed elsewhere. Says whether the
+    /// resource became ready by that.
+    pub fn admit(&mut self, key: &ResourceKey, record: Box<Record>, now: Millis) -> bool {
+        for session in record.sessions() {
             if self.world.sessions.get(session).is_none() {
                 self.over.push_back(session);
             }
         }
-        self.world.admit(key, record, now);
+        let ready = self.world.admit(key, record, now);
         self.note_record(key);
+        ready
+    }
+
+    /// Puts in a session that was kept or changed elsewhere.
+    pub fn put_session(&mut self, session: Session) {
+        let id = session.id;
+        self.world.sessions.insert(session);
+        self.note_session(id);
+    }
+
+    /// Takes out a session that somebody else has forgotten.
+    pub fn drop_session(&mut self, id: SessionId) {
+        self.world.sessions.remove(id);
+        self.note_session(id);
+    }
+
+    /// Notes that somebody else has looked.
+    pub fn looked_elsewhere(&mut self, at: Millis) {
+        self.looked = self.looked.max(Some(at));
     }
 
     /// Puts in a job that is over, because a command of the next batch names it.
@@ -202,6 +249,7 @@ impl Ledger {
         let stalled = self.looked.is_some_and(|looked| now.since(looked) > STALL_MS);
         if stalled {
             self.grace(now);
+            self.graced = true;
         }
         self.looked = Some(now);
     }
@@ -284,6 +332,9 @@ impl Ledger {
     }
 
     fn settle(&mut self, key: ResourceKey, now: Millis) -> usize {
+        if self.is_fenced(&key) {
+            return 0;
+        }
         let command = Command::Lock { key, action: LockAction::Settle };
         match step(&mut self.world, &command, now) {
             Outcome::Settled { ended } => ended,
@@ -291,9 +342,14 @@ impl Ledger {
         }
     }
 
+    /// Whether a resource has to stay as it is for now.
+    pub(crate) fn is_fenced(&self, key: &ResourceKey) -> bool {
+        !self.fenced.is_empty() && self.fenced.contains(&fence_number(key))
+    }
+
     /// Settles what ended sessions left, seals history and notes what changed.
     fn conclude(&mut self, now: Millis) -> (Batch, usize) {
-        let mut batch = Batch::default();
+        let mut batch = Batch { grace: std::mem::take(&mut self.graced), ..Batch::default() };
         self.note(&mut batch);
         let mut tenures = 0;
         let mut settled = 0;
@@ -330,6 +386,12 @@ impl Ledger {
     fn note(&mut self, batch: &mut Batch) {
         let changes = self.world.take_changes();
         let Changes { records, untold, sessions, events, granted, finished, .. } = changes;
+        for (key, _, event) in &events {
+            batch.jobs.extend(event.job());
+            if event.is_for_all() {
+                batch.lanes.push(key.clone());
+            }
+        }
         batch.history.extend(self.world.seal(events));
         for id in &sessions {
             self.note_session(*id);
@@ -339,7 +401,9 @@ impl Ledger {
         }
         batch.records.extend(records);
         batch.untold.extend(untold);
+        batch.moved.extend(changes.moved);
         batch.sessions.extend(sessions);
+        batch.beats.extend(changes.beats);
         batch.granted.extend(granted);
         batch.finished.extend(finished);
         batch.logs.extend(changes.logs);

@@ -34,6 +34,11 @@ fn draw() -> u128 {
     })
 }
 
+/// A number that hardly anybody has.
+pub(crate) fn nonce() -> i64 {
+    i64::from_le_bytes(draw().to_le_bytes()[..8].try_into().expect("8 bytes are 8 bytes"))
+}
+
 /// A request id that nobody has.
 #[must_use]
 pub fn request_id() -> RequestId {

@@ -349,7 +349,7 @@ impl Run {
         wake(&mut world, self.now);
         let mut fresh = World { kinds: world.kinds.clone(), ..World::default() };
         for (key, record) in &world.records {
-            fresh.admit(key, (**record).clone(), self.now);
+            fresh.admit(key, record.clone(), self.now);
         }
         prop_assert_eq!(&world.whereabouts, &fresh.whereabouts);
         prop_assert_eq!(&world.bonds, &fresh.bonds);

@@ -124,7 +124,7 @@ impl State {
     pub(crate) fn world(&self) -> World {
         let mut world = World { kinds: Arc::clone(&self.kinds), ..World::default() };
         self.sessions.iter().for_each(|session| world.sessions.insert(session.clone()));
-        world.admit(&key(), self.record.clone(), self.now);
+        world.admit(&key(), Box::new(self.record.clone()), self.now);
         world
     }
 

@@ -195,7 +195,7 @@ impl Database {
         }
         self.make_up(&mut loaded)?;
         for (key, (row, record)) in loaded {
-            ledger.admit(&key, record, now);
+            ledger.admit(&key, Box::new(record), now);
             self.rows.insert(key, row);
         }
         Ok(())
@@ -241,7 +241,7 @@ impl Database {
     ) -> Result<(), Error> {
         if let Some((row, record)) = self.find(key)? {
             self.rows.insert(key.clone(), row);
-            ledger.admit(key, record, now);
+            ledger.admit(key, Box::new(record), now);
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 -- The tables of Tenure, for people to read and join; only Tenure writes them.
--- Invariant kept by every writer: the rows of one resource change in one transaction, under the
--- lock of its row in tenure.resources.
+-- The journal is what is true; the other tables follow it within a second. One writer at a time
+-- appends to the journal, under the advisory lock 7117001; one at a time brings the tables up to it,
+-- under 7117003.
 -- Instants are milliseconds since 1970, by the clock of the database; tenure.at() makes them readable.
 
 CREATE TABLE tenure.meta (
@@ -14,14 +15,42 @@ CREATE FUNCTION tenure.at(ms bigint) RETURNS timestamptz
     LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN to_timestamp(ms / 1000.0);
 COMMENT ON FUNCTION tenure.at IS 'An instant of these tables, for people.';
 
-CREATE TABLE tenure.servers (
-    id    text PRIMARY KEY,
-    batch bigint NOT NULL,
-    seen  bigint NOT NULL
-) WITH (fillfactor = 50);
-COMMENT ON TABLE tenure.servers IS 'Processes that write here, or did within the last day.';
-COMMENT ON COLUMN tenure.servers.batch IS
-    'The last batch that was committed: a process whose connection broke at the commit asks here.';
+CREATE TABLE tenure.journal (
+    id           bigint PRIMARY KEY,
+    nonce        bigint NOT NULL,
+    at           bigint NOT NULL,
+    grace        boolean NOT NULL,
+    lines_before bigint NOT NULL,
+    logs_before  bigint NOT NULL,
+    keys         text[] NOT NULL,
+    tenures      text[] NOT NULL,
+    body         text NOT NULL
+);
+-- Written once, read by other servers, gone after a minute: not worth squeezing.
+ALTER TABLE tenure.journal ALTER COLUMN keys SET STORAGE EXTERNAL;
+ALTER TABLE tenure.journal ALTER COLUMN tenures SET STORAGE EXTERNAL;
+ALTER TABLE tenure.journal ALTER COLUMN body SET STORAGE EXTERNAL;
+COMMENT ON TABLE tenure.journal IS
+    'The latest batches, in the order in which they were committed: this is what is true. The other tables are brought up to it within a second.';
+COMMENT ON COLUMN tenure.journal.nonce IS
+    'Tells this batch from one that has its number in another life: whose connection broke at the commit asks here.';
+COMMENT ON COLUMN tenure.journal.grace IS 'Everybody got a full time to live with it.';
+COMMENT ON COLUMN tenure.journal.lines_before IS 'How many lines of history came before.';
+COMMENT ON COLUMN tenure.journal.logs_before IS 'How many pieces of logs came before.';
+COMMENT ON COLUMN tenure.journal.keys IS 'The resources that it changed.';
+COMMENT ON COLUMN tenure.journal.tenures IS
+    'What is held on each of them since: lock=token, with a blank between two.';
+COMMENT ON COLUMN tenure.journal.body IS
+    'What changed, a line for each: L history, R a record as a whole, S a session, G one that is gone, J a job that is over, P a piece of a log.';
+-- The begin, so that there always is a last one.
+INSERT INTO tenure.journal VALUES (0, 0, 0, false, 0, 0, '{}', '{}', '');
+
+CREATE TABLE tenure.flushes (
+    position bigint PRIMARY KEY
+);
+COMMENT ON TABLE tenure.flushes IS
+    'Up to which batch of the journal the other tables tell: the highest counts. A table in place of a row, because a row that changes often gets slow while somebody has a long transaction.';
+INSERT INTO tenure.flushes VALUES (0);
 
 CREATE TABLE tenure.sessions (
     id         text COLLATE "C" PRIMARY KEY,
@@ -30,7 +59,6 @@ CREATE TABLE tenure.sessions (
     ttl_ms     bigint NOT NULL,
     expires_at bigint NOT NULL,
     over       text,
-    over_at    bigint,
     kinds      text,
     claims     text,
     asked_at   bigint,
@@ -40,55 +68,32 @@ COMMENT ON TABLE tenure.sessions IS
     'The liveness of processes. A heartbeat changes expires_at and nothing else.';
 COMMENT ON COLUMN tenure.sessions.expires_at IS 'When it lapses unless a heartbeat comes first.';
 COMMENT ON COLUMN tenure.sessions.over IS 'How it ended; an ended session never comes back.';
-COMMENT ON COLUMN tenure.sessions.over_at IS 'When that was written; the row goes a little later.';
 COMMENT ON COLUMN tenure.sessions.kinds IS
     'The kinds of jobs that it asks for, as JSON; null for one that asks for none.';
 COMMENT ON COLUMN tenure.sessions.claims IS 'Its latest claims that got something, as JSON.';
 COMMENT ON COLUMN tenure.sessions.body IS 'The session as Tenure reads it, as JSON.';
--- Serve the sweep.
-CREATE INDEX sessions_alive ON tenure.sessions (expires_at) WHERE over IS NULL;
-CREATE INDEX sessions_over ON tenure.sessions (id) WHERE over IS NOT NULL;
-
 CREATE TABLE tenure.resources (
-    key         text COLLATE "C" PRIMARY KEY,
-    tenant      text COLLATE "C" NOT NULL,
-    kind        text NOT NULL,
-    name        text NOT NULL,
-    version     bigint NOT NULL,
-    token       bigint NOT NULL,
-    running     bigint NOT NULL,
-    priority    bigint,
-    ready_since bigint,
-    wake_at     bigint,
-    state       text,
-    body_n      bigint NOT NULL,
-    body        text NOT NULL,
-    base        text
-) WITH (fillfactor = 60, toast_tuple_target = 128);
--- Beside the row, so that a change that history tells need not write it again.
-ALTER TABLE tenure.resources ALTER COLUMN body SET STORAGE EXTERNAL;
-ALTER TABLE tenure.resources ALTER COLUMN base SET STORAGE EXTERNAL;
-COMMENT ON TABLE tenure.resources IS
-    'One row for each resource that anything ever happened to. Its row lock makes changes of the resource come one after the other.';
+    key     text COLLATE "C" PRIMARY KEY,
+    tenant  text NOT NULL,
+    kind    text NOT NULL,
+    name    text NOT NULL,
+    token   bigint NOT NULL,
+    state   text,
+    running bigint NOT NULL,
+    live    boolean NOT NULL,
+    body    text NOT NULL,
+    base    text
+) WITH (fillfactor = 60);
+COMMENT ON TABLE tenure.resources IS 'One row for each resource that anything ever happened to.';
 COMMENT ON COLUMN tenure.resources.key IS 'tenant/kind/name';
 COMMENT ON COLUMN tenure.resources.token IS 'The last fencing token that was given out.';
 COMMENT ON COLUMN tenure.resources.state IS 'The state of its kind; null for one that is only locked.';
 COMMENT ON COLUMN tenure.resources.running IS 'How many of its jobs run.';
-COMMENT ON COLUMN tenure.resources.priority IS 'The priority of the job that could start.';
-COMMENT ON COLUMN tenure.resources.ready_since IS 'Since when a job could start; null when none can.';
-COMMENT ON COLUMN tenure.resources.wake_at IS
-    'When it has to be looked at again: a wait runs out, a job comes due.';
-COMMENT ON COLUMN tenure.resources.version IS 'Counts the changes of the row.';
-COMMENT ON COLUMN tenure.resources.body IS
-    'The record as Tenure reads it, as JSON, as it was after line body_n of its history; the lines after that tell the rest.';
+COMMENT ON COLUMN tenure.resources.live IS 'Whether somebody holds or wants it, or has work for it.';
+COMMENT ON COLUMN tenure.resources.body IS 'The record as Tenure reads it, as JSON.';
 COMMENT ON COLUMN tenure.resources.base IS 'What stands in place of its pruned history, as JSON.';
--- Serves claims: only ready resources are in it.
-CREATE INDEX resources_ready ON tenure.resources (kind, tenant, priority DESC, ready_since, key)
-    WHERE ready_since IS NOT NULL;
--- Serves the sweep.
-CREATE INDEX resources_wake ON tenure.resources (wake_at) WHERE wake_at IS NOT NULL;
--- Serves caps: only working resources are in it.
-CREATE INDEX resources_running ON tenure.resources (kind, tenant) WHERE running > 0;
+-- Serves the start of a server, which reads only these.
+CREATE INDEX resources_live ON tenure.resources (key) WHERE live;
 
 CREATE TABLE tenure.locks (
     key     text COLLATE "C" NOT NULL,
@@ -104,8 +109,6 @@ CREATE TABLE tenure.locks (
 COMMENT ON TABLE tenure.locks IS 'The tenures of the present: who holds which lock.';
 COMMENT ON COLUMN tenure.locks.token IS 'The fencing token: see tenure.assert_held.';
 COMMENT ON COLUMN tenure.locks.session IS 'The session in tenure.sessions that holds it.';
--- Serves the sweep (what an ended session held) and claims that are sent again.
-CREATE INDEX locks_of_session ON tenure.locks (session, request);
 
 CREATE TABLE tenure.waiters (
     key     text COLLATE "C" NOT NULL,
@@ -116,7 +119,6 @@ CREATE TABLE tenure.waiters (
     PRIMARY KEY (key, request)
 );
 COMMENT ON TABLE tenure.waiters IS 'Requests that wait in the queue of a resource.';
-CREATE INDEX waiters_of_session ON tenure.waiters (session);
 
 CREATE TABLE tenure.jobs (
     id        text COLLATE "C" PRIMARY KEY,
@@ -135,11 +137,10 @@ COMMENT ON COLUMN tenure.jobs.due IS 'When it may start.';
 COMMENT ON COLUMN tenure.jobs.ended IS 'When it was over; null while it is not.';
 COMMENT ON COLUMN tenure.jobs.previous IS 'The job of the same resource that was over before this one.';
 COMMENT ON COLUMN tenure.jobs.body IS 'The job as Tenure reads it, as JSON.';
-CREATE INDEX jobs_live ON tenure.jobs (key, id) WHERE ended IS NULL;
 CREATE INDEX jobs_dead ON tenure.jobs (id) WHERE state = 'dead';
 
 CREATE TABLE tenure.history (
-    id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id   bigint PRIMARY KEY,
     key  text COLLATE "C" NOT NULL,
     n    bigint NOT NULL,
     at   bigint NOT NULL,
@@ -152,7 +153,7 @@ COMMENT ON COLUMN tenure.history.n IS 'Counts the lines of the resource.';
 CREATE UNIQUE INDEX history_of_resource ON tenure.history (key, n);
 
 CREATE TABLE tenure.logs (
-    id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id      bigint PRIMARY KEY,
     job     text COLLATE "C" NOT NULL,
     attempt bigint NOT NULL,
     at      bigint NOT NULL,
@@ -161,19 +162,42 @@ CREATE TABLE tenure.logs (
 COMMENT ON TABLE tenure.logs IS 'What attempts wrote to their logs.';
 CREATE INDEX logs_of_job ON tenure.logs (job, id);
 
--- The fence for users' own transactions on this database. It share-locks the resource and the lock:
--- until the transaction of the caller ends, nobody can take the lock over, and a take-over that came
--- first makes it fail. Its commit and a take-over can never both happen in the wrong order.
+-- The fence for users' own transactions on this database. It notes that this transaction relies on
+-- the resource (in a lock that everybody who relies on anything shares, and in one of the resource)
+-- and then looks, while nobody writes. Whoever writes next sees that somebody relies on it and
+-- leaves the resource as it is until the transaction of the caller ends. So its commit and a
+-- take-over can never both happen in the wrong order.
 CREATE FUNCTION tenure.assert_held(lock text, token bigint) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     resource text := split_part(assert_held.lock, '#', 1);
     name text := coalesce(nullif(split_part(assert_held.lock, '#', 2), ''), 'main');
+    held text;
 BEGIN
-    PERFORM FROM tenure.resources r WHERE r.key = resource FOR SHARE;
-    PERFORM FROM tenure.locks l
-        WHERE l.key = resource AND l.lock = name AND l.token = assert_held.token FOR SHARE;
-    IF NOT FOUND THEN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'tenure.assert_held needs a transaction that is READ COMMITTED, not %',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'TN002', HINT = 'Others see what was true when they began.';
+    END IF;
+    PERFORM pg_advisory_xact_lock_shared(7117002);
+    PERFORM pg_advisory_xact_lock_shared(
+        ('x' || left(encode(sha256(convert_to(resource, 'UTF8')), 'hex'), 16))::bit(64)::bigint);
+    BEGIN
+        PERFORM pg_advisory_xact_lock_shared(7117001);
+        SELECT j.tenures[array_position(j.keys, resource)] INTO held FROM tenure.journal j
+            WHERE j.id > (SELECT max(f.position) FROM tenure.flushes f) AND resource = ANY (j.keys)
+            ORDER BY j.id DESC LIMIT 1;
+        IF NOT FOUND THEN
+            SELECT string_agg(l.lock || '=' || l.token, ' ') INTO held
+                FROM tenure.locks l WHERE l.key = resource;
+        END IF;
+        -- Nobody need wait for the rest of the transaction: going back frees the last lock only.
+        RAISE EXCEPTION USING ERRCODE = 'TN000';
+    EXCEPTION WHEN SQLSTATE 'TN000' THEN
+        NULL;
+    END;
+    IF coalesce(position(format(' %s=%s ', name, assert_held.token) IN ' ' || held || ' '), 0) = 0
+    THEN
         RAISE EXCEPTION 'the lock % is not held with token %', assert_held.lock, assert_held.token
             USING ERRCODE = 'TN001', HINT = 'It was lost. Stop the work that it was for.';
     END IF;

@@ -1,36 +1,39 @@
-//! One batch, one transaction: lock, load, step, write, commit.
+//! One batch, one transaction: whoever has the turn catches up with the journal, steps the commands
+//! in memory, and appends one entry.
 //!
-//! Commands on resources that another transaction is at are answered `Busy`, and nothing happened.
-//! A transaction whose connection broke is tried again: if it had been committed, the number of the
-//! batch says so.
+//! One writer at a time has the turn, by an advisory lock of the transaction. A transaction whose
+//! connection broke is tried again: the journal tells whether it had been committed.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
-use tenure_core::engine::wake;
-use tenure_core::{
-    Changes, Command, JobId, Outcome, Refusal, RequestId, ResourceKey, SessionId, World, step,
-};
+use tenure_core::{Command, JobId, Millis, Outcome, Refusal, ResourceKey};
+use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 
-use super::cache::{Known, Seen};
-use super::conn::says_pooler;
-use super::lane::Lane;
-use super::link::unavailable;
-use super::load::{Loaded, Stored};
-use super::{Postgres, write};
+use super::conn::{Conn, says_pooler};
+use super::journal::{self, Change, Entry};
+use super::life::{self, Life, Trace};
+use super::link::{Link, unavailable};
+use super::replica::Replica;
+use super::rows::{parse_job, parse_key, parse_record, text};
+use super::{Shared, corrupt, read};
 use crate::clock::stopwatch;
-use crate::ledger::Batch;
-use crate::store::{Result, StoreError};
+use crate::ledger::{Batch, STALL_MS};
+use crate::store::{Result, StoreError, Swept};
 
+/// The number of the lock of whoever appends to the journal.
+pub(super) const WRITER: i64 = 7_117_001;
+/// The number of the lock that all share whose transactions rely on a tenure.
+const FENCED: i64 = 7_117_002;
 /// How long a transaction that failed is tried again.
-const RETRY_MAX: Duration = Duration::from_secs(3);
+const RETRY_MAX: Duration = Duration::from_secs(4);
 /// The first pause between two tries; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-
-/// The jobs that a batch changed, with their resources.
-pub(super) type Touched = BTreeSet<(ResourceKey, JobId)>;
+/// A sweep that changes nothing says that somebody has looked, if nobody has for so long.
+const LOOKED_MS: u64 = STALL_MS / 4;
 
 /// Why a try failed.
 pub(super) enum Failure {
@@ -40,8 +43,8 @@ pub(super) enum Failure {
     Broken(StoreError),
     /// A pooler stands between.
     Pooled(StoreError),
-    /// A session changed whose row is not locked: it has to be locked first.
-    Unlocked(BTreeSet<SessionId>),
+    /// What is in memory is not what the journal says: it has to be read again.
+    Stale,
     /// The database is another one than before.
     Reborn,
     /// Trying again does not help.
@@ -55,7 +58,7 @@ impl Failure {
             | Self::Broken(error)
             | Self::Pooled(error)
             | Self::Store(error) => error,
-            Self::Unlocked(_) => StoreError::Unavailable("a session changed meanwhile".to_owned()),
+            Self::Stale => StoreError::Unavailable("the journal went on meanwhile".to_owned()),
             Self::Reborn => StoreError::Unavailable("the database is another one".to_owned()),
         }
     }
@@ -90,112 +93,88 @@ impl From<StoreError> for Failure {
     }
 }
 
-/// What a transaction did.
-pub(super) struct Done {
-    /// An outcome for each command but those that have to wait.
-    pub(super) outcomes: Vec<Option<Outcome>>,
-    pub(super) batch: Batch,
-    /// Sessions that ended and may have left something.
-    ended: Vec<String>,
+/// The writing side of the store.
+pub(super) struct Writer {
+    pub(super) link: Link,
+    /// Whose turn it is in this process, and what it has.
+    pub(super) state: tokio::sync::Mutex<State>,
 }
 
-/// What is known from earlier tries of the same transaction.
+impl Writer {
+    pub(super) fn new(link: Link) -> Self {
+        Self { link, state: tokio::sync::Mutex::default() }
+    }
+}
+
+/// What the writer has.
 #[derive(Default)]
-struct Before {
-    /// What the last one had come to, if its connection broke at the commit.
-    unknown: Option<Done>,
-    /// Claims that have looked again for what an earlier sending has got.
-    looked_again: HashSet<RequestId>,
-    /// Sessions that turned out to change.
-    lock: BTreeSet<SessionId>,
+pub(super) struct State {
+    replica: Option<Replica>,
+    /// What was sent when the connection broke: then the replica has it, and the journal may.
+    sent: Option<Sent>,
 }
 
-impl Postgres {
-    /// Steps commands, and tells everybody what came of it. Says how many tenures ended with the
-    /// sessions that they ended.
-    pub(super) async fn transact(&self, commands: &[Command]) -> Result<(Vec<Outcome>, usize)> {
-        let points = self.points.split(commands);
-        let [first, second] = &self.lanes;
-        let (left, right) = tokio::join!(
-            self.transact_in(first, commands, &points, 0),
-            self.transact_in(second, commands, &points, 1)
-        );
-        let ((left, some), (right, more)) = (left?, right?);
-        let mut halves = [left.into_iter(), right.into_iter()];
-        let outcomes = points.iter().filter_map(|lane| halves[*lane].next());
-        let outcomes: Vec<Outcome> = outcomes.collect();
-        self.points.note(commands, &outcomes);
-        Ok((outcomes, some + more))
+impl State {
+    /// What this process has, if the journal has it, too.
+    pub(super) fn settled(&mut self) -> Option<&mut Replica> {
+        self.replica.as_mut().filter(|_| self.sent.is_none())
     }
+}
 
-    /// Steps those of the commands that go to a lane.
-    async fn transact_in(
-        &self,
-        lane: &Lane,
-        commands: &[Command],
-        points: &[usize],
-        which: usize,
-    ) -> Result<(Vec<Outcome>, usize)> {
-        let mine = commands.iter().zip(points).filter(|(_, point)| **point == which);
-        let mine: Vec<Command> = mine.map(|(command, _)| command.clone()).collect();
-        if mine.is_empty() {
-            return Ok((Vec::new(), 0));
+struct Sent {
+    entry: Entry,
+    done: Done,
+    /// Whoever sent it waits for no answer any more.
+    abandoned: bool,
+}
+
+/// What is to be done in a transaction.
+pub(super) enum Work<'a> {
+    Apply(&'a [Command]),
+    Sweep,
+}
+
+/// What a transaction did.
+#[derive(Default)]
+pub(super) struct Done {
+    pub(super) outcomes: Vec<Outcome>,
+    pub(super) swept: Swept,
+    batch: Batch,
+}
+
+/// What a transaction finds when it has the turn.
+struct Looked {
+    clock: Row,
+    entries: Vec<Row>,
+    records: Vec<Row>,
+    past: Vec<Row>,
+}
+
+impl Shared {
+    /// Does something when it is our turn, and tells everybody what came of it.
+    pub(super) async fn change(&self, work: Work<'_>) -> Result<Done> {
+        let mut state = self.writer.state.lock().await;
+        if let Some(sent) = &mut state.sent {
+            sent.abandoned = true;
         }
-        let _turn = lane.turn.lock().await;
-        let done = self.try_hard(lane, &mine).await?;
-        self.publish(done.batch);
-        let tenures = self.settle_ended(lane, done.ended).await;
-        let busy = Outcome::Refused(Refusal::Busy);
-        let outcomes = done.outcomes.into_iter().map(|outcome| outcome.unwrap_or(busy.clone()));
-        Ok((outcomes.collect(), tenures))
+        let mut done = self.try_hard(&mut state, &work).await?;
+        let pending = state.replica.as_ref().map_or(0, |replica| replica.pending.len());
+        drop(state);
+        self.publish(std::mem::take(&mut done.batch));
+        self.flush_soon(pending).await;
+        Ok(done)
     }
 
-    /// Makes one transaction of commands, again and again until it is known what became of it.
-    pub(super) async fn try_hard(&self, lane: &Lane, commands: &[Command]) -> Result<Done> {
-        let number = lane.next_batch();
+    /// Makes one transaction, again and again until it is known what became of it.
+    async fn try_hard(&self, state: &mut State, work: &Work<'_>) -> Result<Done> {
         let started = stopwatch();
         let mut pause = PAUSE;
-        let mut before = Before::default();
         loop {
-            let failure = match Box::pin(self.try_once(lane, commands, number, &mut before)).await {
+            let failure = match Box::pin(self.try_once(state, work)).await {
                 Ok(done) => return Ok(done),
                 Err(failure) => failure,
             };
-            let error = match failure {
-                Failure::Store(error) => {
-                    lane.link.discard().await;
-                    return Err(error);
-                }
-                Failure::Unlocked(ids) => {
-                    before.lock.extend(ids);
-                    let client = lane.link.client().await?;
-                    client.batch_execute("ROLLBACK").await.map_err(|e| unavailable(&e))?;
-                    continue;
-                }
-                Failure::Pooled(error) => {
-                    lane.link.is_pooled().await;
-                    error
-                }
-                Failure::Reborn => {
-                    let client = lane.link.client().await?;
-                    client.batch_execute("ROLLBACK").await.map_err(|e| unavailable(&e))?;
-                    self.begin_life(&client).await?;
-                    continue;
-                }
-                Failure::Contended(error) => {
-                    // It may hold what others wait for.
-                    if let Ok(client) = lane.link.client().await
-                        && client.batch_execute("ROLLBACK").await.is_err()
-                    {
-                        lane.link.discard().await;
-                    }
-                    error
-                }
-                Failure::Broken(error) => {
-                    lane.link.discard().await;
-                    error
-                }
-            };
+            let error = self.recover(failure).await?;
             if started.elapsed() > RETRY_MAX {
                 return Err(error);
             }
@@ -204,177 +183,324 @@ impl Postgres {
         }
     }
 
+    /// Makes the connection fit for the next try, if there is to be one.
+    async fn recover(&self, failure: Failure) -> Result<StoreError> {
+        let link = &self.writer.link;
+        match failure {
+            Failure::Store(error) => {
+                link.discard().await;
+                return Err(error);
+            }
+            Failure::Pooled(error) => {
+                link.is_pooled().await;
+                return Ok(error);
+            }
+            Failure::Broken(error) => {
+                link.discard().await;
+                return Ok(error);
+            }
+            Failure::Contended(_) | Failure::Stale | Failure::Reborn => {}
+        }
+        // It may hold what others wait for.
+        let client = link.client().await?;
+        if let Err(error) = client.batch_execute("ROLLBACK").await {
+            link.discard().await;
+            return Ok(unavailable(&error));
+        }
+        if matches!(failure, Failure::Reborn) {
+            let incarnation = life::begin(&client, false).await?.0;
+            tracing::warn!(incarnation, "the database was restored or failed over: a new life");
+        }
+        Ok(failure.into_store())
+    }
+
     async fn try_once(
         &self,
-        lane: &Lane,
-        commands: &[Command],
-        number: i64,
-        before: &mut Before,
+        state: &mut State,
+        work: &Work<'_>,
     ) -> std::result::Result<Done, Failure> {
-        let client = lane.link.client().await.map_err(Failure::Broken)?;
-        let load = Box::pin(self.load(lane, &client, commands, &before.lock));
-        let mut loaded = lane.link.in_time(load).await.map_err(Failure::Broken)??;
-        if loaded.batch == number
-            && let Some(done) = before.unknown.take()
-        {
-            client.batch_execute("ROLLBACK").await?;
-            return Ok(done);
+        let link = &self.writer.link;
+        let client = link.client().await.map_err(Failure::Broken)?;
+        if state.replica.is_none() {
+            state.sent = None;
+            state.replica = Some(self.load(&client).await?);
         }
-        if before.unknown.is_some() && !loaded.busy.is_empty() {
-            // What was cut off may be at them yet, and be committed: wait for its end.
-            let why = "the connection broke, and it is not known whether it was committed";
-            return Err(Failure::Contended(StoreError::Unavailable(why.to_owned())));
+        let replica = state.replica.as_ref().expect("it was loaded above");
+        let look = Box::pin(self.look(&client, replica, work));
+        let looked = link.in_time(look).await.map_err(Failure::Broken)??;
+        // Until it is known that what is in memory is true, nothing is.
+        let mut replica = state.replica.take().expect("it was loaded above");
+        let (now, mut changes) = self.catch_up(&mut replica, &looked)?;
+        if let Some(sent) = state.sent.take() {
+            match settle(&mut replica, sent, &mut changes) {
+                Settled::Committed(done) => {
+                    self.follow_all(&client, &mut replica, &looked, changes).await?;
+                    client.batch_execute("ROLLBACK").await?;
+                    state.replica = Some(replica);
+                    return Ok(done);
+                }
+                Settled::Late(done) => self.publish(done.batch),
+                Settled::Again(sent) => return self.commit(state, &client, replica, sent).await,
+                Settled::Lost => return Err(Failure::Stale),
+            }
         }
-        before.unknown = None;
-        if before.is_overtaken(commands, &loaded) {
-            let why = "a claim came twice at once".to_owned();
+        self.follow_all(&client, &mut replica, &looked, changes).await?;
+        for row in &looked.past {
+            let (key, job) = parse_job(row)?;
+            replica.ledger.recall(key, job);
+        }
+        let done = step_all(&mut replica, work, now);
+        if done.batch.records.iter().any(|key| replica.ledger.is_fenced(key)) {
+            // Something else than a command wanted to change it.
+            let why = "a transaction relies on a lock that has to end".to_owned();
             return Err(Failure::Contended(StoreError::Unavailable(why)));
         }
-        let (done, touched) = step_all(&mut loaded, commands);
-        let unlocked = unlocked(&loaded, &done.batch);
-        if !unlocked.is_empty() {
-            return Err(Failure::Unlocked(unlocked));
+        let entry = replica.entry(&done.batch, now);
+        let looked_lately = now.since(replica.position.at) < LOOKED_MS;
+        if entry.is_empty() && (looked_lately || matches!(work, Work::Apply(_))) {
+            client.batch_execute("ROLLBACK").await?;
+            state.replica = Some(replica);
+            return Ok(done);
         }
-        self.remember(&loaded);
-        let again = std::mem::take(&mut loaded.found.again);
-        let mark = (&lane.id, number);
-        let write = Box::pin(write::all(&client, &mut loaded, &done.batch, &touched, mark));
-        let written = lane.link.in_time(write).await.unwrap_or_else(|e| Err(Failure::Broken(e)));
-        match written {
-            Ok(true) => {
-                lane.mark
-                    .lock()
-                    .expect("nothing panics while it is locked")
-                    .note(number, loaded.now);
-            }
-            Ok(false) => {}
+        self.commit(state, &client, replica, Sent { entry, done, abandoned: false }).await
+    }
+
+    /// Appends an entry and commits.
+    async fn commit(
+        &self,
+        state: &mut State,
+        client: &Conn,
+        mut replica: Replica,
+        mut sent: Sent,
+    ) -> std::result::Result<Done, Failure> {
+        let write = async {
+            let (appended, committed) = tokio::join!(
+                biased;
+                sent.entry.append(client),
+                client.batch_execute("COMMIT"),
+            );
+            appended?;
+            committed?;
+            Ok(())
+        };
+        let written = self.writer.link.in_time(write).await;
+        match written.unwrap_or_else(|error| Err(Failure::Broken(error))) {
+            Ok(()) => {}
             Err(Failure::Broken(error)) => {
-                before.unknown = Some(done);
+                (state.replica, state.sent) = (Some(replica), Some(sent));
                 return Err(Failure::Broken(error));
             }
             Err(failure) => return Err(failure),
         }
-        self.keep(loaded);
+        replica.advance(sent.entry.after, &mut sent.done.batch);
+        self.life().mark = replica.position;
+        state.replica = Some(replica);
         client.prepare().await.ok();
-        let nothing = |o: &Option<Outcome>| matches!(o, Some(Outcome::Claimed(j)) if j.is_empty());
-        if done.outcomes.iter().any(nothing) {
-            self.ask_again(again);
-        }
-        Ok(done)
+        Ok(sent.done)
     }
 
-    /// Keeps the records of a transaction that is over for the next one.
-    fn keep(&self, loaded: Loaded) {
-        let Loaded { mut world, stored, .. } = loaded;
-        let keep = stored.into_iter().filter_map(|(key, stored)| {
-            let record = world.records.remove(&key)?;
-            let Stored { version, body_n, .. } = stored;
-            let (incarnation, known) = (world.incarnation, Known { body_n, record });
-            (version > 0).then_some((key, Seen { incarnation, version, known }))
-        });
-        self.cache.put(keep);
+    /// Begins a transaction, waits for the turn, and reads what there is to know.
+    async fn look(
+        &self,
+        client: &Conn,
+        replica: &Replica,
+        work: &Work<'_>,
+    ) -> std::result::Result<Looked, Failure> {
+        let (keys, jobs) = unknown(replica, work);
+        let turn = format!("SELECT pg_advisory_xact_lock({WRITER})");
+        let clock = format!(
+            "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, \
+             CASE WHEN NOT pg_try_advisory_xact_lock({FENCED}) THEN ARRAY( \
+                 SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks \
+                 WHERE locktype = 'advisory' AND objsubid = 1 AND mode = 'ShareLock' AND granted \
+                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+             ) END, {}",
+            life::COLUMNS
+        );
+        let entries = entries_sql();
+        let from = [(&replica.position.id as _, Type::INT8)];
+        let past = "SELECT key, body FROM tenure.jobs WHERE id = ANY($1) AND ended IS NOT NULL";
+        let (begun, turn, clock, entries, records, past) = tokio::join!(
+            biased;
+            client.begin(),
+            client.query_typed(&turn, &[]),
+            client.query_typed(&clock, &[]),
+            client.query_typed(&entries, &from),
+            record_rows(client, &keys, &jobs),
+            read::unless_empty(client, past, &jobs),
+        );
+        begun?;
+        turn?;
+        let clock = clock?.pop().ok_or_else(|| corrupt("the clock", &"no row"))?;
+        Ok(Looked { clock, entries: entries?, records: records?, past: past? })
     }
 
-    /// Remembers whose turn it was.
-    fn remember(&self, loaded: &Loaded) {
-        let mut served = self.served.lock().expect("nothing panics while it is locked");
-        loaded.world.ready.leave(&mut served);
+    /// Sees whether the journal goes on where we are. Gives the time, and what others have changed.
+    fn catch_up(
+        &self,
+        replica: &mut Replica,
+        looked: &Looked,
+    ) -> std::result::Result<(Millis, Vec<Change>), Failure> {
+        let fences: Option<Vec<i64>> = looked.clock.get(1);
+        replica.ledger.fenced = fences.into_iter().flatten().collect();
+        let seen = Life::parse(&looked.clock, 2)?;
+        let changes = self.trace(replica, seen, &looked.entries)?;
+        let last = changes.last().map_or(replica.position.at, |change| change.after.at);
+        Ok((self.time(looked.clock.get(0)).max(last), changes))
     }
-}
 
-impl Before {
-    /// Whether an earlier sending of a claim was committed while this one waited for its session:
-    /// then it has to look again for what that one has got.
-    fn is_overtaken(&mut self, commands: &[Command], loaded: &Loaded) -> bool {
-        let tenures = || loaded.stored.values().flat_map(|stored| &stored.tenures);
-        commands.iter().any(|command| {
-            let Command::Claim(claim) = command else { return false };
-            let session = loaded.sessions.get(&claim.session);
-            let worker = session.and_then(|session| session.worker.as_ref());
-            worker.is_some_and(|worker| worker.claims.contains(&claim.request))
-                && !tenures().any(|t| t.session == claim.session && t.request == claim.request)
-                && self.looked_again.insert(claim.request)
-        })
-    }
-}
-
-/// The sessions that a batch changed without having locked their rows.
-fn unlocked(loaded: &Loaded, batch: &Batch) -> BTreeSet<SessionId> {
-    let free = batch.sessions.iter().filter(|id| !loaded.locked.contains(id));
-    let changed = |id: &&SessionId| {
-        let (before, after) = (loaded.sessions.get(id), loaded.world.sessions.get(**id));
-        // A new one is nobody else's.
-        before.is_some() && before != after
-    };
-    free.filter(changed).copied().collect()
-}
-
-fn step_all(loaded: &mut Loaded, commands: &[Command]) -> (Done, Touched) {
-    let now = loaded.now;
-    wake(&mut loaded.world, now);
-    let mut outcomes = Vec::with_capacity(commands.len());
-    for command in commands {
-        let key = command.key().or_else(|| loaded.job_keys.get(&command.job()?));
-        let busy = key.is_some_and(|key| loaded.busy.contains(key));
-        outcomes.push((!busy).then(|| step(&mut loaded.world, command, now)));
-    }
-    let ended = forget(loaded);
-    let (batch, touched) = conclude(&mut loaded.world);
-    (Done { outcomes, batch, ended }, touched)
-}
-
-/// Forgets sessions of one acquire that are over and have nothing: it was on the resource at hand.
-/// Gives the others that ended: what they have may be on resources that are not at hand.
-fn forget(loaded: &mut Loaded) -> Vec<String> {
-    let mut ids = loaded.world.changes.sessions.clone();
-    ids.sort_unstable();
-    ids.dedup();
-    let mut ended = Vec::new();
-    for id in ids {
-        let world = &mut loaded.world;
-        let Some(session) = world.sessions.get(id).filter(|s| s.over.is_some()) else { continue };
-        let here = |stored: &Stored| {
-            stored.tenures.iter().any(|tenure| tenure.session == id)
-                || stored.waiters.iter().any(|waiter| waiter.session == id)
+    /// Sees whether the journal goes on where we are. Gives what others have changed.
+    pub(super) fn trace(
+        &self,
+        replica: &Replica,
+        seen: Life,
+        entries: &[Row],
+    ) -> std::result::Result<Vec<Change>, Failure> {
+        let id = |row: &Row| row.get::<_, i64>(0);
+        let mine = entries.first().filter(|row| id(row) == replica.position.id);
+        let trace = Trace {
+            head: entries.last().map_or(-1, id),
+            nonce: mine.map(|row| row.get(1)),
         };
-        let known = !loaded.sessions.contains_key(&id) || loaded.stored.values().any(here);
-        if session.solo && known && !world.bonds.any(id) {
-            step(world, &Command::Forget { session: id }, loaded.now);
-        } else {
-            ended.push(id.to_string());
+        let incarnation = self.life().follow(seen, trace)?;
+        if incarnation != replica.ledger.world().incarnation || mine.is_none() {
+            return Err(Failure::Stale);
         }
+        Ok(entries[1..].iter().map(Change::parse).collect::<Result<_>>()?)
     }
-    ended
+
+    /// Follows what others have changed, and sees to it that all records that matter are at hand.
+    async fn follow_all(
+        &self,
+        client: &Conn,
+        replica: &mut Replica,
+        looked: &Looked,
+        changes: Vec<Change>,
+    ) -> std::result::Result<(), Failure> {
+        admit_rows(replica, &looked.records)?;
+        self.follow(client, replica, changes).await
+    }
+
+    /// Follows what others have changed.
+    pub(super) async fn follow(
+        &self,
+        client: &Conn,
+        replica: &mut Replica,
+        changes: Vec<Change>,
+    ) -> std::result::Result<(), Failure> {
+        let unknown: HashSet<&ResourceKey> = changes
+            .iter()
+            .flat_map(Change::keys)
+            .filter(|key| !replica.ledger.has(key))
+            .collect();
+        let unknown: Vec<String> = unknown.into_iter().map(text).collect();
+        let rows = record_rows(client, &unknown, &[]).await?;
+        admit_rows(replica, &rows)?;
+        for change in changes {
+            replica.follow(change);
+        }
+        self.life().mark = replica.position;
+        Ok(())
+    }
 }
 
-/// What a batch changed. What ended sessions leave behind elsewhere is for the sweep.
-fn conclude(world: &mut World) -> (Batch, Touched) {
-    let changes = world.take_changes();
-    let Changes { mut records, untold, moved, sessions, beats, events, .. } = changes;
-    let job = |(key, _, event): &(ResourceKey, _, tenure_core::history::Event)| {
-        Some((key.clone(), event.job()?))
-    };
-    let mut touched: Touched = events.iter().filter_map(job).collect();
-    for key in untold.iter().chain(&moved) {
-        let lane = world.records.get(key).map(|record| record.lane());
-        touched.extend(lane.into_iter().flatten().map(|job| (key.clone(), job.id)));
+/// The statement that reads the journal from an entry on.
+pub(super) fn entries_sql() -> String {
+    let columns = journal::COLUMNS;
+    format!("SELECT {columns} FROM tenure.journal WHERE id >= $1 ORDER BY id")
+}
+
+/// Rows of resources that are named, or that jobs are of.
+pub(super) async fn record_rows(
+    client: &Conn,
+    keys: &[String],
+    jobs: &[String],
+) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
+    if keys.is_empty() && jobs.is_empty() {
+        return Ok(Vec::new());
     }
-    records.extend(moved.iter().cloned());
-    let mut batch = Batch {
-        records,
-        untold: untold.into_iter().chain(moved).collect(),
-        sessions: sessions.into_iter().chain(beats).collect(),
-        history: world.seal(events),
-        finished: changes.finished,
-        logs: changes.logs,
-        granted: changes.granted,
-        ready: changes.ready,
-        notified: changes.notified,
+    let sql = "SELECT key, body FROM tenure.resources WHERE key = ANY(ARRAY( \
+                   SELECT unnest($1::text[]) \
+                   UNION ALL SELECT key FROM tenure.jobs WHERE id = ANY($2)))";
+    let params = [(&keys as _, Type::TEXT_ARRAY), (&jobs as _, Type::TEXT_ARRAY)];
+    client.query_typed(sql, &params).await
+}
+
+/// Takes in records that are not at hand.
+pub(super) fn admit_rows(replica: &mut Replica, rows: &[Row]) -> Result<()> {
+    let at = replica.position.at;
+    for row in rows {
+        let key = parse_key(row.get(0))?;
+        if !replica.ledger.has(&key) {
+            replica.ledger.admit(&key, parse_record(row)?, at);
+        }
+    }
+    Ok(())
+}
+
+/// The resources and jobs that commands name and that are not at hand.
+fn unknown(replica: &Replica, work: &Work<'_>) -> (Vec<String>, Vec<String>) {
+    let Work::Apply(commands) = work else { return (Vec::new(), Vec::new()) };
+    let ledger = &replica.ledger;
+    let keys: HashSet<&ResourceKey> =
+        commands.iter().filter_map(Command::key).filter(|key| !ledger.has(key)).collect();
+    let jobs: HashSet<JobId> =
+        commands.iter().filter_map(Command::job).filter(|id| !ledger.has_job(*id)).collect();
+    (keys.into_iter().map(text).collect(), jobs.iter().map(text).collect())
+}
+
+enum Settled {
+    /// It was committed: this is the answer.
+    Committed(Done),
+    /// It was committed, and nobody waits for the answer.
+    Late(Done),
+    /// It was not, and nobody else has written: it can be sent again as it is.
+    Again(Sent),
+    /// It was not.
+    Lost,
+}
+
+/// Finds out what became of what was sent when the connection broke.
+fn settle(replica: &mut Replica, mut sent: Sent, changes: &mut Vec<Change>) -> Settled {
+    let next = changes.first().map(|change| change.after);
+    if next == Some(sent.entry.after) {
+        changes.remove(0);
+        replica.advance(sent.entry.after, &mut sent.done.batch);
+        return if sent.abandoned { Settled::Late(sent.done) } else { Settled::Committed(sent.done) };
+    }
+    if next.is_none() && !sent.abandoned { Settled::Again(sent) } else { Settled::Lost }
+}
+
+fn step_all(replica: &mut Replica, work: &Work<'_>, now: Millis) -> Done {
+    let Work::Apply(commands) = work else {
+        let (swept, batch) = replica.ledger.sweep(now);
+        return Done { swept, batch, ..Done::default() };
     };
-    batch.ready.retain(|key| world.ready.has(key));
-    batch.records.sort_unstable();
-    batch.records.dedup();
-    batch.sessions.sort_unstable();
-    batch.sessions.dedup();
-    (batch, touched)
+    for id in commands.iter().filter_map(Command::job) {
+        if !replica.ledger.has_job(id)
+            && let Some((key, job)) = replica.finished(id)
+        {
+            replica.ledger.recall(key, job);
+        }
+    }
+    if replica.ledger.fenced.is_empty() {
+        let (outcomes, batch) = replica.ledger.apply(commands, now);
+        return Done { outcomes, batch, ..Done::default() };
+    }
+    // What a transaction of somebody else relies on stays as it is, and nothing happens to it.
+    let world = replica.ledger.world();
+    let key = |command: &Command| match command.job() {
+        Some(id) => world.whereabouts.get(&id).cloned(),
+        None => command.key().cloned(),
+    };
+    let busy = |command: &Command| key(command).is_some_and(|key| replica.ledger.is_fenced(&key));
+    let busy: Vec<bool> = commands.iter().map(busy).collect();
+    let free = commands.iter().zip(&busy).filter(|(_, busy)| !**busy);
+    let free: Vec<Command> = free.map(|(command, _)| command.clone()).collect();
+    let (outcomes, batch) = replica.ledger.apply(&free, now);
+    let mut outcomes = outcomes.into_iter();
+    let answer = |busy: bool| if busy { None } else { outcomes.next() };
+    let refused = Outcome::Refused(Refusal::Busy);
+    let outcomes = busy.into_iter().map(answer).map(|o| o.unwrap_or(refused.clone())).collect();
+    Done { outcomes, batch, ..Done::default() }
 }

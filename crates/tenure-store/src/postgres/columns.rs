@@ -5,7 +5,7 @@ use tokio_postgres::types::{ToSql, Type};
 use super::conn::Conn;
 
 /// The columns of one statement: texts, then numbers, then bytes.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Columns {
     rows: usize,
     texts: Vec<Vec<Option<String>>>,
@@ -40,6 +40,25 @@ impl Columns {
     /// The last column of the row that was pushed last, when it has bytes.
     pub(super) fn push_bytes(&mut self, bytes: Vec<u8>) {
         self.bytes.push(bytes);
+    }
+
+    /// The same rows in parts of at most so many.
+    pub(super) fn split(mut self, rows_max: usize) -> Vec<Self> {
+        let mut parts = Vec::new();
+        while self.rows > rows_max {
+            let rest = Self {
+                rows: self.rows - rows_max,
+                texts: self.texts.iter_mut().map(|c| c.split_off(rows_max)).collect(),
+                numbers: self.numbers.iter_mut().map(|c| c.split_off(rows_max)).collect(),
+                bytes: self.bytes.split_off(rows_max.min(self.bytes.len())),
+            };
+            self.rows = rows_max;
+            parts.push(std::mem::replace(&mut self, rest));
+        }
+        if !self.is_empty() {
+            parts.push(self);
+        }
+        parts
     }
 
     /// Runs a statement on them, unless there are no rows.

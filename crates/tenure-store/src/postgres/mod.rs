@@ -1,22 +1,23 @@
 //! The store `postgres://…`: any number of servers on any number of hosts share one truth.
 //!
-//! A batch is one transaction: the rows of its resources and sessions are locked; the same `step`
-//! as everywhere decides; what changed is written from arrays; one commit. No rule of the model is
-//! in SQL. Nothing depends on the state of a connection, so a pooler in transaction mode may stand
-//! between.
+//! Every server has all that lives in memory, and the database has the journal of what happened.
+//! A batch is one transaction: whoever has the turn catches up with the journal, the same `step` as
+//! everywhere decides in memory, and one row is appended. The tables that people read follow within
+//! a second. No rule of the model is in SQL. Nothing depends on the state of a connection, so a
+//! pooler in transaction mode may stand between.
 //!
-//! `batch` is the transaction, `load`, `ready` and `write` its parts, `cache` what it knows from
-//! the last one, `lane` what goes on at the same time; `sweep` sees to what has lapsed or come due
-//! and `prune` to what is old; `read` has the lists, `listen` the wake-ups between servers, `life`
-//! the incarnation; `conn`, `link`, `tls` and `settings` are the connections, `rows` and `columns`
-//! the values; `migrate` has the versions of the tables, `doctor` says what a deployment is worth.
+//! `batch` is the transaction, `journal` what it appends, `replica` what is in memory, `load` how it
+//! gets there, `flush` how it gets to the tables; `prune` drops what is old; `read` has the lists,
+//! `listen` the wake-ups between servers, `life` the incarnation; `conn`, `link`, `tls` and
+//! `settings` are the connections, `rows` and `columns` the values; `migrate` has the versions of
+//! the tables, `doctor` says what a deployment is worth.
 
 mod batch;
-mod cache;
 mod columns;
 mod conn;
 mod doctor;
-mod lane;
+mod flush;
+mod journal;
 mod life;
 mod link;
 mod listen;
@@ -24,21 +25,17 @@ mod load;
 mod migrate;
 mod prune;
 mod read;
-mod ready;
+mod replica;
 mod rows;
 mod settings;
-mod sweep;
 mod tls;
-mod write;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure_core::ready::Served;
-use tenure_core::{Command, Incarnation, Kinds, Millis, Outcome, Text};
+use tenure_core::{Command, Kinds, Millis, Outcome};
 use tokio::runtime::Runtime;
 use tokio::sync::broadcast;
 use tokio_postgres::config::SslMode;
@@ -49,9 +46,10 @@ use crate::random;
 use crate::store::{
     HINTS_MAX, Hint, Pruned, Reads, Result, Retention, Status, Store, StoreError, Swept,
 };
-use lane::{LANES, Lane, Points};
+use batch::{Work, Writer};
 use life::Life;
 use link::{Link, Pool, Ways};
+use replica::Replica;
 use settings::Settings;
 
 pub use doctor::{Finding, ROLES, Verdict, examine, remedy};
@@ -62,52 +60,42 @@ pub use migrate::{Plan, migrate, plan};
 const IDLE_MAX_MS: u64 = 2_000;
 /// How much longer than a statement may take its answer may be on the way.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
-/// How long to wait before asking again for something that another transaction had.
-const ASK_AGAIN: Duration = Duration::from_millis(5);
+/// How long a transaction waits for its turn: longer than one that was stopped keeps it.
+const TURN_MAX_MS: u64 = IDLE_MAX_MS + 1_000;
 
 /// The store `postgres://…`.
 pub struct Postgres {
-    /// Write, one transaction at a time each.
-    lanes: [Lane; LANES],
-    /// Which lane commands go to.
-    points: Points,
+    shared: Arc<Shared>,
+    /// Moves the bytes.
+    runtime: Option<Runtime>,
+}
+
+/// What the store and its tasks share.
+struct Shared {
+    writer: Writer,
     /// Reads, beside it.
     reader: Pool,
-    /// Up to which position all of history is settled.
-    horizon: AtomicI64,
+    /// Brings the tables up to the journal, beside both.
+    flusher: Link,
+    /// Whose turn it is to do that.
+    flushing: tokio::sync::Mutex<()>,
+    /// Whether there is something to tell the tables.
+    flush_wanted: Arc<tokio::sync::Notify>,
     hints: broadcast::Sender<Hint>,
     kinds: RwLock<Arc<Kinds>>,
-    /// Records that were seen last.
-    cache: cache::Cache,
-    /// Which tenants were served last.
-    served: Mutex<Served>,
-    /// The tenant after which claims of a kind go on, where there are very many.
-    cursors: Mutex<HashMap<Text, Text>>,
     /// What was seen of the database.
     life: Mutex<Life>,
     /// Tells other servers whom to wake, and is told.
     notifier: listen::Notifier,
     /// Another clock than the database's, for tests.
     clock: Option<Arc<dyn Clock>>,
-    /// How long the row of an ended session is kept.
-    forget_ms: u64,
-    /// Moves the bytes.
-    runtime: Option<Runtime>,
 }
 
 /// How to open a store on PostgreSQL.
+#[derive(Default)]
 pub struct Options {
     /// Another clock than the database's: a test moves it by hand.
     pub clock: Option<Arc<dyn Clock>>,
-    /// How long the row of an ended session is kept: longer than any transaction that saw it alive
-    /// and grants it something yet.
-    pub forget_ms: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { clock: None, forget_ms: 30_000 }
-    }
 }
 
 impl Postgres {
@@ -142,27 +130,29 @@ impl Postgres {
         let id = random::request_id().to_string();
         let ears = listen::Ears { settings: settings.clone(), tls: tls.clone() };
         let notifier = listen::Notifier::start(handle, &id, link(), ears, hints.clone());
-        let store = Self {
-            lanes: std::array::from_fn(|n| Lane::new(format!("{id}-{n}"), link())),
-            points: Points::default(),
+        let flush_wanted = Arc::new(tokio::sync::Notify::new());
+        let shared = Arc::new(Shared {
+            writer: Writer::new(link()),
             reader: Pool::new((0..settings.pool).map(|_| link()).collect()),
-            horizon: AtomicI64::new(0),
+            flusher: link(),
+            flushing: tokio::sync::Mutex::default(),
+            flush_wanted: Arc::clone(&flush_wanted),
             hints,
             kinds: RwLock::default(),
-            cache: cache::Cache::default(),
-            served: Mutex::default(),
-            cursors: Mutex::default(),
             life: Mutex::default(),
             notifier,
             clock: options.clock,
-            forget_ms: options.forget_ms,
-            runtime: Some(runtime),
-        };
-        migrate::run(&*store.lanes[0].link.client().await?).await?;
-        store.look_first().await?;
+        });
+        handle.spawn(flush::run(Arc::downgrade(&shared), flush_wanted));
+        let store = Self { shared, runtime: Some(runtime) };
+        migrate::run(&*store.shared.writer.link.client().await?).await?;
+        // So that all that lives is at hand.
+        store.shared.change(Work::Apply(&[])).await?;
         Ok(store)
     }
+}
 
+impl Shared {
     fn kinds(&self) -> Arc<Kinds> {
         Arc::clone(&self.kinds.read().expect("nothing panics while it is locked"))
     }
@@ -180,17 +170,28 @@ impl Postgres {
         }
     }
 
-    /// Lets claims of these kinds ask again in a moment.
-    fn ask_again(&self, kinds: impl IntoIterator<Item = Text>) {
-        for kind in kinds {
-            let hints = self.hints.clone();
-            if let Some(runtime) = &self.runtime {
-                runtime.spawn(async move {
-                    tokio::time::sleep(ASK_AGAIN).await;
-                    hints.send(Hint::Ready(kind)).ok();
-                });
-            }
-        }
+    async fn declare(&self, kinds: Arc<Kinds>) {
+        *self.kinds.write().expect("nothing panics while it is locked") = Arc::clone(&kinds);
+        let mut state = self.writer.state.lock().await;
+        let Some(replica) = state.settled() else { return };
+        let ready = replica.ledger.declare(kinds, replica.position.at);
+        drop(state);
+        self.publish(Batch { ready, ..Batch::default() });
+    }
+
+    async fn status(&self) -> Result<Status> {
+        let safety = doctor::safety(self.reader.link()).await?;
+        let wakeups = Some(self.notifier.is_up());
+        let look = |replica: &mut Replica, now: Millis| Status {
+            store: "postgres",
+            safety,
+            incarnation: replica.ledger.world().incarnation,
+            now,
+            sessions: replica.ledger.world().sessions.len(),
+            live: replica.ledger.live(),
+            wakeups,
+        };
+        self.up_to_date(look).await
     }
 }
 
@@ -205,47 +206,32 @@ impl Drop for Postgres {
 #[async_trait]
 impl Store for Postgres {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
-        Ok(self.transact(&commands).await?.0)
+        Ok(self.shared.change(Work::Apply(&commands)).await?.outcomes)
     }
 
     async fn sweep(&self) -> Result<Swept> {
-        self.sweep_once().await
+        Ok(self.shared.change(Work::Sweep).await?.swept)
     }
 
     async fn prune(&self, keep: Retention) -> Result<Pruned> {
-        self.prune_once(keep).await
+        self.shared.prune_once(keep).await
     }
 
     async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
-        *self.kinds.write().expect("nothing panics while it is locked") = kinds;
-        self.look_again().await
+        self.shared.declare(kinds).await;
+        Ok(())
     }
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
-        self.hints.subscribe()
+        self.shared.hints.subscribe()
     }
 
     async fn status(&self) -> Result<Status> {
-        let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, \
-                   (SELECT count(*) FROM tenure.sessions WHERE over IS NULL), \
-                   (SELECT count(DISTINCT key) FROM tenure.locks), \
-                   (SELECT value::bigint FROM tenure.meta WHERE key = 'incarnation')";
-        let row = self.reader.one(sql, &[]).await?;
-        let count = |at: usize| usize::try_from(row.get::<_, i64>(at)).unwrap_or(0);
-        let incarnation = u32::try_from(row.get::<_, Option<i64>>(3).unwrap_or(0)).unwrap_or(0);
-        Ok(Status {
-            store: "postgres",
-            safety: doctor::safety(self.reader.link()).await?,
-            incarnation: Incarnation(incarnation),
-            now: self.time(row.get(0)),
-            sessions: count(1),
-            live: count(2),
-            wakeups: Some(self.notifier.is_up()),
-        })
+        self.shared.status().await
     }
 
     fn reads(&self) -> &dyn Reads {
-        self
+        &*self.shared
     }
 }
 
@@ -255,7 +241,7 @@ fn transaction_settings(statement_ms: u64) -> Vec<(&'static str, String)> {
     let off = |name| (name, "off".to_owned());
     vec![
         ("idle_in_transaction_session_timeout", IDLE_MAX_MS.to_string()),
-        ("lock_timeout", IDLE_MAX_MS.to_string()),
+        ("lock_timeout", TURN_MAX_MS.to_string()),
         ("statement_timeout", statement_ms.to_string()),
         off("enable_seqscan"),
         off("enable_hashjoin"),

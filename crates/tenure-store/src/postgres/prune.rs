@@ -1,6 +1,6 @@
 //! Dropping what is older than it has to be kept.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tenure_core::verify::Replay;
 use tenure_core::{JobId, Millis};
@@ -8,23 +8,20 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::batch::Failure;
-use super::columns::Columns;
 use super::conn::Conn;
-use super::load::read_records;
+use super::flush::FLUSHER;
 use super::rows::{parse_body, parse_key};
-use super::{Postgres, bigint, corrupt, read};
+use super::{Shared, bigint, corrupt, read};
 use crate::store::{Pruned, Result, Retention};
 
-/// How long the row of a server that does not write any more is kept.
-pub(super) const SERVERS_MS: u64 = 24 * 60 * 60 * 1_000;
-
-impl Postgres {
+impl Shared {
     pub(super) async fn prune_once(&self, keep: Retention) -> Result<Pruned> {
-        let _turn = self.lanes[0].turn.lock().await;
-        let client = self.lanes[0].link.client().await?;
+        self.tables_up().await?;
+        let _turn = self.flushing.lock().await;
+        let client = self.flusher.client().await?;
         let pruned = self.prune(&client, keep).await;
         if pruned.is_err() {
-            self.lanes[0].link.discard().await;
+            self.flusher.discard().await;
         }
         pruned.map_err(Failure::into_store)
     }
@@ -38,8 +35,6 @@ impl Postgres {
         let jobs =
             self.prune_jobs(client, before(keep.jobs_ms), before(keep.dead_ms), rows).await?;
         let lines = self.prune_lines(client, before(keep.history_ms), rows).await?;
-        let servers = "DELETE FROM tenure.servers WHERE seen < $1";
-        client.execute_typed(servers, &[(&before(SERVERS_MS) as _, Type::INT8)]).await?;
         Ok(Pruned { jobs, lines })
     }
 
@@ -75,22 +70,17 @@ impl Postgres {
         rows: i64,
     ) -> std::result::Result<usize, Failure> {
         client.begin().await?;
-        let sql = "SELECT h.id, h.key, h.line, h.hash, h.at, h.n > r.body_n \
-                   FROM (SELECT * FROM tenure.history ORDER BY id LIMIT $1) h \
-                   JOIN tenure.resources r ON r.key = h.key ORDER BY h.id";
+        client.batch_execute(&format!("SELECT pg_advisory_xact_lock({FLUSHER})")).await?;
+        let sql = "SELECT id, key, line, hash, at FROM tenure.history ORDER BY id LIMIT $1";
         let lines = client.query_typed(sql, &[(&rows as _, Type::INT8)]).await?;
-        let old: Vec<&Row> = lines.iter().take_while(|row| row.get::<_, i64>(4) < before).collect();
-        let needed = old.iter().filter(|row| row.get(5)).map(|row| row.get(1));
-        let needed = self.write_bodies(client, needed.collect()).await?;
-        let old: Vec<&Row> =
-            old.into_iter().filter(|row| !needed.contains(row.get::<_, &str>(1))).collect();
+        let old = lines.iter().take_while(|row| row.get::<_, i64>(4) < before);
+        let old: Vec<&Row> = old.collect();
         let mut of: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
         for row in &old {
             of.entry(row.get(1)).or_default().push(row);
         }
         let keys: Vec<&str> = of.keys().copied().collect();
-        let sql = "SELECT key, base FROM tenure.resources WHERE key = ANY($1) \
-                   ORDER BY key FOR UPDATE SKIP LOCKED";
+        let sql = "SELECT key, base FROM tenure.resources WHERE key = ANY($1)";
         let bases = client.query_typed(sql, &[(&keys as _, Type::TEXT_ARRAY)]).await?;
         let (mut texts, mut ids) = (Vec::new(), Vec::<i64>::new());
         let mut keys: Vec<&str> = Vec::new();
@@ -108,37 +98,6 @@ impl Postgres {
         client.execute_typed(delete, &[(&ids as _, Type::INT8_ARRAY)]).await?;
         client.batch_execute("COMMIT").await?;
         Ok(ids.len())
-    }
-}
-
-impl Postgres {
-    /// Writes the bodies of resources anew, so that they do not need the lines before. Gives those
-    /// that still do, because somebody else is at them.
-    async fn write_bodies(
-        &self,
-        client: &Conn,
-        mut needed: BTreeSet<String>,
-    ) -> std::result::Result<BTreeSet<String>, Failure> {
-        if needed.is_empty() {
-            return Ok(needed);
-        }
-        let keys: Vec<String> = needed.iter().cloned().collect();
-        let lock = "SELECT key FROM tenure.resources WHERE key = ANY($1) ORDER BY key \
-                    FOR UPDATE SKIP LOCKED";
-        let rows = client.query_typed(lock, &[(&keys as _, Type::TEXT_ARRAY)]).await?;
-        let keys: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-        let mut columns = Columns::new(2, 1);
-        for (key, seen) in read_records(client, &keys).await? {
-            let body = serde_json::to_string(&seen.record).expect("a record is plain JSON");
-            let n = i64::try_from(seen.record.chain.n).unwrap_or(i64::MAX);
-            columns.push([Some(key.as_str().to_owned()), Some(body)], [Some(n)]);
-            needed.remove(key.as_str());
-        }
-        let update = "UPDATE tenure.resources r SET version = r.version + 1, body = new.body, \
-                      body_n = new.n FROM unnest($1::text[], $2::text[], $3::bigint[]) \
-                      AS new (key, body, n) WHERE r.key = new.key";
-        columns.run(client, update).await?;
-        Ok(needed)
     }
 }
 

@@ -1,31 +1,32 @@
 //! Lists and single rows, as the API shows them.
-
-use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+//!
+//! What lives is in memory, which catches up with the journal first; what is over is in the tables,
+//! which are brought up to the journal first.
 
 use async_trait::async_trait;
 use tenure_core::history::Hash;
 use tenure_core::verify::Replay;
-use tenure_core::{JobId, JobState, Millis, Record, ResourceKey, TenureView, Text};
+use tenure_core::{JobId, JobState, Millis, ResourceKey, TenureView, Text};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::batch::Failure;
-use super::cache::Known;
+use super::batch::{Work, record_rows};
 use super::conn::Conn;
-use super::load::read_records;
-use super::rows::{parse_job, parse_key, parse_session, text};
-use super::write::APPENDING;
-use super::{Postgres, corrupt, millis};
-use crate::ledger::Ledger;
+use super::link::unavailable;
+use super::replica::Replica;
+use super::rows::{parse_job, parse_key, parse_record, text};
+use super::{Shared, corrupt, millis};
 use crate::store::{
     HistoryQuery, JobPage, JobQuery, JobShown, Line, ListQuery, LogLine, LogQuery, Page, Reads,
-    ResourceQuery, ResourceShown, Result, Shown, WorkerShown,
+    ResourceQuery, ResourceShown, Result, Shown, StoreError, WorkerShown,
 };
 use crate::view;
 
 /// The time of the database.
 pub(super) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
+/// How often a resource that comes and goes is looked for.
+const TRIES_MAX: usize = 5;
 
 /// Rows of a query on ids, unless there are none.
 pub(super) async fn unless_empty(
@@ -39,81 +40,33 @@ pub(super) async fn unless_empty(
     client.query_typed(sql, &[(&ids as _, Type::TEXT_ARRAY)]).await
 }
 
-/// A hash as it is kept.
-pub(super) fn hash(bytes: &[u8]) -> Result<Hash> {
-    bytes.try_into().map(Hash).map_err(|error| corrupt("a hash", &error))
-}
-
-impl Postgres {
-    /// Records, as they are now.
-    async fn records(&self, keys: &[String]) -> Result<HashMap<ResourceKey, Known>> {
-        let client = self.reader.link().client().await?;
-        read_records(&client, keys).await.map_err(Failure::into_store)
-    }
-
-    /// A ledger of some resources and all living sessions, to look at only.
-    async fn ledger(&self, keys: &[String]) -> Result<(Ledger, Millis)> {
-        let sessions = "SELECT body, expires_at, kinds, asked_at, claims FROM tenure.sessions \
-                        WHERE kinds IS NOT NULL OR id IN \
-                        (SELECT session FROM tenure.locks WHERE key = ANY($1) \
-                         UNION SELECT session FROM tenure.waiters WHERE key = ANY($1))";
-        let params = [(&keys as _, Type::TEXT_ARRAY)];
-        let (records, sessions, clock) = tokio::join!(
-            self.records(keys),
-            self.reader.rows(sessions, &params),
-            self.reader.one(CLOCK, &[]),
-        );
-        let now = self.time(clock?.get(0));
-        let mut ledger = Ledger::default();
-        ledger.world.kinds = self.kinds();
-        for row in &sessions? {
-            ledger.world.sessions.insert(parse_session(row)?);
-        }
-        for (key, Known { record, .. }) in records? {
-            if *record != Record::new(&key) {
-                ledger.admit(&key, *record, now);
+impl Shared {
+    /// Looks at what is in memory when it has all that the journal had a moment ago.
+    pub(super) async fn up_to_date<T>(
+        &self,
+        look: impl FnOnce(&mut Replica, Millis) -> T,
+    ) -> Result<T> {
+        let sql = format!("{CLOCK}, (SELECT max(id) FROM tenure.journal)");
+        let row = self.reader.one(&sql, &[]).await?;
+        let (now, head): (Millis, i64) = (self.time(row.get(0)), row.get(1));
+        {
+            let mut state = self.writer.state.lock().await;
+            let there = state.settled().filter(|replica| replica.position.id >= head);
+            if let Some(replica) = there {
+                return Ok(look(replica, now.max(replica.position.at)));
             }
         }
-        Ok((ledger, now))
+        self.change(Work::Apply(&[])).await?;
+        let mut state = self.writer.state.lock().await;
+        let away = || StoreError::Unavailable("the connection broke meanwhile".to_owned());
+        let replica = state.settled().ok_or_else(away)?;
+        Ok(look(replica, now.max(replica.position.at)))
     }
 
-    /// How many jobs of a kind run, of all tenants and of one.
-    async fn running(&self, key: &ResourceKey) -> Result<(usize, usize)> {
-        let sql = "SELECT coalesce(sum(running), 0)::bigint, \
-                   coalesce(sum(running) FILTER (WHERE tenant = $2), 0)::bigint \
-                   FROM tenure.resources WHERE kind = $1 AND running > 0";
-        let (kind, tenant) = (key.kind(), key.tenant());
-        let params = [(&kind as _, Type::TEXT), (&tenant as _, Type::TEXT)];
-        let row = self.reader.one(sql, &params).await?;
-        let count = |at: usize| usize::try_from(row.get::<_, i64>(at)).unwrap_or(0);
-        Ok((count(0), count(1)))
-    }
-}
-
-impl Postgres {
-    /// Lines from a position on, as far as nobody is about to append something earlier.
-    async fn scan(&self, after: u64, count: usize) -> Result<Vec<Row>> {
-        let sql = "SELECT id, key, line, hash FROM tenure.history WHERE id > $1 AND id <= $2 \
-                   ORDER BY id LIMIT $3";
-        let after = i64::try_from(after).unwrap_or(i64::MAX);
-        let read = async |horizon: i64| {
-            let params = [
-                (&after as _, Type::INT8),
-                (&horizon as _, Type::INT8),
-                (&limit(count) as _, Type::INT8),
-            ];
-            self.reader.rows(sql, &params).await
-        };
-        let rows = read(self.horizon.load(Ordering::Relaxed)).await?;
-        if rows.len() == count {
-            return Ok(rows);
-        }
-        // Alone for a moment: whoever was appending is done, and what was seen before is all there.
-        let alone = "WITH alone AS MATERIALIZED (SELECT pg_advisory_xact_lock($1)) \
-                     SELECT coalesce((SELECT max(id) FROM tenure.history), 0) FROM alone";
-        let row = self.reader.one(alone, &[(&APPENDING as _, Type::INT8)]).await?;
-        let horizon = self.horizon.fetch_max(row.get(0), Ordering::Relaxed).max(row.get(0));
-        read(horizon).await
+    /// Sees to it that the tables have all that the journal had a moment ago.
+    pub(super) async fn tables_up(&self) -> Result<()> {
+        self.up_to_date(|_, _| ()).await?;
+        self.flush().await
     }
 
     async fn jobs_of_all(&self, query: &JobQuery) -> Result<Vec<Row>> {
@@ -140,7 +93,12 @@ impl Postgres {
 
     /// Jobs of one resource: those that are not over, newest first, then the others, from the one
     /// that was over last. A page that ended with one of them goes on with the one before.
-    async fn jobs_of(&self, key: &ResourceKey, query: &JobQuery) -> Result<Vec<Row>> {
+    async fn jobs_of(
+        &self,
+        live: &[JobId],
+        last: Option<JobId>,
+        query: &JobQuery,
+    ) -> Result<Vec<Row>> {
         let sql = "\
             WITH RECURSIVE after AS (SELECT previous, ended FROM tenure.jobs \
                                      WHERE id = $2 AND ended IS NOT NULL), \
@@ -152,20 +110,18 @@ impl Postgres {
                 SELECT j.id, j.previous, walk.n + 1 FROM walk \
                 JOIN tenure.jobs j ON j.id = walk.previous), \
             listed (id, live, n) AS ( \
-                SELECT id, 0, 0 FROM tenure.jobs WHERE key = $1 AND ended IS NULL \
-                    AND ($2 = '' OR id < $2) AND NOT EXISTS (SELECT FROM after) \
+                SELECT id, 0, 0 FROM unnest($1::text[]) AS live (id) \
+                    WHERE NOT EXISTS (SELECT FROM after) \
                 UNION ALL SELECT id, 1, n FROM walk) \
             SELECT j.key, j.body FROM listed l JOIN tenure.jobs j ON j.id = l.id \
             WHERE ($4 = '' OR j.state = $4) AND ($5 = '' OR j.operation = $5) \
             ORDER BY l.live, l.n, j.id DESC LIMIT $6";
-        let mut records = self.records(&[text(key)]).await?;
-        let Some(seen) = records.remove(key) else { return Ok(Vec::new()) };
-        let last = seen.record.resource.and_then(|resource| resource.last_job).map(|id| text(&id));
-        let key = key.as_str();
+        let live: Vec<String> = live.iter().map(text).collect();
+        let last = last.map(|id| text(&id));
         let after = query.after.map(|id| text(&id)).unwrap_or_default();
         let (state, operation) = (query.state.map_or("", JobState::word), or(&query.operation));
         let params = [
-            (&key as _, Type::TEXT),
+            (&live as _, Type::TEXT_ARRAY),
             (&after as _, Type::TEXT),
             (&last as _, Type::TEXT),
             (&state as _, Type::TEXT),
@@ -207,42 +163,40 @@ fn shown(row: &Row) -> Result<JobShown> {
     Ok(JobShown { key, job })
 }
 
+/// A hash as it is kept.
+pub(super) fn hash(bytes: &[u8]) -> Result<Hash> {
+    bytes.try_into().map(Hash).map_err(|error| corrupt("a hash", &error))
+}
+
 #[async_trait]
-impl Reads for Postgres {
+impl Reads for Shared {
     async fn list(&self, query: ListQuery) -> Result<Page<TenureView>> {
-        let sql = "SELECT DISTINCT l.key FROM tenure.locks l \
-                   LEFT JOIN tenure.sessions s ON s.id = l.session \
-                   WHERE l.key > $1 AND l.key >= $2 \
-                   AND l.key < $3 AND ($4 = '' OR split_part(l.key, '/', 2) = $4) \
-                   AND ($5 = '' OR split_part(l.key, '/', 3) = $5) AND ($6 = '' OR s.name = $6) \
-                   ORDER BY 1 LIMIT $7";
-        let after = query.after.as_ref().map_or("", ResourceKey::as_str);
-        let (from, to) = range(query.tenant.as_ref(), query.kind.as_ref());
-        let (kind, name, holder) = (or(&query.kind), or(&query.name), or(&query.holder));
-        let rows = limit(query.limit + 1);
-        let params = [
-            (&after as _, Type::TEXT),
-            (&from as _, Type::TEXT),
-            (&to as _, Type::TEXT),
-            (&kind as _, Type::TEXT),
-            (&name as _, Type::TEXT),
-            (&holder as _, Type::TEXT),
-            (&rows as _, Type::INT8),
-        ];
-        let rows = self.reader.rows(sql, &params).await?;
-        let keys: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-        let (ledger, now) = self.ledger(&keys).await?;
-        Ok(ledger.list(&ListQuery { after: None, ..query }, now))
+        self.up_to_date(|replica, now| replica.ledger.list(&query, now)).await
     }
 
     async fn show(&self, key: &ResourceKey) -> Result<Option<Shown>> {
-        let (ledger, now) = self.ledger(&[text(key)]).await?;
-        let Some(mut shown) = ledger.show(key, now) else { return Ok(None) };
-        shown.around.running = self.running(key).await?;
-        Ok(Some(shown))
+        for _ in 0..TRIES_MAX {
+            let shown = self.up_to_date(|replica, now| replica.ledger.show(key, now)).await?;
+            if shown.is_some() {
+                return Ok(shown);
+            }
+            let client = self.reader.link().client().await?;
+            let rows = record_rows(&client, &[text(key)], &[]).await.map_err(|e| unavailable(&e))?;
+            let Some(row) = rows.first() else { return Ok(None) };
+            let record = parse_record(row)?;
+            // One that has come to life elsewhere meanwhile comes by the journal.
+            if !record.is_live()
+                && let Some(replica) = self.writer.state.lock().await.settled()
+                && !replica.ledger.has(key)
+            {
+                replica.ledger.admit(key, record, replica.position.at);
+            }
+        }
+        Err(StoreError::Unavailable("it comes and goes".to_owned()))
     }
 
     async fn keys(&self, after: Option<ResourceKey>, count: usize) -> Result<Vec<ResourceKey>> {
+        self.tables_up().await?;
         let sql = "SELECT key FROM tenure.resources WHERE key > $1 ORDER BY key LIMIT $2";
         let after = after.as_ref().map_or("", ResourceKey::as_str);
         let params = [(&after as _, Type::TEXT), (&limit(count) as _, Type::INT8)];
@@ -250,6 +204,7 @@ impl Reads for Postgres {
     }
 
     async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>> {
+        self.tables_up().await?;
         let below = |before: Option<u64>| {
             before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX))
         };
@@ -277,7 +232,13 @@ impl Reads for Postgres {
                 ];
                 self.reader.rows(sql, &params).await?
             }
-            HistoryQuery::Scan { after, limit } => self.scan(*after, *limit).await?,
+            HistoryQuery::Scan { after, limit: count } => {
+                let sql = "SELECT id, key, line, hash FROM tenure.history WHERE id > $1 \
+                           ORDER BY id LIMIT $2";
+                let after = i64::try_from(*after).unwrap_or(i64::MAX);
+                let params = [(&after as _, Type::INT8), (&limit(*count) as _, Type::INT8)];
+                self.reader.rows(sql, &params).await?
+            }
         };
         rows.iter().map(line).collect()
     }
@@ -299,6 +260,13 @@ impl Reads for Postgres {
     }
 
     async fn job(&self, id: JobId) -> Result<Option<JobShown>> {
+        let look = |replica: &mut Replica, _| {
+            let over = || replica.finished(id).map(|(key, job)| JobShown { key, job });
+            replica.ledger.job(id).or_else(over)
+        };
+        if let Some(shown) = self.up_to_date(look).await? {
+            return Ok(Some(shown));
+        }
         let sql = "SELECT key, body FROM tenure.jobs WHERE id = $1";
         let id = id.to_string();
         let rows = self.reader.rows(sql, &[(&id as _, Type::TEXT)]).await?;
@@ -306,8 +274,15 @@ impl Reads for Postgres {
     }
 
     async fn jobs(&self, query: JobQuery) -> Result<JobPage> {
+        self.tables_up().await?;
         let rows = match query.resource() {
-            Some(key) => self.jobs_of(&key, &query).await?,
+            Some(key) => {
+                let Some(shown) = self.show(&key).await? else { return Ok(JobPage::default()) };
+                let last = shown.record.resource.as_ref().and_then(|r| r.last_job);
+                let lane = shown.record.lane().iter().map(|job| job.id);
+                let live = lane.filter(|id| query.after.is_none_or(|after| *id < after));
+                self.jobs_of(&live.collect::<Vec<_>>(), last, &query).await?
+            }
             None => self.jobs_of_all(&query).await?,
         };
         let items = rows.iter().map(shown).collect::<Result<Vec<_>>>()?;
@@ -315,7 +290,8 @@ impl Reads for Postgres {
     }
 
     async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceShown>> {
-        let sql = "SELECT key FROM tenure.resources WHERE state IS NOT NULL AND key > $1 \
+        self.tables_up().await?;
+        let sql = "SELECT key, body FROM tenure.resources WHERE state IS NOT NULL AND key > $1 \
                    AND key >= $2 AND key < $3 AND ($4 = '' OR kind = $4) \
                    AND ($5 = '' OR state = $5) ORDER BY key LIMIT $6";
         let after = query.after.as_ref().map_or("", ResourceKey::as_str);
@@ -330,19 +306,20 @@ impl Reads for Postgres {
             (&limit(query.limit + 1) as _, Type::INT8),
         ];
         let rows = self.reader.rows(sql, &params).await?;
-        let mut keys: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-        let more = keys.len() > query.limit;
-        keys.truncate(query.limit);
-        let next = keys.last().filter(|_| more).map(|key| parse_key(key)).transpose()?;
-        let shown = |(key, known): (ResourceKey, Known)| {
-            Some(ResourceShown { key, resource: known.record.resource? })
+        let shown = |row: &Row| {
+            let resource = parse_record(row)?.resource;
+            let resource = resource.ok_or_else(|| corrupt("a resource", &"it has no state"))?;
+            Ok(ResourceShown { key: parse_key(row.get(0))?, resource })
         };
-        let mut items: Vec<_> = self.records(&keys).await?.into_iter().filter_map(shown).collect();
-        items.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        let mut items = rows.iter().map(shown).collect::<Result<Vec<_>>>()?;
+        let more = items.len() > query.limit;
+        items.truncate(query.limit);
+        let next = items.last().filter(|_| more).map(|shown| shown.key.clone());
         Ok(Page { items, next })
     }
 
     async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>> {
+        self.tables_up().await?;
         let sql = "SELECT id, attempt, at, text FROM tenure.logs WHERE job = $1 AND id > $2 \
                    ORDER BY id LIMIT $3";
         let job = query.job.to_string();
@@ -363,10 +340,6 @@ impl Reads for Postgres {
     }
 
     async fn workers(&self) -> Result<Vec<WorkerShown>> {
-        let sql = "SELECT DISTINCT key FROM tenure.locks WHERE job IS NOT NULL";
-        let rows = self.reader.rows(sql, &[]).await?;
-        let keys: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-        let (ledger, now) = self.ledger(&keys).await?;
-        Ok(ledger.workers(now))
+        self.up_to_date(|replica, now| replica.ledger.workers(now)).await
     }
 }

@@ -1,10 +1,10 @@
 //! Reading values back from rows.
 
 use tenure_core::session::Worker;
-use tenure_core::{Job, Millis, ResourceKey, Session, Text};
+use tenure_core::{Job, Millis, Record, ResourceKey, Session, Text};
 use tokio_postgres::Row;
 
-use super::{Postgres, bigint, corrupt, millis};
+use super::{Shared, corrupt, millis};
 use crate::store::Result;
 
 /// An id or the like, as the tables have it.
@@ -34,19 +34,19 @@ pub(super) fn parse_session(row: &Row) -> Result<Session> {
     Ok(session)
 }
 
+/// A record from its key and body.
+pub(super) fn parse_record(row: &Row) -> Result<Box<Record>> {
+    parse_body(&format!("resource {}", row.get::<_, &str>(0)), row.get(1))
+}
+
 /// A job from its key and body.
 pub(super) fn parse_job(row: &Row) -> Result<(ResourceKey, Box<Job>)> {
     Ok((parse_key(row.get(0))?, parse_body("a job", row.get(1))?))
 }
 
-impl Postgres {
+impl Shared {
     /// The time: what the database says, unless a test says otherwise.
     pub(super) fn time(&self, database: i64) -> Millis {
         self.clock.as_ref().map_or_else(|| millis(database), |clock| clock.now())
-    }
-
-    /// The time of a test, for statements that compare with it.
-    pub(super) fn other_time(&self) -> Option<i64> {
-        self.clock.as_ref().map(|clock| bigint(clock.now()))
     }
 }

@@ -54,7 +54,7 @@ impl Place {
                 Box::new(Embedded::open_with(&path, options).expect("it opens"))
             }
             Self::Database(url) => {
-                let options = postgres::Options { clock, forget_ms: 0 };
+                let options = postgres::Options { clock };
                 let store = postgres::Postgres::open_with(url, options).await;
                 Box::new(store.expect("it opens"))
             }

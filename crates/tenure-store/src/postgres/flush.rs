@@ -1,0 +1,350 @@
+//! Bringing the tables up to the journal, a few times a second, beside everything else.
+//!
+//! What changed often since the last time is written once. One process at a time does it, whoever
+//! comes first; the rows are those of one position of the journal, and the position is written with
+//! them.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tenure_core::{Job, JobState, Record, Session};
+use tokio_postgres::types::Type;
+
+use super::batch::Failure;
+use super::columns::Columns;
+use super::conn::Conn;
+use super::journal::json;
+use super::replica::Snapshot;
+use super::{Shared, bigint, corrupt};
+use crate::store::{Result, StoreError, durable};
+
+/// The number of the lock of whoever brings the tables up to the journal.
+pub(super) const FLUSHER: i64 = 7_117_003;
+/// How long what changed is left to change again.
+const FLUSH_EVERY: Duration = Duration::from_millis(400);
+/// When there is more to tell than this, whoever adds to it waits.
+const PENDING_MAX: usize = 200_000;
+/// How long an entry is kept for servers that are behind.
+const KEEP_MS: u64 = 60_000;
+/// How often it is tried anew when another server came between.
+const TRIES_MAX: usize = 5;
+/// Most rows of one statement.
+const ROWS_MAX: usize = 5_000;
+
+/// Brings the tables up to the journal for as long as the store lasts.
+pub(super) async fn run(store: Weak<Shared>, wanted: Arc<tokio::sync::Notify>) {
+    loop {
+        wanted.notified().await;
+        tokio::time::sleep(FLUSH_EVERY).await;
+        let Some(store) = store.upgrade() else { return };
+        if let Err(error) = store.flush().await {
+            tracing::debug!(%error, "cannot bring the tables up to the journal");
+            wanted.notify_one();
+        }
+    }
+}
+
+impl Shared {
+    /// Sees to it that what changed gets to the tables.
+    pub(super) async fn flush_soon(&self, pending: usize) {
+        if pending > PENDING_MAX {
+            if let Err(error) = self.flush().await {
+                tracing::warn!(%error, "cannot bring the tables up to the journal");
+            }
+        } else if pending > 0 {
+            self.flush_wanted.notify_one();
+        }
+    }
+
+    /// Brings the tables up to where this process is in the journal.
+    pub(super) async fn flush(&self) -> Result<()> {
+        let _turn = self.flushing.lock().await;
+        for _ in 0..TRIES_MAX {
+            let snapshot = {
+                let mut state = self.writer.state.lock().await;
+                state.settled().and_then(|replica| replica.snapshot(KEEP_MS))
+            };
+            let Some(snapshot) = snapshot else { return Ok(()) };
+            let (upto, dropped) = (snapshot.upto.id, snapshot.stale.1);
+            let snapshot = Arc::new(snapshot);
+            let written = self.write(&snapshot).await;
+            let mut state = self.writer.state.lock().await;
+            let Some(replica) = state.settled() else { return Ok(()) };
+            match written {
+                Ok(flushed) if flushed >= upto => {
+                    replica.flushed(flushed, dropped);
+                    return Ok(());
+                }
+                // Somebody else was quicker, but has not come as far.
+                Ok(flushed) => {
+                    replica.take_back(snapshot);
+                    replica.flushed(flushed, 0);
+                }
+                Err(failure) => {
+                    replica.take_back(snapshot);
+                    self.flusher.discard().await;
+                    return Err(failure.into_store());
+                }
+            }
+        }
+        Err(StoreError::Unavailable("other servers are always quicker".to_owned()))
+    }
+
+    /// Writes what the tables have not been told; says up to which entry they have.
+    async fn write(&self, snapshot: &Arc<Snapshot>) -> std::result::Result<i64, Failure> {
+        let link = &self.flusher;
+        let flushed: i64 = link.rows(FLUSHED, &[]).await?.first().map_or(0, |row| row.get(0));
+        let upto = snapshot.upto;
+        if flushed >= upto.id {
+            return Ok(flushed);
+        }
+        let of = Arc::clone(snapshot);
+        let made = tokio::task::spawn_blocking(move || statements(&of, flushed)).await;
+        let statements = made.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let client = link.client().await?;
+        let begin = async {
+            client.begin().await?;
+            let turn = format!(
+                "SELECT set_config('synchronous_commit', 'off', true), \
+                 pg_advisory_xact_lock({FLUSHER})"
+            );
+            client.query_typed(&turn, &[]).await?;
+            let sql = "SELECT (SELECT max(position) FROM tenure.flushes), \
+                       (SELECT nonce FROM tenure.journal WHERE id = $1)";
+            let rows = client.query_typed(sql, &[(&upto.id as _, Type::INT8)]).await?;
+            rows.into_iter().next().ok_or_else(|| corrupt("the journal", &"no row").into())
+        };
+        let row = link.in_time(begin).await?.map_err(|failure: Failure| failure)?;
+        let (now, nonce): (i64, Option<i64>) = (row.get(0), row.get(1));
+        if now != flushed || nonce != Some(upto.nonce) {
+            // Somebody else was quicker, or this is another life.
+            client.batch_execute("ROLLBACK").await?;
+            return if now > flushed { Ok(now) } else { Err(Failure::Stale) };
+        }
+        for (sql, columns) in &statements {
+            link.in_time(columns.run(&client, sql)).await??;
+        }
+        link.in_time(finish(&client, snapshot, flushed)).await??;
+        client.prepare().await.ok();
+        Ok(upto.id)
+    }
+}
+
+const FLUSHED: &str = "SELECT max(position) FROM tenure.flushes";
+
+/// Notes up to which entry the tables have been told, drops entries that nobody needs, and commits.
+async fn finish(
+    client: &Conn,
+    snapshot: &Snapshot,
+    flushed: i64,
+) -> std::result::Result<(), tokio_postgres::Error> {
+    let upto = snapshot.upto.id;
+    // A range that begins where the last one ended: what was deleted before it may lie about for as
+    // long as somebody has an old transaction.
+    let (from, to) = snapshot.stale;
+    let (note, old, drop) = (
+        "INSERT INTO tenure.flushes VALUES ($1)",
+        "DELETE FROM tenure.flushes WHERE position = $1",
+        "DELETE FROM tenure.journal WHERE id > $1 AND id <= $2",
+    );
+    let number = |id| (id, Type::INT8);
+    let (noting, cleaning) = ([number(&upto as _)], [number(&flushed as _)]);
+    let dropping = [number(&from as _), number(&to as _)];
+    let (noted, cleaned, dropped, committed) = tokio::join!(
+        biased;
+        client.execute_typed(note, &noting),
+        client.execute_typed(old, &cleaning),
+        client.execute_typed(drop, &dropping),
+        // Said otherwise than for a batch, so that a log of the database tells them apart.
+        client.batch_execute("END"),
+    );
+    noted?;
+    cleaned?;
+    dropped?;
+    committed
+}
+
+type Statements = Vec<(&'static str, Columns)>;
+
+/// What has to be written of what changed after an entry.
+fn statements(snapshot: &Snapshot, after: i64) -> Statements {
+    let mut all = Statements::new();
+    let (kept, gone) = sessions(snapshot, after);
+    let (resources, keys, locks, waiters) = resources(snapshot, after);
+    let mut add = |sql, columns: Columns| {
+        all.extend(columns.split(ROWS_MAX).into_iter().map(|columns| (sql, columns)));
+    };
+    add(UPSERT_SESSIONS, kept);
+    add("DELETE FROM tenure.sessions WHERE id = ANY($1)", gone);
+    add(UPSERT_RESOURCES, resources);
+    add("DELETE FROM tenure.locks WHERE key = ANY($1)", keys.clone());
+    add(INSERT_LOCKS, locks);
+    add("DELETE FROM tenure.waiters WHERE key = ANY($1)", keys);
+    add(INSERT_WAITERS, waiters);
+    add(UPSERT_JOBS, jobs(snapshot, after));
+    add(INSERT_HISTORY, history(snapshot, after));
+    add(INSERT_LOGS, logs(snapshot, after));
+    all
+}
+
+const UPSERT_SESSIONS: &str = "\
+    INSERT INTO tenure.sessions \
+        (id, tenant, name, over, body, kinds, claims, ttl_ms, expires_at, asked_at) \
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], \
+                         $7::text[], $8::bigint[], $9::bigint[], $10::bigint[]) \
+    ON CONFLICT (id) DO UPDATE SET over = excluded.over, body = excluded.body, \
+        kinds = excluded.kinds, claims = excluded.claims, ttl_ms = excluded.ttl_ms, \
+        expires_at = excluded.expires_at, asked_at = excluded.asked_at";
+
+/// Sessions to write, and those that are gone.
+fn sessions(snapshot: &Snapshot, after: i64) -> (Columns, Columns) {
+    let (mut kept, mut gone) = (Columns::new(7, 3), Columns::new(1, 0));
+    for (_, id, session) in snapshot.sessions.iter().filter(|(at, _, _)| *at > after) {
+        match session {
+            Some(session) => push_session(&mut kept, session),
+            None => gone.push([Some(id.to_string())], []),
+        }
+    }
+    (kept, gone)
+}
+
+fn push_session(columns: &mut Columns, session: &Session) {
+    let worker = session.worker.as_ref();
+    let texts = [
+        Some(session.id.to_string()),
+        Some(session.tenant.to_string()),
+        Some(session.name.to_string()),
+        session.over.map(|over| format!("{over:?}").to_lowercase()),
+        Some(durable(session)),
+        worker.map(|worker| json(&worker.kinds)),
+        worker.map(|worker| json(&worker.claims)),
+    ];
+    let ttl = i64::try_from(session.ttl_ms).unwrap_or(i64::MAX);
+    let asked_at = worker.map(|worker| bigint(worker.asked_at));
+    columns.push(texts, [Some(ttl), Some(bigint(session.expires_at)), asked_at]);
+}
+
+const UPSERT_RESOURCES: &str = "\
+    INSERT INTO tenure.resources (key, tenant, kind, name, state, body, token, running, live) \
+    SELECT key, tenant, kind, name, state, body, token, running, live = 1 \
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], \
+                $7::bigint[], $8::bigint[], $9::bigint[]) \
+        AS new (key, tenant, kind, name, state, body, token, running, live) \
+    ON CONFLICT (key) DO UPDATE SET state = excluded.state, body = excluded.body, \
+        token = excluded.token, running = excluded.running, live = excluded.live";
+
+const INSERT_LOCKS: &str = "\
+    INSERT INTO tenure.locks (key, lock, session, request, purpose, job, token, since) \
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], \
+                         $7::bigint[], $8::bigint[])";
+
+const INSERT_WAITERS: &str = "\
+    INSERT INTO tenure.waiters (key, request, session, since, until) \
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[])";
+
+/// Resources to write, their keys, what is held on them, and who waits there.
+fn resources(snapshot: &Snapshot, after: i64) -> (Columns, Columns, Columns, Columns) {
+    let (mut rows, mut keys) = (Columns::new(6, 3), Columns::new(1, 0));
+    let (mut locks, mut waiters) = (Columns::new(6, 2), Columns::new(3, 2));
+    for (_, key, record) in snapshot.records.iter().filter(|(at, _, _)| *at > after) {
+        let resource = record.resource.as_ref();
+        let texts = [
+            Some(key.as_str().to_owned()),
+            Some(key.tenant().to_owned()),
+            Some(key.kind().to_owned()),
+            Some(key.name().to_owned()),
+            resource.map(|resource| resource.state.to_string()),
+            Some(json(record)),
+        ];
+        let running = resource.map_or(0, |resource| resource.running());
+        let running = i64::try_from(running).unwrap_or(i64::MAX);
+        let token = i64::try_from(record.token.0).unwrap_or(i64::MAX);
+        rows.push(texts, [Some(token), Some(running), Some(i64::from(record.is_live()))]);
+        keys.push([Some(key.as_str().to_owned())], []);
+        push_holders(key.as_str(), record, &mut locks, &mut waiters);
+    }
+    (rows, keys, locks, waiters)
+}
+
+fn push_holders(key: &str, record: &Record, locks: &mut Columns, waiters: &mut Columns) {
+    for tenure in &record.tenures {
+        let texts = [
+            Some(key.to_owned()),
+            Some(tenure.lock.to_string()),
+            Some(tenure.session.to_string()),
+            Some(tenure.request.to_string()),
+            tenure.purpose.as_ref().map(ToString::to_string),
+            tenure.job.map(|job| job.to_string()),
+        ];
+        let token = i64::try_from(tenure.token.0).unwrap_or(i64::MAX);
+        locks.push(texts, [Some(token), Some(bigint(tenure.since))]);
+    }
+    for waiter in &record.queue {
+        let texts = [
+            Some(key.to_owned()),
+            Some(waiter.request.to_string()),
+            Some(waiter.session.to_string()),
+        ];
+        waiters.push(texts, [Some(bigint(waiter.since)), Some(bigint(waiter.until))]);
+    }
+}
+
+const UPSERT_JOBS: &str = "\
+    INSERT INTO tenure.jobs (id, key, operation, state, previous, body, attempt, due, ended) \
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], \
+                         $7::bigint[], $8::bigint[], $9::bigint[]) \
+    ON CONFLICT (id) DO UPDATE SET state = excluded.state, body = excluded.body, \
+        attempt = excluded.attempt, due = excluded.due, ended = excluded.ended, \
+        previous = excluded.previous";
+
+fn jobs(snapshot: &Snapshot, after: i64) -> Columns {
+    let mut columns = Columns::new(6, 3);
+    for (_, key, job) in snapshot.jobs.iter().filter(|(at, _, _)| *at > after) {
+        let job: &Job = job;
+        let texts = [
+            Some(job.id.to_string()),
+            Some(key.as_str().to_owned()),
+            Some(job.operation.to_string()),
+            Some(job.state.word().to_owned()),
+            job.previous.map(|id| id.to_string()),
+            Some(json(job)),
+        ];
+        let over = JobState::is_over(job.state).then(|| bigint(job.ended_at.unwrap_or_default()));
+        columns.push(texts, [Some(i64::from(job.attempt)), Some(bigint(job.due)), over]);
+    }
+    columns
+}
+
+const INSERT_HISTORY: &str = "\
+    INSERT INTO tenure.history (key, line, id, n, at, hash) \
+    SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], \
+                         $6::bytea[])";
+
+fn history(snapshot: &Snapshot, after: i64) -> Columns {
+    let mut columns = Columns::new(2, 3);
+    for line in snapshot.lines.iter().filter(|line| line.entry > after) {
+        let n = i64::try_from(line.sealed.n).unwrap_or(i64::MAX);
+        columns.push(
+            [Some(line.key.as_str().to_owned()), Some(line.sealed.line.clone())],
+            [Some(line.position), Some(n), Some(bigint(line.sealed.at))],
+        );
+        columns.push_bytes(line.sealed.hash.0.to_vec());
+    }
+    columns
+}
+
+const INSERT_LOGS: &str = "\
+    INSERT INTO tenure.logs (job, text, id, attempt, at) \
+    SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[])";
+
+fn logs(snapshot: &Snapshot, after: i64) -> Columns {
+    let mut columns = Columns::new(2, 3);
+    for log in snapshot.logs.iter().filter(|log| log.entry > after) {
+        let piece = &log.piece;
+        columns.push(
+            [Some(piece.job.to_string()), Some(piece.text.to_string())],
+            [Some(log.position), Some(i64::from(piece.attempt)), Some(bigint(piece.at))],
+        );
+    }
+    columns
+}

@@ -1,0 +1,270 @@
+//! The journal: what is true, batch after batch.
+//!
+//! An entry tells everything that a batch changed: lines of history, records that history does not
+//! tell, sessions, jobs that are over, pieces of logs. Whoever has the state before an entry and
+//! follows it has the state after it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+use tenure_core::history::{self, Hash, Sealed};
+use tenure_core::session::Worker;
+use tenure_core::world::LogPiece;
+use tenure_core::{
+    Job, JobId, Millis, Record, RequestId, ResourceKey, Session, SessionId, Text, World,
+};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::conn::Conn;
+use super::rows::{parse_body, parse_key};
+use super::{bigint, corrupt, millis};
+use crate::ledger::Batch;
+use crate::random;
+use crate::store::Result;
+
+/// The columns of an entry for [`Entry::parse`].
+pub(super) const COLUMNS: &str = "id, nonce, at, grace, lines_before, logs_before, body";
+
+/// A session that asked for jobs is told of when so much time has passed, or more has changed.
+const ASKED_MS: u64 = 1_000;
+
+/// Where the journal is: how much of everything there was, and how to know it again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) id: i64,
+    pub(super) nonce: i64,
+    pub(super) at: Millis,
+    /// How many lines of history there are.
+    pub(super) lines: i64,
+    /// How many pieces of logs.
+    pub(super) logs: i64,
+}
+
+/// A batch, to be appended.
+pub(super) struct Entry {
+    /// Where the journal is after it.
+    pub(super) after: Position,
+    before: Position,
+    grace: bool,
+    keys: Vec<String>,
+    tenures: Vec<String>,
+    body: String,
+}
+
+/// What an entry changed.
+#[derive(Default)]
+pub(super) struct Change {
+    /// Where the journal is after it.
+    pub(super) after: Position,
+    pub(super) grace: bool,
+    pub(super) lines: Vec<(ResourceKey, history::Entry, Sealed)>,
+    pub(super) whole: HashMap<ResourceKey, Box<Record>>,
+    pub(super) sessions: Vec<Session>,
+    pub(super) gone: Vec<SessionId>,
+    pub(super) finished: Vec<(ResourceKey, Box<Job>)>,
+    pub(super) logs: Vec<LogPiece>,
+}
+
+/// What others know of when sessions expire and what they work.
+pub(super) type Told = HashMap<SessionId, (Millis, Option<Box<Worker>>)>;
+
+impl Entry {
+    /// What a batch changed, as the entry that comes after `before`.
+    pub(super) fn of(
+        world: &World,
+        batch: &Batch,
+        before: Position,
+        at: Millis,
+        told: &mut Told,
+    ) -> Self {
+        let mut body = String::with_capacity(512 * (1 + batch.history.len()));
+        let put = "a string takes everything";
+        for (key, sealed) in &batch.history {
+            writeln!(body, "L {key} {} {}", sealed.hash, sealed.line).expect(put);
+        }
+        let mut whole: Vec<&ResourceKey> = batch.untold.iter().chain(&batch.moved).collect();
+        whole.sort_unstable();
+        whole.dedup();
+        let records = whole.into_iter().filter_map(|key| Some((key, world.records.get(key)?)));
+        for (key, record) in records {
+            writeln!(body, "R {key} {}", json(record)).expect(put);
+        }
+        let mut sessions: Vec<_> = batch.sessions.iter().map(|id| (*id, true)).collect();
+        sessions.extend(batch.beats.iter().map(|id| (*id, false)));
+        sessions.sort_unstable_by_key(|(id, changed)| (*id, !changed));
+        sessions.dedup_by_key(|(id, _)| *id);
+        for (id, changed) in sessions {
+            match world.sessions.get(id) {
+                Some(session) if changed || is_news(session, told) => {
+                    note(session, told);
+                    writeln!(body, "S {}", Kept::of(session)).expect(put);
+                }
+                Some(_) => {}
+                None => {
+                    told.remove(&id);
+                    writeln!(body, "G {id}").expect(put);
+                }
+            }
+        }
+        for (key, job) in &batch.finished {
+            writeln!(body, "J {key} {}", json(job)).expect(put);
+        }
+        for LogPiece { job, attempt, at, text } in &batch.logs {
+            writeln!(body, "P {job} {attempt} {} {}", at.0, json(text)).expect(put);
+        }
+        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let after = Position {
+            id: before.id + 1,
+            nonce: random::nonce(),
+            at,
+            lines: before.lines + count(batch.history.len()),
+            logs: before.logs + count(batch.logs.len()),
+        };
+        let held = |key: &ResourceKey| Some((key.to_string(), tenures(world.records.get(key)?)));
+        let (keys, tenures) = batch.records.iter().filter_map(held).unzip();
+        Self { after, before, grace: batch.grace, keys, tenures, body }
+    }
+
+    /// Whether it tells nothing but that somebody has looked.
+    pub(super) fn is_empty(&self) -> bool {
+        self.body.is_empty() && !self.grace
+    }
+
+    /// Appends it.
+    pub(super) async fn append(
+        &self,
+        client: &Conn,
+    ) -> std::result::Result<u64, tokio_postgres::Error> {
+        let sql = "INSERT INTO tenure.journal \
+                       (id, nonce, at, grace, lines_before, logs_before, keys, tenures, body) \
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+        let params = [
+            (&self.after.id as _, Type::INT8),
+            (&self.after.nonce as _, Type::INT8),
+            (&bigint(self.after.at) as _, Type::INT8),
+            (&self.grace as _, Type::BOOL),
+            (&self.before.lines as _, Type::INT8),
+            (&self.before.logs as _, Type::INT8),
+            (&self.keys as _, Type::TEXT_ARRAY),
+            (&self.tenures as _, Type::TEXT_ARRAY),
+            (&self.body as _, Type::TEXT),
+        ];
+        client.execute_typed(sql, &params).await
+    }
+}
+
+impl Change {
+    /// Reads the [`COLUMNS`] of an entry.
+    pub(super) fn parse(row: &Row) -> Result<Self> {
+        let mut change = Self { grace: row.get(3), ..Self::default() };
+        for part in row.get::<_, &str>(6).lines() {
+            change.take(part)?;
+        }
+        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        change.after = Position {
+            id: row.get(0),
+            nonce: row.get(1),
+            at: millis(row.get(2)),
+            lines: row.get::<_, i64>(4) + count(change.lines.len()),
+            logs: row.get::<_, i64>(5) + count(change.logs.len()),
+        };
+        Ok(change)
+    }
+
+    fn take(&mut self, part: &str) -> Result<()> {
+        let odd = || corrupt("the journal", &format!("cannot read {part:.80}"));
+        let (what, rest) = part.split_once(' ').ok_or_else(odd)?;
+        let pair = || rest.split_once(' ').ok_or_else(odd);
+        match what {
+            "L" => {
+                let (key, rest) = pair()?;
+                let (hash, line) = rest.split_once(' ').ok_or_else(odd)?;
+                let entry = history::Entry::parse(line).map_err(|e| corrupt("a line", &e))?;
+                let hash = Hash::try_from(hash.to_owned()).map_err(|e| corrupt("a hash", &e))?;
+                let (n, at, line) = (entry.n, entry.at, line.to_owned());
+                self.lines.push((parse_key(key)?, entry, Sealed { n, at, line, hash }));
+            }
+            "R" => {
+                let (key, body) = pair()?;
+                self.whole.insert(parse_key(key)?, parse_body("a record", body)?);
+            }
+            "S" => self.sessions.push(Kept::parse(rest)?),
+            "G" => self.gone.push(rest.parse().map_err(|e| corrupt("a session", &e))?),
+            "J" => {
+                let (key, body) = pair()?;
+                self.finished.push((parse_key(key)?, parse_body("a job", body)?));
+            }
+            "P" => {
+                let mut words = rest.splitn(4, ' ');
+                let mut word = || words.next().ok_or_else(odd);
+                let job: JobId = word()?.parse().map_err(|e| corrupt("a job", &e))?;
+                let attempt = word()?.parse().map_err(|e| corrupt("an attempt", &e))?;
+                let at = Millis(word()?.parse().map_err(|e| corrupt("an instant", &e))?);
+                let text: Text = parse_body("a piece of a log", word()?)?;
+                self.logs.push(LogPiece { job, attempt, at, text });
+            }
+            _ => return Err(odd()),
+        }
+        Ok(())
+    }
+
+    /// The resources that it changed.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &ResourceKey> {
+        self.lines.iter().map(|(key, _, _)| key).chain(self.whole.keys())
+    }
+}
+
+/// A session as the journal has it, with what it says of itself when it claims jobs.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    session: Session,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    worker: Option<(Vec<Text>, Millis, Vec<RequestId>)>,
+}
+
+impl Kept {
+    fn of(session: &Session) -> String {
+        let worker = session.worker.as_deref();
+        let worker = worker.map(|w| (w.kinds.clone(), w.asked_at, w.claims.iter().copied().collect()));
+        json(&Self { session: session.clone(), worker })
+    }
+
+    fn parse(body: &str) -> Result<Session> {
+        let Self { mut session, worker } = parse_body("a session", body)?;
+        session.worker = worker.map(|(kinds, asked_at, claims)| {
+            Box::new(Worker { kinds, asked_at, claims: claims.into() })
+        });
+        Ok(session)
+    }
+}
+
+/// Whether more has changed than that it asked for jobs a moment later.
+fn is_news(session: &Session, told: &Told) -> bool {
+    let Some((expires_at, before)) = told.get(&session.id) else { return true };
+    let soon = match (&session.worker, before) {
+        (Some(now), Some(before)) => {
+            now.asked_at.since(before.asked_at) < ASKED_MS
+                && (&now.kinds, &now.claims) == (&before.kinds, &before.claims)
+        }
+        (now, before) => now == before,
+    };
+    *expires_at != session.expires_at || !soon
+}
+
+/// Notes what others know of a session.
+pub(super) fn note(session: &Session, told: &mut Told) {
+    told.insert(session.id, (session.expires_at, session.worker.clone()));
+}
+
+/// What is held on a resource, for the fence of users' own transactions.
+fn tenures(record: &Record) -> String {
+    let held: BTreeMap<_, _> = record.tenures.iter().map(|t| (&t.lock, t.token)).collect();
+    let held: Vec<String> = held.iter().map(|(lock, token)| format!("{lock}={token}")).collect();
+    held.join(" ")
+}
+
+pub(super) fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("it is plain JSON")
+}

@@ -1,0 +1,317 @@
+//! What this process has of the store: all that lives, as the journal tells it, and what the tables
+//! have not been told yet.
+//!
+//! A record that is not here is in its row, and the row is up to date: a record that changed stays
+//! here until its row has been written.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use tenure_core::history::Sealed;
+use tenure_core::world::LogPiece;
+use tenure_core::{
+    Incarnation, Job, JobId, JobState, Millis, Record, ResourceKey, Session, SessionId,
+};
+
+use super::journal::{Change, Entry, Position, Told, note};
+use crate::ledger::{Batch, Ledger};
+use crate::random;
+
+/// Most records in memory that nobody holds or wants anything of; when there are more, all go.
+const IDLE_MAX: usize = 65_536;
+
+/// What this process has of the store.
+pub(super) struct Replica {
+    pub(super) ledger: Ledger,
+    /// Where in the journal it is.
+    pub(super) position: Position,
+    pub(super) pending: Pending,
+    told: Told,
+    /// Tells this one from those that were read before and after it.
+    pub(super) nonce: i64,
+}
+
+/// What the tables have not been told yet, with the last entry that changed it.
+#[derive(Default)]
+pub(super) struct Pending {
+    /// Up to which entry they have.
+    pub(super) flushed: i64,
+    records: HashMap<ResourceKey, i64>,
+    sessions: HashMap<SessionId, i64>,
+    jobs: HashMap<JobId, i64>,
+    finished: HashMap<JobId, (i64, ResourceKey, Box<Job>)>,
+    lines: VecDeque<PendingLine>,
+    logs: VecDeque<PendingLog>,
+    /// Entries that may be needed yet, with their instants.
+    entries: VecDeque<(i64, Millis)>,
+    /// Up to which entry the journal was dropped.
+    dropped: i64,
+}
+
+/// A line of history, with the entry that it is from and its place in all of history.
+pub(super) struct PendingLine {
+    pub(super) entry: i64,
+    pub(super) position: i64,
+    pub(super) key: ResourceKey,
+    pub(super) sealed: Sealed,
+}
+
+/// A piece of a log; likewise.
+pub(super) struct PendingLog {
+    pub(super) entry: i64,
+    pub(super) position: i64,
+    pub(super) piece: LogPiece,
+}
+
+/// What the tables have to be told to get from one entry to another; what changed is there once,
+/// with the entry that changed it last.
+pub(super) struct Snapshot {
+    pub(super) upto: Position,
+    pub(super) records: Vec<(i64, ResourceKey, Box<Record>)>,
+    pub(super) sessions: Vec<(i64, SessionId, Option<Session>)>,
+    pub(super) jobs: Vec<(i64, ResourceKey, Box<Job>)>,
+    pub(super) lines: VecDeque<PendingLine>,
+    pub(super) logs: VecDeque<PendingLog>,
+    /// From which to which entry nobody needs the journal any more.
+    pub(super) stale: (i64, i64),
+    /// Which replica it is of.
+    pub(super) of: i64,
+}
+
+impl Replica {
+    /// What the tables tell, which are at a position of the journal.
+    pub(super) fn new(
+        incarnation: Incarnation,
+        sessions: Vec<Session>,
+        position: Position,
+    ) -> Self {
+        let mut told = Told::default();
+        for session in &sessions {
+            note(session, &mut told);
+        }
+        let ledger = Ledger::resume(incarnation, sessions, position.at);
+        let pending = Pending { flushed: position.id, ..Pending::default() };
+        Self { ledger, position, pending, told, nonce: random::nonce() }
+    }
+
+    /// The entry that a batch makes.
+    pub(super) fn entry(&mut self, batch: &Batch, now: Millis) -> Entry {
+        Entry::of(self.ledger.world(), batch, self.position, now, &mut self.told)
+    }
+
+    /// Goes on to where the journal is after a batch of our own. Takes what only the tables want.
+    pub(super) fn advance(&mut self, after: Position, batch: &mut Batch) {
+        let before = std::mem::replace(&mut self.position, after);
+        let lines = std::mem::take(&mut batch.history);
+        let logs = std::mem::take(&mut batch.logs);
+        self.pending.append(before, after, lines, logs);
+        for (key, job) in &batch.finished {
+            let finished = (after.id, key.clone(), job.clone());
+            self.pending.finished.insert(job.id, finished);
+        }
+        self.pending.jobs.extend(batch.jobs.iter().map(|id| (*id, after.id)));
+        for key in batch.records.iter().chain(&batch.moved) {
+            self.changed(key, after.id);
+        }
+        for key in batch.untold.iter().chain(&batch.moved) {
+            self.jobs_of(key, after.id, |job| job.state == JobState::Running);
+        }
+        for key in &batch.lanes {
+            self.jobs_of(key, after.id, |_| true);
+        }
+        let sessions = batch.sessions.iter().chain(&batch.beats);
+        self.pending.sessions.extend(sessions.map(|id| (*id, after.id)));
+        if batch.grace {
+            self.all_sessions(after.id);
+        }
+    }
+
+    /// Follows an entry of somebody else. The records that it changes are here, if there are any.
+    pub(super) fn follow(&mut self, change: Change) {
+        let before = std::mem::replace(&mut self.position, change.after);
+        let (id, at) = (change.after.id, change.after.at);
+        self.ledger.looked_elsewhere(at);
+        if change.grace {
+            self.ledger.grace(at);
+            self.all_sessions(id);
+        }
+        for session in change.sessions {
+            note(&session, &mut self.told);
+            self.pending.sessions.insert(session.id, id);
+            self.ledger.put_session(session);
+        }
+        let mut told: HashMap<ResourceKey, Box<Record>> = HashMap::new();
+        let mut lines = Vec::with_capacity(change.lines.len());
+        let mut lanes = Vec::new();
+        for (key, entry, sealed) in change.lines {
+            if entry.event.is_for_all() {
+                lanes.push(key.clone());
+            }
+            self.pending.jobs.extend(entry.event.job().map(|job| (job, id)));
+            if !change.whole.contains_key(&key) {
+                let record = told.entry(key.clone()).or_insert_with(|| self.record(&key));
+                record.replay(&entry, sealed.hash);
+            }
+            lines.push((key, sealed));
+        }
+        let whole: Vec<ResourceKey> = change.whole.keys().cloned().collect();
+        for (key, record) in told.into_iter().chain(change.whole) {
+            self.ledger.admit(&key, record, at);
+            self.changed(&key, id);
+        }
+        for key in whole {
+            self.jobs_of(&key, id, |job| job.state == JobState::Running);
+        }
+        for key in lanes {
+            self.jobs_of(&key, id, |_| true);
+        }
+        for session in change.gone {
+            self.told.remove(&session);
+            self.pending.sessions.insert(session, id);
+            self.ledger.drop_session(session);
+        }
+        for (key, job) in change.finished {
+            self.pending.finished.insert(job.id, (id, key, job));
+        }
+        self.pending.append(before, change.after, lines, change.logs);
+    }
+
+    /// The record of a resource, as it is here.
+    fn record(&self, key: &ResourceKey) -> Box<Record> {
+        let record = self.ledger.world().records.get(key).cloned();
+        record.unwrap_or_else(|| Box::new(Record::new(key)))
+    }
+
+    fn changed(&mut self, key: &ResourceKey, id: i64) {
+        match self.pending.records.get_mut(key) {
+            Some(last) => *last = id,
+            None => drop(self.pending.records.insert(key.clone(), id)),
+        }
+    }
+
+    /// Notes that jobs of a resource may have changed.
+    fn jobs_of(&mut self, key: &ResourceKey, id: i64, which: fn(&Job) -> bool) {
+        let Some(record) = self.ledger.world().records.get(key) else { return };
+        let jobs = record.lane().iter().filter(|job| which(job));
+        self.pending.jobs.extend(jobs.map(|job| (job.id, id)));
+    }
+
+    fn all_sessions(&mut self, id: i64) {
+        let sessions = self.ledger.world().sessions.iter();
+        self.pending.sessions.extend(sessions.map(|session| (session.id, id)));
+    }
+
+    /// Notes that sessions were ended without an entry that says so: the next one comes with it.
+    pub(super) fn ended(&mut self, sessions: &[SessionId]) {
+        let next = self.position.id + 1;
+        self.pending.sessions.extend(sessions.iter().map(|id| (*id, next)));
+    }
+
+    /// A job that is over and that the tables may not know of yet.
+    pub(super) fn finished(&self, id: JobId) -> Option<(ResourceKey, Box<Job>)> {
+        self.pending.finished.get(&id).map(|(_, key, job)| (key.clone(), job.clone()))
+    }
+
+    /// What the tables have to be told to be where the journal is; nothing if they are.
+    pub(super) fn snapshot(&mut self, keep_ms: u64) -> Option<Snapshot> {
+        if self.position.id == self.pending.flushed {
+            return None;
+        }
+        let world = self.ledger.world();
+        let pending = &mut self.pending;
+        let records = pending.records.iter().filter_map(|(key, id)| {
+            let record = world.records.get(key)?;
+            (**record != Record::new(key)).then(|| (*id, key.clone(), record.clone()))
+        });
+        let sessions = pending.sessions.iter();
+        let sessions = sessions.map(|(id, at)| (*at, *id, world.sessions.get(*id).cloned()));
+        let live = pending.jobs.iter().filter_map(|(id, at)| {
+            let key = world.whereabouts.get(id)?;
+            let job = world.records.get(key)?.job(*id)?;
+            Some((*at, key.clone(), Box::new(job.clone())))
+        });
+        let over = pending.finished.values().map(|(at, key, job)| (*at, key.clone(), job.clone()));
+        let now = self.position.at;
+        let is_old = |(_, at): &&(i64, Millis)| now.since(*at) > keep_ms;
+        let stale = pending.entries.iter().take_while(is_old).last();
+        // The last one stays, for whoever starts.
+        let stale = stale.map_or(pending.dropped, |(id, _)| (*id).min(self.position.id - 1));
+        Some(Snapshot {
+            upto: self.position,
+            records: records.collect(),
+            sessions: sessions.collect(),
+            jobs: live.chain(over).collect(),
+            lines: std::mem::take(&mut pending.lines),
+            logs: std::mem::take(&mut pending.logs),
+            stale: (pending.dropped, stale),
+            of: self.nonce,
+        })
+    }
+
+    /// Takes back what the tables could not be told.
+    pub(super) fn take_back(&mut self, snapshot: Arc<Snapshot>) {
+        let Some(Snapshot { mut lines, mut logs, of, .. }) = Arc::into_inner(snapshot) else {
+            unreachable!("whoever wrote it has given it back");
+        };
+        if of != self.nonce {
+            return;
+        }
+        lines.append(&mut self.pending.lines);
+        logs.append(&mut self.pending.logs);
+        (self.pending.lines, self.pending.logs) = (lines, logs);
+    }
+
+    /// Notes up to which entry the tables have been told, and the journal was dropped.
+    pub(super) fn flushed(&mut self, upto: i64, dropped: i64) {
+        let pending = &mut self.pending;
+        pending.dropped = pending.dropped.max(dropped);
+        while pending.entries.front().is_some_and(|(id, _)| *id <= pending.dropped) {
+            pending.entries.pop_front();
+        }
+        pending.flushed = pending.flushed.max(upto);
+        pending.records.retain(|_, last| *last > upto);
+        pending.sessions.retain(|_, last| *last > upto);
+        pending.jobs.retain(|_, last| *last > upto);
+        pending.finished.retain(|_, (last, _, _)| *last > upto);
+        pending.lines.retain(|line| line.entry > upto);
+        pending.logs.retain(|log| log.entry > upto);
+        let world = self.ledger.world();
+        if world.records.len() < self.ledger.live() + IDLE_MAX {
+            return;
+        }
+        let idle = |key: &&ResourceKey| {
+            !self.ledger.is_live(key) && !self.pending.records.contains_key(*key)
+        };
+        let idle: HashSet<ResourceKey> = world.records.keys().filter(idle).cloned().collect();
+        for key in &idle {
+            self.ledger.evict(key);
+        }
+    }
+}
+
+impl Pending {
+    /// How much there is to tell.
+    pub(super) fn len(&self) -> usize {
+        self.lines.len() + self.logs.len() + self.records.len() + self.sessions.len()
+    }
+
+    fn append(
+        &mut self,
+        before: Position,
+        after: Position,
+        lines: Vec<(ResourceKey, Sealed)>,
+        logs: Vec<LogPiece>,
+    ) {
+        let entry = after.id;
+        let lines = (before.lines + 1..).zip(lines);
+        self.lines.extend(lines.map(|(position, (key, sealed))| PendingLine {
+            entry,
+            position,
+            key,
+            sealed,
+        }));
+        let logs = (before.logs + 1..).zip(logs);
+        self.logs.extend(logs.map(|(position, piece)| PendingLog { entry, position, piece }));
+        self.entries.push_back((entry, after.at));
+    }
+}
