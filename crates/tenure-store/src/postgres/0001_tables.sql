@@ -16,15 +16,15 @@ CREATE FUNCTION tenure.at(ms bigint) RETURNS timestamptz
 COMMENT ON FUNCTION tenure.at IS 'An instant of these tables, for people.';
 
 CREATE TABLE tenure.journal (
-    id           bigint PRIMARY KEY,
-    nonce        bigint NOT NULL,
-    at           bigint NOT NULL,
-    grace        boolean NOT NULL,
-    lines_before bigint NOT NULL,
-    logs_before  bigint NOT NULL,
-    keys         text[] NOT NULL,
-    tenures      text[] NOT NULL,
-    body         text NOT NULL
+    id      bigint PRIMARY KEY,
+    nonce   bigint NOT NULL,
+    at      bigint NOT NULL,
+    grace   boolean NOT NULL,
+    lines   bigint NOT NULL,
+    logs    bigint NOT NULL,
+    keys    text[] NOT NULL,
+    tenures text[] NOT NULL,
+    body    text NOT NULL
 );
 -- Written once, read by other servers, gone after a minute: not worth squeezing.
 ALTER TABLE tenure.journal ALTER COLUMN keys SET STORAGE EXTERNAL;
@@ -35,8 +35,8 @@ COMMENT ON TABLE tenure.journal IS
 COMMENT ON COLUMN tenure.journal.nonce IS
     'Tells this batch from one that has its number in another life: whose connection broke at the commit asks here.';
 COMMENT ON COLUMN tenure.journal.grace IS 'Everybody got a full time to live with it.';
-COMMENT ON COLUMN tenure.journal.lines_before IS 'How many lines of history came before.';
-COMMENT ON COLUMN tenure.journal.logs_before IS 'How many pieces of logs came before.';
+COMMENT ON COLUMN tenure.journal.lines IS 'How many lines of history there are with it.';
+COMMENT ON COLUMN tenure.journal.logs IS 'How many pieces of logs there are with it.';
 COMMENT ON COLUMN tenure.journal.keys IS 'The resources that it changed.';
 COMMENT ON COLUMN tenure.journal.tenures IS
     'What is held on each of them since: lock=token, with a blank between two.';
@@ -84,6 +84,8 @@ CREATE TABLE tenure.resources (
     body    text NOT NULL,
     base    text
 ) WITH (fillfactor = 60);
+-- Written often, so not squeezed.
+ALTER TABLE tenure.resources ALTER COLUMN body SET STORAGE EXTERNAL;
 COMMENT ON TABLE tenure.resources IS 'One row for each resource that anything ever happened to.';
 COMMENT ON COLUMN tenure.resources.key IS 'tenant/kind/name';
 COMMENT ON COLUMN tenure.resources.token IS 'The last fencing token that was given out.';

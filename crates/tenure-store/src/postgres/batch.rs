@@ -404,10 +404,10 @@ impl Shared {
     }
 }
 
-/// The statement that reads the journal from an entry on.
+/// The statement that reads the journal from an entry on, which itself is known.
 pub(super) fn entries_sql() -> String {
-    let columns = journal::COLUMNS;
-    format!("SELECT {columns} FROM tenure.journal WHERE id >= $1 ORDER BY id")
+    let (columns, body) = (journal::COLUMNS, "CASE WHEN id > $1 THEN body ELSE '' END");
+    format!("SELECT {columns}, {body} FROM tenure.journal WHERE id >= $1 ORDER BY id")
 }
 
 /// Rows of resources that are named, or that jobs are of.

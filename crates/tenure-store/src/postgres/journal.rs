@@ -24,8 +24,8 @@ use crate::ledger::Batch;
 use crate::random;
 use crate::store::Result;
 
-/// The columns of an entry for [`Entry::parse`].
-pub(super) const COLUMNS: &str = "id, nonce, at, grace, lines_before, logs_before, body";
+/// The columns of an entry for [`Change::parse`], before its body.
+pub(super) const COLUMNS: &str = "id, nonce, at, grace, lines, logs";
 
 /// A session that asked for jobs is told of when so much time has passed, or more has changed.
 const ASKED_MS: u64 = 1_000;
@@ -46,7 +46,6 @@ pub(super) struct Position {
 pub(super) struct Entry {
     /// Where the journal is after it.
     pub(super) after: Position,
-    before: Position,
     grace: bool,
     keys: Vec<String>,
     tenures: Vec<String>,
@@ -124,7 +123,7 @@ impl Entry {
         };
         let held = |key: &ResourceKey| Some((key.to_string(), tenures(world.records.get(key)?)));
         let (keys, tenures) = batch.records.iter().filter_map(held).unzip();
-        Self { after, before, grace: batch.grace, keys, tenures, body }
+        Self { after, grace: batch.grace, keys, tenures, body }
     }
 
     /// Whether it tells nothing but that somebody has looked.
@@ -138,15 +137,15 @@ impl Entry {
         client: &Conn,
     ) -> std::result::Result<u64, tokio_postgres::Error> {
         let sql = "INSERT INTO tenure.journal \
-                       (id, nonce, at, grace, lines_before, logs_before, keys, tenures, body) \
+                       (id, nonce, at, grace, lines, logs, keys, tenures, body) \
                    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
         let params = [
             (&self.after.id as _, Type::INT8),
             (&self.after.nonce as _, Type::INT8),
             (&bigint(self.after.at) as _, Type::INT8),
             (&self.grace as _, Type::BOOL),
-            (&self.before.lines as _, Type::INT8),
-            (&self.before.logs as _, Type::INT8),
+            (&self.after.lines as _, Type::INT8),
+            (&self.after.logs as _, Type::INT8),
             (&self.keys as _, Type::TEXT_ARRAY),
             (&self.tenures as _, Type::TEXT_ARRAY),
             (&self.body as _, Type::TEXT),
@@ -162,13 +161,12 @@ impl Change {
         for part in row.get::<_, &str>(6).lines() {
             change.take(part)?;
         }
-        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         change.after = Position {
             id: row.get(0),
             nonce: row.get(1),
             at: millis(row.get(2)),
-            lines: row.get::<_, i64>(4) + count(change.lines.len()),
-            logs: row.get::<_, i64>(5) + count(change.logs.len()),
+            lines: row.get(4),
+            logs: row.get(5),
         };
         Ok(change)
     }
