@@ -128,6 +128,9 @@ impl Fleet {
     pub(crate) fn check(&self, load: &Load, server: usize) {
         assert_eq!(load.board.problems(), [] as [String; 0], "{}", self.logs());
         let acknowledged = load.board.acknowledged();
+        // Reading all of history brings the tables up to date.
+        let verified = self.verify(server);
+        assert!(verified.is_ok(), "{verified:?}\n{}", self.logs());
         let known = self.sql("SELECT id FROM tenure.jobs").expect("it answers");
         let known: BTreeSet<&str> = known.lines().collect();
         let lost: Vec<_> = acknowledged.keys().filter(|id| !known.contains(&***id)).collect();
@@ -135,8 +138,6 @@ impl Fleet {
         let trace = Trace::read(&traces(self.dir.path()));
         assert_eq!(trace.falls, [] as [String; 0], "{}", self.logs());
         assert_eq!(trace.overlaps, [] as [String; 0], "{}", self.logs());
-        let verified = self.verify(server);
-        assert!(verified.is_ok(), "{verified:?}\n{}", self.logs());
     }
 
     /// When nobody asks any more: each job was made once, and was done.

@@ -358,10 +358,8 @@ impl Shared {
     ) -> std::result::Result<Vec<Change>, Failure> {
         let id = |row: &Row| row.get::<_, i64>(0);
         let mine = entries.first().filter(|row| id(row) == replica.position.id);
-        let trace = Trace {
-            head: entries.last().map_or(-1, id),
-            nonce: mine.map(|row| row.get(1)),
-        };
+        let trace =
+            Trace { head: entries.last().map_or(-1, id), nonce: mine.map(|row| row.get(1)) };
         let incarnation = self.life().follow(seen, trace)?;
         if incarnation != replica.ledger.world().incarnation || mine.is_none() {
             return Err(Failure::Stale);
@@ -388,11 +386,8 @@ impl Shared {
         replica: &mut Replica,
         changes: Vec<Change>,
     ) -> std::result::Result<(), Failure> {
-        let unknown: HashSet<&ResourceKey> = changes
-            .iter()
-            .flat_map(Change::keys)
-            .filter(|key| !replica.ledger.has(key))
-            .collect();
+        let unknown: HashSet<&ResourceKey> =
+            changes.iter().flat_map(Change::keys).filter(|key| !replica.ledger.has(key)).collect();
         let unknown: Vec<String> = unknown.into_iter().map(text).collect();
         let rows = record_rows(client, &unknown, &[]).await?;
         admit_rows(replica, &rows)?;
@@ -466,7 +461,11 @@ fn settle(replica: &mut Replica, mut sent: Sent, changes: &mut Vec<Change>) -> S
     if next == Some(sent.entry.after) {
         changes.remove(0);
         replica.advance(sent.entry.after, &mut sent.done.batch);
-        return if sent.abandoned { Settled::Late(sent.done) } else { Settled::Committed(sent.done) };
+        return if sent.abandoned {
+            Settled::Late(sent.done)
+        } else {
+            Settled::Committed(sent.done)
+        };
     }
     if next.is_none() && !sent.abandoned { Settled::Again(sent) } else { Settled::Lost }
 }

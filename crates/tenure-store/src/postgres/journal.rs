@@ -225,7 +225,8 @@ struct Kept {
 impl Kept {
     fn of(session: &Session) -> String {
         let worker = session.worker.as_deref();
-        let worker = worker.map(|w| (w.kinds.clone(), w.asked_at, w.claims.iter().copied().collect()));
+        let worker =
+            worker.map(|w| (w.kinds.clone(), w.asked_at, w.claims.iter().copied().collect()));
         json(&Self { session: session.clone(), worker })
     }
 

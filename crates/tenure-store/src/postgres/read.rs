@@ -181,7 +181,8 @@ impl Reads for Shared {
                 return Ok(shown);
             }
             let client = self.reader.link().client().await?;
-            let rows = record_rows(&client, &[text(key)], &[]).await.map_err(|e| unavailable(&e))?;
+            let rows =
+                record_rows(&client, &[text(key)], &[]).await.map_err(|e| unavailable(&e))?;
             let Some(row) = rows.first() else { return Ok(None) };
             let record = parse_record(row)?;
             // One that has come to life elsewhere meanwhile comes by the journal.

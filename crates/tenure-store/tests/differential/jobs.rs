@@ -161,7 +161,8 @@ impl Pair {
         // One whose claims are in the rows has to answer the same.
         let epoch = if self.is_shared() { 0 } else { self.restarts };
         let all = tenant(session) == "*";
-        let session = if self.restarts > 0 && all { session + 1 } else { session };
+        let forgetful = self.restarts > 0 || self.is_shared();
+        let session = if forgetful && all { session + 1 } else { session };
         Claim {
             session: SessionId(session),
             request: RequestId(10_000 + 1_000 * epoch + 10 * session + request),

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Command, JobId, JobState, Kinds, Millis, Outcome, ResourceKey, Token};
+use tenure_core::{
+    Command, JobId, JobState, Kinds, Millis, Outcome, ResourceKey, SessionId, Token,
+};
 use tenure_store::clock::{Clock, ManualClock};
-use tenure_store::ledger::STALL_MS;
 use tenure_store::scenario::kinds;
 use tenure_store::store::{
     HistoryQuery, JobQuery, JobShown, LogQuery, PAGE_MAX, Pruned, ResourceQuery, ResourceShown,
-    Retention, Swept,
+    Retention,
 };
 use tenure_store::verify::verify;
 use tenure_store::{Memory, Store};
@@ -35,13 +36,11 @@ pub(crate) enum Act {
 /// The store in memory and a durable one.
 pub(crate) struct Pair {
     memory: Memory,
-    durable: Option<Box<dyn Store>>,
+    durable: Vec<Box<dyn Store>>,
     clock: ManualClock,
     place: Place,
-    /// How much time has passed since the last sweep.
-    unseen_ms: u64,
-    /// Whether it was restarted since.
-    restarted: bool,
+    /// Counts what is done, so that stores that share a place take turns.
+    turn: usize,
     pub(crate) kinds: Arc<Kinds>,
     pub(crate) restarts: u128,
     jobs: Vec<JobId>,
@@ -54,18 +53,19 @@ impl Pair {
         let memory = Memory::with_clock(clock.clone());
         let mut pair = Self {
             memory,
-            durable: None,
+            durable: Vec::new(),
             clock,
             place,
-            unseen_ms: 0,
-            restarted: false,
+            turn: 0,
             kinds: kinds(),
             restarts: 0,
             jobs: Vec::new(),
             taken: Vec::new(),
         };
         pair.memory.declare(Arc::clone(&pair.kinds)).await.expect("memory");
-        pair.open().await;
+        for _ in 0..pair.place.stores() {
+            pair.open().await;
+        }
         pair
     }
 
@@ -74,19 +74,20 @@ impl Pair {
         let status = durable.status().await.expect("durable");
         assert_eq!(status.incarnation.0, 0, "nobody has restored anything");
         durable.declare(Arc::clone(&self.kinds)).await.expect("durable");
-        self.durable = Some(durable);
+        self.durable.push(durable);
     }
 
     /// What a crash at this moment leaves is opened again.
     async fn crash(&mut self) {
         let left = self.place.as_a_crash_leaves_it();
-        drop(self.durable.take());
+        drop(self.durable.remove(0));
         self.place = left;
         self.open().await;
     }
 
+    /// The store whose turn it is.
     fn durable(&self) -> &dyn Store {
-        &**self.durable.as_ref().expect("it is open")
+        &*self.durable[self.turn % self.durable.len()]
     }
 
     /// Whether the durable store is one that processes share.
@@ -117,7 +118,7 @@ impl Pair {
             Act::Pass(ms) => self.pass(ms).await,
             Act::Sweep => self.sweep().await,
             Act::Restart | Act::Crash => {
-                (self.restarts, self.restarted) = (self.restarts + 1, true);
+                self.restarts += 1;
                 if !self.is_shared() {
                     // A restart gives full grace; for the store in memory a stall does the same.
                     self.memory.grace();
@@ -125,42 +126,34 @@ impl Pair {
                 if matches!(act, Act::Crash) {
                     self.crash().await;
                 } else {
-                    drop(self.durable.take());
+                    drop(self.durable.remove(0));
                     self.open().await;
                 }
             }
             Act::Prune(jobs_ms, dead_ms, history_ms) => {
-                // Lines of different resources may come in another order: then all that are old go.
-                let rows_max = if self.is_shared() { PAGE_MAX } else { 50 };
-                self.prune(Retention { jobs_ms, dead_ms, history_ms, rows_max }).await;
+                self.prune(Retention { jobs_ms, dead_ms, history_ms, rows_max: 50 }).await;
             }
         }
     }
 
-    /// Lets time pass. For a store that is shared only a sweep counts as looking, while the one in
-    /// memory looks with every batch: a stall must be one for both.
+    /// Lets time pass. Stores that share a place only know of each other's looks by what they write,
+    /// so something is written: a stall must be one for all.
     async fn pass(&mut self, ms: u64) {
-        if self.is_shared() && self.unseen_ms + ms > STALL_MS && self.unseen_ms > 0 {
-            self.sweep().await;
+        if self.is_shared() {
+            let (session, tenant) = (SessionId(u128::MAX), "nobody".into());
+            let open = Command::Open { session, tenant, name: "nobody".into(), ttl_ms: 3_600_000 };
+            self.apply(vec![open, Command::Beat { session, seen: 0 }]).await;
         }
-        self.unseen_ms += ms;
         self.clock.advance(ms);
     }
 
     async fn apply(&mut self, commands: Vec<Command>) {
-        let opens = |command: &Command| matches!(command, Command::Open { .. });
-        if self.is_shared() && commands.iter().any(opens) {
-            // The row of an ended session stays until the sweep: only then its id could come again.
-            self.sweep().await;
-        }
+        self.turn += 1;
         let ours = self.memory.apply(commands.clone()).await.expect("memory");
         let theirs = self.durable().apply(commands.clone()).await.expect("durable");
         for (at, ours) in ours.iter().enumerate() {
             assert_eq!(told(ours), told(&theirs[at]), "to {:?}", commands[at]);
             self.note(ours);
-        }
-        if self.is_shared() && self.unseen_ms > STALL_MS {
-            self.sweep().await;
         }
     }
 
@@ -177,23 +170,13 @@ impl Pair {
     }
 
     async fn sweep(&mut self) {
+        self.turn += 1;
         let mut ours = self.memory.sweep().await.expect("memory");
         let mut theirs = self.durable().sweep().await.expect("durable");
-        self.unseen_ms = 0;
         if self.restarts > 0 || self.is_shared() {
-            let due = ours.due > 0;
-            // What came due before the restart was seen to by the restart.
+            // What came due was seen to by a restart, or by another store.
             (ours.due, theirs.due) = (0, 0);
-            if self.is_shared() && due {
-                // The one in memory does not count what ended on a resource that came due as well.
-                (ours.tenures, theirs.tenures) = (0, 0);
-            }
         }
-        if self.is_shared() && self.restarted {
-            // A server that starts looks at every resource with jobs, and ends who lapsed there.
-            (ours, theirs) = (Swept::default(), Swept::default());
-        }
-        self.restarted = false;
         assert_eq!(ours, theirs);
     }
 
@@ -237,16 +220,8 @@ impl Pair {
 
     async fn histories_agree(&self) {
         let all = || HistoryQuery::Scan { after: 0, limit: PAGE_MAX };
-        let mut ours = self.memory.reads().history(all()).await.expect("memory");
-        let mut theirs = self.durable().reads().history(all()).await.expect("durable");
-        if self.is_shared() {
-            // One batch may be several transactions there: only the lines of a resource are in
-            // order.
-            for lines in [&mut ours, &mut theirs] {
-                lines.sort_by(|a, b| a.key.cmp(&b.key));
-                lines.iter_mut().for_each(|line| line.position = 0);
-            }
-        }
+        let ours = self.memory.reads().history(all()).await.expect("memory");
+        let theirs = self.durable().reads().history(all()).await.expect("durable");
         assert_eq!(ours, theirs);
         for store in [&self.memory as &dyn Store, self.durable()] {
             assert_eq!(verify(store).await.expect("it reads").problems, []);

@@ -45,6 +45,11 @@ impl Place {
         matches!(self, Self::Database(_))
     }
 
+    /// How many stores are on it at once.
+    pub(crate) fn stores(&self) -> usize {
+        if self.is_shared() { 2 } else { 1 }
+    }
+
     pub(crate) async fn open(&self, clock: &ManualClock) -> Box<dyn Store> {
         let clock = Some(Arc::new(clock.clone()) as _);
         match self {

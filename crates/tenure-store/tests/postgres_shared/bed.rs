@@ -30,9 +30,7 @@ pub(crate) async fn open(url: &str) -> Arc<Postgres> {
 /// A store, perhaps on a clock of the test.
 pub(crate) async fn open_with(url: &str, clock: Option<&ManualClock>) -> Arc<Postgres> {
     let clock = clock.map(|clock| Arc::new(clock.clone()) as _);
-    let store = Postgres::open_with(url, Options { clock })
-        .await
-        .expect("the server is there");
+    let store = Postgres::open_with(url, Options { clock }).await.expect("the server is there");
     store.declare(scenario::kinds()).await.expect("the server is there");
     Arc::new(store)
 }
