@@ -29,6 +29,8 @@ pub(super) const WRITER: i64 = 7_117_001;
 const FENCED: i64 = 7_117_002;
 /// How long a transaction that failed is tried again.
 const RETRY_MAX: Duration = Duration::from_secs(4);
+/// Most entries that are followed at once: whoever is further behind gives the turn to others first.
+const ENTRIES_MAX: usize = 1_000;
 /// The first pause between two tries; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
@@ -45,6 +47,8 @@ pub(super) enum Failure {
     Pooled(StoreError),
     /// What is in memory is not what the journal says: it has to be read again.
     Stale,
+    /// The journal is further than can be followed at once.
+    Behind,
     /// The database is another one than before.
     Reborn,
     /// Trying again does not help.
@@ -58,7 +62,9 @@ impl Failure {
             | Self::Broken(error)
             | Self::Pooled(error)
             | Self::Store(error) => error,
-            Self::Stale => StoreError::Unavailable("the journal went on meanwhile".to_owned()),
+            Self::Stale | Self::Behind => {
+                StoreError::Unavailable("the journal went on meanwhile".to_owned())
+            }
             Self::Reborn => StoreError::Unavailable("the database is another one".to_owned()),
         }
     }
@@ -132,6 +138,8 @@ struct Sent {
 pub(super) enum Work<'a> {
     Apply(&'a [Command]),
     Sweep,
+    /// Nothing but to catch up with others.
+    Follow,
 }
 
 /// What a transaction did.
@@ -158,10 +166,10 @@ impl Shared {
             sent.abandoned = true;
         }
         let mut done = self.try_hard(&mut state, &work).await?;
-        let pending = state.replica.as_ref().map_or(0, |replica| replica.pending.len());
+        let behind = state.replica.as_ref().map_or(0, Replica::to_tell);
         drop(state);
         self.publish(std::mem::take(&mut done.batch));
-        self.flush_soon(pending).await;
+        self.flush_soon(behind).await;
         Ok(done)
     }
 
@@ -199,7 +207,7 @@ impl Shared {
                 link.discard().await;
                 return Ok(error);
             }
-            Failure::Contended(_) | Failure::Stale | Failure::Reborn => {}
+            Failure::Contended(_) | Failure::Stale | Failure::Behind | Failure::Reborn => {}
         }
         // It may hold what others wait for.
         let client = link.client().await?;
@@ -245,6 +253,10 @@ impl Shared {
             }
         }
         self.follow_all(&client, &mut replica, &looked, changes).await?;
+        if looked.entries.len() > ENTRIES_MAX {
+            state.replica = Some(replica);
+            return Err(Failure::Behind);
+        }
         for row in &looked.past {
             let (key, job) = parse_job(row)?;
             replica.ledger.recall(key, job);
@@ -257,7 +269,7 @@ impl Shared {
         }
         let entry = replica.entry(&done.batch, now);
         let looked_lately = now.since(replica.position.at) < LOOKED_MS;
-        if entry.is_empty() && (looked_lately || matches!(work, Work::Apply(_))) {
+        if entry.is_empty() && (looked_lately || !matches!(work, Work::Sweep)) {
             client.batch_execute("ROLLBACK").await?;
             state.replica = Some(replica);
             return Ok(done);
@@ -292,7 +304,7 @@ impl Shared {
             }
             Err(failure) => return Err(failure),
         }
-        replica.advance(sent.entry.after, &mut sent.done.batch);
+        replica.advance(sent.entry, &mut sent.done.batch);
         self.life().mark = replica.position;
         state.replica = Some(replica);
         client.prepare().await.ok();
@@ -314,11 +326,12 @@ impl Shared {
                  SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks \
                  WHERE locktype = 'advisory' AND objsubid = 1 AND mode = 'ShareLock' AND granted \
                  AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
-             ) END, {}",
+             ) END, (SELECT max(position) FROM tenure.flushes), {}",
             life::COLUMNS
         );
         let entries = entries_sql();
-        let from = [(&replica.position.id as _, Type::INT8)];
+        let most = i64::try_from(ENTRIES_MAX).unwrap_or(i64::MAX) + 1;
+        let from = [(&replica.position.id as _, Type::INT8), (&most as _, Type::INT8)];
         let past = "SELECT key, body FROM tenure.jobs WHERE id = ANY($1) AND ended IS NOT NULL";
         let (begun, turn, clock, entries, records, past) = tokio::join!(
             biased;
@@ -343,14 +356,18 @@ impl Shared {
     ) -> std::result::Result<(Millis, Vec<Change>), Failure> {
         let fences: Option<Vec<i64>> = looked.clock.get(1);
         replica.ledger.fenced = fences.into_iter().flatten().collect();
-        let seen = Life::parse(&looked.clock, 2)?;
+        let seen = Life::parse(&looked.clock, 3)?;
         let changes = self.trace(replica, seen, &looked.entries)?;
+        let flushed: i64 = looked.clock.get(2);
+        if flushed > replica.pending.flushed {
+            replica.flushed(flushed, 0);
+        }
         let last = changes.last().map_or(replica.position.at, |change| change.after.at);
         Ok((self.time(looked.clock.get(0)).max(last), changes))
     }
 
     /// Sees whether the journal goes on where we are. Gives what others have changed.
-    pub(super) fn trace(
+    fn trace(
         &self,
         replica: &Replica,
         seen: Life,
@@ -367,7 +384,7 @@ impl Shared {
         Ok(entries[1..].iter().map(Change::parse).collect::<Result<_>>()?)
     }
 
-    /// Follows what others have changed, and sees to it that all records that matter are at hand.
+    /// Takes in what was read, and follows what others have changed.
     async fn follow_all(
         &self,
         client: &Conn,
@@ -376,21 +393,10 @@ impl Shared {
         changes: Vec<Change>,
     ) -> std::result::Result<(), Failure> {
         admit_rows(replica, &looked.records)?;
-        self.follow(client, replica, changes).await
-    }
-
-    /// Follows what others have changed.
-    pub(super) async fn follow(
-        &self,
-        client: &Conn,
-        replica: &mut Replica,
-        changes: Vec<Change>,
-    ) -> std::result::Result<(), Failure> {
         let unknown: HashSet<&ResourceKey> =
             changes.iter().flat_map(Change::keys).filter(|key| !replica.ledger.has(key)).collect();
         let unknown: Vec<String> = unknown.into_iter().map(text).collect();
-        let rows = record_rows(client, &unknown, &[]).await?;
-        admit_rows(replica, &rows)?;
+        admit_rows(replica, &record_rows(client, &unknown, &[]).await?)?;
         for change in changes {
             replica.follow(change);
         }
@@ -402,7 +408,7 @@ impl Shared {
 /// The statement that reads the journal from an entry on, which itself is known.
 pub(super) fn entries_sql() -> String {
     let (columns, body) = (journal::COLUMNS, "CASE WHEN id > $1 THEN body ELSE '' END");
-    format!("SELECT {columns}, {body} FROM tenure.journal WHERE id >= $1 ORDER BY id")
+    format!("SELECT {columns}, {body} FROM tenure.journal WHERE id >= $1 ORDER BY id LIMIT $2")
 }
 
 /// Rows of resources that are named, or that jobs are of.
@@ -460,7 +466,7 @@ fn settle(replica: &mut Replica, mut sent: Sent, changes: &mut Vec<Change>) -> S
     let next = changes.first().map(|change| change.after);
     if next == Some(sent.entry.after) {
         changes.remove(0);
-        replica.advance(sent.entry.after, &mut sent.done.batch);
+        replica.advance(sent.entry, &mut sent.done.batch);
         return if sent.abandoned {
             Settled::Late(sent.done)
         } else {
@@ -471,9 +477,13 @@ fn settle(replica: &mut Replica, mut sent: Sent, changes: &mut Vec<Change>) -> S
 }
 
 fn step_all(replica: &mut Replica, work: &Work<'_>, now: Millis) -> Done {
-    let Work::Apply(commands) = work else {
-        let (swept, batch) = replica.ledger.sweep(now);
-        return Done { swept, batch, ..Done::default() };
+    let commands = match work {
+        Work::Apply(commands) => commands,
+        Work::Sweep => {
+            let (swept, batch) = replica.ledger.sweep(now);
+            return Done { swept, batch, ..Done::default() };
+        }
+        Work::Follow => return Done::default(),
     };
     for id in commands.iter().filter_map(Command::job) {
         if !replica.ledger.has_job(id)

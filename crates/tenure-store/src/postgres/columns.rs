@@ -1,19 +1,31 @@
 //! The parameters of one set-based statement: a column each, with a row for each change.
 
+use std::borrow::Cow;
+
 use tokio_postgres::types::{ToSql, Type};
 
 use super::conn::Conn;
 
 /// The columns of one statement: texts, then numbers, then bytes.
 #[derive(Clone, Default)]
-pub(super) struct Columns {
+pub(super) struct Columns<'a> {
     rows: usize,
-    texts: Vec<Vec<Option<String>>>,
+    texts: Vec<Vec<Option<Cow<'a, str>>>>,
     numbers: Vec<Vec<Option<i64>>>,
-    bytes: Vec<Vec<u8>>,
+    bytes: Vec<&'a [u8]>,
 }
 
-impl Columns {
+/// A text that is there already.
+pub(super) fn there(text: &str) -> Option<Cow<'_, str>> {
+    Some(Cow::Borrowed(text))
+}
+
+/// A text that is made for it.
+pub(super) fn made<'a>(text: impl ToString) -> Option<Cow<'a, str>> {
+    Some(Cow::Owned(text.to_string()))
+}
+
+impl<'a> Columns<'a> {
     pub(super) fn new(texts: usize, numbers: usize) -> Self {
         let (texts, numbers) = (vec![Vec::new(); texts], vec![Vec::new(); numbers]);
         Self { rows: 0, texts, numbers, bytes: Vec::new() }
@@ -25,7 +37,7 @@ impl Columns {
 
     pub(super) fn push<const T: usize, const N: usize>(
         &mut self,
-        texts: [Option<String>; T],
+        texts: [Option<Cow<'a, str>>; T],
         numbers: [Option<i64>; N],
     ) {
         self.rows += 1;
@@ -38,7 +50,7 @@ impl Columns {
     }
 
     /// The last column of the row that was pushed last, when it has bytes.
-    pub(super) fn push_bytes(&mut self, bytes: Vec<u8>) {
+    pub(super) fn push_bytes(&mut self, bytes: &'a [u8]) {
         self.bytes.push(bytes);
     }
 

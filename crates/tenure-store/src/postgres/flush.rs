@@ -4,14 +4,15 @@
 //! comes first; the rows are those of one position of the journal, and the position is written with
 //! them.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tenure_core::{Job, JobState, Record, Session};
+use tenure_core::{Job, JobState, Record, ResourceKey, Session};
 use tokio_postgres::types::Type;
 
 use super::batch::Failure;
-use super::columns::Columns;
+use super::columns::{Columns, made, there};
 use super::conn::Conn;
 use super::journal::json;
 use super::replica::Snapshot;
@@ -46,12 +47,12 @@ pub(super) async fn run(store: Weak<Shared>, wanted: Arc<tokio::sync::Notify>) {
 
 impl Shared {
     /// Sees to it that what changed gets to the tables.
-    pub(super) async fn flush_soon(&self, pending: usize) {
-        if pending > PENDING_MAX {
+    pub(super) async fn flush_soon(&self, to_tell: usize) {
+        if to_tell > PENDING_MAX {
             if let Err(error) = self.flush().await {
                 tracing::warn!(%error, "cannot bring the tables up to the journal");
             }
-        } else if pending > 0 {
+        } else if to_tell > 0 {
             self.flush_wanted.notify_one();
         }
     }
@@ -66,7 +67,6 @@ impl Shared {
             };
             let Some(snapshot) = snapshot else { return Ok(()) };
             let (upto, dropped) = (snapshot.upto.id, snapshot.stale.1);
-            let snapshot = Arc::new(snapshot);
             let written = self.write(&snapshot).await;
             let mut state = self.writer.state.lock().await;
             let Some(replica) = state.settled() else { return Ok(()) };
@@ -91,16 +91,14 @@ impl Shared {
     }
 
     /// Writes what the tables have not been told; says up to which entry they have.
-    async fn write(&self, snapshot: &Arc<Snapshot>) -> std::result::Result<i64, Failure> {
+    async fn write(&self, snapshot: &Snapshot) -> std::result::Result<i64, Failure> {
         let link = &self.flusher;
         let flushed: i64 = link.rows(FLUSHED, &[]).await?.first().map_or(0, |row| row.get(0));
         let upto = snapshot.upto;
         if flushed >= upto.id {
             return Ok(flushed);
         }
-        let of = Arc::clone(snapshot);
-        let made = tokio::task::spawn_blocking(move || statements(&of, flushed)).await;
-        let statements = made.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let statements = statements(snapshot, flushed);
         let client = link.client().await?;
         let begin = async {
             client.begin().await?;
@@ -164,27 +162,29 @@ async fn finish(
     committed
 }
 
-type Statements = Vec<(&'static str, Columns)>;
+type Statements<'a> = Vec<(&'static str, Columns<'a>)>;
 
 /// What has to be written of what changed after an entry.
-fn statements(snapshot: &Snapshot, after: i64) -> Statements {
-    let mut all = Statements::new();
+fn statements(snapshot: &Snapshot, after: i64) -> Statements<'_> {
     let (kept, gone) = sessions(snapshot, after);
     let (resources, keys, locks, waiters) = resources(snapshot, after);
-    let mut add = |sql, columns: Columns| {
-        all.extend(columns.split(ROWS_MAX).into_iter().map(|columns| (sql, columns)));
-    };
-    add(UPSERT_SESSIONS, kept);
-    add("DELETE FROM tenure.sessions WHERE id = ANY($1)", gone);
-    add(UPSERT_RESOURCES, resources);
-    add("DELETE FROM tenure.locks WHERE key = ANY($1)", keys.clone());
-    add(INSERT_LOCKS, locks);
-    add("DELETE FROM tenure.waiters WHERE key = ANY($1)", keys);
-    add(INSERT_WAITERS, waiters);
-    add(UPSERT_JOBS, jobs(snapshot, after));
-    add(INSERT_HISTORY, history(snapshot, after));
-    add(INSERT_LOGS, logs(snapshot, after));
-    all
+    let all = [
+        (UPSERT_SESSIONS, kept),
+        ("DELETE FROM tenure.sessions WHERE id = ANY($1)", gone),
+        (UPSERT_RESOURCES, resources),
+        ("DELETE FROM tenure.locks WHERE key = ANY($1)", keys.clone()),
+        (INSERT_LOCKS, locks),
+        ("DELETE FROM tenure.waiters WHERE key = ANY($1)", keys),
+        (INSERT_WAITERS, waiters),
+        (UPSERT_JOBS, jobs(snapshot, after)),
+        (INSERT_HISTORY, history(snapshot, after)),
+        (INSERT_LOGS, logs(snapshot, after)),
+    ];
+    let mut parts = Statements::new();
+    for (sql, columns) in all {
+        parts.extend(columns.split(ROWS_MAX).into_iter().map(|part| (sql, part)));
+    }
+    parts
 }
 
 const UPSERT_SESSIONS: &str = "\
@@ -197,27 +197,27 @@ const UPSERT_SESSIONS: &str = "\
         expires_at = excluded.expires_at, asked_at = excluded.asked_at";
 
 /// Sessions to write, and those that are gone.
-fn sessions(snapshot: &Snapshot, after: i64) -> (Columns, Columns) {
+fn sessions(snapshot: &Snapshot, after: i64) -> (Columns<'_>, Columns<'_>) {
     let (mut kept, mut gone) = (Columns::new(7, 3), Columns::new(1, 0));
     for (_, id, session) in snapshot.sessions.iter().filter(|(at, _, _)| *at > after) {
         match session {
             Some(session) => push_session(&mut kept, session),
-            None => gone.push([Some(id.to_string())], []),
+            None => gone.push([made(id)], []),
         }
     }
     (kept, gone)
 }
 
-fn push_session(columns: &mut Columns, session: &Session) {
+fn push_session<'a>(columns: &mut Columns<'a>, session: &'a Session) {
     let worker = session.worker.as_ref();
     let texts = [
-        Some(session.id.to_string()),
-        Some(session.tenant.to_string()),
-        Some(session.name.to_string()),
-        session.over.map(|over| format!("{over:?}").to_lowercase()),
-        Some(durable(session)),
-        worker.map(|worker| json(&worker.kinds)),
-        worker.map(|worker| json(&worker.claims)),
+        made(session.id),
+        there(&session.tenant),
+        there(&session.name),
+        session.over.and_then(|over| made(format!("{over:?}").to_lowercase())),
+        made(durable(session)),
+        worker.and_then(|worker| made(json(&worker.kinds))),
+        worker.and_then(|worker| made(json(&worker.claims))),
     ];
     let ttl = i64::try_from(session.ttl_ms).unwrap_or(i64::MAX);
     let asked_at = worker.map(|worker| bigint(worker.asked_at));
@@ -243,48 +243,52 @@ const INSERT_WAITERS: &str = "\
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[])";
 
 /// Resources to write, their keys, what is held on them, and who waits there.
-fn resources(snapshot: &Snapshot, after: i64) -> (Columns, Columns, Columns, Columns) {
+fn resources(
+    snapshot: &Snapshot,
+    after: i64,
+) -> (Columns<'_>, Columns<'_>, Columns<'_>, Columns<'_>) {
     let (mut rows, mut keys) = (Columns::new(6, 3), Columns::new(1, 0));
     let (mut locks, mut waiters) = (Columns::new(6, 2), Columns::new(3, 2));
     for (_, key, record) in snapshot.records.iter().filter(|(at, _, _)| *at > after) {
         let resource = record.resource.as_ref();
         let texts = [
-            Some(key.as_str().to_owned()),
-            Some(key.tenant().to_owned()),
-            Some(key.kind().to_owned()),
-            Some(key.name().to_owned()),
-            resource.map(|resource| resource.state.to_string()),
-            Some(json(record)),
+            there(key.as_str()),
+            there(key.tenant()),
+            there(key.kind()),
+            there(key.name()),
+            resource.and_then(|resource| there(&resource.state)),
+            made(json(record)),
         ];
         let running = resource.map_or(0, |resource| resource.running());
         let running = i64::try_from(running).unwrap_or(i64::MAX);
         let token = i64::try_from(record.token.0).unwrap_or(i64::MAX);
         rows.push(texts, [Some(token), Some(running), Some(i64::from(record.is_live()))]);
-        keys.push([Some(key.as_str().to_owned())], []);
+        keys.push([there(key.as_str())], []);
         push_holders(key.as_str(), record, &mut locks, &mut waiters);
     }
     (rows, keys, locks, waiters)
 }
 
-fn push_holders(key: &str, record: &Record, locks: &mut Columns, waiters: &mut Columns) {
+fn push_holders<'a>(
+    key: &'a str,
+    record: &'a Record,
+    locks: &mut Columns<'a>,
+    waiters: &mut Columns<'a>,
+) {
     for tenure in &record.tenures {
         let texts = [
-            Some(key.to_owned()),
-            Some(tenure.lock.to_string()),
-            Some(tenure.session.to_string()),
-            Some(tenure.request.to_string()),
-            tenure.purpose.as_ref().map(ToString::to_string),
-            tenure.job.map(|job| job.to_string()),
+            there(key),
+            made(&tenure.lock),
+            made(tenure.session),
+            made(tenure.request),
+            tenure.purpose.as_deref().and_then(there),
+            tenure.job.and_then(made),
         ];
         let token = i64::try_from(tenure.token.0).unwrap_or(i64::MAX);
         locks.push(texts, [Some(token), Some(bigint(tenure.since))]);
     }
     for waiter in &record.queue {
-        let texts = [
-            Some(key.to_owned()),
-            Some(waiter.request.to_string()),
-            Some(waiter.session.to_string()),
-        ];
+        let texts = [there(key), made(waiter.request), made(waiter.session)];
         waiters.push(texts, [Some(bigint(waiter.since)), Some(bigint(waiter.until))]);
     }
 }
@@ -297,22 +301,32 @@ const UPSERT_JOBS: &str = "\
         attempt = excluded.attempt, due = excluded.due, ended = excluded.ended, \
         previous = excluded.previous";
 
-fn jobs(snapshot: &Snapshot, after: i64) -> Columns {
+fn jobs(snapshot: &Snapshot, after: i64) -> Columns<'_> {
     let mut columns = Columns::new(6, 3);
-    for (_, key, job) in snapshot.jobs.iter().filter(|(at, _, _)| *at > after) {
-        let job: &Job = job;
-        let texts = [
-            Some(job.id.to_string()),
-            Some(key.as_str().to_owned()),
-            Some(job.operation.to_string()),
-            Some(job.state.word().to_owned()),
-            job.previous.map(|id| id.to_string()),
-            Some(json(job)),
-        ];
-        let over = JobState::is_over(job.state).then(|| bigint(job.ended_at.unwrap_or_default()));
-        columns.push(texts, [Some(i64::from(job.attempt)), Some(bigint(job.due)), over]);
+    for (at, key, job) in &snapshot.live {
+        if *at > after {
+            push_job(&mut columns, key, job, Cow::Owned(json(job)));
+        }
+    }
+    for (at, over) in &snapshot.over {
+        if *at > after {
+            push_job(&mut columns, &over.key, &over.job, Cow::Borrowed(&over.body));
+        }
     }
     columns
+}
+
+fn push_job<'a>(columns: &mut Columns<'a>, key: &'a ResourceKey, job: &'a Job, body: Cow<'a, str>) {
+    let texts = [
+        made(job.id),
+        there(key.as_str()),
+        there(&job.operation),
+        there(job.state.word()),
+        job.previous.and_then(made),
+        Some(body),
+    ];
+    let over = JobState::is_over(job.state).then(|| bigint(job.ended_at.unwrap_or_default()));
+    columns.push(texts, [Some(i64::from(job.attempt)), Some(bigint(job.due)), over]);
 }
 
 const INSERT_HISTORY: &str = "\
@@ -320,15 +334,15 @@ const INSERT_HISTORY: &str = "\
     SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], \
                          $6::bytea[])";
 
-fn history(snapshot: &Snapshot, after: i64) -> Columns {
+fn history(snapshot: &Snapshot, after: i64) -> Columns<'_> {
     let mut columns = Columns::new(2, 3);
     for line in snapshot.lines.iter().filter(|line| line.entry > after) {
         let n = i64::try_from(line.sealed.n).unwrap_or(i64::MAX);
         columns.push(
-            [Some(line.key.as_str().to_owned()), Some(line.sealed.line.clone())],
+            [there(line.key.as_str()), there(&line.sealed.line)],
             [Some(line.position), Some(n), Some(bigint(line.sealed.at))],
         );
-        columns.push_bytes(line.sealed.hash.0.to_vec());
+        columns.push_bytes(&line.sealed.hash.0);
     }
     columns
 }
@@ -337,12 +351,12 @@ const INSERT_LOGS: &str = "\
     INSERT INTO tenure.logs (job, text, id, attempt, at) \
     SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[])";
 
-fn logs(snapshot: &Snapshot, after: i64) -> Columns {
+fn logs(snapshot: &Snapshot, after: i64) -> Columns<'_> {
     let mut columns = Columns::new(2, 3);
     for log in snapshot.logs.iter().filter(|log| log.entry > after) {
         let piece = &log.piece;
         columns.push(
-            [Some(piece.job.to_string()), Some(piece.text.to_string())],
+            [made(piece.job), there(&piece.text)],
             [Some(log.position), Some(i64::from(piece.attempt)), Some(bigint(piece.at))],
         );
     }

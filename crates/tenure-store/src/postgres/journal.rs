@@ -11,13 +11,12 @@ use serde::{Deserialize, Serialize};
 use tenure_core::history::{self, Hash, Sealed};
 use tenure_core::session::Worker;
 use tenure_core::world::LogPiece;
-use tenure_core::{
-    Job, JobId, Millis, Record, RequestId, ResourceKey, Session, SessionId, Text, World,
-};
+use tenure_core::{JobId, Millis, Record, RequestId, ResourceKey, Session, SessionId, Text, World};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::conn::Conn;
+use super::replica::Over;
 use super::rows::{parse_body, parse_key};
 use super::{bigint, corrupt, millis};
 use crate::ledger::Batch;
@@ -50,6 +49,8 @@ pub(super) struct Entry {
     keys: Vec<String>,
     tenures: Vec<String>,
     body: String,
+    /// The bodies of jobs that are over, for the tables.
+    pub(super) over: Vec<String>,
 }
 
 /// What an entry changed.
@@ -62,7 +63,7 @@ pub(super) struct Change {
     pub(super) whole: HashMap<ResourceKey, Box<Record>>,
     pub(super) sessions: Vec<Session>,
     pub(super) gone: Vec<SessionId>,
-    pub(super) finished: Vec<(ResourceKey, Box<Job>)>,
+    pub(super) over: Vec<Over>,
     pub(super) logs: Vec<LogPiece>,
 }
 
@@ -107,8 +108,9 @@ impl Entry {
                 }
             }
         }
-        for (key, job) in &batch.finished {
-            writeln!(body, "J {key} {}", json(job)).expect(put);
+        let over: Vec<String> = batch.finished.iter().map(|(_, job)| json(job)).collect();
+        for ((key, _), job) in batch.finished.iter().zip(&over) {
+            writeln!(body, "J {key} {job}").expect(put);
         }
         for LogPiece { job, attempt, at, text } in &batch.logs {
             writeln!(body, "P {job} {attempt} {} {}", at.0, json(text)).expect(put);
@@ -122,8 +124,11 @@ impl Entry {
             logs: before.logs + count(batch.logs.len()),
         };
         let held = |key: &ResourceKey| Some((key.to_string(), tenures(world.records.get(key)?)));
-        let (keys, tenures) = batch.records.iter().filter_map(held).unzip();
-        Self { after, grace: batch.grace, keys, tenures, body }
+        let mut changed: Vec<_> = batch.records.iter().chain(&batch.moved).collect();
+        changed.sort_unstable();
+        changed.dedup();
+        let (keys, tenures) = changed.into_iter().filter_map(held).unzip();
+        Self { after, grace: batch.grace, keys, tenures, body, over }
     }
 
     /// Whether it tells nothing but that somebody has looked.
@@ -192,7 +197,8 @@ impl Change {
             "G" => self.gone.push(rest.parse().map_err(|e| corrupt("a session", &e))?),
             "J" => {
                 let (key, body) = pair()?;
-                self.finished.push((parse_key(key)?, parse_body("a job", body)?));
+                let (key, job) = (parse_key(key)?, parse_body("a job", body)?);
+                self.over.push(Over { key, job, body: body.to_owned() });
             }
             "P" => {
                 let mut words = rest.splitn(4, ' ');

@@ -2,11 +2,10 @@
 
 use tenure_core::session::Over;
 use tenure_core::{Session, SessionId};
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::batch::{Failure, admit_rows, entries_sql};
-use super::conn::Conn;
+use super::conn::{Conn, Param};
 use super::journal::Change;
 use super::life::{self, Life, Trace};
 use super::replica::Replica;
@@ -33,15 +32,24 @@ impl Shared {
         let born = row.get::<_, Option<i64>>(3).unwrap_or(0);
         let trace = Trace { head, nonce: row.get(2) };
         let incarnation = self.life().follow(Life::parse(row, 5)?, trace)?;
-        let from = [(&flushed as _, Type::INT8)];
-        let entries = client.query_typed(&entries_sql(), &from).await?;
+        let (from, all) = ([number(&flushed)], [number(&flushed), number(&i64::MAX)]);
+        let (entries, sql) = (entries_sql(), (SESSIONS, LIVE));
+        let (entries, sessions, records) = tokio::join!(
+            biased;
+            client.query_typed(&entries, &all),
+            client.query_typed(sql.0, &[]),
+            client.query_typed(sql.1, &from),
+        );
+        let (entries, sessions, records) = (entries?, sessions?, records?);
+        // Reading them takes its time, and nobody has to wait for it.
+        client.batch_execute("COMMIT").await?;
         let mut changes = entries.iter().map(Change::parse).collect::<Result<Vec<_>>>()?;
         if changes.first().is_none_or(|change| change.after.id != flushed) {
             return Err(corrupt("the journal", &format!("entry {flushed} is missing")).into());
         }
         let position = changes.remove(0).after;
         let mut ended = Vec::new();
-        let mut sessions = session_rows(client).await?;
+        let mut sessions = sessions.iter().map(parse_session).collect::<Result<Vec<_>>>()?;
         if born >= flushed {
             end_all(&mut sessions, &mut ended);
         }
@@ -49,22 +57,29 @@ impl Shared {
             end_all(&mut change.sessions, &mut ended);
         }
         let mut replica = Replica::new(incarnation, sessions, position);
-        let live = "SELECT key, body FROM tenure.resources WHERE live";
-        admit_rows(&mut replica, &client.query_typed(live, &[]).await?)?;
-        self.follow(client, &mut replica, changes).await?;
+        admit_rows(&mut replica, &records)?;
+        for change in changes {
+            replica.follow(change);
+        }
         replica.ended(&ended);
         // What has come due since the last entry is ready now.
         let now = self.time(row.get(4)).max(replica.position.at);
         replica.ledger.declare(self.kinds(), now);
-        client.batch_execute("COMMIT").await?;
+        self.life().mark = replica.position;
         Ok(replica)
     }
 }
 
-async fn session_rows(client: &Conn) -> std::result::Result<Vec<Session>, Failure> {
-    let sql = "SELECT body, expires_at, kinds, asked_at, claims FROM tenure.sessions";
-    let rows: Vec<Row> = client.query_typed(sql, &[]).await?;
-    Ok(rows.iter().map(parse_session).collect::<Result<_>>()?)
+const SESSIONS: &str = "SELECT body, expires_at, kinds, asked_at, claims FROM tenure.sessions";
+
+/// The resources that live, and those that entries are about which the tables do not tell yet.
+const LIVE: &str = "\
+    SELECT key, body FROM tenure.resources WHERE live \
+    UNION ALL SELECT key, body FROM tenure.resources WHERE NOT live AND key = ANY(ARRAY( \
+        SELECT unnest(keys) FROM tenure.journal WHERE id > $1))";
+
+fn number(value: &i64) -> Param<'_> {
+    (value, Type::INT8)
 }
 
 /// Ends sessions of a life that is over: who got a lock in the time that was forgotten must not go

@@ -110,7 +110,8 @@ impl Postgres {
         let wanted = settings.config.get_ssl_mode() != SslMode::Disable;
         let tls = tls::connector(&settings.trust, wanted)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
+            // One for the batches while another makes rows for the tables.
+            .worker_threads(2)
             .thread_name("tenure-postgres")
             .enable_all()
             .build();
@@ -147,7 +148,7 @@ impl Postgres {
         let store = Self { shared, runtime: Some(runtime) };
         migrate::run(&*store.shared.writer.link.client().await?).await?;
         // So that all that lives is at hand.
-        store.shared.change(Work::Apply(&[])).await?;
+        store.shared.change(Work::Follow).await?;
         Ok(store)
     }
 }

@@ -56,7 +56,7 @@ impl Shared {
                 return Ok(look(replica, now.max(replica.position.at)));
             }
         }
-        self.change(Work::Apply(&[])).await?;
+        self.change(Work::Follow).await?;
         let mut state = self.writer.state.lock().await;
         let away = || StoreError::Unavailable("the connection broke meanwhile".to_owned());
         let replica = state.settled().ok_or_else(away)?;

@@ -20,6 +20,9 @@ use crate::random;
 /// Most records in memory that nobody holds or wants anything of; when there are more, all go.
 const IDLE_MAX: usize = 65_536;
 
+/// How many entries that tell nothing are let be.
+const LOOKS_MAX: usize = 128;
+
 /// What this process has of the store.
 pub(super) struct Replica {
     pub(super) ledger: Ledger,
@@ -39,13 +42,20 @@ pub(super) struct Pending {
     records: HashMap<ResourceKey, i64>,
     sessions: HashMap<SessionId, i64>,
     jobs: HashMap<JobId, i64>,
-    finished: HashMap<JobId, (i64, ResourceKey, Box<Job>)>,
+    over: HashMap<JobId, (i64, Arc<Over>)>,
     lines: VecDeque<PendingLine>,
     logs: VecDeque<PendingLog>,
     /// Entries that may be needed yet, with their instants.
     entries: VecDeque<(i64, Millis)>,
     /// Up to which entry the journal was dropped.
     dropped: i64,
+}
+
+/// A job that is over, and its body as the tables have it.
+pub(super) struct Over {
+    pub(super) key: ResourceKey,
+    pub(super) job: Box<Job>,
+    pub(super) body: String,
 }
 
 /// A line of history, with the entry that it is from and its place in all of history.
@@ -69,7 +79,8 @@ pub(super) struct Snapshot {
     pub(super) upto: Position,
     pub(super) records: Vec<(i64, ResourceKey, Box<Record>)>,
     pub(super) sessions: Vec<(i64, SessionId, Option<Session>)>,
-    pub(super) jobs: Vec<(i64, ResourceKey, Box<Job>)>,
+    pub(super) live: Vec<(i64, ResourceKey, Box<Job>)>,
+    pub(super) over: Vec<(i64, Arc<Over>)>,
     pub(super) lines: VecDeque<PendingLine>,
     pub(super) logs: VecDeque<PendingLog>,
     /// From which to which entry nobody needs the journal any more.
@@ -100,14 +111,15 @@ impl Replica {
     }
 
     /// Goes on to where the journal is after a batch of our own. Takes what only the tables want.
-    pub(super) fn advance(&mut self, after: Position, batch: &mut Batch) {
+    pub(super) fn advance(&mut self, entry: Entry, batch: &mut Batch) {
+        let after = entry.after;
         let before = std::mem::replace(&mut self.position, after);
         let lines = std::mem::take(&mut batch.history);
         let logs = std::mem::take(&mut batch.logs);
         self.pending.append(before, after, lines, logs);
-        for (key, job) in &batch.finished {
-            let finished = (after.id, key.clone(), job.clone());
-            self.pending.finished.insert(job.id, finished);
+        for ((key, job), body) in batch.finished.iter().zip(entry.over) {
+            let over = Over { key: key.clone(), job: job.clone(), body };
+            self.pending.over.insert(job.id, (after.id, Arc::new(over)));
         }
         self.pending.jobs.extend(batch.jobs.iter().map(|id| (*id, after.id)));
         for key in batch.records.iter().chain(&batch.moved) {
@@ -170,8 +182,8 @@ impl Replica {
             self.pending.sessions.insert(session, id);
             self.ledger.drop_session(session);
         }
-        for (key, job) in change.finished {
-            self.pending.finished.insert(job.id, (id, key, job));
+        for over in change.over {
+            self.pending.over.insert(over.job.id, (id, Arc::new(over)));
         }
         self.pending.append(before, change.after, lines, change.logs);
     }
@@ -209,7 +221,15 @@ impl Replica {
 
     /// A job that is over and that the tables may not know of yet.
     pub(super) fn finished(&self, id: JobId) -> Option<(ResourceKey, Box<Job>)> {
-        self.pending.finished.get(&id).map(|(_, key, job)| (key.clone(), job.clone()))
+        self.pending.over.get(&id).map(|(_, over)| (over.key.clone(), over.job.clone()))
+    }
+
+    /// How much there is to tell the tables: what changed, and entries that tell nothing but that
+    /// somebody looked.
+    pub(super) fn to_tell(&self) -> usize {
+        let Pending { records, sessions, lines, logs, flushed, .. } = &self.pending;
+        let entries = usize::try_from(self.position.id - flushed).unwrap_or(0) / LOOKS_MAX;
+        records.len() + sessions.len() + lines.len() + logs.len() + entries
     }
 
     /// What the tables have to be told to be where the journal is; nothing if they are.
@@ -230,7 +250,6 @@ impl Replica {
             let job = world.records.get(key)?.job(*id)?;
             Some((*at, key.clone(), Box::new(job.clone())))
         });
-        let over = pending.finished.values().map(|(at, key, job)| (*at, key.clone(), job.clone()));
         let now = self.position.at;
         let is_old = |(_, at): &&(i64, Millis)| now.since(*at) > keep_ms;
         let stale = pending.entries.iter().take_while(is_old).last();
@@ -240,7 +259,8 @@ impl Replica {
             upto: self.position,
             records: records.collect(),
             sessions: sessions.collect(),
-            jobs: live.chain(over).collect(),
+            live: live.collect(),
+            over: pending.over.values().cloned().collect(),
             lines: std::mem::take(&mut pending.lines),
             logs: std::mem::take(&mut pending.logs),
             stale: (pending.dropped, stale),
@@ -249,10 +269,8 @@ impl Replica {
     }
 
     /// Takes back what the tables could not be told.
-    pub(super) fn take_back(&mut self, snapshot: Arc<Snapshot>) {
-        let Some(Snapshot { mut lines, mut logs, of, .. }) = Arc::into_inner(snapshot) else {
-            unreachable!("whoever wrote it has given it back");
-        };
+    pub(super) fn take_back(&mut self, snapshot: Snapshot) {
+        let Snapshot { mut lines, mut logs, of, .. } = snapshot;
         if of != self.nonce {
             return;
         }
@@ -272,7 +290,7 @@ impl Replica {
         pending.records.retain(|_, last| *last > upto);
         pending.sessions.retain(|_, last| *last > upto);
         pending.jobs.retain(|_, last| *last > upto);
-        pending.finished.retain(|_, (last, _, _)| *last > upto);
+        pending.over.retain(|_, (last, _)| *last > upto);
         pending.lines.retain(|line| line.entry > upto);
         pending.logs.retain(|log| log.entry > upto);
         let world = self.ledger.world();
@@ -290,11 +308,6 @@ impl Replica {
 }
 
 impl Pending {
-    /// How much there is to tell.
-    pub(super) fn len(&self) -> usize {
-        self.lines.len() + self.logs.len() + self.records.len() + self.sessions.len()
-    }
-
     fn append(
         &mut self,
         before: Position,

@@ -90,6 +90,7 @@ async fn a_lapsed_holder_keeps_the_lock_while_its_transaction_lasts() {
     assert_eq!((swept.sessions, swept.tenures), (0, 1));
     let error = user.execute(HELD, &[]).await.expect_err("it has ended");
     assert_eq!(state(&error), "TN001");
-    assert_eq!(token(&one(&*a, acquire("c1", 2, 21)).await), Token(2));
+    // Its transaction may not be quite over when it has its answer.
+    assert_eq!(token(&insist(&*a, acquire("c1", 2, 21)).await), Token(2));
     verified(&[&a]).await;
 }
