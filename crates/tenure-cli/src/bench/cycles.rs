@@ -17,6 +17,7 @@ use tenure_core::{
 use tenure_store::{Committer, Store};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::histogram::{Latencies, Spread};
 use super::load::now;
@@ -72,6 +73,8 @@ impl Shape {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
     pub(crate) cycles: u64,
+    /// The same with those that are not counted, of the warm-up and of the end.
+    pub(crate) all: u64,
     pub(crate) elapsed: Duration,
     /// From the submit to the moment its worker knows.
     pub(crate) start: Spread,
@@ -92,6 +95,7 @@ pub(crate) struct Floor {
     warm: Duration,
     until: Duration,
     cycles: AtomicU64,
+    all: AtomicU64,
     overlaps: AtomicU64,
     /// For each resource: whether a job runs on it.
     busy: Vec<AtomicBool>,
@@ -110,6 +114,7 @@ impl Floor {
             warm: budget / 10,
             until: budget,
             cycles: AtomicU64::new(0),
+            all: AtomicU64::new(0),
             overlaps: AtomicU64::new(0),
             busy: (0..shape.resources).map(|_| AtomicBool::new(false)).collect(),
             pending: (0..shape.resources).map(|_| AtomicU64::new(0)).collect(),
@@ -163,6 +168,7 @@ impl Floor {
     /// A job is over, as the store says.
     pub(crate) fn finished(&self, ticket: Ticket) {
         let at = self.began.elapsed();
+        self.all.fetch_add(1, Ordering::Relaxed);
         if at > self.warm && at <= self.until {
             self.cycles.fetch_add(1, Ordering::Relaxed);
         }
@@ -179,6 +185,7 @@ impl Floor {
     pub(crate) fn measured(&self, times: &Times) -> Measured {
         Measured {
             cycles: self.cycles.load(Ordering::Relaxed),
+            all: self.all.load(Ordering::Relaxed),
             elapsed: self.until - self.warm,
             start: times.start.spread(),
             hand_off: times.hand_off.spread(),
@@ -218,26 +225,44 @@ pub(crate) async fn local(
     in_flight: usize,
     budget: Duration,
 ) -> Result<Measured> {
-    store.declare(kinds()?).await?;
-    let committer = Committer::start(store);
+    across(&[Committer::start(store)], shape, in_flight, budget).await
+}
+
+/// The same on several servers: each has as many submitters and workers as the others.
+pub(crate) async fn across(
+    servers: &[Committer],
+    shape: Shape,
+    in_flight: usize,
+    budget: Duration,
+) -> Result<Measured> {
+    for server in servers {
+        server.store().declare(kinds()?).await?;
+    }
+    let server = |n: usize| servers[n % servers.len()].clone();
     let floor = Floor::new(shape, in_flight, budget);
     let keys = keys(shape.resources)?;
     let mut submitters = JoinSet::new();
     for submitter in 0..in_flight {
         let (floor, keys) = (Arc::clone(&floor), Arc::clone(&keys));
-        submitters.spawn(submit_all(committer.clone(), floor, keys, shape, submitter));
+        submitters.spawn(submit_all(server(submitter), floor, keys, shape, submitter));
     }
+    let over = CancellationToken::new();
     let mut workers = JoinSet::new();
     let slots = in_flight.div_ceil(WORKERS).min(CLAIM_MAX);
-    for _ in 0..WORKERS.min(in_flight) {
-        workers.spawn(work_all(committer.clone(), Arc::clone(&floor), slots));
-    }
-    while let Some(done) = submitters.join_next().await {
-        done??;
+    for worker in 0..WORKERS.min(in_flight) {
+        workers.spawn(work_all(server(worker), Arc::clone(&floor), over.clone(), slots));
     }
     let mut times = Times::new()?;
-    while let Some(done) = workers.join_next().await {
-        times.merge(&done??)?;
+    loop {
+        // Both at once: without its worker a submitter would wait for ever.
+        tokio::select! {
+            Some(done) = submitters.join_next() => done??,
+            Some(done) = workers.join_next() => times.merge(&done??)?,
+            else => break,
+        }
+        if submitters.is_empty() {
+            over.cancel();
+        }
     }
     Ok(floor.measured(&times))
 }
@@ -277,7 +302,13 @@ async fn submit_all(
     Ok(())
 }
 
-async fn work_all(committer: Committer, floor: Arc<Floor>, slots: usize) -> Result<Times> {
+/// Works until no job can come any more.
+async fn work_all(
+    committer: Committer,
+    floor: Arc<Floor>,
+    over: CancellationToken,
+    slots: usize,
+) -> Result<Times> {
     let session = tenure_store::random::session_id();
     committer.submit(open(session)).await?;
     let mut times = Times::new()?;
@@ -291,13 +322,13 @@ async fn work_all(committer: Committer, floor: Arc<Floor>, slots: usize) -> Resu
         while let Some(done) = running.try_join_next() {
             done??;
         }
-        // Claims go on for a while after the load has ended, so that nobody is left waiting.
+        // Claims go on after the load has ended, so that nobody is left waiting.
         let claim = claim(session, slots - running.len());
         let patience = Duration::from_millis(if floor.open() { 500 } else { 50 });
         let Outcome::Claimed(jobs) = committer.claim(&claim, patience).await? else {
             bail!("a claim was refused")
         };
-        if jobs.is_empty() && !floor.open() && running.is_empty() {
+        if jobs.is_empty() && over.is_cancelled() && running.is_empty() {
             return Ok(times);
         }
         for job in jobs {

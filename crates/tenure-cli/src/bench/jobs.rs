@@ -7,17 +7,21 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use tenure_store::Memory;
+use tenure_store::{Committer, Memory};
 
+use super::beside::Idle;
 use super::cycles::{self, Measured, Shape};
 use super::histogram::Spread;
 use super::kept::Kept;
 use super::servers::Scratch;
 use super::table::{self, Row};
-use super::{claims, floor, remote_cycles};
+use super::{claims, floor, remote_cycles, shared};
 use crate::commands::{Output, print_json};
 use crate::context::Reach;
 use crate::text::parse_duration;
+
+/// The load on one server and on two.
+const SHARED: Shape = Shape { resources: 1_000, zipf: false };
 
 /// Measure jobs: cycles of submit, claim and finish, hand-off within a lane, the cost of a claim
 ///
@@ -28,7 +32,8 @@ use crate::text::parse_duration;
 Examples:
   tenure bench jobs
   tenure bench jobs --only floor,embedded --resources 1,1000 --seconds 5s
-  tenure bench jobs --only claims --idle 1000000 --past 1000000")]
+  tenure bench jobs --only claims --idle 1000000 --past 1000000
+  tenure bench jobs --only shared --store postgres://USER@HOST/DATABASE")]
 pub(crate) struct Jobs {
     /// How long to measure each figure
     #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "2s")]
@@ -58,21 +63,33 @@ pub(crate) struct Jobs {
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
+    /// What the machine allows
     Floor,
+    /// The store in memory
     Memory,
+    /// The durable store: the embedded one, or that of --store
     Embedded,
+    /// A server on the durable store
     Http,
+    /// The cost of a claim beside much that is idle or finished
     Claims,
+    /// One server and two on one database, and claims beside an idle transaction; needs --store
+    /// postgres://…
+    Shared,
 }
 
 impl Jobs {
     pub(crate) async fn run(&self, reach: &Reach, output: Output) -> Result<ExitCode> {
+        if self.only.contains(&Part::Shared) {
+            self.kept.ensure_shared()?;
+        }
         let dir = match &self.dir {
             Some(dir) => dir.clone(),
             None => reach.data().dir()?,
         };
         std::fs::create_dir_all(&dir)?;
-        let mut run = Run { options: self, dir, rows: Vec::new(), flush: None, overlaps: 0 };
+        let (rows, notes) = (Vec::new(), Vec::new());
+        let mut run = Run { options: self, dir, rows, notes, flush: None, overlaps: 0 };
         tokio::select! {
             result = run.all() => result?,
             // Servers and directories of the run go away with it.
@@ -83,6 +100,7 @@ impl Jobs {
             Output::Table => {
                 anstream::println!("{}", table::text_with(&run.rows, "cycles/s"));
                 anstream::println!("overlaps: {}", run.overlaps);
+                run.notes.iter().for_each(|note| anstream::println!("{note}"));
             }
         }
         anyhow::ensure!(run.overlaps == 0, "two jobs ran at once on one resource");
@@ -105,6 +123,8 @@ struct Run<'a> {
     options: &'a Jobs,
     dir: PathBuf,
     rows: Vec<Row>,
+    /// What could not be measured, and why.
+    notes: Vec<String>,
     flush: Option<Spread>,
     overlaps: u64,
 }
@@ -115,7 +135,14 @@ impl Run<'_> {
         for shape in self.options.shapes() {
             self.cycles(shape).await?;
         }
-        self.claims().await
+        self.claims().await?;
+        if let Some(url) = self.options.kept.shared()
+            && self.wants(Part::Shared)
+        {
+            self.shared().await?;
+            self.beside(url).await?;
+        }
+        Ok(())
     }
 
     fn wants(&self, part: Part) -> bool {
@@ -176,6 +203,69 @@ impl Run<'_> {
         row.ratio = format!("{:.2}× of nothing there", full.p50_us / empty.p50_us);
         self.rows.push(row);
         Ok(())
+    }
+
+    /// One server and two on one database.
+    async fn shared(&mut self) -> Result<()> {
+        let Jobs { in_flight, seconds, kept, .. } = self.options;
+        let scratch = Scratch::create(&self.dir)?;
+        let measure =
+            async |servers: &[_]| cycles::across(servers, SHARED, *in_flight, *seconds).await;
+        let measured = shared::each(kept, &scratch, measure).await?;
+        let alone = measured.alone.per_s();
+        self.push_shared("one server alone", &measured.alone, String::new());
+        let Some((listened, split)) = measured.two else {
+            self.notes.push(shared::DEAF.to_owned());
+            return Ok(());
+        };
+        for (servers, measured) in
+            [("one server, with notifications", listened), ("two servers", split)]
+        {
+            let ratio = format!("{:.2}× of one server alone", measured.per_s() / alone);
+            self.push_shared(servers, &measured, ratio);
+        }
+        Ok(())
+    }
+
+    /// A claim, and one beside a transaction that was idle while jobs went through.
+    async fn beside(&mut self, url: &str) -> Result<()> {
+        let Jobs { in_flight, seconds, kept, .. } = self.options;
+        let scratch = Scratch::create(&self.dir)?;
+        // One of its own: it knows of no other server.
+        let store = kept.open(&scratch).await?;
+        let server = [Committer::start(Arc::clone(&store))];
+        let nothing = claims::cost(&store, *seconds).await?;
+        self.rows.push(Row::floor("a claim, no transaction beside it", nothing));
+        let idle = match Idle::begin(url).await {
+            Ok(idle) => idle,
+            Err(error) => {
+                self.notes.push(format!("no claim beside an idle transaction: {error:#}"));
+                return Ok(());
+            }
+        };
+        let measured = cycles::across(&server, SHARED, *in_flight, *seconds).await?;
+        self.overlaps += measured.overlaps;
+        let beside = claims::cost(&store, *seconds).await?;
+        idle.end().await?;
+        let since = table::rate(measured.all as f64);
+        let what = format!("a claim beside a transaction idle since {since} cycles");
+        let mut row = Row::floor(what, beside);
+        row.ratio = format!("{:.2}× of none beside it", beside.p50_us / nothing.p50_us);
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// A row of [`Self::shared`].
+    fn push_shared(&mut self, servers: &str, measured: &Measured, ratio: String) {
+        let what =
+            format!("{}, in process, {servers}, {}", self.options.kept.name(), SHARED.words());
+        tracing::info!(what, cycles_per_s = measured.per_s(), "measured");
+        self.overlaps += measured.overlaps;
+        let mut row = Row::floor(format!("{what}: submit to start"), measured.start);
+        row.in_flight = Some(self.options.in_flight);
+        row.pairs_per_s = Some(measured.per_s());
+        row.ratio = ratio;
+        self.rows.push(row);
     }
 
     fn push(&mut self, what: &str, shape: Shape, measured: &Measured) {

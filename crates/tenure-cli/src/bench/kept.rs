@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use tenure_store::{Embedded, Store};
 
@@ -25,6 +25,20 @@ impl Kept {
         self.store.as_deref().and_then(|url| url.split(':').next()).unwrap_or("embedded")
     }
 
+    /// The address of a store that any number of processes share.
+    pub(crate) fn shared(&self) -> Option<&str> {
+        let url = self.store.as_deref()?;
+        matches!(self.name(), "postgres" | "postgresql").then_some(url)
+    }
+
+    /// Refuses to measure what servers share on a store that they cannot share.
+    pub(crate) fn ensure_shared(&self) -> Result<()> {
+        let why = "--only shared needs a store that servers share: \
+                   --store postgres://USER@HOST/DATABASE";
+        ensure!(self.shared().is_some(), why);
+        Ok(())
+    }
+
     /// The store, in this process.
     pub(crate) async fn open(&self, scratch: &Scratch) -> Result<Arc<dyn Store>> {
         match &self.store {
@@ -36,5 +50,25 @@ impl Kept {
     /// A server on it, in a process of its own.
     pub(crate) async fn serve(&self, scratch: &Scratch, args: &[&OsStr]) -> Result<Server> {
         Server::start(scratch.path(), self.store.as_deref(), args).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_share_a_database_and_nothing_else() {
+        for (store, shared) in [
+            (None, false),
+            (Some("memory:"), false),
+            (Some("embedded:bench.db"), false),
+            (Some("postgres://u@h/d"), true),
+            (Some("postgresql://u@h/d"), true),
+        ] {
+            let kept = Kept { store: store.map(str::to_owned) };
+            assert_eq!(kept.shared(), store.filter(|_| shared));
+            assert_eq!(kept.ensure_shared().is_ok(), shared, "{store:?}");
+        }
     }
 }

@@ -90,9 +90,17 @@ pub(crate) async fn measure(
     in_flight: usize,
     budget: Duration,
 ) -> Result<Sample> {
-    let committer = Committer::start(store);
-    super::load::pairs(in_flight, budget, |worker| LocalPairs::open(committer.clone(), worker))
-        .await
+    across(&[Committer::start(store)], in_flight, budget).await
+}
+
+/// Pairs on several servers, on each as many as on the others.
+pub(crate) async fn across(
+    servers: &[Committer],
+    in_flight: usize,
+    budget: Duration,
+) -> Result<Sample> {
+    let open = |worker: usize| LocalPairs::open(servers[worker % servers.len()].clone(), worker);
+    super::load::pairs(in_flight, budget, open).await
 }
 
 /// Commands per second of the engine alone, on one core: no store, no history, no waiting.

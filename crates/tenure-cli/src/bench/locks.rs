@@ -17,13 +17,16 @@ use super::redis::RedisLocks;
 use super::remote::RemotePairs;
 use super::servers::{self, Durability, Scratch};
 use super::table::{self, Row};
-use super::{floor, handover, load, local, memory};
+use super::{floor, handover, load, local, memory, shared};
 use crate::commands::{Output, print_json};
 use crate::context::Reach;
 use crate::text::parse_duration;
 
 /// Requests that wait behind a holder.
 const WAITERS: [usize; 2] = [2, 100];
+/// What the second server is told in these loads.
+const QUIET: &str = "a second server listens: pairs for which nobody waits wake nobody, so it is \
+                     sent hellos only, and follows what the first writes";
 const MIB: f64 = 1_048_576.0;
 
 /// Measure locks: uncontended pairs of acquire and release, hand-over, memory
@@ -35,7 +38,8 @@ const MIB: f64 = 1_048_576.0;
 Examples:
   tenure bench locks
   tenure bench locks --only floor,embedded,redis --seconds 5s
-  tenure bench locks --dir /mnt/disk -o json")]
+  tenure bench locks --dir /mnt/disk -o json
+  tenure bench locks --only shared --store postgres://USER@HOST/DATABASE")]
 pub(crate) struct Locks {
     /// How long to measure each figure
     #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "2s")]
@@ -59,19 +63,33 @@ pub(crate) struct Locks {
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
+    /// What the machine allows
     Floor,
+    /// Memory of locks that are held
     Held,
+    /// The rules alone, without a store
     Engine,
+    /// The store in memory
     Memory,
+    /// The durable store: the embedded one, or that of --store
     Embedded,
+    /// A server on the durable store
     Http,
+    /// From a release to whoever waits
     Handover,
+    /// Redis, if it is installed
     Redis,
+    /// etcd, if it is installed
     Etcd,
+    /// One server and two on one database; needs --store postgres://…
+    Shared,
 }
 
 impl Locks {
     pub(crate) async fn run(&self, reach: &Reach, output: Output) -> Result<ExitCode> {
+        if self.only.contains(&Part::Shared) {
+            self.kept.ensure_shared()?;
+        }
         let dir = match &self.dir {
             Some(dir) => dir.clone(),
             None => reach.data().dir()?,
@@ -116,7 +134,8 @@ impl Run<'_> {
             self.redis(in_flight).await?;
             self.etcd(in_flight).await?;
         }
-        self.handover().await
+        self.handover().await?;
+        self.shared().await
     }
 
     fn wants(&self, part: Part) -> bool {
@@ -246,6 +265,35 @@ impl Run<'_> {
             let spread = handover::remote(&server, waiters, self.options.seconds).await?;
             self.rows.push(Row::floor(format!("hand-over, {waiters} waiting, over HTTP"), spread));
         }
+        Ok(())
+    }
+
+    /// One server and two on one database, with as much in flight as there may be.
+    async fn shared(&mut self) -> Result<()> {
+        let (kept, seconds) = (&self.options.kept, self.options.seconds);
+        let Some(in_flight) = self.options.in_flight.iter().copied().max() else { return Ok(()) };
+        if kept.shared().is_none() || !self.wants(Part::Shared) {
+            return Ok(());
+        }
+        let scratch = Scratch::create(&self.dir)?;
+        let measure = async |servers: &[_]| local::across(servers, in_flight, seconds).await;
+        let measured = shared::each(kept, &scratch, measure).await?;
+        let name = kept.name();
+        let alone = measured.alone.pairs_per_s();
+        let what = format!("tenure {name}, in process, one server alone");
+        self.push(&what, in_flight, &measured.alone, String::new());
+        let Some((listened, split)) = measured.two else {
+            self.notes.push(shared::DEAF.to_owned());
+            return Ok(());
+        };
+        for (servers, sample) in
+            [("one server, a second listens", listened), ("two servers", split)]
+        {
+            let ratio = format!("{:.2}× of one server alone", sample.pairs_per_s() / alone);
+            let what = format!("tenure {name}, in process, {servers}");
+            self.push(&what, in_flight, &sample, ratio);
+        }
+        self.notes.push(QUIET.to_owned());
         Ok(())
     }
 

@@ -2,10 +2,11 @@
 //!
 //! Every figure stands beside a floor or a peer that was measured in the same run, because absolute
 //! times mean little on shared machines. `locks` and `jobs` are the programs; `local` and `remote`
-//! drive pairs of lock and release, `cycles` and `remote_cycles` jobs; `redis` and `etcd` are
-//! peers;
+//! drive pairs of lock and release, `cycles` and `remote_cycles` jobs; `shared` has two servers on
+//! one database, `beside` a transaction of somebody else on it; `redis` and `etcd` are peers;
 //! `floor` asks the machine; `load` counts.
 
+mod beside;
 mod claims;
 mod cycles;
 mod etcd;
@@ -23,6 +24,7 @@ mod redis;
 mod remote;
 mod remote_cycles;
 mod servers;
+mod shared;
 mod table;
 
 use std::process::ExitCode;
