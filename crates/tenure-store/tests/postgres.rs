@@ -19,7 +19,7 @@ struct OnPostgres<const POOLED: bool> {
 
 impl<const POOLED: bool> OnPostgres<POOLED> {
     async fn open(&mut self) {
-        let options = Options { clock: Some(Arc::new(self.clock.clone())), ..Options::default() };
+        let options = Options { clock: Some(Arc::new(self.clock.clone())) };
         let store = Postgres::open_with(&self.url, options).await.expect("the server is there");
         self.store = Some(Arc::new(store));
     }

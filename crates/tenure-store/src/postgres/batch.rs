@@ -4,100 +4,29 @@
 //! One writer at a time has the turn, by an advisory lock of the transaction. A transaction whose
 //! connection broke is tried again: the journal tells whether it had been committed.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
-use tenure_core::{Command, JobId, Millis, Outcome, Refusal, ResourceKey};
-use tokio_postgres::Row;
-use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
+use tenure_core::{Command, Millis, Outcome, Refusal};
 
-use super::conn::{Conn, says_pooler};
-use super::journal::{self, Change, Entry};
-use super::life::{self, Life, Trace};
+use super::conn::Conn;
+use super::failure::Failure;
+use super::journal::{Change, Entry};
 use super::link::{Link, unavailable};
+use super::look::ENTRIES_MAX;
 use super::replica::Replica;
-use super::rows::{parse_job, parse_key, parse_record, text};
-use super::{Shared, corrupt, read};
+use super::rows::parse_job;
+use super::{Shared, life};
 use crate::clock::stopwatch;
 use crate::ledger::{Batch, STALL_MS};
 use crate::store::{Result, StoreError, Swept};
 
-/// The number of the lock of whoever appends to the journal.
-pub(super) const WRITER: i64 = 7_117_001;
-/// The number of the lock that all share whose transactions rely on a tenure.
-const FENCED: i64 = 7_117_002;
 /// How long a transaction that failed is tried again.
 const RETRY_MAX: Duration = Duration::from_secs(4);
-/// Most entries that are followed at once: whoever is further behind gives the turn to others first.
-const ENTRIES_MAX: usize = 1_000;
 /// The first pause between two tries; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// A sweep that changes nothing says that somebody has looked, if nobody has for so long.
 const LOOKED_MS: u64 = STALL_MS / 4;
-
-/// Why a try failed.
-pub(super) enum Failure {
-    /// Another transaction won: trying again helps.
-    Contended(StoreError),
-    /// The connection broke: nobody knows whether it was committed.
-    Broken(StoreError),
-    /// A pooler stands between.
-    Pooled(StoreError),
-    /// What is in memory is not what the journal says: it has to be read again.
-    Stale,
-    /// The journal is further than can be followed at once.
-    Behind,
-    /// The database is another one than before.
-    Reborn,
-    /// Trying again does not help.
-    Store(StoreError),
-}
-
-impl Failure {
-    pub(super) fn into_store(self) -> StoreError {
-        match self {
-            Self::Contended(error)
-            | Self::Broken(error)
-            | Self::Pooled(error)
-            | Self::Store(error) => error,
-            Self::Stale | Self::Behind => {
-                StoreError::Unavailable("the journal went on meanwhile".to_owned())
-            }
-            Self::Reborn => StoreError::Unavailable("the database is another one".to_owned()),
-        }
-    }
-}
-
-impl From<tokio_postgres::Error> for Failure {
-    fn from(error: tokio_postgres::Error) -> Self {
-        let contended = [
-            SqlState::T_R_SERIALIZATION_FAILURE,
-            SqlState::T_R_DEADLOCK_DETECTED,
-            SqlState::LOCK_NOT_AVAILABLE,
-        ];
-        let store = unavailable(&error);
-        if says_pooler(&error) {
-            return Self::Pooled(store);
-        }
-        match error.code() {
-            Some(code) if contended.contains(code) => Self::Contended(store),
-            // It is shutting down or starting, or somebody ended our connection.
-            Some(code) if code.code().starts_with("57") || code.code().starts_with("08") => {
-                Self::Broken(store)
-            }
-            Some(_) => Self::Store(store),
-            None => Self::Broken(store),
-        }
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
 
 /// The writing side of the store.
 pub(super) struct Writer {
@@ -148,14 +77,6 @@ pub(super) struct Done {
     pub(super) outcomes: Vec<Outcome>,
     pub(super) swept: Swept,
     batch: Batch,
-}
-
-/// What a transaction finds when it has the turn.
-struct Looked {
-    clock: Row,
-    entries: Vec<Row>,
-    records: Vec<Row>,
-    past: Vec<Row>,
 }
 
 impl Shared {
@@ -310,144 +231,6 @@ impl Shared {
         client.prepare().await.ok();
         Ok(sent.done)
     }
-
-    /// Begins a transaction, waits for the turn, and reads what there is to know.
-    async fn look(
-        &self,
-        client: &Conn,
-        replica: &Replica,
-        work: &Work<'_>,
-    ) -> std::result::Result<Looked, Failure> {
-        let (keys, jobs) = unknown(replica, work);
-        let turn = format!("SELECT pg_advisory_xact_lock({WRITER})");
-        let clock = format!(
-            "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, \
-             CASE WHEN NOT pg_try_advisory_xact_lock({FENCED}) THEN ARRAY( \
-                 SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks \
-                 WHERE locktype = 'advisory' AND objsubid = 1 AND mode = 'ShareLock' AND granted \
-                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
-             ) END, (SELECT max(position) FROM tenure.flushes), {}",
-            life::COLUMNS
-        );
-        let entries = entries_sql();
-        let most = i64::try_from(ENTRIES_MAX).unwrap_or(i64::MAX) + 1;
-        let from = [(&replica.position.id as _, Type::INT8), (&most as _, Type::INT8)];
-        let past = "SELECT key, body FROM tenure.jobs WHERE id = ANY($1) AND ended IS NOT NULL";
-        let (begun, turn, clock, entries, records, past) = tokio::join!(
-            biased;
-            client.begin(),
-            client.query_typed(&turn, &[]),
-            client.query_typed(&clock, &[]),
-            client.query_typed(&entries, &from),
-            record_rows(client, &keys, &jobs),
-            read::unless_empty(client, past, &jobs),
-        );
-        begun?;
-        turn?;
-        let clock = clock?.pop().ok_or_else(|| corrupt("the clock", &"no row"))?;
-        Ok(Looked { clock, entries: entries?, records: records?, past: past? })
-    }
-
-    /// Sees whether the journal goes on where we are. Gives the time, and what others have changed.
-    fn catch_up(
-        &self,
-        replica: &mut Replica,
-        looked: &Looked,
-    ) -> std::result::Result<(Millis, Vec<Change>), Failure> {
-        let fences: Option<Vec<i64>> = looked.clock.get(1);
-        replica.ledger.fenced = fences.into_iter().flatten().collect();
-        let seen = Life::parse(&looked.clock, 3)?;
-        let changes = self.trace(replica, seen, &looked.entries)?;
-        let flushed: i64 = looked.clock.get(2);
-        if flushed > replica.pending.flushed {
-            replica.flushed(flushed, 0);
-        }
-        let last = changes.last().map_or(replica.position.at, |change| change.after.at);
-        Ok((self.time(looked.clock.get(0)).max(last), changes))
-    }
-
-    /// Sees whether the journal goes on where we are. Gives what others have changed.
-    fn trace(
-        &self,
-        replica: &Replica,
-        seen: Life,
-        entries: &[Row],
-    ) -> std::result::Result<Vec<Change>, Failure> {
-        let id = |row: &Row| row.get::<_, i64>(0);
-        let mine = entries.first().filter(|row| id(row) == replica.position.id);
-        let trace =
-            Trace { head: entries.last().map_or(-1, id), nonce: mine.map(|row| row.get(1)) };
-        let incarnation = self.life().follow(seen, trace)?;
-        if incarnation != replica.ledger.world().incarnation || mine.is_none() {
-            return Err(Failure::Stale);
-        }
-        Ok(entries[1..].iter().map(Change::parse).collect::<Result<_>>()?)
-    }
-
-    /// Takes in what was read, and follows what others have changed.
-    async fn follow_all(
-        &self,
-        client: &Conn,
-        replica: &mut Replica,
-        looked: &Looked,
-        changes: Vec<Change>,
-    ) -> std::result::Result<(), Failure> {
-        admit_rows(replica, &looked.records)?;
-        let unknown: HashSet<&ResourceKey> =
-            changes.iter().flat_map(Change::keys).filter(|key| !replica.ledger.has(key)).collect();
-        let unknown: Vec<String> = unknown.into_iter().map(text).collect();
-        admit_rows(replica, &record_rows(client, &unknown, &[]).await?)?;
-        for change in changes {
-            replica.follow(change);
-        }
-        self.life().mark = replica.position;
-        Ok(())
-    }
-}
-
-/// The statement that reads the journal from an entry on, which itself is known.
-pub(super) fn entries_sql() -> String {
-    let (columns, body) = (journal::COLUMNS, "CASE WHEN id > $1 THEN body ELSE '' END");
-    format!("SELECT {columns}, {body} FROM tenure.journal WHERE id >= $1 ORDER BY id LIMIT $2")
-}
-
-/// Rows of resources that are named, or that jobs are of.
-pub(super) async fn record_rows(
-    client: &Conn,
-    keys: &[String],
-    jobs: &[String],
-) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
-    if keys.is_empty() && jobs.is_empty() {
-        return Ok(Vec::new());
-    }
-    let sql = "SELECT key, body FROM tenure.resources WHERE key = ANY(ARRAY( \
-                   SELECT unnest($1::text[]) \
-                   UNION ALL SELECT key FROM tenure.jobs WHERE id = ANY($2)))";
-    let params = [(&keys as _, Type::TEXT_ARRAY), (&jobs as _, Type::TEXT_ARRAY)];
-    client.query_typed(sql, &params).await
-}
-
-/// Takes in records that are not at hand.
-pub(super) fn admit_rows(replica: &mut Replica, rows: &[Row]) -> Result<()> {
-    let at = replica.position.at;
-    for row in rows {
-        let key = parse_key(row.get(0))?;
-        if !replica.ledger.has(&key) {
-            replica.ledger.admit(&key, parse_record(row)?, at);
-        }
-    }
-    Ok(())
-}
-
-/// The resources and jobs that commands name and that are not at hand.
-fn unknown(replica: &Replica, work: &Work<'_>) -> (Vec<String>, Vec<String>) {
-    let Work::Apply(commands) = work else { return (Vec::new(), Vec::new()) };
-    let ledger = &replica.ledger;
-    let keys: HashSet<&ResourceKey> =
-        commands.iter().filter_map(Command::key).filter(|key| !ledger.has(key)).collect();
-    let jobs: HashSet<JobId> =
-        commands.iter().filter_map(Command::job).filter(|id| !ledger.has_job(*id)).collect();
-    (keys.into_iter().map(text).collect(), jobs.iter().map(text).collect())
 }
 
 enum Settled {

@@ -20,8 +20,13 @@ pub(super) fn there(text: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Borrowed(text))
 }
 
-/// A text that is made for it.
-pub(super) fn made<'a>(text: impl ToString) -> Option<Cow<'a, str>> {
+/// A text that was made for it.
+pub(super) fn own<'a>(text: String) -> Option<Cow<'a, str>> {
+    Some(Cow::Owned(text))
+}
+
+/// What somebody reads of a value.
+pub(super) fn made<'a>(text: &impl ToString) -> Option<Cow<'a, str>> {
     Some(Cow::Owned(text.to_string()))
 }
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 use tenure_core::{Job, JobState, Record, ResourceKey, Session};
 use tokio_postgres::types::Type;
 
-use super::batch::Failure;
-use super::columns::{Columns, made, there};
+use super::columns::{Columns, made, own, there};
 use super::conn::Conn;
+use super::failure::Failure;
 use super::journal::json;
 use super::replica::Snapshot;
 use super::{Shared, bigint, corrupt};
@@ -34,14 +34,22 @@ const ROWS_MAX: usize = 5_000;
 
 /// Brings the tables up to the journal for as long as the store lasts.
 pub(super) async fn run(store: Weak<Shared>, wanted: Arc<tokio::sync::Notify>) {
+    let mut seen = 0;
     loop {
         wanted.notified().await;
         tokio::time::sleep(FLUSH_EVERY).await;
         let Some(store) = store.upgrade() else { return };
+        let flushed = store.flushed().await;
+        if flushed > std::mem::replace(&mut seen, flushed) {
+            // Another server does it. It is enough to see that it goes on.
+            wanted.notify_one();
+            continue;
+        }
         if let Err(error) = store.flush().await {
             tracing::debug!(%error, "cannot bring the tables up to the journal");
             wanted.notify_one();
         }
+        seen = store.flushed().await;
     }
 }
 
@@ -55,6 +63,12 @@ impl Shared {
         } else if to_tell > 0 {
             self.flush_wanted.notify_one();
         }
+    }
+
+    /// Up to which entry the tables have been told, as far as this process knows.
+    async fn flushed(&self) -> i64 {
+        let mut state = self.writer.state.lock().await;
+        state.settled().map_or(0, |replica| replica.pending.flushed)
     }
 
     /// Brings the tables up to where this process is in the journal.
@@ -211,13 +225,13 @@ fn sessions(snapshot: &Snapshot, after: i64) -> (Columns<'_>, Columns<'_>) {
 fn push_session<'a>(columns: &mut Columns<'a>, session: &'a Session) {
     let worker = session.worker.as_ref();
     let texts = [
-        made(session.id),
+        made(&session.id),
         there(&session.tenant),
         there(&session.name),
-        session.over.and_then(|over| made(format!("{over:?}").to_lowercase())),
-        made(durable(session)),
-        worker.and_then(|worker| made(json(&worker.kinds))),
-        worker.and_then(|worker| made(json(&worker.claims))),
+        session.over.and_then(|over| own(format!("{over:?}").to_lowercase())),
+        own(durable(session)),
+        worker.and_then(|worker| own(json(&worker.kinds))),
+        worker.and_then(|worker| own(json(&worker.claims))),
     ];
     let ttl = i64::try_from(session.ttl_ms).unwrap_or(i64::MAX);
     let asked_at = worker.map(|worker| bigint(worker.asked_at));
@@ -257,7 +271,7 @@ fn resources(
             there(key.kind()),
             there(key.name()),
             resource.and_then(|resource| there(&resource.state)),
-            made(json(record)),
+            own(json(record)),
         ];
         let running = resource.map_or(0, |resource| resource.running());
         let running = i64::try_from(running).unwrap_or(i64::MAX);
@@ -279,16 +293,16 @@ fn push_holders<'a>(
         let texts = [
             there(key),
             made(&tenure.lock),
-            made(tenure.session),
-            made(tenure.request),
+            made(&tenure.session),
+            made(&tenure.request),
             tenure.purpose.as_deref().and_then(there),
-            tenure.job.and_then(made),
+            tenure.job.as_ref().and_then(made),
         ];
         let token = i64::try_from(tenure.token.0).unwrap_or(i64::MAX);
         locks.push(texts, [Some(token), Some(bigint(tenure.since))]);
     }
     for waiter in &record.queue {
-        let texts = [there(key), made(waiter.request), made(waiter.session)];
+        let texts = [there(key), made(&waiter.request), made(&waiter.session)];
         waiters.push(texts, [Some(bigint(waiter.since)), Some(bigint(waiter.until))]);
     }
 }
@@ -318,11 +332,11 @@ fn jobs(snapshot: &Snapshot, after: i64) -> Columns<'_> {
 
 fn push_job<'a>(columns: &mut Columns<'a>, key: &'a ResourceKey, job: &'a Job, body: Cow<'a, str>) {
     let texts = [
-        made(job.id),
+        made(&job.id),
         there(key.as_str()),
         there(&job.operation),
         there(job.state.word()),
-        job.previous.and_then(made),
+        job.previous.as_ref().and_then(made),
         Some(body),
     ];
     let over = JobState::is_over(job.state).then(|| bigint(job.ended_at.unwrap_or_default()));
@@ -356,7 +370,7 @@ fn logs(snapshot: &Snapshot, after: i64) -> Columns<'_> {
     for log in snapshot.logs.iter().filter(|log| log.entry > after) {
         let piece = &log.piece;
         columns.push(
-            [made(piece.job), there(&piece.text)],
+            [made(&piece.job), there(&piece.text)],
             [Some(log.position), Some(i64::from(piece.attempt)), Some(bigint(piece.at))],
         );
     }

@@ -11,9 +11,10 @@ use tenure_core::Incarnation;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::batch::{Failure, WRITER};
 use super::conn::Conn;
+use super::failure::Failure;
 use super::journal::Position;
+use super::look::WRITER;
 use super::{corrupt, migrate};
 use crate::store::{Result, StoreError};
 

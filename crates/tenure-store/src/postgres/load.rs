@@ -4,10 +4,11 @@ use tenure_core::session::Over;
 use tenure_core::{Session, SessionId};
 use tokio_postgres::types::Type;
 
-use super::batch::{Failure, admit_rows, entries_sql};
 use super::conn::{Conn, Param};
+use super::failure::Failure;
 use super::journal::Change;
 use super::life::{self, Life, Trace};
+use super::look::{admit_rows, entries_sql};
 use super::replica::Replica;
 use super::rows::parse_session;
 use super::{Shared, corrupt};

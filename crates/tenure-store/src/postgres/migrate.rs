@@ -3,8 +3,8 @@
 use tenure_core::Incarnation;
 use tokio_postgres::NoTls;
 
-use super::batch::Failure;
 use super::conn::Conn;
+use super::failure::Failure;
 use super::link::unavailable;
 use super::settings::Settings;
 use super::{corrupt, life, tls};

@@ -1,27 +1,30 @@
 //! The store `postgres://…`: any number of servers on any number of hosts share one truth.
 //!
-//! Every server has all that lives in memory, and the database has the journal of what happened.
-//! A batch is one transaction: whoever has the turn catches up with the journal, the same `step` as
+//! Every server has all that lives in memory, and the database has the journal of what happened. A
+//! batch is one transaction: whoever has the turn catches up with the journal, the same `step` as
 //! everywhere decides in memory, and one row is appended. The tables that people read follow within
 //! a second. No rule of the model is in SQL. Nothing depends on the state of a connection, so a
 //! pooler in transaction mode may stand between.
 //!
-//! `batch` is the transaction, `journal` what it appends, `replica` what is in memory, `load` how it
-//! gets there, `flush` how it gets to the tables; `prune` drops what is old; `read` has the lists,
-//! `listen` the wake-ups between servers, `life` the incarnation; `conn`, `link`, `tls` and
-//! `settings` are the connections, `rows` and `columns` the values; `migrate` has the versions of
-//! the tables, `doctor` says what a deployment is worth.
+//! `batch` is the transaction, `look` what it finds, `journal` what it appends, `failure` why it
+//! did not; `replica` is what is in memory, `load` how it gets there, `flush` how it gets to the
+//! tables; `prune` drops what is old; `read` has the lists, `listen` the wake-ups between servers,
+//! `life` the incarnation; `conn`, `link`, `tls` and `settings` are the connections, `rows` and
+//! `columns` the values; `migrate` has the versions of the tables, `doctor` says what a deployment
+//! is worth.
 
 mod batch;
 mod columns;
 mod conn;
 mod doctor;
+mod failure;
 mod flush;
 mod journal;
 mod life;
 mod link;
 mod listen;
 mod load;
+mod look;
 mod migrate;
 mod prune;
 mod read;

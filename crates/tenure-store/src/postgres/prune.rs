@@ -7,8 +7,8 @@ use tenure_core::{JobId, Millis};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::batch::Failure;
 use super::conn::Conn;
+use super::failure::Failure;
 use super::flush::FLUSHER;
 use super::rows::{parse_body, parse_key};
 use super::{Shared, bigint, corrupt, read};

@@ -10,9 +10,10 @@ use tenure_core::{JobId, JobState, Millis, ResourceKey, TenureView, Text};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::batch::{Work, record_rows};
+use super::batch::Work;
 use super::conn::Conn;
 use super::link::unavailable;
+use super::look::record_rows;
 use super::replica::Replica;
 use super::rows::{parse_job, parse_key, parse_record, text};
 use super::{Shared, corrupt, millis};

@@ -136,8 +136,8 @@ impl Pair {
         }
     }
 
-    /// Lets time pass. Stores that share a place only know of each other's looks by what they write,
-    /// so something is written: a stall must be one for all.
+    /// Lets time pass. Stores that share a place only know of each other's looks by what they
+    /// write, so something is written: a stall must be one for all.
     async fn pass(&mut self, ms: u64) {
         if self.is_shared() {
             let (session, tenant) = (SessionId(u128::MAX), "nobody".into());
