@@ -12,7 +12,6 @@ use super::conn::Conn;
 use super::failure::Failure;
 use super::journal::{Change, Entry};
 use super::link::{Link, unavailable};
-use super::look::ENTRIES_MAX;
 use super::replica::Replica;
 use super::rows::parse_job;
 use super::{Shared, life};
@@ -154,12 +153,16 @@ impl Shared {
             state.sent = None;
             state.replica = Some(self.load(&client).await?);
         }
-        let replica = state.replica.as_ref().expect("it was loaded above");
+        let replica = state.replica.as_mut().expect("it was loaded above");
+        if replica.crowded && state.sent.is_none() && matches!(work, Work::Sweep) {
+            let follow = Box::pin(self.follow_aside(&client, replica));
+            link.in_time(follow).await.map_err(Failure::Broken)??;
+        }
         let look = Box::pin(self.look(&client, replica, work));
         let looked = link.in_time(look).await.map_err(Failure::Broken)??;
         // Until it is known that what is in memory is true, nothing is.
         let mut replica = state.replica.take().expect("it was loaded above");
-        let (now, mut changes) = self.catch_up(&mut replica, &looked)?;
+        let (now, mut changes) = self.catch_up(&client, &mut replica, &looked)?;
         if let Some(sent) = state.sent.take() {
             match settle(&mut replica, sent, &mut changes) {
                 Settled::Committed(done) => {
@@ -174,7 +177,7 @@ impl Shared {
             }
         }
         self.follow_all(&client, &mut replica, &looked, changes).await?;
-        if looked.entries.len() > ENTRIES_MAX {
+        if looked.is_behind() {
             state.replica = Some(replica);
             return Err(Failure::Behind);
         }

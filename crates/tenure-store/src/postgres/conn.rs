@@ -5,7 +5,7 @@
 //! knows nothing of that: behind one, statements are sent whole. Whether there is one is found out.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -21,6 +21,8 @@ pub(super) struct Conn {
     begin: String,
     /// Nothing behind a pooler.
     prepared: Option<Mutex<Prepared>>,
+    /// The database server at the other end.
+    host: OnceLock<String>,
 }
 
 #[derive(Default)]
@@ -32,7 +34,8 @@ struct Prepared {
 
 impl Conn {
     pub(super) fn new(client: Client, begin: String, direct: bool) -> Self {
-        Self { client, begin, prepared: direct.then(Mutex::default) }
+        let prepared = direct.then(Mutex::default);
+        Self { client, begin, prepared, host: OnceLock::new() }
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -42,6 +45,24 @@ impl Conn {
     /// Begins a transaction.
     pub(super) async fn begin(&self) -> Result<(), Error> {
         self.client.batch_execute(&self.begin).await
+    }
+
+    /// Begins a transaction with statements that take no parameters.
+    pub(super) async fn begin_with(&self, sql: &str) -> Result<(), Error> {
+        self.client.batch_execute(&format!("{}; {sql}", self.begin)).await
+    }
+
+    /// The database server at the other end, if it is known. Behind a pooler it may be another one
+    /// each time.
+    pub(super) fn host(&self) -> Option<&str> {
+        self.host.get().map(String::as_str)
+    }
+
+    /// Notes which database server is at the other end.
+    pub(super) fn note_host(&self, host: &str) {
+        if self.prepared.is_some() {
+            self.host.get_or_init(|| host.to_owned());
+        }
     }
 
     pub(super) async fn batch_execute(&self, sql: &str) -> Result<(), Error> {

@@ -160,18 +160,18 @@ impl Entry {
 }
 
 impl Change {
-    /// Reads the [`COLUMNS`] of an entry.
-    pub(super) fn parse(row: &Row) -> Result<Self> {
-        let mut change = Self { grace: row.get(3), ..Self::default() };
-        for part in row.get::<_, &str>(6).lines() {
+    /// Reads the [`COLUMNS`] of an entry and its body, from a position on.
+    pub(super) fn parse(row: &Row, at: usize) -> Result<Self> {
+        let mut change = Self { grace: row.get(at + 3), ..Self::default() };
+        for part in row.get::<_, &str>(at + 6).lines() {
             change.take(part)?;
         }
         change.after = Position {
-            id: row.get(0),
-            nonce: row.get(1),
-            at: millis(row.get(2)),
-            lines: row.get(4),
-            logs: row.get(5),
+            id: row.get(at),
+            nonce: row.get(at + 1),
+            at: millis(row.get(at + 2)),
+            lines: row.get(at + 4),
+            logs: row.get(at + 5),
         };
         Ok(change)
     }

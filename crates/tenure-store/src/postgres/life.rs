@@ -1,9 +1,8 @@
 //! The life of the database between two restores.
 //!
 //! Every batch reads who the database is: its system identifier, its timeline and the number of a
-//! table, which a fail-over, a restore into another cluster or a load of a dump change; how far its
-//! log is flushed, and whether the journal still has the entry that was last seen, which never goes
-//! in one life. When it is another one, a new incarnation begins, whose tokens lie above all that
+//! table, which a fail-over, a restore into another cluster or a load of a dump change; and whether
+//! the journal still has the entry that was last seen, which never goes in one life. When it is another one, a new incarnation begins, whose tokens lie above all that
 //! were ever given out. When it has gone back without being another, nobody may go on: a person has
 //! to say so.
 
@@ -18,22 +17,24 @@ use super::look::WRITER;
 use super::{corrupt, migrate};
 use crate::store::{Result, StoreError};
 
-/// Who the database is: three columns for [`Life::parse`].
-pub(super) const COLUMNS: &str = "\
-    (SELECT value::bigint FROM tenure.meta WHERE key = 'incarnation'), \
-    (SELECT value FROM tenure.meta WHERE key = 'identity'), \
-    (SELECT system_identifier FROM pg_control_system())::text || '/' \
-        || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' \
-        || 'tenure.meta'::regclass::oid::text, \
-    pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint";
+/// Who the database is: three columns for [`Life::parse`]. What cannot change as long as a
+/// connection lasts need not be asked again.
+pub(super) fn columns(host: Option<&str>) -> String {
+    let ask = "(SELECT system_identifier FROM pg_control_system())::text || '/' \
+               || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)";
+    let host = host.map_or_else(|| ask.to_owned(), |host| format!("'{host}'"));
+    format!(
+        "(SELECT value::bigint FROM tenure.meta WHERE key = 'incarnation'), \
+         (SELECT value FROM tenure.meta WHERE key = 'identity'), \
+         {host} || '/' || 'tenure.meta'::regclass::oid::text"
+    )
+}
 
 /// What a server has seen of the database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Life {
     pub(super) incarnation: Incarnation,
     identity: String,
-    /// How far its log was flushed.
-    flushed: i64,
     /// Where the journal was.
     pub(super) mark: Position,
 }
@@ -48,7 +49,7 @@ pub(super) struct Trace {
 }
 
 impl Life {
-    /// Reads the [`COLUMNS`] from a position on. Fails when a new life has to begin first.
+    /// Reads the [`columns`] from a position on. Fails when a new life has to begin first.
     pub(super) fn parse(row: &Row, at: usize) -> std::result::Result<Self, Failure> {
         let incarnation: Option<i64> = row.get(at);
         let known: Option<&str> = row.get(at + 1);
@@ -58,8 +59,12 @@ impl Life {
         }
         let incarnation = u32::try_from(incarnation.unwrap_or(0));
         let incarnation = incarnation.map_err(|error| corrupt("the incarnation", &error))?;
-        let (incarnation, flushed) = (Incarnation(incarnation), row.get(at + 3));
-        Ok(Self { incarnation, identity, flushed, mark: Position::default() })
+        Ok(Self { incarnation: Incarnation(incarnation), identity, mark: Position::default() })
+    }
+
+    /// The database server, without the tables on it.
+    pub(super) fn host(&self) -> &str {
+        self.identity.rsplit_once('/').map_or("", |(host, _)| host)
     }
 
     /// Goes on to what was seen now of the database and of its journal.
@@ -67,7 +72,7 @@ impl Life {
         let same = self.identity == seen.identity && self.incarnation == seen.incarnation;
         let other = trace.nonce.is_some_and(|nonce| nonce != self.mark.nonce);
         let lost = trace.head < self.mark.id || other;
-        let back = same && (seen.flushed < self.flushed || lost);
+        let back = same && lost;
         if back || seen.incarnation < self.incarnation {
             return Err(StoreError::Unavailable(
                 "the database has gone back in time: an old backup or snapshot was put in its \
@@ -84,7 +89,7 @@ impl Life {
 
 /// Begins a new life if the database is another one than the tables say, or in any case.
 pub(super) async fn begin(client: &Conn, in_any_case: bool) -> Result<Incarnation> {
-    let sql = format!("SELECT {COLUMNS}");
+    let sql = format!("SELECT {}", columns(None));
     let work = async {
         client.batch_execute(&migrate::begin()).await?;
         client.batch_execute(&format!("SELECT pg_advisory_xact_lock({WRITER})")).await?;
@@ -118,36 +123,38 @@ pub(super) async fn begin(client: &Conn, in_any_case: bool) -> Result<Incarnatio
 mod tests {
     use super::*;
 
-    fn life(incarnation: u32, identity: &str, flushed: i64) -> Life {
+    fn life(incarnation: u32, identity: &str) -> Life {
         let (incarnation, identity) = (Incarnation(incarnation), identity.to_owned());
-        Life { incarnation, identity, flushed, mark: Position::default() }
+        Life { incarnation, identity, mark: Position::default() }
     }
 
-    const BEGIN: Trace = Trace { head: 0, nonce: Some(0) };
+    fn at(head: i64, nonce: i64) -> Trace {
+        Trace { head, nonce: Some(nonce) }
+    }
 
     #[test]
     fn a_database_that_goes_back_is_refused_until_somebody_begins_a_new_life() {
         let mut seen = Life::default();
-        seen.follow(life(0, "7/00000001", 100), BEGIN).unwrap();
-        seen.follow(life(0, "7/00000001", 200), BEGIN).unwrap();
-        let error = seen.follow(life(0, "7/00000001", 150), BEGIN).unwrap_err().to_string();
+        seen.follow(life(0, "7/00000001"), at(0, 0)).unwrap();
+        seen.mark = Position { id: 4, nonce: 44, ..Position::default() };
+        let error = seen.follow(life(0, "7/00000001"), at(3, 33)).unwrap_err().to_string();
         assert!(error.contains("tenure migrate --new-incarnation"), "{error}");
         // A fail-over to a standby that was behind begins one by itself.
-        seen.follow(life(1, "7/00000002", 150), BEGIN).unwrap();
-        seen.follow(life(2, "7/00000002", 100), BEGIN).unwrap();
-        assert!(seen.follow(life(1, "7/00000002", 300), BEGIN).is_err(), "an older life");
+        seen.follow(life(1, "7/00000002"), at(3, 33)).unwrap();
+        assert_eq!(seen.mark, Position::default());
+        seen.follow(life(2, "7/00000002"), at(3, 33)).unwrap();
+        assert!(seen.follow(life(1, "7/00000002"), at(9, 0)).is_err(), "an older life");
     }
 
     #[test]
     fn an_entry_that_is_missing_is_noticed_whatever_others_have_written() {
         let mut seen = Life::default();
-        seen.follow(life(0, "7", 100), BEGIN).unwrap();
+        seen.follow(life(0, "7"), at(0, 0)).unwrap();
         seen.mark = Position { id: 4, nonce: 44, ..Position::default() };
-        seen.follow(life(0, "7", 200), Trace { head: 4, nonce: Some(44) }).unwrap();
-        seen.follow(life(0, "7", 300), Trace { head: 9, nonce: None }).unwrap();
-        assert!(seen.follow(life(0, "7", 400), Trace { head: 3, nonce: None }).is_err());
-        assert!(seen.follow(life(0, "7", 400), Trace { head: 9, nonce: Some(45) }).is_err());
-        seen.follow(life(1, "7", 50), Trace { head: 3, nonce: None }).unwrap();
-        assert_eq!(seen.mark, Position::default());
+        seen.follow(life(0, "7"), at(4, 44)).unwrap();
+        // It was dropped, because it is old.
+        seen.follow(life(0, "7"), Trace { head: 9, nonce: None }).unwrap();
+        assert!(seen.follow(life(0, "7"), Trace { head: 3, nonce: None }).is_err());
+        assert!(seen.follow(life(0, "7"), at(9, 45)).is_err());
     }
 }

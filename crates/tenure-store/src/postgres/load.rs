@@ -14,6 +14,9 @@ use super::rows::parse_session;
 use super::{Shared, corrupt};
 use crate::store::Result;
 
+/// All statements of the transaction see the same instant.
+pub(super) const SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+
 const CLOCK: &str = "\
     SELECT (SELECT max(position) FROM tenure.flushes), (SELECT max(id) FROM tenure.journal), \
            (SELECT nonce FROM tenure.journal WHERE id = $1), \
@@ -23,10 +26,9 @@ const CLOCK: &str = "\
 impl Shared {
     /// What the tables and the journal tell, all at one instant.
     pub(super) async fn load(&self, client: &Conn) -> std::result::Result<Replica, Failure> {
-        client.begin().await?;
-        client.batch_execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ").await?;
+        client.begin_with(SNAPSHOT).await?;
         let mark = self.life().mark.id;
-        let clock = format!("{CLOCK}{}", life::COLUMNS);
+        let clock = format!("{CLOCK}{}", life::columns(None));
         let rows = client.query_typed(&clock, &[(&mark as _, Type::INT8)]).await?;
         let row = rows.first().ok_or_else(|| corrupt("the clock", &"no row"))?;
         let (flushed, head): (i64, i64) = (row.get(0), row.get(1));
@@ -44,7 +46,8 @@ impl Shared {
         let (entries, sessions, records) = (entries?, sessions?, records?);
         // Reading them takes its time, and nobody has to wait for it.
         client.batch_execute("COMMIT").await?;
-        let mut changes = entries.iter().map(Change::parse).collect::<Result<Vec<_>>>()?;
+        let mut changes =
+            entries.iter().map(|row| Change::parse(row, 0)).collect::<Result<Vec<_>>>()?;
         if changes.first().is_none_or(|change| change.after.id != flushed) {
             return Err(corrupt("the journal", &format!("entry {flushed} is missing")).into());
         }

@@ -7,10 +7,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::batch::Work;
-use super::conn::Conn;
+use super::conn::{Conn, Param};
 use super::failure::Failure;
 use super::journal::{self, Change};
 use super::life::{self, Life, Trace};
+use super::load::SNAPSHOT;
 use super::replica::Replica;
 use super::rows::{parse_key, parse_record, text};
 use super::{Shared, corrupt, read};
@@ -21,14 +22,24 @@ pub(super) const WRITER: i64 = 7_117_001;
 /// The number of the lock that all share whose transactions rely on a tenure.
 const FENCED: i64 = 7_117_002;
 /// Most entries that are followed at once: whoever is further behind lets others go first.
-pub(super) const ENTRIES_MAX: usize = 1_000;
+const ENTRIES_MAX: i64 = 1_000;
 
 /// What a transaction finds when it has the turn.
 pub(super) struct Looked {
-    clock: Row,
-    pub(super) entries: Vec<Row>,
+    /// The time and the like, and in each row an entry.
+    rows: Vec<Row>,
     records: Vec<Row>,
     pub(super) past: Vec<Row>,
+}
+
+/// Where the columns of an entry begin.
+const ENTRY: usize = 6;
+
+impl Looked {
+    /// Whether there may be more entries than were read.
+    pub(super) fn is_behind(&self) -> bool {
+        i64::try_from(self.rows.len()).is_ok_and(|rows| rows > ENTRIES_MAX)
+    }
 }
 
 impl Shared {
@@ -41,68 +52,87 @@ impl Shared {
     ) -> std::result::Result<Looked, Failure> {
         let (keys, jobs) = unknown(replica, work);
         let turn = format!("SELECT pg_advisory_xact_lock({WRITER})");
-        let clock = format!(
-            "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, \
-             CASE WHEN NOT pg_try_advisory_xact_lock({FENCED}) THEN ARRAY( \
-                 SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks \
-                 WHERE locktype = 'advisory' AND objsubid = 1 AND mode = 'ShareLock' AND granted \
-                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
-             ) END, (SELECT max(position) FROM tenure.flushes), {}",
-            life::COLUMNS
+        let rows = format!(
+            "SELECT now.*, entry.* FROM ( \
+                 SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, \
+                 CASE WHEN NOT pg_try_advisory_xact_lock({FENCED}) THEN ARRAY( \
+                     SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks \
+                     WHERE locktype = 'advisory' AND objsubid = 1 AND granted \
+                     AND mode = 'ShareLock' AND database = \
+                         (SELECT oid FROM pg_database WHERE datname = current_database()) \
+                 ) END, (SELECT max(position) FROM tenure.flushes), {}) AS now \
+             LEFT JOIN LATERAL ({}) AS entry ON true ORDER BY entry.id",
+            life::columns(client.host()),
+            entries_sql()
         );
-        let entries = entries_sql();
-        let most = i64::try_from(ENTRIES_MAX).unwrap_or(i64::MAX) + 1;
-        let from = [(&replica.position.id as _, Type::INT8), (&most as _, Type::INT8)];
+        let from = from(replica);
         let past = "SELECT key, body FROM tenure.jobs WHERE id = ANY($1) AND ended IS NOT NULL";
-        let (begun, turn, clock, entries, records, past) = tokio::join!(
+        let (begun, rows, records, past) = tokio::join!(
             biased;
-            client.begin(),
-            client.query_typed(&turn, &[]),
-            client.query_typed(&clock, &[]),
-            client.query_typed(&entries, &from),
+            client.begin_with(&turn),
+            client.query_typed(&rows, &from),
             record_rows(client, &keys, &jobs),
             read::unless_empty(client, past, &jobs),
         );
         begun?;
-        turn?;
-        let clock = clock?.pop().ok_or_else(|| corrupt("the clock", &"no row"))?;
-        Ok(Looked { clock, entries: entries?, records: records?, past: past? })
+        Ok(Looked { rows: rows?, records: records?, past: past? })
     }
 
     /// Sees whether the journal goes on where we are. Gives the time, and what others have changed.
     pub(super) fn catch_up(
         &self,
+        client: &Conn,
         replica: &mut Replica,
         looked: &Looked,
     ) -> std::result::Result<(Millis, Vec<Change>), Failure> {
-        let fences: Option<Vec<i64>> = looked.clock.get(1);
+        let now = looked.rows.first().ok_or_else(|| corrupt("the clock", &"no row"))?;
+        let fences: Option<Vec<i64>> = now.get(1);
         replica.ledger.fenced = fences.into_iter().flatten().collect();
-        let seen = Life::parse(&looked.clock, 3)?;
-        let changes = self.trace(replica, seen, &looked.entries)?;
-        let flushed: i64 = looked.clock.get(2);
+        let seen = Life::parse(now, 3)?;
+        client.note_host(seen.host());
+        let id = |row: &Row| row.get::<_, Option<i64>>(ENTRY).unwrap_or(-1);
+        let mine = id(now) == replica.position.id;
+        let trace = Trace {
+            head: looked.rows.last().map_or(-1, id),
+            nonce: mine.then(|| now.get(ENTRY + 1)),
+        };
+        let incarnation = self.life().follow(seen, trace)?;
+        if incarnation != replica.ledger.world().incarnation || !mine {
+            return Err(Failure::Stale);
+        }
+        let changes = looked.rows.iter().skip(1).map(|row| Change::parse(row, ENTRY));
+        let changes = changes.collect::<Result<Vec<_>>>()?;
+        let flushed: i64 = now.get(2);
         if flushed > replica.pending.flushed {
             replica.flushed(flushed, 0);
         }
         let last = changes.last().map_or(replica.position.at, |change| change.after.at);
-        Ok((self.time(looked.clock.get(0)).max(last), changes))
+        Ok((self.time(now.get(0)).max(last), changes))
     }
 
-    /// Sees whether the journal goes on where we are. Gives what others have changed.
-    fn trace(
+    /// Follows what others have written so far, without the turn: who has it need not wait for us.
+    pub(super) async fn follow_aside(
         &self,
-        replica: &Replica,
-        seen: Life,
-        entries: &[Row],
-    ) -> std::result::Result<Vec<Change>, Failure> {
-        let id = |row: &Row| row.get::<_, i64>(0);
-        let mine = entries.first().filter(|row| id(row) == replica.position.id);
-        let trace =
-            Trace { head: entries.last().map_or(-1, id), nonce: mine.map(|row| row.get(1)) };
-        let incarnation = self.life().follow(seen, trace)?;
-        if incarnation != replica.ledger.world().incarnation || mine.is_none() {
-            return Err(Failure::Stale);
+        client: &Conn,
+        replica: &mut Replica,
+    ) -> std::result::Result<(), Failure> {
+        let (entries, from) = (entries_sql(), from(replica));
+        let (begun, rows) = tokio::join!(
+            biased;
+            client.begin_with(SNAPSHOT),
+            client.query_typed(&entries, &from),
+        );
+        begun?;
+        let changes = rows?.iter().map(|row| Change::parse(row, 0)).collect::<Result<Vec<_>>>()?;
+        let mut changes = changes.into_iter();
+        let here = changes.next().map(|change| (change.after.id, change.after.nonce));
+        let changes: Vec<Change> = changes.collect();
+        replica.crowded = !changes.is_empty();
+        if here == Some((replica.position.id, replica.position.nonce)) {
+            self.follow(client, replica, changes).await?;
         }
-        Ok(entries[1..].iter().map(Change::parse).collect::<Result<_>>()?)
+        client.batch_execute("COMMIT").await?;
+        Ok(())
     }
 
     /// Takes in what was read, and follows what others have changed.
@@ -114,16 +144,32 @@ impl Shared {
         changes: Vec<Change>,
     ) -> std::result::Result<(), Failure> {
         admit_rows(replica, &looked.records)?;
+        self.follow(client, replica, changes).await
+    }
+
+    async fn follow(
+        &self,
+        client: &Conn,
+        replica: &mut Replica,
+        changes: Vec<Change>,
+    ) -> std::result::Result<(), Failure> {
         let unknown: HashSet<&ResourceKey> =
             changes.iter().flat_map(Change::keys).filter(|key| !replica.ledger.has(key)).collect();
         let unknown: Vec<String> = unknown.into_iter().map(text).collect();
         admit_rows(replica, &record_rows(client, &unknown, &[]).await?)?;
+        replica.crowded |= !changes.is_empty();
         for change in changes {
             replica.follow(change);
         }
         self.life().mark = replica.position;
         Ok(())
     }
+}
+
+/// From which entry on, and how many.
+fn from(replica: &Replica) -> [Param<'_>; 2] {
+    const MOST: i64 = ENTRIES_MAX + 1;
+    [(&replica.position.id as _, Type::INT8), (&MOST as _, Type::INT8)]
 }
 
 /// The statement that reads the journal from an entry on, which itself is known.

@@ -29,6 +29,8 @@ pub(super) struct Replica {
     /// Where in the journal it is.
     pub(super) position: Position,
     pub(super) pending: Pending,
+    /// Whether others were writing, too, when it last looked.
+    pub(super) crowded: bool,
     told: Told,
     /// Tells this one from those that were read before and after it.
     pub(super) nonce: i64,
@@ -102,7 +104,7 @@ impl Replica {
         }
         let ledger = Ledger::resume(incarnation, sessions, position.at);
         let pending = Pending { flushed: position.id, ..Pending::default() };
-        Self { ledger, position, pending, told, nonce: random::nonce() }
+        Self { ledger, position, pending, crowded: false, told, nonce: random::nonce() }
     }
 
     /// The entry that a batch makes.
