@@ -147,6 +147,7 @@ impl Turn<'_> {
         }
         if let Some(request) = request.filter(|_| ran.outcome == AttemptOutcome::HandedBack) {
             session.unclaim(request);
+            self.changes.beats.push(id);
         }
     }
 

@@ -161,6 +161,14 @@ impl Ready {
         (shelf.running, shelf.tenants.get(tenant).map_or(0, |line| line.running))
     }
 
+    /// Leaves out a resource for now, but for what runs on it.
+    pub(crate) fn hide(&mut self, key: &ResourceKey) {
+        if let Some(known) = self.of.get(key) {
+            let running = known.running;
+            self.replace(key, Known { running, ..Known::default() });
+        }
+    }
+
     /// Whether a resource is ready.
     #[must_use]
     pub fn has(&self, key: &ResourceKey) -> bool {

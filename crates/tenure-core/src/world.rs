@@ -115,6 +115,19 @@ impl World {
         }
     }
 
+    /// Sees to it that nothing starts on a resource and nothing comes due there by itself, until it
+    /// is [shown](Self::show) again.
+    pub fn hide(&mut self, key: &ResourceKey) {
+        self.ready.hide(key);
+    }
+
+    /// Looks at a resource again that was hidden.
+    pub fn show(&mut self, key: &ResourceKey, now: Millis) {
+        if let Some(record) = self.records.get(key) {
+            self.ready.note(key, record, &self.kinds, now);
+        }
+    }
+
     /// Takes what has changed, leaving nothing noted.
     pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)

@@ -342,6 +342,27 @@ impl Ledger {
         }
     }
 
+    /// Keeps what has to stay as it is from coming due or being started by itself.
+    pub(crate) fn hide_fenced(&mut self) {
+        for key in self.fenced_keys() {
+            self.world.hide(&key);
+        }
+    }
+
+    /// The opposite, after the batch.
+    pub(crate) fn show_fenced(&mut self, now: Millis) {
+        for key in self.fenced_keys() {
+            self.world.show(&key, now);
+        }
+    }
+
+    fn fenced_keys(&self) -> Vec<ResourceKey> {
+        if self.fenced.is_empty() {
+            return Vec::new();
+        }
+        self.live.iter().filter(|key| self.is_fenced(key)).cloned().collect()
+    }
+
     /// Whether a resource has to stay as it is for now.
     pub(crate) fn is_fenced(&self, key: &ResourceKey) -> bool {
         !self.fenced.is_empty() && self.fenced.contains(&fence_number(key))
@@ -353,33 +374,34 @@ impl Ledger {
         self.note(&mut batch);
         let mut tenures = 0;
         let mut settled = 0;
+        let mut again = VecDeque::new();
         while settled < SETTLE_MAX
             && let Some(session) = self.over.pop_front()
         {
+            if self.world.sessions.get(session).is_some_and(|session| session.over.is_none()) {
+                // A record named it before it was known.
+                continue;
+            }
             let keys: Vec<_> = self.world.bonds.of(session).take(SETTLE_MAX).cloned().collect();
             settled += keys.len().max(1);
             for key in keys {
                 tenures += self.settle(key, now);
             }
             self.note(&mut batch);
-            self.forget(session, now);
+            if self.world.bonds.any(session) {
+                again.push_back(session);
+            } else {
+                step(&mut self.world, &Command::Forget { session }, now);
+            }
             self.note(&mut batch);
         }
+        self.over.append(&mut again);
         batch.ready.retain(|key| self.world.ready.has(key));
         batch.records.sort_unstable();
         batch.records.dedup();
         batch.sessions.sort_unstable();
         batch.sessions.dedup();
         (batch, tenures)
-    }
-
-    /// Drops the row of an ended session, or comes back to it when it still has something.
-    fn forget(&mut self, session: SessionId, now: Millis) {
-        if self.world.bonds.any(session) {
-            self.over.push_back(session);
-        } else {
-            step(&mut self.world, &Command::Forget { session }, now);
-        }
     }
 
     /// Takes the changes of the last steps into the indexes and the batch.

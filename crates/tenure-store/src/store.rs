@@ -413,7 +413,7 @@ pub struct Status {
     pub wakeups: Option<bool>,
 }
 
-/// The row of a session. Its end is written too, but means nothing: loading grants full grace.
+/// The row of a session.
 pub(crate) fn durable(session: &Session) -> String {
     serde_json::to_string(session).expect("a session has no map with odd keys")
 }

@@ -9,7 +9,7 @@ CREATE TABLE tenure.meta (
     value text NOT NULL
 );
 COMMENT ON TABLE tenure.meta IS
-    'What the store knows of itself: version, incarnation, identity and timeline of the database, when a server last looked.';
+    'What the store knows of itself: version, incarnation, who the database is, and with which entry of the journal this life of it began.';
 
 CREATE FUNCTION tenure.at(ms bigint) RETURNS timestamptz
     LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN to_timestamp(ms / 1000.0);

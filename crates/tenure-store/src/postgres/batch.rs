@@ -11,7 +11,7 @@ use tenure_core::{Command, Millis, Outcome, Refusal};
 use super::conn::Conn;
 use super::failure::Failure;
 use super::journal::{Change, Entry};
-use super::link::{Link, unavailable};
+use super::link::Link;
 use super::replica::Replica;
 use super::rows::parse_job;
 use super::{Shared, life};
@@ -63,8 +63,8 @@ struct Sent {
 }
 
 /// What is to be done in a transaction.
-pub(super) enum Work<'a> {
-    Apply(&'a [Command]),
+pub(super) enum Work {
+    Apply(Vec<Command>),
     Sweep,
     /// Nothing but to catch up with others.
     Follow,
@@ -80,10 +80,17 @@ pub(super) struct Done {
 
 impl Shared {
     /// Does something when it is our turn, and tells everybody what came of it.
-    pub(super) async fn change(&self, work: Work<'_>) -> Result<Done> {
+    pub(super) async fn change(&self, work: Work) -> Result<Done> {
+        self.to_the_end(|me| async move { me.change_now(work).await }).await
+    }
+
+    async fn change_now(&self, work: Work) -> Result<Done> {
         let mut state = self.writer.state.lock().await;
         if let Some(sent) = &mut state.sent {
             sent.abandoned = true;
+        } else if let Some(replica) = &mut state.replica {
+            // Now, because from the first look on a batch relies on what is at hand.
+            replica.evict();
         }
         let mut done = self.try_hard(&mut state, &work).await?;
         let behind = state.replica.as_ref().map_or(0, Replica::to_tell);
@@ -94,7 +101,7 @@ impl Shared {
     }
 
     /// Makes one transaction, again and again until it is known what became of it.
-    async fn try_hard(&self, state: &mut State, work: &Work<'_>) -> Result<Done> {
+    async fn try_hard(&self, state: &mut State, work: &Work) -> Result<Done> {
         let started = stopwatch();
         let mut pause = PAUSE;
         loop {
@@ -111,42 +118,27 @@ impl Shared {
         }
     }
 
-    /// Makes the connection fit for the next try, if there is to be one.
+    /// Makes the connection fit for the next try, if there is to be one. What a transaction has is
+    /// given up with its connection.
     async fn recover(&self, failure: Failure) -> Result<StoreError> {
         let link = &self.writer.link;
         match failure {
-            Failure::Store(error) => {
-                link.discard().await;
-                return Err(error);
-            }
-            Failure::Pooled(error) => {
-                link.is_pooled().await;
-                return Ok(error);
-            }
-            Failure::Broken(error) => {
-                link.discard().await;
-                return Ok(error);
-            }
-            Failure::Contended(_) | Failure::Stale | Failure::Behind | Failure::Reborn => {}
+            Failure::Behind => {}
+            Failure::Pooled(_) => link.is_pooled().await,
+            _ => link.discard().await,
         }
-        // It may hold what others wait for.
-        let client = link.client().await?;
-        if let Err(error) = client.batch_execute("ROLLBACK").await {
-            link.discard().await;
-            return Ok(unavailable(&error));
-        }
-        if matches!(failure, Failure::Reborn) {
-            let incarnation = life::begin(&client, false).await?.0;
-            tracing::warn!(incarnation, "the database was restored or failed over: a new life");
+        match failure {
+            Failure::Store(error) => return Err(error),
+            Failure::Reborn => {
+                let incarnation = life::begin(&*link.client().await?, false).await?.0;
+                tracing::warn!(incarnation, "the database was restored or failed over: a new life");
+            }
+            _ => {}
         }
         Ok(failure.into_store())
     }
 
-    async fn try_once(
-        &self,
-        state: &mut State,
-        work: &Work<'_>,
-    ) -> std::result::Result<Done, Failure> {
+    async fn try_once(&self, state: &mut State, work: &Work) -> std::result::Result<Done, Failure> {
         let link = &self.writer.link;
         let client = link.client().await.map_err(Failure::Broken)?;
         if state.replica.is_none() {
@@ -166,9 +158,13 @@ impl Shared {
         if let Some(sent) = state.sent.take() {
             match settle(&mut replica, sent, &mut changes) {
                 Settled::Committed(done) => {
-                    self.follow_all(&client, &mut replica, &looked, changes).await?;
-                    client.batch_execute("ROLLBACK").await?;
-                    state.replica = Some(replica);
+                    // Whatever becomes of the rest, this is the answer.
+                    let follow = self.follow_all(&client, &mut replica, &looked, changes).await;
+                    if follow.is_ok() && client.batch_execute("ROLLBACK").await.is_ok() {
+                        state.replica = Some(replica);
+                    } else {
+                        link.discard().await;
+                    }
                     return Ok(done);
                 }
                 Settled::Late(done) => self.publish(done.batch),
@@ -178,6 +174,7 @@ impl Shared {
         }
         self.follow_all(&client, &mut replica, &looked, changes).await?;
         if looked.is_behind() {
+            client.batch_execute("ROLLBACK").await?;
             state.replica = Some(replica);
             return Err(Failure::Behind);
         }
@@ -185,7 +182,9 @@ impl Shared {
             let (key, job) = parse_job(row)?;
             replica.ledger.recall(key, job);
         }
+        replica.ledger.hide_fenced();
         let done = step_all(&mut replica, work, now);
+        replica.ledger.show_fenced(now);
         if done.batch.records.iter().any(|key| replica.ledger.is_fenced(key)) {
             // Something else than a command wanted to change it.
             let why = "a transaction relies on a lock that has to end".to_owned();
@@ -259,10 +258,12 @@ fn settle(replica: &mut Replica, mut sent: Sent, changes: &mut Vec<Change>) -> S
             Settled::Committed(sent.done)
         };
     }
-    if next.is_none() && !sent.abandoned { Settled::Again(sent) } else { Settled::Lost }
+    // Somebody may have come to rely on what it changes.
+    let fenced = sent.done.batch.records.iter().any(|key| replica.ledger.is_fenced(key));
+    if next.is_none() && !sent.abandoned && !fenced { Settled::Again(sent) } else { Settled::Lost }
 }
 
-fn step_all(replica: &mut Replica, work: &Work<'_>, now: Millis) -> Done {
+fn step_all(replica: &mut Replica, work: &Work, now: Millis) -> Done {
     let commands = match work {
         Work::Apply(commands) => commands,
         Work::Sweep => {
@@ -284,8 +285,9 @@ fn step_all(replica: &mut Replica, work: &Work<'_>, now: Millis) -> Done {
     }
     // What a transaction of somebody else relies on stays as it is, and nothing happens to it.
     let world = replica.ledger.world();
+    let past = |id| world.past.get(&id).map(|(key, _)| key);
     let key = |command: &Command| match command.job() {
-        Some(id) => world.whereabouts.get(&id).cloned(),
+        Some(id) => world.whereabouts.get(&id).or_else(|| past(id)).cloned(),
         None => command.key().cloned(),
     };
     let busy = |command: &Command| key(command).is_some_and(|key| replica.ledger.is_fenced(&key));

@@ -53,7 +53,11 @@ impl From<tokio_postgres::Error> for Failure {
         match error.code() {
             Some(code) if contended.contains(code) => Self::Contended(store),
             // It is shutting down or starting, or somebody ended our connection.
-            Some(code) if code.code().starts_with("57") || code.code().starts_with("08") => {
+            Some(code)
+                if code.code().starts_with("57")
+                    || code.code().starts_with("08")
+                    || *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT =>
+            {
                 Self::Broken(store)
             }
             Some(_) => Self::Store(store),

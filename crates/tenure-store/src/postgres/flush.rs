@@ -25,8 +25,6 @@ pub(super) const FLUSHER: i64 = 7_117_003;
 const FLUSH_EVERY: Duration = Duration::from_millis(400);
 /// When there is more to tell than this, whoever adds to it waits.
 const PENDING_MAX: usize = 200_000;
-/// How long an entry is kept for servers that are behind.
-const KEEP_MS: u64 = 60_000;
 /// How often it is tried anew when another server came between.
 const TRIES_MAX: usize = 5;
 /// Most rows of one statement.
@@ -34,7 +32,7 @@ const ROWS_MAX: usize = 5_000;
 
 /// Brings the tables up to the journal for as long as the store lasts.
 pub(super) async fn run(store: Weak<Shared>, wanted: Arc<tokio::sync::Notify>) {
-    let mut seen = 0;
+    let (mut seen, mut failing) = (0, false);
     loop {
         wanted.notified().await;
         tokio::time::sleep(FLUSH_EVERY).await;
@@ -45,8 +43,16 @@ pub(super) async fn run(store: Weak<Shared>, wanted: Arc<tokio::sync::Notify>) {
             wanted.notify_one();
             continue;
         }
-        if let Err(error) = store.flush().await {
-            tracing::debug!(%error, "cannot bring the tables up to the journal");
+        let error = store.flush().await.err();
+        match &error {
+            Some(error) if !failing => {
+                tracing::warn!(%error, "cannot bring the tables up to the journal; trying again");
+            }
+            None if failing => tracing::info!("the tables are brought up to the journal again"),
+            _ => {}
+        }
+        failing = error.is_some();
+        if failing {
             wanted.notify_one();
         }
         seen = store.flushed().await;
@@ -73,54 +79,55 @@ impl Shared {
 
     /// Brings the tables up to where this process is in the journal.
     pub(super) async fn flush(&self) -> Result<()> {
+        self.to_the_end(|me| async move { me.flush_now().await }).await
+    }
+
+    async fn flush_now(&self) -> Result<()> {
         let _turn = self.flushing.lock().await;
         for _ in 0..TRIES_MAX {
             let snapshot = {
                 let mut state = self.writer.state.lock().await;
-                state.settled().and_then(|replica| replica.snapshot(KEEP_MS))
+                let Some(replica) = state.settled() else { return Err(unsettled()) };
+                replica.snapshot()
             };
             let Some(snapshot) = snapshot else { return Ok(()) };
-            let (upto, dropped) = (snapshot.upto.id, snapshot.stale.1);
-            let written = self.write(&snapshot).await;
-            let mut state = self.writer.state.lock().await;
-            let Some(replica) = state.settled() else { return Ok(()) };
-            match written {
-                Ok(flushed) if flushed >= upto => {
-                    replica.flushed(flushed, dropped);
-                    return Ok(());
-                }
-                // Somebody else was quicker, but has not come as far.
-                Ok(flushed) => {
-                    replica.take_back(snapshot);
-                    replica.flushed(flushed, 0);
-                }
+            let written = match self.write(&snapshot).await {
+                Ok(written) => written,
                 Err(failure) => {
-                    replica.take_back(snapshot);
                     self.flusher.discard().await;
                     return Err(failure.into_store());
                 }
+            };
+            let mut state = self.writer.state.lock().await;
+            let Some(replica) = state.settled() else { return Err(unsettled()) };
+            if replica.nonce != snapshot.of {
+                continue;
+            }
+            match written {
+                Written::Here => {
+                    replica.flushed(snapshot.upto.id);
+                    replica.dropped(snapshot.stale.1);
+                    return Ok(());
+                }
+                // Another server was quicker, but may not have come as far.
+                Written::Elsewhere(upto) => replica.flushed(upto),
             }
         }
         Err(StoreError::Unavailable("other servers are always quicker".to_owned()))
     }
 
-    /// Writes what the tables have not been told; says up to which entry they have.
-    async fn write(&self, snapshot: &Snapshot) -> std::result::Result<i64, Failure> {
+    /// Writes what the tables have not been told.
+    async fn write(&self, snapshot: &Snapshot) -> std::result::Result<Written, Failure> {
         let link = &self.flusher;
         let flushed: i64 = link.rows(FLUSHED, &[]).await?.first().map_or(0, |row| row.get(0));
         let upto = snapshot.upto;
         if flushed >= upto.id {
-            return Ok(flushed);
+            return Ok(Written::Elsewhere(flushed));
         }
         let statements = statements(snapshot, flushed);
         let client = link.client().await?;
         let begin = async {
-            client.begin().await?;
-            let turn = format!(
-                "SELECT set_config('synchronous_commit', 'off', true), \
-                 pg_advisory_xact_lock({FLUSHER})"
-            );
-            client.query_typed(&turn, &[]).await?;
+            client.begin_with(&format!("SELECT pg_advisory_xact_lock({FLUSHER})")).await?;
             let sql = "SELECT (SELECT max(position) FROM tenure.flushes), \
                        (SELECT nonce FROM tenure.journal WHERE id = $1)";
             let rows = client.query_typed(sql, &[(&upto.id as _, Type::INT8)]).await?;
@@ -131,15 +138,28 @@ impl Shared {
         if now != flushed || nonce != Some(upto.nonce) {
             // Somebody else was quicker, or this is another life.
             client.batch_execute("ROLLBACK").await?;
-            return if now > flushed { Ok(now) } else { Err(Failure::Stale) };
+            let quicker = now > flushed;
+            return if quicker { Ok(Written::Elsewhere(now)) } else { Err(Failure::Stale) };
         }
         for (sql, columns) in &statements {
             link.in_time(columns.run(&client, sql)).await??;
         }
         link.in_time(finish(&client, snapshot, flushed)).await??;
         client.prepare().await.ok();
-        Ok(upto.id)
+        Ok(Written::Here)
     }
+}
+
+/// Who has brought the tables up.
+enum Written {
+    /// We have, as far as we know.
+    Here,
+    /// Another server has, up to this entry.
+    Elsewhere(i64),
+}
+
+fn unsettled() -> StoreError {
+    StoreError::Unavailable("the connection broke, and it is not known what was written".to_owned())
 }
 
 const FLUSHED: &str = "SELECT max(position) FROM tenure.flushes";

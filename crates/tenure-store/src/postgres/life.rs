@@ -2,9 +2,9 @@
 //!
 //! Every batch reads who the database is: its system identifier, its timeline and the number of a
 //! table, which a fail-over, a restore into another cluster or a load of a dump change; and whether
-//! the journal still has the entry that was last seen, which never goes in one life. When it is another one, a new incarnation begins, whose tokens lie above all that
-//! were ever given out. When it has gone back without being another, nobody may go on: a person has
-//! to say so.
+//! the journal still has the entry that was last seen, which never goes in one life. When it is
+//! another one, a new incarnation begins, whose tokens lie above all that were ever given out. When
+//! it has gone back without being another, nobody may go on: a person has to say so.
 
 use tenure_core::Incarnation;
 use tokio_postgres::Row;

@@ -2,6 +2,7 @@
 
 use tenure_core::session::Over;
 use tenure_core::{Session, SessionId};
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::conn::{Conn, Param};
@@ -35,36 +36,34 @@ impl Shared {
         let born = row.get::<_, Option<i64>>(3).unwrap_or(0);
         let trace = Trace { head, nonce: row.get(2) };
         let incarnation = self.life().follow(Life::parse(row, 5)?, trace)?;
-        let (from, all) = ([number(&flushed)], [number(&flushed), number(&i64::MAX)]);
-        let (entries, sql) = (entries_sql(), (SESSIONS, LIVE));
-        let (entries, sessions, records) = tokio::join!(
-            biased;
-            client.query_typed(&entries, &all),
-            client.query_typed(sql.0, &[]),
-            client.query_typed(sql.1, &from),
-        );
-        let (entries, sessions, records) = (entries?, sessions?, records?);
-        // Reading them takes its time, and nobody has to wait for it.
-        client.batch_execute("COMMIT").await?;
-        let mut changes =
-            entries.iter().map(|row| Change::parse(row, 0)).collect::<Result<Vec<_>>>()?;
-        if changes.first().is_none_or(|change| change.after.id != flushed) {
-            return Err(corrupt("the journal", &format!("entry {flushed} is missing")).into());
-        }
-        let position = changes.remove(0).after;
+        let sessions = self.pages(client, SESSIONS, None, |rows| {
+            rows.iter().map(parse_session).collect::<Result<Vec<_>>>()
+        });
+        let mut sessions: Vec<Session> = sessions.await?.into_iter().flatten().collect();
         let mut ended = Vec::new();
-        let mut sessions = sessions.iter().map(parse_session).collect::<Result<Vec<_>>>()?;
         if born >= flushed {
             end_all(&mut sessions, &mut ended);
         }
-        for change in changes.iter_mut().filter(|change| change.after.id <= born) {
-            end_all(&mut change.sessions, &mut ended);
-        }
+        let entry = client.query_typed(&entries_sql(), &[number(&flushed), number(&1)]).await?;
+        let entry = entry.first().filter(|row| row.get::<_, i64>(0) == flushed);
+        let missing = || corrupt("the journal", &format!("entry {flushed} is missing"));
+        let position = Change::parse(entry.ok_or_else(missing)?, 0)?.after;
         let mut replica = Replica::new(incarnation, sessions, position);
-        admit_rows(&mut replica, &records)?;
-        for change in changes {
-            replica.follow(change);
+        for (sql, since) in [(LIVE, None), (TOUCHED, Some(&flushed))] {
+            self.pages(client, sql, since, |rows| admit_rows(&mut replica, rows)).await?;
         }
+        while replica.position.id < head {
+            let from = replica.position.id;
+            let rows = client.query_typed(&entries_sql(), &[number(&from), number(&PAGE)]).await?;
+            for row in rows.iter().skip(1) {
+                let mut change = Change::parse(row, 0)?;
+                if change.after.id <= born {
+                    end_all(&mut change.sessions, &mut ended);
+                }
+                replica.follow(change);
+            }
+        }
+        client.batch_execute("COMMIT").await?;
         replica.ended(&ended);
         // What has come due since the last entry is ready now.
         let now = self.time(row.get(4)).max(replica.position.at);
@@ -74,13 +73,44 @@ impl Shared {
     }
 }
 
-const SESSIONS: &str = "SELECT body, expires_at, kinds, asked_at, claims FROM tenure.sessions";
+impl Shared {
+    /// Reads rows page by page, so that no statement takes long; each page goes on after the last
+    /// text of the one before.
+    async fn pages<T>(
+        &self,
+        client: &Conn,
+        sql: &str,
+        since: Option<&i64>,
+        mut read: impl FnMut(&[Row]) -> Result<T>,
+    ) -> std::result::Result<Vec<T>, Failure> {
+        let (mut after, mut pages) = (String::new(), Vec::new());
+        loop {
+            let mut params = vec![(&after as _, Type::TEXT), number(&PAGE)];
+            params.extend(since.map(number));
+            let rows = client.query_typed(sql, &params).await?;
+            let Some(last) = rows.last() else { return Ok(pages) };
+            after = last.get(0);
+            pages.push(read(&rows)?);
+        }
+    }
+}
 
-/// The resources that live, and those that entries are about which the tables do not tell yet.
+/// Most rows of one statement.
+const PAGE: i64 = 5_000;
+
+const SESSIONS: &str = "\
+    SELECT id, body, expires_at, kinds, asked_at, claims FROM tenure.sessions \
+    WHERE id > $1 ORDER BY id LIMIT $2";
+
+/// The resources that live.
 const LIVE: &str = "\
-    SELECT key, body FROM tenure.resources WHERE live \
-    UNION ALL SELECT key, body FROM tenure.resources WHERE NOT live AND key = ANY(ARRAY( \
-        SELECT unnest(keys) FROM tenure.journal WHERE id > $1))";
+    SELECT key, body FROM tenure.resources WHERE live AND key > $1 \
+    ORDER BY key LIMIT $2";
+
+/// Those that do not, and that entries are about which the tables do not tell yet.
+const TOUCHED: &str = "\
+    SELECT key, body FROM tenure.resources WHERE NOT live AND key > $1 AND key = ANY(ARRAY( \
+        SELECT unnest(keys) FROM tenure.journal WHERE id > $3)) ORDER BY key LIMIT $2";
 
 fn number(value: &i64) -> Param<'_> {
     (value, Type::INT8)

@@ -48,7 +48,7 @@ impl Shared {
         &self,
         client: &Conn,
         replica: &Replica,
-        work: &Work<'_>,
+        work: &Work,
     ) -> std::result::Result<Looked, Failure> {
         let (keys, jobs) = unknown(replica, work);
         let turn = format!("SELECT pg_advisory_xact_lock({WRITER})");
@@ -103,9 +103,10 @@ impl Shared {
         let changes = looked.rows.iter().skip(1).map(|row| Change::parse(row, ENTRY));
         let changes = changes.collect::<Result<Vec<_>>>()?;
         let flushed: i64 = now.get(2);
-        if flushed > replica.pending.flushed {
-            replica.flushed(flushed, 0);
+        if flushed < replica.pending.flushed {
+            return Err(Failure::Stale);
         }
+        replica.flushed(flushed);
         let last = changes.last().map_or(replica.position.at, |change| change.after.at);
         Ok((self.time(now.get(0)).max(last), changes))
     }
@@ -207,7 +208,7 @@ pub(super) fn admit_rows(replica: &mut Replica, rows: &[Row]) -> Result<()> {
 }
 
 /// The resources and jobs that commands name and that are not at hand.
-fn unknown(replica: &Replica, work: &Work<'_>) -> (Vec<String>, Vec<String>) {
+fn unknown(replica: &Replica, work: &Work) -> (Vec<String>, Vec<String>) {
     let Work::Apply(commands) = work else { return (Vec::new(), Vec::new()) };
     let ledger = &replica.ledger;
     let keys: HashSet<&ResourceKey> =

@@ -34,12 +34,12 @@ mod settings;
 mod tls;
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::{Command, Kinds, Millis, Outcome};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::broadcast;
 use tokio_postgres::config::SslMode;
 
@@ -75,6 +75,9 @@ pub struct Postgres {
 
 /// What the store and its tasks share.
 struct Shared {
+    /// Itself, for tasks that outlive whoever asks.
+    me: Weak<Self>,
+    runtime: Handle,
     writer: Writer,
     /// Reads, beside it.
     reader: Pool,
@@ -135,7 +138,9 @@ impl Postgres {
         let ears = listen::Ears { settings: settings.clone(), tls: tls.clone() };
         let notifier = listen::Notifier::start(handle, &id, link(), ears, hints.clone());
         let flush_wanted = Arc::new(tokio::sync::Notify::new());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new_cyclic(|me| Shared {
+            me: Weak::clone(me),
+            runtime: handle.clone(),
             writer: Writer::new(link()),
             reader: Pool::new((0..settings.pool).map(|_| link()).collect()),
             flusher: link(),
@@ -157,6 +162,18 @@ impl Postgres {
 }
 
 impl Shared {
+    /// Does something in a task of its own: when whoever asks goes away in the middle of it, no
+    /// transaction is left open, and nothing that was taken is lost.
+    async fn to_the_end<T, F>(&self, work: impl FnOnce(Arc<Self>) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let closing = || StoreError::Unavailable("the store is closing".to_owned());
+        let me = self.me.upgrade().ok_or_else(closing)?;
+        self.runtime.spawn(work(me)).await.map_err(|_| closing())?
+    }
+
     fn kinds(&self) -> Arc<Kinds> {
         Arc::clone(&self.kinds.read().expect("nothing panics while it is locked"))
     }
@@ -210,7 +227,7 @@ impl Drop for Postgres {
 #[async_trait]
 impl Store for Postgres {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
-        Ok(self.shared.change(Work::Apply(&commands)).await?.outcomes)
+        Ok(self.shared.change(Work::Apply(commands)).await?.outcomes)
     }
 
     async fn sweep(&self) -> Result<Swept> {

@@ -17,6 +17,10 @@ use crate::store::{Pruned, Result, Retention};
 impl Shared {
     pub(super) async fn prune_once(&self, keep: Retention) -> Result<Pruned> {
         self.tables_up().await?;
+        self.to_the_end(move |me| async move { me.prune_now(keep).await }).await
+    }
+
+    async fn prune_now(&self, keep: Retention) -> Result<Pruned> {
         let _turn = self.flushing.lock().await;
         let client = self.flusher.client().await?;
         let pruned = self.prune(&client, keep).await;

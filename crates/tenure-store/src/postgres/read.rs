@@ -177,7 +177,9 @@ impl Reads for Shared {
 
     async fn show(&self, key: &ResourceKey) -> Result<Option<Shown>> {
         for _ in 0..TRIES_MAX {
-            let shown = self.up_to_date(|replica, now| replica.ledger.show(key, now)).await?;
+            let look =
+                |replica: &mut Replica, now| (replica.ledger.show(key, now), replica.position);
+            let (shown, position) = self.up_to_date(look).await?;
             if shown.is_some() {
                 return Ok(shown);
             }
@@ -186,12 +188,12 @@ impl Reads for Shared {
                 record_rows(&client, &[text(key)], &[]).await.map_err(|e| unavailable(&e))?;
             let Some(row) = rows.first() else { return Ok(None) };
             let record = parse_record(row)?;
-            // One that has come to life elsewhere meanwhile comes by the journal.
-            if !record.is_live()
-                && let Some(replica) = self.writer.state.lock().await.settled()
+            // If the journal has gone on, the row may be another by now.
+            if let Some(replica) = self.writer.state.lock().await.settled()
+                && replica.position == position
                 && !replica.ledger.has(key)
             {
-                replica.ledger.admit(key, record, replica.position.at);
+                replica.ledger.admit(key, record, position.at);
             }
         }
         Err(StoreError::Unavailable("it comes and goes".to_owned()))

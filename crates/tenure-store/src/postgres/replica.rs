@@ -4,7 +4,7 @@
 //! A record that is not here is in its row, and the row is up to date: a record that changed stays
 //! here until its row has been written.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use tenure_core::history::Sealed;
@@ -22,6 +22,11 @@ const IDLE_MAX: usize = 65_536;
 
 /// How many entries that tell nothing are let be.
 const LOOKS_MAX: usize = 128;
+
+/// How long an entry is kept for servers that are behind.
+const KEEP_MS: u64 = 60_000;
+/// Most entries that are dropped at once.
+const DROP_MAX: i64 = 20_000;
 
 /// What this process has of the store.
 pub(super) struct Replica {
@@ -45,11 +50,12 @@ pub(super) struct Pending {
     sessions: HashMap<SessionId, i64>,
     jobs: HashMap<JobId, i64>,
     over: HashMap<JobId, (i64, Arc<Over>)>,
-    lines: VecDeque<PendingLine>,
-    logs: VecDeque<PendingLog>,
-    /// Entries that may be needed yet, with their instants.
+    lines: VecDeque<Arc<PendingLine>>,
+    logs: VecDeque<Arc<PendingLog>>,
+    /// Entries that servers may need that are behind, with their instants.
     entries: VecDeque<(i64, Millis)>,
-    /// Up to which entry the journal was dropped.
+    /// Up to which entry nobody needs the journal, and up to which it was dropped.
+    stale: i64,
     dropped: i64,
 }
 
@@ -83,8 +89,8 @@ pub(super) struct Snapshot {
     pub(super) sessions: Vec<(i64, SessionId, Option<Session>)>,
     pub(super) live: Vec<(i64, ResourceKey, Box<Job>)>,
     pub(super) over: Vec<(i64, Arc<Over>)>,
-    pub(super) lines: VecDeque<PendingLine>,
-    pub(super) logs: VecDeque<PendingLog>,
+    pub(super) lines: Vec<Arc<PendingLine>>,
+    pub(super) logs: Vec<Arc<PendingLog>>,
     /// From which to which entry nobody needs the journal any more.
     pub(super) stale: (i64, i64),
     /// Which replica it is of.
@@ -128,7 +134,7 @@ impl Replica {
             self.changed(key, after.id);
         }
         for key in batch.untold.iter().chain(&batch.moved) {
-            self.jobs_of(key, after.id, |job| job.state == JobState::Running);
+            self.jobs_of(key, after.id, |job| job.state != JobState::Queued);
         }
         for key in &batch.lanes {
             self.jobs_of(key, after.id, |_| true);
@@ -174,7 +180,7 @@ impl Replica {
             self.changed(&key, id);
         }
         for key in whole {
-            self.jobs_of(&key, id, |job| job.state == JobState::Running);
+            self.jobs_of(&key, id, |job| job.state != JobState::Queued);
         }
         for key in lanes {
             self.jobs_of(&key, id, |_| true);
@@ -235,12 +241,12 @@ impl Replica {
     }
 
     /// What the tables have to be told to be where the journal is; nothing if they are.
-    pub(super) fn snapshot(&mut self, keep_ms: u64) -> Option<Snapshot> {
+    pub(super) fn snapshot(&self) -> Option<Snapshot> {
         if self.position.id == self.pending.flushed {
             return None;
         }
         let world = self.ledger.world();
-        let pending = &mut self.pending;
+        let pending = &self.pending;
         let records = pending.records.iter().filter_map(|(key, id)| {
             let record = world.records.get(key)?;
             (**record != Record::new(key)).then(|| (*id, key.clone(), record.clone()))
@@ -252,49 +258,48 @@ impl Replica {
             let job = world.records.get(key)?.job(*id)?;
             Some((*at, key.clone(), Box::new(job.clone())))
         });
-        let now = self.position.at;
-        let is_old = |(_, at): &&(i64, Millis)| now.since(*at) > keep_ms;
-        let stale = pending.entries.iter().take_while(is_old).last();
-        // The last one stays, for whoever starts.
-        let stale = stale.map_or(pending.dropped, |(id, _)| (*id).min(self.position.id - 1));
+        // The last one stays, for whoever starts; and not too many go at once.
+        let stale = pending.stale.min(self.position.id - 1).min(pending.dropped + DROP_MAX);
         Some(Snapshot {
             upto: self.position,
             records: records.collect(),
             sessions: sessions.collect(),
             live: live.collect(),
             over: pending.over.values().cloned().collect(),
-            lines: std::mem::take(&mut pending.lines),
-            logs: std::mem::take(&mut pending.logs),
+            lines: pending.lines.iter().cloned().collect(),
+            logs: pending.logs.iter().cloned().collect(),
             stale: (pending.dropped, stale),
             of: self.nonce,
         })
     }
 
-    /// Takes back what the tables could not be told.
-    pub(super) fn take_back(&mut self, snapshot: Snapshot) {
-        let Snapshot { mut lines, mut logs, of, .. } = snapshot;
-        if of != self.nonce {
+    /// Notes up to which entry the tables have been told.
+    pub(super) fn flushed(&mut self, upto: i64) {
+        let pending = &mut self.pending;
+        if upto <= pending.flushed {
             return;
         }
-        lines.append(&mut self.pending.lines);
-        logs.append(&mut self.pending.logs);
-        (self.pending.lines, self.pending.logs) = (lines, logs);
-    }
-
-    /// Notes up to which entry the tables have been told, and the journal was dropped.
-    pub(super) fn flushed(&mut self, upto: i64, dropped: i64) {
-        let pending = &mut self.pending;
-        pending.dropped = pending.dropped.max(dropped);
-        while pending.entries.front().is_some_and(|(id, _)| *id <= pending.dropped) {
-            pending.entries.pop_front();
-        }
-        pending.flushed = pending.flushed.max(upto);
+        pending.flushed = upto;
         pending.records.retain(|_, last| *last > upto);
         pending.sessions.retain(|_, last| *last > upto);
         pending.jobs.retain(|_, last| *last > upto);
         pending.over.retain(|_, (last, _)| *last > upto);
-        pending.lines.retain(|line| line.entry > upto);
-        pending.logs.retain(|log| log.entry > upto);
+        while pending.lines.front().is_some_and(|line| line.entry <= upto) {
+            pending.lines.pop_front();
+        }
+        while pending.logs.front().is_some_and(|log| log.entry <= upto) {
+            pending.logs.pop_front();
+        }
+    }
+
+    /// Notes up to which entry the journal was dropped.
+    pub(super) fn dropped(&mut self, upto: i64) {
+        self.pending.dropped = self.pending.dropped.max(upto);
+    }
+
+    /// Lets go of records that nobody holds or wants anything of, if there are many: they are in
+    /// their rows. Not while a batch relies on what is at hand.
+    pub(super) fn evict(&mut self) {
         let world = self.ledger.world();
         if world.records.len() < self.ledger.live() + IDLE_MAX {
             return;
@@ -302,7 +307,7 @@ impl Replica {
         let idle = |key: &&ResourceKey| {
             !self.ledger.is_live(key) && !self.pending.records.contains_key(*key)
         };
-        let idle: HashSet<ResourceKey> = world.records.keys().filter(idle).cloned().collect();
+        let idle: Vec<ResourceKey> = world.records.keys().filter(idle).cloned().collect();
         for key in &idle {
             self.ledger.evict(key);
         }
@@ -319,14 +324,17 @@ impl Pending {
     ) {
         let entry = after.id;
         let lines = (before.lines + 1..).zip(lines);
-        self.lines.extend(lines.map(|(position, (key, sealed))| PendingLine {
-            entry,
-            position,
-            key,
-            sealed,
-        }));
+        let line = |(position, (key, sealed))| PendingLine { entry, position, key, sealed };
+        self.lines.extend(lines.map(line).map(Arc::new));
         let logs = (before.logs + 1..).zip(logs);
-        self.logs.extend(logs.map(|(position, piece)| PendingLog { entry, position, piece }));
+        let log = |(position, piece)| PendingLog { entry, position, piece };
+        self.logs.extend(logs.map(log).map(Arc::new));
         self.entries.push_back((entry, after.at));
+        while let Some((id, at)) = self.entries.front().copied()
+            && after.at.since(at) > KEEP_MS
+        {
+            self.stale = id;
+            self.entries.pop_front();
+        }
     }
 }

@@ -22,11 +22,11 @@ pub(super) fn parse_body<'a, T: serde::Deserialize<'a>>(what: &str, body: &'a st
 
 /// A session, with what it says of itself when it claims jobs.
 pub(super) fn parse_session(row: &Row) -> Result<Session> {
-    let mut session: Session = parse_body("a session", row.get(0))?;
-    session.expires_at = millis(row.get(1));
-    if let (Some(kinds), Some(asked_at)) = (row.get::<_, Option<&str>>(2), row.get(3)) {
+    let mut session: Session = parse_body("a session", row.get(1))?;
+    session.expires_at = millis(row.get(2));
+    if let (Some(kinds), Some(asked_at)) = (row.get::<_, Option<&str>>(3), row.get(4)) {
         let kinds: Vec<Text> = parse_body("the kinds of a session", kinds)?;
-        let claims: Option<&str> = row.get(4);
+        let claims: Option<&str> = row.get(5);
         let claims = claims.map(|claims| parse_body("the claims of a session", claims));
         let claims = claims.transpose()?.unwrap_or_default();
         session.worker = Some(Box::new(Worker { kinds, asked_at: millis(asked_at), claims }));
