@@ -14,5 +14,7 @@ mod fence;
 mod lives;
 #[path = "postgres_shared/locks.rs"]
 mod locks;
+#[path = "postgres_shared/tables.rs"]
+mod tables;
 #[path = "postgres_shared/wakeups.rs"]
 mod wakeups;

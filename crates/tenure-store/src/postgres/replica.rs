@@ -338,3 +338,24 @@ impl Pending {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_let_go_only_when_asked_and_only_if_their_rows_are_written() {
+        let mut replica = Replica::new(Incarnation::default(), Vec::new(), Position::default());
+        let key = |n: usize| format!("t/k/r{n}").parse::<ResourceKey>().expect("a good name");
+        for n in 0..=IDLE_MAX {
+            replica.ledger.admit(&key(n), Box::new(Record::new(&key(n))), Millis(0));
+        }
+        replica.changed(&key(0), 2);
+        replica.changed(&key(1), 1);
+        replica.flushed(1);
+        assert_eq!(replica.ledger.world().records.len(), IDLE_MAX + 1, "a batch may need them");
+        replica.evict();
+        let left: Vec<_> = replica.ledger.world().records.keys().collect();
+        assert_eq!(left, [&key(0)], "its row is not written yet");
+    }
+}

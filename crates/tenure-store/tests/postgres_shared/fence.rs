@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tenure_core::{Command, LockAction, Outcome, Refusal, Token};
 use tenure_store::Store;
-use tenure_store::clock::{ManualClock, stopwatch};
+use tenure_store::clock::{Clock, ManualClock, stopwatch};
+use tenure_testbed::{Fault, Proxy};
 
 use crate::bed::*;
 
@@ -30,7 +31,8 @@ async fn a_statement_of_somebody_who_does_not_hold_the_lock_fails() {
     let user = raw(&url).await;
     let error = user.execute(HELD, &[]).await.expect_err("nobody ever had it");
     assert_eq!(state(&error), "TN001");
-    let token = token(&one(&*store, acquire("c1", 1, 10)).await);
+    // A transaction that has failed may not be quite over when it has its answer.
+    let token = token(&insist(&*store, acquire("c1", 1, 10)).await);
     user.execute(HELD, &[]).await.expect("it is held");
     for other in ["'t/cluster/c1', 2", "'t/cluster/c1', 0", "'t/cluster/c1#other', 1", "'c1', 1"] {
         let sql = format!("SELECT tenure.assert_held({other})");
@@ -38,7 +40,7 @@ async fn a_statement_of_somebody_who_does_not_hold_the_lock_fails() {
         assert_eq!(state(&error), "TN001", "{other}");
     }
     user.execute("SELECT tenure.assert_held('t/cluster/c1#main', 1)", &[]).await.expect("held");
-    one(&*store, release("c1", token)).await;
+    insist(&*store, release("c1", token)).await;
     let error = user.execute(HELD, &[]).await.expect_err("it was released");
     assert_eq!(state(&error), "TN001");
 }
@@ -63,7 +65,7 @@ async fn a_take_over_waits_for_the_transaction_that_asked_first() {
     // A second reader is no take-over.
     raw(&url).await.execute(HELD, &[]).await.expect("it is still held");
     user.batch_execute("COMMIT").await.expect("it is there");
-    assert_eq!(one(&*a, break_it(held)).await, Outcome::Broken);
+    assert_eq!(insist(&*a, break_it(held)).await, Outcome::Broken);
     assert_eq!(token(&one(&*b, acquire("c1", 2, 21)).await), Token(2));
     // The other order: the take-over came first.
     let error = user.batch_execute(&format!("BEGIN; {HELD}")).await.expect_err("it is lost");
@@ -90,7 +92,74 @@ async fn a_lapsed_holder_keeps_the_lock_while_its_transaction_lasts() {
     assert_eq!((swept.sessions, swept.tenures), (0, 1));
     let error = user.execute(HELD, &[]).await.expect_err("it has ended");
     assert_eq!(state(&error), "TN001");
-    // Its transaction may not be quite over when it has its answer.
     assert_eq!(token(&insist(&*a, acquire("c1", 2, 21)).await), Token(2));
     verified(&[&a]).await;
+}
+
+#[tokio::test]
+async fn whoever_needs_to_see_the_past_is_told_that_it_does_not_work() {
+    let url = database();
+    let store = open(&url).await;
+    one(&*store, session(1)).await;
+    token(&one(&*store, acquire("c1", 1, 10)).await);
+    let user = raw(&url).await;
+    let sql = format!("BEGIN ISOLATION LEVEL REPEATABLE READ; {HELD}");
+    let error = user.batch_execute(&sql).await.expect_err("it would see what was true before");
+    assert_eq!(state(&error), "TN002");
+}
+
+#[tokio::test]
+async fn others_go_on_while_a_dead_worker_has_a_transaction_open() {
+    let (url, clock) = (database(), ManualClock::default());
+    let store = open_with(&url, Some(&clock)).await;
+    one(&*store, session_of(1, "t", 1_500)).await;
+    one(&*store, session(2)).await;
+    one(&*store, submit("t/task/r1", "work", 10)).await;
+    assert_eq!(claimed(one(&*store, Command::Claim(claim(1, 11, "task", 1))).await).len(), 1);
+    // The next job of its lane comes due when it is dead already.
+    one(&*store, submit_later("t/task/r1", "work", 12, clock.now().plus(1_550))).await;
+    let user = raw(&url).await;
+    let held = "BEGIN; SELECT tenure.assert_held('t/task/r1', 1)";
+    user.batch_execute(held).await.expect("it is held");
+    clock.advance(1_600);
+    let swept = store.sweep().await.expect("the server is there");
+    assert_eq!((swept.sessions, swept.tenures), (1, 0));
+    one(&*store, submit("t/task/r2", "work", 20)).await;
+    let jobs = claimed(one(&*store, Command::Claim(claim(2, 21, "task", 5))).await);
+    let names: Vec<&str> = jobs.iter().map(|job| job.tenure.key.name()).collect();
+    assert_eq!(names, ["r2"], "what a transaction relies on stays as it is");
+    user.batch_execute("COMMIT").await.expect("it is there");
+    until("it is taken over", async || {
+        store.sweep().await.expect("the server is there");
+        let ask = Command::Claim(claim(2, 22, "task", 5));
+        claimed(one(&*store, ask).await).iter().any(|job| job.tenure.key.name() == "r1")
+    })
+    .await;
+    verified(&[&store]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_cut_off_at_its_commit_does_not_come_back_under_a_transaction() {
+    let server = tenure_testbed::shared();
+    let proxy = Proxy::start(server.port()).expect("a free port");
+    let name = server.new_database().expect("a new database");
+    let store = open(&format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port())).await;
+    one(&*store, session(1)).await;
+    let held = token(&one(&*store, acquire("c1", 1, 10)).await);
+    let user = raw(&server.url(&name)).await;
+    proxy.set(Fault::CutBefore(b"COMMIT".to_vec()));
+    let cuts = proxy.cuts();
+    let releasing = tokio::spawn({
+        let store = std::sync::Arc::clone(&store);
+        async move { store.apply(vec![release("c1", held)]).await }
+    });
+    until("it is cut off", async || proxy.cuts() > cuts).await;
+    proxy.set(Fault::Down);
+    user.batch_execute(&format!("BEGIN; {HELD}")).await.expect("it is held");
+    proxy.set(Fault::None);
+    let answer = releasing.await.expect("no panic").expect("it tries again");
+    assert_eq!(answer, [Outcome::Refused(Refusal::Busy)]);
+    user.batch_execute("COMMIT").await.expect("it is there");
+    assert_eq!(insist(&*store, release("c1", held)).await, Outcome::Released { already: false });
+    verified(&[&store]).await;
 }

@@ -1,0 +1,91 @@
+//! The tables follow the journal, whatever comes between.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_store::Store;
+use tenure_store::postgres::Postgres;
+use tenure_store::store::{HistoryQuery, PAGE_MAX};
+
+use crate::bed::*;
+
+async fn lines(store: &Arc<Postgres>) -> usize {
+    let all = HistoryQuery::Scan { after: 0, limit: PAGE_MAX };
+    store.reads().history(all).await.expect("it reads").len()
+}
+
+#[tokio::test]
+async fn what_happens_is_in_the_tables_a_moment_later_although_nobody_asks() {
+    let url = database();
+    let store = open(&url).await;
+    one(&*store, session(1)).await;
+    token(&one(&*store, acquire("c1", 1, 10)).await);
+    let user = raw(&url).await;
+    let held = "SELECT count(*) FROM tenure.locks l JOIN tenure.sessions s ON s.id = l.session \
+                WHERE l.key = 't/cluster/c1' AND l.token = 1 AND s.name = 's1'";
+    until("the lock is in its table", async || {
+        user.query_one(held, &[]).await.expect("it is there").get::<_, i64>(0) == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tables_that_a_crash_of_the_database_took_back_are_brought_up_again() {
+    let url = database();
+    let store = open(&url).await;
+    one(&*store, session(1)).await;
+    for request in 10..15 {
+        take_and_release(&*store, "c1", request).await;
+    }
+    assert_eq!(lines(&store).await, 10);
+    let user = raw(&url).await;
+    let back = "TRUNCATE tenure.history, tenure.resources, tenure.locks, tenure.sessions, \
+                tenure.flushes; INSERT INTO tenure.flushes VALUES (0)";
+    user.batch_execute(back).await.expect("it is ours");
+    assert_eq!(token(&one(&*store, acquire("c1", 1, 20)).await).0, 6);
+    assert_eq!(lines(&store).await, 11);
+    verified(&[&store]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_goes_away_in_the_middle_takes_nothing_with_it() {
+    let store = open(&database()).await;
+    one(&*store, session(1)).await;
+    for round in 0..60_u32 {
+        take_and_release(&*store, "c1", 10 + u128::from(round)).await;
+        let all = HistoryQuery::Scan { after: 0, limit: PAGE_MAX };
+        let reading = store.reads().history(all);
+        // Somewhere between the first statement and the last.
+        let patience = Duration::from_micros(u64::from(round) * 100);
+        tokio::time::timeout(patience, reading).await.ok();
+    }
+    assert_eq!(lines(&store).await, 120);
+    verified(&[&store]).await;
+}
+
+#[tokio::test]
+async fn a_server_that_starts_knows_what_the_tables_do_not_tell_yet() {
+    let url = database();
+    let a = open(&url).await;
+    one(&*a, session(1)).await;
+    one(&*a, submit("t/task/r", "work", 5)).await;
+    let user = raw(&url).await;
+    // Nobody brings the tables up.
+    user.batch_execute("BEGIN; SELECT pg_advisory_xact_lock(7117003)").await.expect("it is free");
+    let held = token(&one(&*a, acquire("c1", 1, 10)).await);
+    take_and_release(&*a, "c2", 11).await;
+    let b = open(&url).await;
+    let told: i64 =
+        user.query_one("SELECT count(*) FROM tenure.locks", &[]).await.expect("it is there").get(0);
+    assert_eq!(told, 0);
+    let refused = one(&*b, acquire("c1", 1, 12)).await;
+    assert!(matches!(refused, tenure_core::Outcome::Refused(_)), "{refused:?}");
+    assert_eq!(token(&one(&*b, acquire("c2", 1, 13)).await).0, 2);
+    assert_eq!(
+        claimed(one(&*b, tenure_core::Command::Claim(claim(1, 14, "task", 1))).await).len(),
+        1
+    );
+    one(&*b, release("c1", held)).await;
+    user.batch_execute("COMMIT").await.expect("it is there");
+    verified(&[&a, &b]).await;
+}
