@@ -81,6 +81,8 @@ struct Shared {
     writer: Writer,
     /// Reads, beside it.
     reader: Pool,
+    /// Where the journal was when a reader last asked.
+    head: tokio::sync::Mutex<Option<read::Head>>,
     /// Brings the tables up to the journal, beside both.
     flusher: Link,
     /// Whose turn it is to do that.
@@ -143,6 +145,7 @@ impl Postgres {
             runtime: handle.clone(),
             writer: Writer::new(link()),
             reader: Pool::new((0..settings.pool).map(|_| link()).collect()),
+            head: tokio::sync::Mutex::default(),
             flusher: link(),
             flushing: tokio::sync::Mutex::default(),
             flush_wanted: Arc::clone(&flush_wanted),

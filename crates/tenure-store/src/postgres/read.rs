@@ -3,6 +3,8 @@
 //! What lives is in memory, which catches up with the journal first; what is over is in the tables,
 //! which are brought up to the journal first.
 
+use std::time::Instant;
+
 use async_trait::async_trait;
 use tenure_core::history::Hash;
 use tenure_core::verify::Replay;
@@ -17,6 +19,7 @@ use super::look::record_rows;
 use super::replica::Replica;
 use super::rows::{parse_job, parse_key, parse_record, text};
 use super::{Shared, corrupt, millis};
+use crate::clock::stopwatch;
 use crate::store::{
     HistoryQuery, JobPage, JobQuery, JobShown, Line, ListQuery, LogLine, LogQuery, Page, Reads,
     ResourceQuery, ResourceShown, Result, Shown, StoreError, WorkerShown,
@@ -28,6 +31,14 @@ pub(super) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 
 
 /// How often a resource that comes and goes is looked for.
 const TRIES_MAX: usize = 5;
+
+/// Where the journal was, and the time of the database.
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    asked: Instant,
+    now: Millis,
+    id: i64,
+}
 
 /// Rows of a query on ids, unless there are none.
 pub(super) async fn unless_empty(
@@ -47,9 +58,7 @@ impl Shared {
         &self,
         look: impl FnOnce(&mut Replica, Millis) -> T,
     ) -> Result<T> {
-        let sql = format!("{CLOCK}, (SELECT max(id) FROM tenure.journal)");
-        let row = self.reader.one(&sql, &[]).await?;
-        let (now, head): (Millis, i64) = (self.time(row.get(0)), row.get(1));
+        let Head { now, id: head, .. } = self.head().await?;
         {
             let mut state = self.writer.state.lock().await;
             let there = state.settled().filter(|replica| replica.position.id >= head);
@@ -62,6 +71,22 @@ impl Shared {
         let away = || StoreError::Unavailable("the connection broke meanwhile".to_owned());
         let replica = state.settled().ok_or_else(away)?;
         Ok(look(replica, now.max(replica.position.at)))
+    }
+
+    /// Where the journal is, as the database said after this was asked. Whoever asks while another
+    /// waits for the answer to that shares the next one.
+    async fn head(&self) -> Result<Head> {
+        let asked = stopwatch();
+        let mut last = self.head.lock().await;
+        if let Some(head) = last.filter(|head| head.asked >= asked) {
+            return Ok(head);
+        }
+        let asked = stopwatch();
+        let sql = format!("{CLOCK}, (SELECT max(id) FROM tenure.journal)");
+        let row = self.reader.one(&sql, &[]).await?;
+        let head = Head { asked, now: self.time(row.get(0)), id: row.get(1) };
+        *last = Some(head);
+        Ok(head)
     }
 
     /// Sees to it that the tables have all that the journal had a moment ago.

@@ -129,6 +129,8 @@ impl Pair {
                     drop(self.durable.remove(0));
                     self.open().await;
                 }
+                // Who starts sees at once what has come due; the one in memory with the sweep.
+                self.sweep().await;
             }
             Act::Prune(jobs_ms, dead_ms, history_ms) => {
                 self.prune(Retention { jobs_ms, dead_ms, history_ms, rows_max: 50 }).await;
@@ -242,7 +244,7 @@ impl Pair {
         let ours = self.memory.reads().show(key).await.expect("memory");
         let theirs = self.durable().reads().show(key).await.expect("durable");
         let (mut ours, mut theirs) = (ours.expect("it is known"), theirs.expect("it is known"));
-        for shown in [&mut ours, &mut theirs] {
+        for shown in [&mut ours, &mut theirs].into_iter().filter(|_| !self.is_shared()) {
             let lane = shown.record.resource.iter_mut().flat_map(|resource| &mut resource.lane);
             lane.for_each(|job| (job.progress, job.log_bytes) = (None, 0));
         }

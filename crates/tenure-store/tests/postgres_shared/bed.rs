@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{
-    Acquire, Claim, Claimant, Command, Finish, JobAction, JobId, LockAction, LockName, Millis,
-    Outcome, RequestId, ResourceAction, ResourceKey, SessionId, Submit, Token,
+    Acquire, Claim, Claimant, Command, Finish, JobAction, JobId, LockAction, LockName, Outcome,
+    RequestId, ResourceAction, ResourceKey, SessionId, Submit, Token,
 };
 use tenure_store::clock::{ManualClock, stopwatch};
 use tenure_store::postgres::{Options, Postgres};
@@ -133,21 +133,12 @@ pub(crate) async fn take_and_release_as(
 }
 
 pub(crate) fn submit(key: &str, operation: &str, request: u128) -> Command {
-    submit_at(key, operation, request, None)
-}
-
-/// A job that must not start before an instant.
-pub(crate) fn submit_later(key: &str, operation: &str, request: u128, at: Millis) -> Command {
-    submit_at(key, operation, request, Some(at))
-}
-
-fn submit_at(key: &str, operation: &str, request: u128, run_at: Option<Millis>) -> Command {
     let submit = Submit {
         request: RequestId(request),
         operation: operation.into(),
         args: None,
         priority: 0,
-        run_at,
+        run_at: None,
         by: "ann".into(),
     };
     let action = ResourceAction::Submit(submit);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_core::{Command, LockAction, Outcome, Refusal, Token};
 use tenure_store::Store;
-use tenure_store::clock::{Clock, ManualClock, stopwatch};
+use tenure_store::clock::{ManualClock, stopwatch};
 use tenure_testbed::{Fault, Proxy};
 
 use crate::bed::*;
@@ -114,24 +114,24 @@ async fn others_go_on_while_a_dead_worker_has_a_transaction_open() {
     let store = open_with(&url, Some(&clock)).await;
     one(&*store, session_of(1, "t", 1_500)).await;
     one(&*store, session(2)).await;
-    one(&*store, submit("t/task/r1", "work", 10)).await;
-    assert_eq!(claimed(one(&*store, Command::Claim(claim(1, 11, "task", 1))).await).len(), 1);
-    // The next job of its lane comes due when it is dead already.
-    one(&*store, submit_later("t/task/r1", "work", 12, clock.now().plus(1_550))).await;
+    one(&*store, submit("t/scheduler/r1", "configure", 10)).await;
+    let ask = Command::Claim(claim(1, 11, "scheduler", 1));
+    assert_eq!(claimed(one(&*store, ask).await).len(), 1);
+    // A job with another lock of the resource is ready all the time.
+    one(&*store, submit("t/scheduler/r1", "shrink", 12)).await;
     let user = raw(&url).await;
-    let held = "BEGIN; SELECT tenure.assert_held('t/task/r1', 1)";
+    let held = "BEGIN; SELECT tenure.assert_held('t/scheduler/r1#config', 1)";
     user.batch_execute(held).await.expect("it is held");
     clock.advance(1_600);
     let swept = store.sweep().await.expect("the server is there");
     assert_eq!((swept.sessions, swept.tenures), (1, 0));
-    one(&*store, submit("t/task/r2", "work", 20)).await;
-    let jobs = claimed(one(&*store, Command::Claim(claim(2, 21, "task", 5))).await);
+    one(&*store, submit("t/scheduler/r2", "shrink", 20)).await;
+    let jobs = claimed(one(&*store, Command::Claim(claim(2, 21, "scheduler", 5))).await);
     let names: Vec<&str> = jobs.iter().map(|job| job.tenure.key.name()).collect();
     assert_eq!(names, ["r2"], "what a transaction relies on stays as it is");
     user.batch_execute("COMMIT").await.expect("it is there");
-    until("it is taken over", async || {
-        store.sweep().await.expect("the server is there");
-        let ask = Command::Claim(claim(2, 22, "task", 5));
+    until("the other job starts", async || {
+        let ask = Command::Claim(claim(2, 22, "scheduler", 5));
         claimed(one(&*store, ask).await).iter().any(|job| job.tenure.key.name() == "r1")
     })
     .await;
