@@ -32,6 +32,20 @@ fn a_plan_changes_nothing_and_a_migration_is_done_once() {
 }
 
 #[test]
+fn tables_of_a_newer_version_are_left_alone() {
+    let server = shared();
+    let database = server.new_database().unwrap();
+    let store = server.url(&database);
+    assert!(run(&["migrate", "--store", &store]).status.success());
+    server.psql(&database, "UPDATE tenure.meta SET value = '99' WHERE key = 'version'").unwrap();
+    for args in [&["migrate", "--plan", "--store", &store][..], &["migrate", "--store", &store]] {
+        let refused = run(args);
+        assert!(!refused.status.success(), "{args:?}");
+        assert!(stderr(&refused).contains("a newer one has been here"), "{}", stderr(&refused));
+    }
+}
+
+#[test]
 fn the_sql_of_a_plan_is_what_a_migration_runs() {
     let server = shared();
     let (planned, migrated) = (server.new_database().unwrap(), server.new_database().unwrap());

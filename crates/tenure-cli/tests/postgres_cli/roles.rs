@@ -75,6 +75,8 @@ fn a_reader_reads_and_the_queries_of_the_guide_work() {
     let served = Served::start(&server.url(&database));
     served.acquire("cluster/c1");
     served.ok(&["job", "submit", "report/june", "build"]);
+    // A list that is read from the tables brings them up to date.
+    served.ok(&["job", "ls"]);
     let reader = url_as(server, &format!("reader_{database}"), &database);
     let answers: Vec<_> =
         blocks("sql query").into_iter().map(|sql| psql(&reader, sql).unwrap()).collect();

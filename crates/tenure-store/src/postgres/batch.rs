@@ -49,6 +49,11 @@ pub(super) struct State {
 }
 
 impl State {
+    /// What this process has, although the journal may not have all of it.
+    pub(super) fn any(&mut self) -> Option<&mut Replica> {
+        self.replica.as_mut()
+    }
+
     /// What this process has, if the journal has it, too.
     pub(super) fn settled(&mut self) -> Option<&mut Replica> {
         self.replica.as_mut().filter(|_| self.sent.is_none())

@@ -13,7 +13,7 @@ use super::look::{admit_rows, entries_sql};
 use super::replica::Replica;
 use super::rows::parse_session;
 use super::{Shared, corrupt};
-use crate::store::Result;
+use crate::store::{Hint, Result};
 
 /// All statements of the transaction see the same instant.
 pub(super) const SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ";
@@ -69,6 +69,8 @@ impl Shared {
         let now = self.time(row.get(4)).max(replica.position.at);
         replica.ledger.declare(self.kinds(), now);
         self.life().mark = replica.position;
+        // Whoever waits may have missed something meanwhile.
+        self.hints.send(Hint::Missed).ok();
         Ok(replica)
     }
 }

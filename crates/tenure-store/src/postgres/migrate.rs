@@ -26,7 +26,7 @@ pub struct Plan {
 pub async fn plan(url: &str) -> Result<Plan> {
     let client = connect(url).await?;
     let version = version(&client).await.map_err(Failure::into_store)?;
-    Ok(Plan { version, steps: MIGRATIONS[version.min(MIGRATIONS.len())..].to_vec() })
+    Ok(Plan { version, steps: MIGRATIONS[version..].to_vec() })
 }
 
 /// Brings the tables up to date, and begins a new life of the store if it is asked for: then no
@@ -65,13 +65,6 @@ pub(super) async fn run(client: &Conn) -> Result<Incarnation> {
     let work = async {
         client.batch_execute(&begin()).await?;
         let from = version(client).await?;
-        if from > MIGRATIONS.len() {
-            return Err(Failure::Store(StoreError::Unavailable(format!(
-                "the tables have version {from}, and this program knows {}: a newer one has been \
-                 here. Use that one",
-                MIGRATIONS.len()
-            ))));
-        }
         for (at, (_, sql)) in MIGRATIONS.iter().enumerate().skip(from) {
             let schema = if at == 0 { "CREATE SCHEMA IF NOT EXISTS tenure;" } else { "" };
             let version = at + 1;
@@ -88,6 +81,7 @@ pub(super) async fn run(client: &Conn) -> Result<Incarnation> {
     life::begin(client, false).await
 }
 
+/// The version of the tables, if this program knows it.
 async fn version(client: &Conn) -> std::result::Result<usize, Failure> {
     let exists = client.query_typed("SELECT to_regclass('tenure.meta') IS NOT NULL", &[]).await?;
     if !exists.first().is_some_and(|row| row.get(0)) {
@@ -96,5 +90,14 @@ async fn version(client: &Conn) -> std::result::Result<usize, Failure> {
     let sql = "SELECT value FROM tenure.meta WHERE key = 'version'";
     let rows = client.query_typed(sql, &[]).await?;
     let version = rows.first().map_or("0", |row| row.get(0));
-    Ok(version.parse().map_err(|error| corrupt("the version of the tables", &error))?)
+    let version = version.parse();
+    let version: usize = version.map_err(|error| corrupt("the version of the tables", &error))?;
+    if version > MIGRATIONS.len() {
+        return Err(Failure::Store(StoreError::Unavailable(format!(
+            "the tables have version {version}, and this program knows {}: a newer one has been \
+             here. Use that one",
+            MIGRATIONS.len()
+        ))));
+    }
+    Ok(version)
 }

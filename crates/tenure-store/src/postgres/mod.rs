@@ -197,7 +197,7 @@ impl Shared {
     async fn declare(&self, kinds: Arc<Kinds>) {
         *self.kinds.write().expect("nothing panics while it is locked") = Arc::clone(&kinds);
         let mut state = self.writer.state.lock().await;
-        let Some(replica) = state.settled() else { return };
+        let Some(replica) = state.any() else { return };
         let ready = replica.ledger.declare(kinds, replica.position.at);
         drop(state);
         self.publish(Batch { ready, ..Batch::default() });

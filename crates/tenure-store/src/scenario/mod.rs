@@ -265,6 +265,7 @@ macro_rules! for_each_scenario {
             the_token_stays_while_the_tenure_lasts,
             three_destroys_run_one_after_the_other,
             what_should_be_is_looked_at_again,
+            who_comes_back_waits_for_others,
             wide_operations_are_not_starved,
         }
     };
