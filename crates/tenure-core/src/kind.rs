@@ -238,12 +238,6 @@ impl Kind {
         self
     }
 
-    /// Whether it has a cap on what runs at once.
-    #[must_use]
-    pub fn is_capped(&self) -> bool {
-        self.running_max.is_some() || self.tenant_running_max.is_some()
-    }
-
     /// Most jobs that run at once, of all tenants and of one.
     #[must_use]
     pub fn running_max(mut self, all: Option<usize>, tenant: Option<usize>) -> Self {

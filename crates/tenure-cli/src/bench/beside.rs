@@ -3,10 +3,8 @@
 //! While it lasts the database may forget no row that it could still see.
 
 use anyhow::{Context as _, Result, ensure};
-use tokio_postgres::{Client, Config, NoTls};
+use tenure_store::postgres::{Client, client};
 
-/// Parameters of an address that are for the store, not for the driver.
-const OURS: [&str; 4] = ["listen", "pool", "statement_timeout", "sslrootcert"];
 /// Begins it. No setting of the database may end it early.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ; \
                      SET LOCAL idle_in_transaction_session_timeout = 0";
@@ -21,15 +19,9 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// Begins one on the database of a store. It has no TLS, so an address that asks for it fails.
+    /// Begins one on the database of a store.
     pub(crate) async fn begin(url: &str) -> Result<Self> {
-        let config = config(url)?;
-        let (client, connection) = config.connect(NoTls).await.context("connect without TLS")?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "the connection of the idle transaction has ended");
-            }
-        });
+        let client = client(url).await?;
         client.batch_execute(BEGIN).await.context("begin an idle transaction")?;
         let seen = look(&client).await?;
         Ok(Self { client, seen })
@@ -47,53 +39,4 @@ impl Idle {
 async fn look(client: &Client) -> Result<i64> {
     let rows = client.query_typed(LOOK, &[]).await.context("count the entries of the journal")?;
     Ok(rows.first().context("count the entries of the journal: no row")?.try_get(0)?)
-}
-
-/// What of the address of a store is for the driver. Errors never repeat it.
-fn config(url: &str) -> Result<Config> {
-    let (base, query) = url.split_once('?').unwrap_or((url, ""));
-    let theirs = query.split('&').filter(|pair| {
-        let name = pair.split('=').next().unwrap_or_default();
-        !name.is_empty() && !OURS.contains(&name)
-    });
-    let theirs: Vec<&str> = theirs
-        .map(|pair| if pair.starts_with("sslmode=verify") { "sslmode=require" } else { pair })
-        .collect();
-    let url = format!("{base}?{}", theirs.join("&"));
-    let read: Result<Config, _> = url.trim_end_matches('?').parse();
-    let mut config = read.ok().context("the address of the database cannot be read")?;
-    config.application_name("tenure bench");
-    if config.get_password().is_none()
-        && let Ok(password) = std::env::var("PGPASSWORD")
-    {
-        config.password(password);
-    }
-    Ok(config)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio_postgres::config::SslMode;
-
-    #[test]
-    fn the_driver_gets_what_it_knows() {
-        let url = "postgres://u@h:6432/d?listen=db:5432&pool=4&keepalives=0&sslmode=verify-full";
-        let config = config(url).unwrap();
-        assert_eq!(config.get_ports(), [6432]);
-        assert!(!config.get_keepalives());
-        assert_eq!(config.get_ssl_mode(), SslMode::Require);
-    }
-
-    #[test]
-    fn an_address_without_parameters_is_read() {
-        assert_eq!(config("postgres://u@h/d").unwrap().get_dbname(), Some("d"));
-        assert_eq!(config("postgres://u@h/d?pool=2").unwrap().get_dbname(), Some("d"));
-    }
-
-    #[test]
-    fn a_wrong_address_is_not_repeated_with_its_password() {
-        let error = config("postgres://u:secret@h:port/d").unwrap_err();
-        assert!(!format!("{error:#}").contains("secret"), "{error:#}");
-    }
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::Result;
 use tenure_store::Committer;
 
-use super::cycles::kinds;
 use super::kept::Kept;
 use super::servers::Scratch;
 
@@ -52,9 +51,7 @@ pub(crate) async fn each<T>(
 
 /// A server of its own.
 async fn server(kept: &Kept, scratch: &Scratch) -> Result<Committer> {
-    let store = kept.open(scratch).await?;
-    store.declare(kinds()?).await?;
-    Ok(Committer::start(store))
+    Ok(Committer::start(kept.open(scratch).await?))
 }
 
 /// Waits until all know of each other. Says whether they do.

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tenure_core::{Job, JobState, Record, ResourceKey, Session};
+use tenure_core::{Job, Record, ResourceKey, Session};
 use tokio_postgres::types::Type;
 
 use super::columns::{Columns, made, own, there};
@@ -16,6 +16,7 @@ use super::conn::Conn;
 use super::failure::Failure;
 use super::journal::json;
 use super::replica::Snapshot;
+use super::rows::FLUSHED;
 use super::{Shared, bigint, corrupt};
 use crate::store::{Result, StoreError, durable};
 
@@ -119,7 +120,8 @@ impl Shared {
     /// Writes what the tables have not been told.
     async fn write(&self, snapshot: &Snapshot) -> std::result::Result<Written, Failure> {
         let link = &self.flusher;
-        let flushed: i64 = link.rows(FLUSHED, &[]).await?.first().map_or(0, |row| row.get(0));
+        let rows = link.rows(&format!("SELECT {FLUSHED}"), &[]).await?;
+        let flushed: i64 = rows.first().map_or(0, |row| row.get(0));
         let upto = snapshot.upto;
         if flushed >= upto.id {
             return Ok(Written::Elsewhere(flushed));
@@ -128,12 +130,12 @@ impl Shared {
         let client = link.client().await?;
         let begin = async {
             client.begin_with(&format!("SELECT pg_advisory_xact_lock({FLUSHER})")).await?;
-            let sql = "SELECT (SELECT max(position) FROM tenure.flushes), \
-                       (SELECT nonce FROM tenure.journal WHERE id = $1)";
-            let rows = client.query_typed(sql, &[(&upto.id as _, Type::INT8)]).await?;
-            rows.into_iter().next().ok_or_else(|| corrupt("the journal", &"no row").into())
+            let sql = format!("SELECT {FLUSHED}, (SELECT nonce FROM tenure.journal WHERE id = $1)");
+            let rows = client.query_typed(&sql, &[(&upto.id as _, Type::INT8)]).await?;
+            let row = rows.into_iter().next();
+            Ok::<_, Failure>(row.ok_or_else(|| corrupt("the journal", &"no row"))?)
         };
-        let row = link.in_time(begin).await?.map_err(|failure: Failure| failure)?;
+        let row = link.in_time(begin).await??;
         let (now, nonce): (i64, Option<i64>) = (row.get(0), row.get(1));
         if now != flushed || nonce != Some(upto.nonce) {
             // Somebody else was quicker, or this is another life.
@@ -161,8 +163,6 @@ enum Written {
 fn unsettled() -> StoreError {
     StoreError::Unavailable("the connection broke, and it is not known what was written".to_owned())
 }
-
-const FLUSHED: &str = "SELECT max(position) FROM tenure.flushes";
 
 /// Notes up to which entry the tables have been told, drops entries that nobody needs, and commits.
 async fn finish(
@@ -359,7 +359,7 @@ fn push_job<'a>(columns: &mut Columns<'a>, key: &'a ResourceKey, job: &'a Job, b
         job.previous.as_ref().and_then(made),
         Some(body),
     ];
-    let over = JobState::is_over(job.state).then(|| bigint(job.ended_at.unwrap_or_default()));
+    let over = job.state.is_over().then(|| bigint(job.ended_at.unwrap_or_default()));
     columns.push(texts, [Some(i64::from(job.attempt)), Some(bigint(job.due)), over]);
 }
 

@@ -11,25 +11,23 @@ use super::journal::Change;
 use super::life::{self, Life, Trace};
 use super::look::{admit_rows, entries_sql};
 use super::replica::Replica;
-use super::rows::parse_session;
+use super::rows::{FLUSHED, HEAD, NOW, parse_session};
 use super::{Shared, corrupt};
 use crate::store::{Hint, Result};
 
 /// All statements of the transaction see the same instant.
 pub(super) const SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ";
 
-const CLOCK: &str = "\
-    SELECT (SELECT max(position) FROM tenure.flushes), (SELECT max(id) FROM tenure.journal), \
-           (SELECT nonce FROM tenure.journal WHERE id = $1), \
-           (SELECT value::bigint FROM tenure.meta WHERE key = 'born'), \
-           (extract(epoch FROM clock_timestamp()) * 1000)::bigint, ";
-
 impl Shared {
     /// What the tables and the journal tell, all at one instant.
     pub(super) async fn load(&self, client: &Conn) -> std::result::Result<Replica, Failure> {
         client.begin_with(SNAPSHOT).await?;
         let mark = self.life().mark.id;
-        let clock = format!("{CLOCK}{}", life::columns(None));
+        let clock = format!(
+            "SELECT {FLUSHED}, {HEAD}, (SELECT nonce FROM tenure.journal WHERE id = $1), \
+             (SELECT value::bigint FROM tenure.meta WHERE key = 'born'), {NOW}, {}",
+            life::columns(None)
+        );
         let rows = client.query_typed(&clock, &[(&mark as _, Type::INT8)]).await?;
         let row = rows.first().ok_or_else(|| corrupt("the clock", &"no row"))?;
         let (flushed, head): (i64, i64) = (row.get(0), row.get(1));
@@ -73,9 +71,7 @@ impl Shared {
         self.hints.send(Hint::Missed).ok();
         Ok(replica)
     }
-}
 
-impl Shared {
     /// Reads rows page by page, so that no statement takes long; each page goes on after the last
     /// text of the one before.
     async fn pages<T>(

@@ -13,7 +13,7 @@ use super::journal::{self, Change};
 use super::life::{self, Life, Trace};
 use super::load::SNAPSHOT;
 use super::replica::Replica;
-use super::rows::{parse_key, parse_record, text};
+use super::rows::{FLUSHED, NOW, parse_key, parse_record, text};
 use super::{Shared, corrupt, read};
 use crate::store::Result;
 
@@ -54,13 +54,13 @@ impl Shared {
         let turn = format!("SELECT pg_advisory_xact_lock({WRITER})");
         let rows = format!(
             "SELECT now.*, entry.* FROM ( \
-                 SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, \
+                 SELECT {NOW}, \
                  CASE WHEN NOT pg_try_advisory_xact_lock({FENCED}) THEN ARRAY( \
                      SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks \
                      WHERE locktype = 'advisory' AND objsubid = 1 AND granted \
                      AND mode = 'ShareLock' AND database = \
                          (SELECT oid FROM pg_database WHERE datname = current_database()) \
-                 ) END, (SELECT max(position) FROM tenure.flushes), {}) AS now \
+                 ) END, {FLUSHED}, {}) AS now \
              LEFT JOIN LATERAL ({}) AS entry ON true ORDER BY entry.id",
             life::columns(client.host()),
             entries_sql()

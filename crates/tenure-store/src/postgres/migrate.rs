@@ -1,7 +1,7 @@
 //! The versions of the tables.
 
 use tenure_core::Incarnation;
-use tokio_postgres::NoTls;
+use tokio_postgres::{Client, NoTls};
 
 use super::conn::Conn;
 use super::failure::Failure;
@@ -40,18 +40,23 @@ pub async fn migrate(url: &str, new_incarnation: bool) -> Result<(Plan, Incarnat
 }
 
 async fn connect(url: &str) -> Result<Conn> {
+    Ok(Conn::new(client(url).await?, "BEGIN".to_owned(), false))
+}
+
+/// A connection to the database of a store, for whoever wants to look at it with SQL.
+pub async fn client(url: &str) -> Result<Client> {
     use tokio_postgres::config::SslMode;
     let settings = Settings::parse(url)?;
     let away = |error: tokio_postgres::Error| unavailable(&error);
     if settings.config.get_ssl_mode() == SslMode::Disable {
         let (client, connection) = settings.config.connect(NoTls).await.map_err(away)?;
         tokio::spawn(connection);
-        return Ok(Conn::new(client, "BEGIN".to_owned(), false));
+        return Ok(client);
     }
     let tls = tls::connector(&settings.trust, true)?;
     let (client, connection) = settings.config.connect(tls).await.map_err(away)?;
     tokio::spawn(connection);
-    Ok(Conn::new(client, "BEGIN".to_owned(), false))
+    Ok(client)
 }
 
 /// Begins a transaction that one process at a time may have. The lock is the transaction's, so that

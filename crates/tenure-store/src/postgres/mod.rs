@@ -56,7 +56,8 @@ use replica::Replica;
 use settings::Settings;
 
 pub use doctor::{Finding, ROLES, Verdict, examine, remedy};
-pub use migrate::{Plan, migrate, plan};
+pub use migrate::{Plan, client, migrate, plan};
+pub use tokio_postgres::Client;
 
 /// How long a transaction of ours may do nothing before the database ends it: a process that was
 /// stopped in the middle of one must not keep others from the resources it had at hand.

@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 use super::conn::Conn;
 use super::failure::Failure;
 use super::flush::FLUSHER;
-use super::rows::{parse_body, parse_key};
+use super::rows::{NOW, parse_body, parse_key};
 use super::{Shared, bigint, corrupt, read};
 use crate::store::{Pruned, Result, Retention};
 
@@ -31,7 +31,7 @@ impl Shared {
     }
 
     async fn prune(&self, client: &Conn, keep: Retention) -> std::result::Result<Pruned, Failure> {
-        let clock = client.query_typed(read::CLOCK, &[]).await?;
+        let clock = client.query_typed(&format!("SELECT {NOW}"), &[]).await?;
         let clock = clock.first().ok_or_else(|| corrupt("the clock", &"no row"))?;
         let now = self.time(clock.get(0));
         let rows = i64::try_from(keep.rows_max).unwrap_or(i64::MAX);

@@ -17,7 +17,7 @@ use super::conn::Conn;
 use super::link::unavailable;
 use super::look::record_rows;
 use super::replica::Replica;
-use super::rows::{parse_job, parse_key, parse_record, text};
+use super::rows::{HEAD, NOW, parse_job, parse_key, parse_record, text};
 use super::{Shared, corrupt, millis};
 use crate::clock::stopwatch;
 use crate::store::{
@@ -25,9 +25,6 @@ use crate::store::{
     ResourceQuery, ResourceShown, Result, Shown, StoreError, WorkerShown,
 };
 use crate::view;
-
-/// The time of the database.
-pub(super) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// How often a resource that comes and goes is looked for.
 const TRIES_MAX: usize = 5;
@@ -82,7 +79,7 @@ impl Shared {
             return Ok(head);
         }
         let asked = stopwatch();
-        let sql = format!("{CLOCK}, (SELECT max(id) FROM tenure.journal)");
+        let sql = format!("SELECT {NOW}, {HEAD}");
         let row = self.reader.one(&sql, &[]).await?;
         let head = Head { asked, now: self.time(row.get(0)), id: row.get(1) };
         *last = Some(head);

@@ -7,6 +7,13 @@ use tokio_postgres::Row;
 use super::{Shared, corrupt, millis};
 use crate::store::Result;
 
+/// The time of the database, as an expression.
+pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+/// Up to which entry of the journal the tables tell, as an expression.
+pub(super) const FLUSHED: &str = "(SELECT max(position) FROM tenure.flushes)";
+/// The last entry of the journal, as an expression.
+pub(super) const HEAD: &str = "(SELECT max(id) FROM tenure.journal)";
+
 /// An id or the like, as the tables have it.
 pub(super) fn text<T: ToString + ?Sized>(id: &T) -> String {
     id.to_string()

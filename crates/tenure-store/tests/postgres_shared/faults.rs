@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tenure_core::history::Entry;
-use tenure_core::{Command, JobAction, JobId, Outcome, Refusal, SessionId, Token};
+use tenure_core::{Command, JobAction, JobId, Outcome, SessionId, Token};
 use tenure_store::postgres::Postgres;
 use tenure_store::store::{HistoryQuery, LogQuery, PAGE_MAX, StoreError};
 use tenure_store::{Committer, Store};
@@ -150,7 +150,6 @@ impl Told {
     /// An answer, unless nobody knows; then it must say so.
     fn answer(&mut self, result: Result<Outcome, StoreError>) -> Option<Outcome> {
         match result {
-            Ok(Outcome::Refused(Refusal::Busy)) => None,
             Ok(outcome) => Some(outcome),
             Err(StoreError::Unavailable(_)) => {
                 self.failures += 1;
