@@ -118,6 +118,21 @@ async fn a_claim_that_comes_twice_at_once_takes_jobs_once() {
 }
 
 #[tokio::test]
+async fn a_late_repetition_of_a_claim_takes_nothing_more_from_another_server() {
+    let url = database();
+    let (a, b) = (open(&url).await, open(&url).await);
+    one(&*a, session(1)).await;
+    // It is known as a worker before: what the second claim adds must be told by itself.
+    assert_eq!(claimed(one(&*a, Command::Claim(claim(1, 9, "task", 1))).await), []);
+    one(&*a, submit("t/task/r1", "work", 10)).await;
+    let ask = Command::Claim(claim(1, 11, "task", 1));
+    let jobs = claimed(one(&*a, ask.clone()).await);
+    one(&*a, finish(jobs[0].job.id, jobs[0].tenure.token)).await;
+    one(&*a, submit("t/task/r2", "work", 12)).await;
+    assert_eq!(claimed(one(&*b, ask).await), []);
+}
+
+#[tokio::test]
 async fn a_worker_for_all_gets_round_to_every_one_of_a_hundred_tenants() {
     const COUNT: usize = 100;
     let url = database();
