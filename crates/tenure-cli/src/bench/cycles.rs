@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use tenure_core::{
-    Assignment, Claim, Command, Finish, JobAction, Kind, Kinds, Operation, Outcome, ResourceAction,
-    ResourceKey, SessionId, Submit, Text,
+    Assignment, Claim, Command, Finish, JobAction, Kind, Kinds, Operation, Outcome, Refusal,
+    ResourceAction, ResourceKey, SessionId, Submit, Text,
 };
 use tenure_store::{Committer, Store};
 use tokio::sync::Semaphore;
@@ -135,6 +135,11 @@ impl Floor {
     pub(crate) fn submit(&self, submitter: usize, resource: usize) -> String {
         self.pending[resource].fetch_add(1, Ordering::SeqCst);
         format!("\"{submitter} {resource} {}\"", self.nanos())
+    }
+
+    /// A job was not taken.
+    fn refused(&self, resource: usize) {
+        self.pending[resource].fetch_sub(1, Ordering::SeqCst);
     }
 
     /// A worker knows that it has a job.
@@ -296,6 +301,8 @@ async fn submit_all(
         let command = Command::Resource { key: keys[resource].clone(), action };
         match committer.submit(command).await? {
             Outcome::Submitted { .. } => floor.wait(submitter).await?,
+            // With much in flight a lane fills up now and then: another resource, then.
+            Outcome::Refused(Refusal::LaneFull) => floor.refused(resource),
             other => bail!("a submit was answered with {other:?}"),
         }
     }

@@ -212,17 +212,13 @@ impl Run<'_> {
         let measure =
             async |servers: &[_]| cycles::across(servers, SHARED, *in_flight, *seconds).await;
         let measured = shared::each(kept, &scratch, measure).await?;
-        let alone = measured.alone.per_s();
         self.push_shared("one server alone", &measured.alone, String::new());
-        let Some((listened, split)) = measured.two else {
+        let Some(two) = measured.two else {
             self.notes.push(shared::DEAF.to_owned());
             return Ok(());
         };
-        for (servers, measured) in
-            [("one server, with notifications", listened), ("two servers", split)]
-        {
-            let ratio = format!("{:.2}× of one server alone", measured.per_s() / alone);
-            self.push_shared(servers, &measured, ratio);
+        for (servers, measured, ratio) in two.rows(&measured.alone, Measured::per_s) {
+            self.push_shared(servers, measured, ratio);
         }
         Ok(())
     }

@@ -11,6 +11,9 @@ use super::remote::Server;
 use super::servers::Scratch;
 use crate::commands::open_store;
 
+/// An address at which nobody is: the port for what is thrown away.
+const NOBODY: &str = "127.0.0.1:9";
+
 /// Which store to measure.
 #[derive(Args)]
 pub(crate) struct Kept {
@@ -44,6 +47,17 @@ impl Kept {
         match &self.store {
             Some(url) => open_store(url).await,
             None => Ok(Arc::new(Embedded::open(&scratch.path().join("bench.db"))?)),
+        }
+    }
+
+    /// The same, but it hears of no other server, and so has nobody to tell anything.
+    pub(crate) async fn open_deaf(&self, scratch: &Scratch) -> Result<Arc<dyn Store>> {
+        match self.shared() {
+            Some(url) => {
+                let separator = if url.contains('?') { '&' } else { '?' };
+                open_store(&format!("{url}{separator}listen={NOBODY}")).await
+            }
+            None => self.open(scratch).await,
         }
     }
 

@@ -25,7 +25,7 @@ use crate::text::parse_duration;
 /// Requests that wait behind a holder.
 const WAITERS: [usize; 2] = [2, 100];
 /// What the second server is told in these loads.
-const QUIET: &str = "a second server listens: pairs for which nobody waits wake nobody, so it is \
+const QUIET: &str = "a second server follows: pairs for which nobody waits wake nobody, so it is \
                      sent hellos only, and follows what the first writes";
 const MIB: f64 = 1_048_576.0;
 
@@ -279,19 +279,15 @@ impl Run<'_> {
         let measure = async |servers: &[_]| local::across(servers, in_flight, seconds).await;
         let measured = shared::each(kept, &scratch, measure).await?;
         let name = kept.name();
-        let alone = measured.alone.pairs_per_s();
         let what = format!("tenure {name}, in process, one server alone");
         self.push(&what, in_flight, &measured.alone, String::new());
-        let Some((listened, split)) = measured.two else {
+        let Some(two) = measured.two else {
             self.notes.push(shared::DEAF.to_owned());
             return Ok(());
         };
-        for (servers, sample) in
-            [("one server, a second listens", listened), ("two servers", split)]
-        {
-            let ratio = format!("{:.2}× of one server alone", sample.pairs_per_s() / alone);
+        for (servers, sample, ratio) in two.rows(&measured.alone, Sample::pairs_per_s) {
             let what = format!("tenure {name}, in process, {servers}");
-            self.push(&what, in_flight, &sample, ratio);
+            self.push(&what, in_flight, sample, ratio);
         }
         self.notes.push(QUIET.to_owned());
         Ok(())

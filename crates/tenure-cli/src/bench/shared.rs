@@ -24,29 +24,63 @@ pub(crate) const DEAF: &str = "two servers were not measured: notifications do n
 
 /// What was measured of servers that share a database.
 pub(crate) struct Shared<T> {
-    /// One server, and nobody whom it could tell anything.
+    /// One server, and no other there.
     pub(crate) alone: T,
-    /// One server while another listens, and the load on both; nothing if they do not hear each
-    /// other.
-    pub(crate) two: Option<(T, T)>,
+    /// With another one; nothing if they do not hear each other.
+    pub(crate) two: Option<Two<T>>,
 }
 
-/// Measures the same load on one server alone, on one while another listens, and on two.
+/// What was measured with a second server.
+pub(crate) struct Two<T> {
+    /// The second follows what the first does; the first tells it nothing.
+    pub(crate) untold: T,
+    /// The first also sends notifications.
+    pub(crate) told: T,
+    /// The load is on both.
+    pub(crate) split: T,
+}
+
+impl<T> Two<T> {
+    /// What was measured, what to call it, and the sort of ratio that tells something.
+    pub(crate) fn rows(
+        &self,
+        alone: &T,
+        rate: impl Fn(&T) -> f64,
+    ) -> [(&'static str, &T, String); 3] {
+        let against = |of: &T, to: &T, name: &str| format!("{:.2}× of {name}", rate(of) / rate(to));
+        let one = "one server alone";
+        [
+            ("a second follows, no notifications", &self.untold, against(&self.untold, alone, one)),
+            (
+                "a second follows, notifications",
+                &self.told,
+                against(&self.told, &self.untold, "no notifications"),
+            ),
+            ("two servers", &self.split, against(&self.split, alone, one)),
+        ]
+    }
+}
+
+/// Measures the same load on one server alone, on one while another follows, and on two.
 pub(crate) async fn each<T>(
     kept: &Kept,
     scratch: &Scratch,
     measure: impl AsyncFn(&[Committer]) -> Result<T>,
 ) -> Result<Shared<T>> {
-    let first = server(kept, scratch).await?;
-    let mut servers = vec![first];
-    let alone = measure(&servers).await?;
-    servers.push(server(kept, scratch).await?);
+    let mute = Committer::start(kept.open_deaf(scratch).await?);
+    let alone = measure(std::slice::from_ref(&mute)).await?;
+    let second = server(kept, scratch).await?;
+    if !acquainted(std::slice::from_ref(&second)).await? {
+        return Ok(Shared { alone, two: None });
+    }
+    let untold = measure(&[mute]).await?;
+    let servers = [server(kept, scratch).await?, second];
     if !acquainted(&servers).await? {
         return Ok(Shared { alone, two: None });
     }
-    let listened = measure(&servers[..1]).await?;
+    let told = measure(&servers[..1]).await?;
     let split = measure(&servers).await?;
-    Ok(Shared { alone, two: Some((listened, split)) })
+    Ok(Shared { alone, two: Some(Two { untold, told, split }) })
 }
 
 /// A server of its own.
