@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tenure_core::{Command, Kinds, Outcome};
 use tenure_store::clock::stopwatch;
 use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Swept};
-use tenure_store::{Memory, Store, scenario};
+use tenure_store::{KeyRing, Memory, Store, scenario};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{broadcast, watch};
@@ -67,6 +67,10 @@ impl Store for Gated {
 
     fn reads(&self) -> &dyn Reads {
         self.inner.reads()
+    }
+
+    fn key_ring(&self) -> &dyn KeyRing {
+        self.inner.key_ring()
     }
 }
 

@@ -13,7 +13,7 @@ use tenure::config::Keep;
 use tenure_core::{Command, Kinds, Outcome};
 use tenure_server::auth::Keys;
 use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Swept};
-use tenure_store::{Memory, Store, StoreError};
+use tenure_store::{KeyRing, Memory, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
@@ -99,6 +99,10 @@ impl Store for Odd {
 
     fn reads(&self) -> &dyn Reads {
         self.memory.reads()
+    }
+
+    fn key_ring(&self) -> &dyn KeyRing {
+        self.memory.key_ring()
     }
 }
 

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use tenure_core::{Command, Kinds, Outcome};
 use tokio::sync::broadcast;
 
+use crate::keys::KeyRing;
 use crate::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, StoreError, Swept};
 
 /// How often what goes wrong, in percent.
@@ -89,5 +90,9 @@ impl<S: Store> Store for Faulty<S> {
 
     fn reads(&self) -> &dyn Reads {
         self.inner.reads()
+    }
+
+    fn key_ring(&self) -> &dyn KeyRing {
+        self.inner.key_ring()
     }
 }

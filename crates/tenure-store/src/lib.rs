@@ -13,6 +13,7 @@ pub mod conformance;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 pub mod faulty;
+pub mod keys;
 pub mod ledger;
 pub mod memory;
 pub mod metered;
@@ -27,6 +28,7 @@ mod view;
 pub use committer::Committer;
 #[cfg(feature = "embedded")]
 pub use embedded::Embedded;
+pub use keys::{ApiKey, KeyRing};
 pub use memory::Memory;
 #[cfg(feature = "postgres")]
 pub use postgres::Postgres;

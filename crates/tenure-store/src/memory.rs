@@ -13,11 +13,13 @@ use tenure_core::history::Sealed;
 use tenure_core::verify::Replay;
 use tenure_core::world::LogPiece;
 use tenure_core::{
-    Command, Incarnation, Job, JobId, JobState, Kinds, Millis, Outcome, ResourceKey, TenureView,
+    Command, Incarnation, Job, JobId, JobState, Kinds, Millis, Outcome, ResourceKey, SessionId,
+    TenureView, Text,
 };
 use tokio::sync::broadcast;
 
 use crate::clock::{Clock, ServerClock};
+use crate::keys::{KeyRing, MemoryKeys};
 use crate::ledger::{Batch, Ledger};
 use crate::store::{
     HINTS_MAX, Hint, HistoryQuery, JobPage, JobQuery, JobShown, Line, ListQuery, LogLine, LogQuery,
@@ -31,6 +33,7 @@ pub struct Memory {
     rows: Mutex<Rows>,
     clock: Box<dyn Clock>,
     hints: broadcast::Sender<Hint>,
+    keys: MemoryKeys,
 }
 
 #[derive(Default)]
@@ -61,7 +64,7 @@ impl Memory {
         let ledger = Ledger::load(Incarnation::default(), [], clock.now());
         let rows = Rows { ledger, ..Rows::default() };
         let (hints, _) = broadcast::channel(HINTS_MAX);
-        Self { rows: Mutex::new(rows), clock: Box::new(clock), hints }
+        Self { rows: Mutex::new(rows), clock: Box::new(clock), hints, keys: MemoryKeys::default() }
     }
 
     /// Gives every session its full time to live, as a durable store does when it restarts.
@@ -145,6 +148,10 @@ impl Store for Memory {
     fn reads(&self) -> &dyn Reads {
         self
     }
+
+    fn key_ring(&self) -> &dyn KeyRing {
+        &self.keys
+    }
 }
 
 #[async_trait]
@@ -197,6 +204,10 @@ impl Reads for Memory {
         let lines = rows.logs.get(&query.job).map_or(&[][..], Vec::as_slice);
         let after = lines.iter().filter(|line| line.position > query.after);
         Ok(after.take(query.limit).cloned().collect())
+    }
+
+    async fn session(&self, id: SessionId) -> Result<Option<Text>> {
+        Ok(self.rows().ledger.tenant_of(id))
     }
 
     async fn workers(&self) -> Result<Vec<WorkerShown>> {

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use tenure_core::{Command, Kinds, Outcome};
 use tokio::sync::broadcast;
 
+use crate::keys::KeyRing;
 use crate::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, Swept};
 
 /// Counts in front of a store.
@@ -94,6 +95,10 @@ impl<S: Store> Store for Metered<S> {
 
     fn reads(&self) -> &dyn Reads {
         self.inner.reads()
+    }
+
+    fn key_ring(&self) -> &dyn KeyRing {
+        self.inner.key_ring()
     }
 }
 

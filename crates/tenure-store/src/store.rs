@@ -14,6 +14,8 @@ use tenure_core::{
 };
 use tokio::sync::broadcast;
 
+use crate::keys::KeyRing;
+
 /// Most commands that a store takes in one batch.
 pub const BATCH_MAX: usize = 4_096;
 /// Most rows that one page has.
@@ -60,6 +62,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// The reading side.
     fn reads(&self) -> &dyn Reads;
+
+    /// Who may ask.
+    fn key_ring(&self) -> &dyn KeyRing;
 }
 
 /// What can be read from a store. Nothing is decided by what is read here.
@@ -95,6 +100,9 @@ pub trait Reads: Send + Sync {
 
     /// Pieces of the log of a job, oldest first.
     async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>>;
+
+    /// The tenant of a session; nothing when none of this id is known any more.
+    async fn session(&self, id: SessionId) -> Result<Option<Text>>;
 
     /// The sessions that ask for jobs.
     async fn workers(&self) -> Result<Vec<WorkerShown>>;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::ops::Bound;
 
 use tenure_core::why::Surroundings;
-use tenure_core::{JobId, JobState, Millis, ResourceKey, Session, TenureView};
+use tenure_core::{JobId, JobState, Millis, ResourceKey, Session, SessionId, TenureView, Text};
 
 use crate::ledger::Ledger;
 use crate::store::{
@@ -109,6 +109,12 @@ impl Ledger {
             query.wants(key, job).then(|| JobShown { key: key.clone(), job: Box::new(job.clone()) })
         });
         wanted.take(query.limit + 1).collect()
+    }
+
+    /// Whose a session is.
+    #[must_use]
+    pub fn tenant_of(&self, session: SessionId) -> Option<Text> {
+        self.world().sessions.get(session).map(|session| session.tenant.clone())
     }
 
     /// The sessions that ask for jobs.

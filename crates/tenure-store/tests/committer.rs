@@ -14,7 +14,7 @@ use tenure_core::{
 use tenure_store::clock::stopwatch;
 use tenure_store::committer::POLL_FLOOR;
 use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, Swept};
-use tenure_store::{Committer, Memory, scenario};
+use tenure_store::{Committer, KeyRing, Memory, scenario};
 use tokio::sync::{Semaphore, broadcast, mpsc};
 use tokio::task::JoinHandle;
 
@@ -55,6 +55,10 @@ impl Store for Gated {
     }
     fn reads(&self) -> &dyn Reads {
         self.inner.reads()
+    }
+
+    fn key_ring(&self) -> &dyn KeyRing {
+        self.inner.key_ring()
     }
 }
 

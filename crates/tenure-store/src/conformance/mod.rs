@@ -4,6 +4,7 @@
 //! scenario and case, so that a failure names the store and the behaviour. Decorators pass it too.
 
 mod jobs;
+mod keys;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use crate::scenario::{self, Driver};
 use crate::store::{Hint, HistoryQuery, JobShown, ListQuery, PAGE_MAX, Store};
 use crate::verify::verify;
 pub use jobs::*;
+pub use keys::*;
 
 /// A store under test, on a clock that the test moves.
 #[async_trait]
@@ -56,6 +58,9 @@ macro_rules! store_conformance {
                 history_is_read_backwards_in_pages,
                 the_sweep_hands_over_what_the_dead_held,
                 verify_accepts_what_happened,
+                keys_are_kept_used_and_revoked,
+                servers_share_a_secret,
+                the_tenant_of_a_session_is_known,
                 a_thousand_submits_make_one_flight,
                 a_blocked_lane_delays_nobody,
                 a_claim_waits_for_work,
@@ -85,6 +90,7 @@ macro_rules! store_conformance {
             );
             $crate::conformance_tests!($harness, case:
                 everything_is_there_after_a_restart,
+                keys_survive_a_restart,
             );
         }
     };
@@ -394,4 +400,15 @@ pub async fn everything_is_there_after_a_restart(harness: &mut impl Harness) {
     let repeated = one(&*store, acquire("c0004", 1, 104, 0)).await;
     assert_eq!(token(&repeated), 1);
     assert_eq!(verify(&*store).await.expect("the store is there").problems, []);
+}
+
+/// Whose a session is can be asked, and nothing is said of one that never was.
+pub async fn the_tenant_of_a_session_is_known(harness: &mut impl Harness) {
+    let store = harness.store();
+    let (session, tenant) = (SessionId(7), "acme".into());
+    let open = Command::Open { session, tenant, name: "w".into(), ttl_ms: 10_000 };
+    one(&*store, open).await;
+    let tenant_of = async |id| store.reads().session(id).await.expect("the store is there");
+    assert_eq!(tenant_of(session).await.as_deref(), Some("acme"));
+    assert_eq!(tenant_of(SessionId(8)).await, None);
 }

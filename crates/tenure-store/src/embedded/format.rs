@@ -9,9 +9,10 @@ use super::error::Error;
 /// Marks the file as ours: "TENU".
 const APPLICATION_ID: i64 = 0x5445_4e55;
 /// The format that this program writes.
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 3;
 /// What makes each format from the one before.
-const MIGRATIONS: [&str; 2] = [include_str!("schema.sql"), include_str!("jobs.sql")];
+const MIGRATIONS: [&str; 3] =
+    [include_str!("schema.sql"), include_str!("jobs.sql"), include_str!("keys.sql")];
 
 /// Brings a file to the present format, one step at a time.
 pub(super) fn migrate(connection: &Connection) -> rusqlite::Result<()> {

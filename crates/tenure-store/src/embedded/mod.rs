@@ -2,7 +2,7 @@
 //!
 //! `writer` is the thread, `database` and `jobs` its SQL, `checkpoint` moves its log to the file
 //! beside it; `reader` reads lists and history, `prune` drops what is old, `format` knows the
-//! versions of the file, `guard` has the lock on it, `error` says what can go wrong.
+//! versions of the file, `keys` keeps those who ask, `guard` has the lock on it, `error` says what can go wrong.
 
 mod checkpoint;
 mod database;
@@ -10,6 +10,7 @@ mod error;
 mod format;
 mod guard;
 mod jobs;
+mod keys;
 mod prune;
 mod reader;
 mod writer;
@@ -21,10 +22,13 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use tenure_core::verify::Replay;
-use tenure_core::{Command, Incarnation, JobId, Kinds, Outcome, ResourceKey, TenureView};
+use tenure_core::{
+    Command, Incarnation, JobId, Kinds, Outcome, ResourceKey, SessionId, TenureView, Text,
+};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::clock::{Clock, ServerClock};
+use crate::keys::KeyRing;
 use crate::store::{
     HINTS_MAX, Hint, HistoryQuery, JobPage, JobQuery, JobShown, Line, ListQuery, LogLine, LogQuery,
     Page, Pruned, Reads, ResourceQuery, ResourceShown, Result, Retention, Shown, Status, Store,
@@ -190,6 +194,10 @@ impl Store for Embedded {
     fn reads(&self) -> &dyn Reads {
         self
     }
+
+    fn key_ring(&self) -> &dyn KeyRing {
+        self
+    }
 }
 
 #[async_trait]
@@ -261,6 +269,10 @@ impl Reads for Embedded {
 
     async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>> {
         self.read(move |reader| reader.logs(query)).await
+    }
+
+    async fn session(&self, id: SessionId) -> Result<Option<Text>> {
+        self.ask(|to| Ask::Session(id, to)).await
     }
 
     async fn workers(&self) -> Result<Vec<WorkerShown>> {

@@ -10,7 +10,9 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use rusqlite::ffi;
-use tenure_core::{Command, JobId, Kinds, Millis, Outcome, ResourceKey, TenureView};
+use tenure_core::{
+    Command, JobId, Kinds, Millis, Outcome, ResourceKey, SessionId, TenureView, Text,
+};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::database::Database;
@@ -37,9 +39,12 @@ pub(crate) enum Ask {
     Job(JobId, oneshot::Sender<Result<Option<JobShown>>>),
     Jobs(JobQuery, oneshot::Sender<Result<LiveJobs>>),
     Fresh(Vec<ResourceKey>, oneshot::Sender<Result<Vec<ResourceShown>>>),
+    Session(SessionId, oneshot::Sender<Result<Option<Text>>>),
     Workers(oneshot::Sender<Result<Vec<WorkerShown>>>),
     LastLine(ResourceKey, oneshot::Sender<Result<i64>>),
     Status(oneshot::Sender<Result<Status>>),
+    /// Something that the model knows nothing of.
+    Beside(Box<dyn FnOnce(&mut Writer) + Send>),
 }
 
 /// Jobs that are not over, and where those of the resource that are over begin.
@@ -125,9 +130,11 @@ impl Writer {
                     keys.iter().filter_map(|key| ledger.resource(key)).collect()
                 })));
             }
+            Ask::Session(id, to) => drop(to.send(self.read(|ledger, _| ledger.tenant_of(id)))),
             Ask::Workers(to) => drop(to.send(self.read(Ledger::workers))),
             Ask::LastLine(key, to) => drop(to.send(self.last_line(&key))),
             Ask::Status(to) => drop(to.send(self.status())),
+            Ask::Beside(work) => work(self),
         }
     }
 
@@ -203,6 +210,15 @@ impl Writer {
         let now = self.clock.now();
         self.ready()?;
         self.database.prune(keep, now).map_err(|error| self.failed(&error))
+    }
+
+    /// Does something to the file beside the rows of the model.
+    pub(super) fn beside<T>(
+        &mut self,
+        work: impl FnOnce(&Database) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        self.ready()?;
+        work(&self.database).map_err(|error| self.failed(&error))
     }
 
     fn show(&mut self, key: &ResourceKey) -> Result<Option<Shown>> {

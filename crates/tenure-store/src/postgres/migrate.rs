@@ -11,7 +11,10 @@ use super::{corrupt, life, tls};
 use crate::store::{Result, StoreError};
 
 /// What makes each version from the one before.
-const MIGRATIONS: [(&str, &str); 1] = [("0001_tables", include_str!("0001_tables.sql"))];
+const MIGRATIONS: [(&str, &str); 2] = [
+    ("0001_tables", include_str!("0001_tables.sql")),
+    ("0002_keys", include_str!("0002_keys.sql")),
+];
 
 /// What would be done to a database.
 #[derive(Clone, Debug)]

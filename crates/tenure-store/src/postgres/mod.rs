@@ -20,6 +20,7 @@ mod doctor;
 mod failure;
 mod flush;
 mod journal;
+mod keys;
 mod life;
 mod link;
 mod listen;
@@ -44,6 +45,7 @@ use tokio::sync::broadcast;
 use tokio_postgres::config::SslMode;
 
 use crate::clock::Clock;
+use crate::keys::KeyRing;
 use crate::ledger::Batch;
 use crate::random;
 use crate::store::{
@@ -256,6 +258,10 @@ impl Store for Postgres {
     }
 
     fn reads(&self) -> &dyn Reads {
+        &*self.shared
+    }
+
+    fn key_ring(&self) -> &dyn KeyRing {
         &*self.shared
     }
 }

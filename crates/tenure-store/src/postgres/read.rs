@@ -8,7 +8,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 use tenure_core::history::Hash;
 use tenure_core::verify::Replay;
-use tenure_core::{JobId, JobState, Millis, ResourceKey, TenureView, Text};
+use tenure_core::{JobId, JobState, Millis, ResourceKey, SessionId, TenureView, Text};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -363,6 +363,10 @@ impl Reads for Shared {
             text: row.get::<_, String>(3).into(),
         };
         Ok(rows.iter().map(line).collect())
+    }
+
+    async fn session(&self, id: SessionId) -> Result<Option<Text>> {
+        self.up_to_date(|replica, _| replica.ledger.tenant_of(id)).await
     }
 
     async fn workers(&self) -> Result<Vec<WorkerShown>> {

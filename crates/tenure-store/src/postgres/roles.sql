@@ -2,7 +2,7 @@
 -- `tenure migrate`; running it again is harmless, and needed after a migration by another owner.
 --
 --   tenure_app     what servers need. It may not change the tables, nor what is in history.
---   tenure_reader  may read everything, and change nothing.
+--   tenure_reader  may read everything but secrets, and change nothing.
 --   tenure_guard   may call tenure.assert_held in transactions of its own, and read nothing.
 --
 -- They cannot log in. Make those who do their members:
@@ -32,6 +32,7 @@ REVOKE DELETE ON tenure.meta FROM tenure_app;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tenure TO tenure_app;
 
 GRANT SELECT ON ALL TABLES IN SCHEMA tenure TO tenure_reader;
+REVOKE ALL ON tenure.secrets FROM tenure_reader;
 GRANT EXECUTE ON FUNCTION tenure.at(bigint) TO tenure_reader;
 
 GRANT EXECUTE ON FUNCTION tenure.assert_held(text, bigint) TO tenure_guard;

@@ -1,0 +1,122 @@
+//! Keys in the SQLite file, written by the one thread that writes.
+
+use async_trait::async_trait;
+use rusqlite::{Row, params};
+use tenure_core::{Millis, Text};
+
+use super::Embedded;
+use super::database::Database;
+use super::jobs::millis as integer;
+use super::writer::Ask;
+use crate::keys::{ApiKey, KEYS_MAX, KeyRing};
+use crate::store::Result;
+
+const COLUMNS: &str = "id, name, tenant, role, hash, created_at, created_by, expires_at, used_at, \
+                       revoked_at, revoked_by";
+
+impl Embedded {
+    /// Does something to the file that the model knows nothing of.
+    async fn beside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Database) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.ask(|to| Ask::Beside(Box::new(move |writer| drop(to.send(writer.beside(work)))))).await
+    }
+}
+
+#[async_trait]
+impl KeyRing for Embedded {
+    async fn all(&self) -> Result<Vec<ApiKey>> {
+        self.beside(|database| {
+            let sql = format!("SELECT {COLUMNS} FROM keys ORDER BY created_at, id");
+            let mut statement = database.connection.prepare_cached(&sql)?;
+            statement.query_map([], key)?.collect()
+        })
+        .await
+    }
+
+    async fn add(&self, key: ApiKey) -> Result<bool> {
+        self.beside(move |database| {
+            let sql = format!(
+                "INSERT INTO keys ({COLUMNS}) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, NULL, NULL, \
+                 NULL WHERE (SELECT count(*) FROM keys) < ?9 ON CONFLICT DO NOTHING"
+            );
+            let expires_at = key.expires_at.map(integer);
+            let most = i64::try_from(KEYS_MAX).unwrap_or(i64::MAX);
+            let params = params![
+                &*key.id,
+                &*key.name,
+                &*key.tenant,
+                key.role.word(),
+                &*key.hash,
+                integer(key.created_at),
+                &*key.created_by,
+                expires_at,
+                most,
+            ];
+            Ok(database.connection.execute(&sql, params)? == 1)
+        })
+        .await
+    }
+
+    async fn revoke(&self, id: &str, at: Millis, by: &str) -> Result<bool> {
+        let (id, by) = (id.to_owned(), by.to_owned());
+        self.beside(move |database| {
+            let sql = "UPDATE keys SET revoked_at = coalesce(revoked_at, ?2), \
+                       revoked_by = coalesce(revoked_by, ?3) WHERE id = ?1";
+            Ok(database.connection.execute(sql, params![id, integer(at), by])? == 1)
+        })
+        .await
+    }
+
+    async fn used(&self, uses: &[(Text, Millis)]) -> Result<()> {
+        let uses = uses.to_vec();
+        self.beside(move |database| {
+            let sql = "UPDATE keys SET used_at = max(coalesce(used_at, 0), ?2) WHERE id = ?1";
+            let mut statement = database.connection.prepare_cached(sql)?;
+            for (id, at) in &uses {
+                statement.execute(params![&**id, integer(*at)])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn secret(&self, fresh: &str) -> Result<String> {
+        let fresh = fresh.to_owned();
+        self.beside(move |database| {
+            let connection = &database.connection;
+            let sql = "INSERT OR IGNORE INTO meta (key, value) VALUES ('secret', ?1)";
+            connection.execute(sql, [fresh])?;
+            let sql = "SELECT value FROM meta WHERE key = 'secret'";
+            connection.query_row(sql, [], |row| row.get(0))
+        })
+        .await
+    }
+}
+
+fn key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
+    let text = |at| row.get::<_, String>(at).map(Text::from);
+    let role: String = row.get(3)?;
+    let damaged = |error| {
+        let text = rusqlite::types::Type::Text;
+        rusqlite::Error::FromSqlConversionFailure(3, text, Box::new(error))
+    };
+    Ok(ApiKey {
+        id: text(0)?,
+        name: text(1)?,
+        tenant: text(2)?,
+        role: role.parse().map_err(damaged)?,
+        hash: text(4)?,
+        created_at: millis(row.get(5)?),
+        created_by: text(6)?,
+        expires_at: row.get::<_, Option<i64>>(7)?.map(millis),
+        used_at: row.get::<_, Option<i64>>(8)?.map(millis),
+        revoked_at: row.get::<_, Option<i64>>(9)?.map(millis),
+        revoked_by: row.get::<_, Option<String>>(10)?.map(Text::from),
+    })
+}
+
+fn millis(at: i64) -> Millis {
+    Millis(u64::try_from(at).unwrap_or(0))
+}

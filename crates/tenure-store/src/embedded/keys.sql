@@ -1,0 +1,14 @@
+-- Format 3: the keys with which people and programs ask; only their hashes.
+CREATE TABLE keys (
+    id         TEXT PRIMARY KEY,
+    name       TEXT NOT NULL,
+    tenant     TEXT NOT NULL,
+    role       TEXT NOT NULL,
+    hash       TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    created_by TEXT NOT NULL,
+    expires_at INTEGER,
+    used_at    INTEGER,
+    revoked_at INTEGER,
+    revoked_by TEXT
+) WITHOUT ROWID;
