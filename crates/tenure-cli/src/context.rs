@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use tenure::client::DEFAULT_TENANT;
+use tenure::client::{DEFAULT_TENANT, tenant_of_key};
 use tenure::http::HttpLink;
 
 /// The address of a server that nobody named.
@@ -21,10 +21,9 @@ pub(crate) struct Reach {
     /// API key; found by itself on the machine that runs the server
     #[arg(long, env = "TENURE_KEY", value_name = "KEY", global = true, hide_env_values = true)]
     key: Option<String>,
-    /// Tenant to act for
-    #[arg(long, env = "TENURE_TENANT", value_name = "NAME", global = true,
-          default_value = DEFAULT_TENANT)]
-    tenant: String,
+    /// Tenant to act for [default: that of the key]
+    #[arg(long, env = "TENURE_TENANT", value_name = "NAME", global = true)]
+    tenant: Option<String>,
     #[command(flatten)]
     data: Data,
 }
@@ -60,7 +59,7 @@ impl Data {
 impl Reach {
     /// A way to the server.
     pub(crate) fn link(&self) -> anyhow::Result<HttpLink> {
-        Ok(HttpLink::new(&self.server()?, &self.key()?, &self.tenant)?)
+        Ok(HttpLink::new(&self.server()?, &self.key()?, self.tenant())?)
     }
 
     /// Where the server keeps its data.
@@ -70,7 +69,8 @@ impl Reach {
 
     /// The tenant to act for.
     pub(crate) fn tenant(&self) -> &str {
-        &self.tenant
+        let of_key = || self.key.as_deref().and_then(tenant_of_key);
+        self.tenant.as_deref().or_else(of_key).unwrap_or(DEFAULT_TENANT)
     }
 
     fn server(&self) -> anyhow::Result<String> {

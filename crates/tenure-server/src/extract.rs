@@ -1,8 +1,9 @@
 //! What handlers take from a request: bodies, paths and ids that were checked.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::body::to_bytes;
+use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
@@ -18,6 +19,8 @@ use crate::problem::Problem;
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Longest body that carries a document: 64 KiB of it, each byte perhaps written as `\u0000`.
 pub const DOCUMENT_BODY_BYTES_MAX: usize = 512 * 1024;
+/// How long a body may take.
+pub const BODY_MAX: Duration = Duration::from_secs(30);
 /// How deep a document may be nested. Readers stop at 128 and see it inside of other things.
 const DOCUMENT_DEPTH_MAX: usize = 64;
 /// Longest `Idempotency-Key`.
@@ -33,14 +36,37 @@ impl<T: DeserializeOwned, const BYTES_MAX: usize> FromRequest<Arc<App>> for Body
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &Arc<App>) -> Result<Self, Problem> {
-        let bytes = to_bytes(request.into_body(), BYTES_MAX).await;
-        let bytes = bytes.map_err(|_| {
-            let detail = format!("the body is cut off or has more than {BYTES_MAX} bytes");
-            Problem::new(413, "too_large", &detail)
-        })?;
+        Self::from_json(request).await
+    }
+}
+
+impl<T: DeserializeOwned, const BYTES_MAX: usize> Body<T, BYTES_MAX> {
+    /// JSON.
+    pub(crate) async fn from_json(request: Request) -> Result<Self, Problem> {
+        let bytes = Self::bytes(request).await?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         read(text).map(Self).map_err(|error| {
             Problem::invalid(&format!("the body is not what is expected: {error}"))
+        })
+    }
+
+    /// What the form of a page sends.
+    pub(crate) async fn from_form(request: Request) -> Result<Self, Problem> {
+        let bytes = Self::bytes(request).await?;
+        serde_urlencoded::from_bytes(&bytes).map(Self).map_err(|error| {
+            Problem::invalid(&format!("the form is not what is expected: {error}"))
+        })
+    }
+
+    async fn bytes(request: Request) -> Result<Bytes, Problem> {
+        let body = to_bytes(request.into_body(), BYTES_MAX);
+        let Ok(bytes) = tokio::time::timeout(BODY_MAX, body).await else {
+            let detail = format!("the body did not come within {BODY_MAX:?}; send it again");
+            return Err(Problem::new(408, "timeout", &detail));
+        };
+        bytes.map_err(|_| {
+            let detail = format!("the body is cut off or has more than {BYTES_MAX} bytes");
+            Problem::new(413, "too_large", &detail)
         })
     }
 }

@@ -1,37 +1,45 @@
 //! Who answers: the HTTP server in front of a store.
 //!
-//! [`run`] serves on a listener until a shutdown signal; `api` has one file per kind of resource,
-//! `auth` says who asks, `problem` says no in one form, `keyfile` makes the key of the first
-//! start, `janitor` does what nobody asks for. Handlers stay short: parse, check the role, build a
-//! command, send it. No rule of the model is here.
+//! [`run`] serves on a listener until a shutdown signal. A request comes through `listen` and
+//! `auth`, which says who asks and whether they may; `api` has one file per kind of resource;
+//! `problem` says no in one form; `audit` notes what was done. `keyfile` makes the key of the first
+//! start, `janitor` does what nobody asks for. Handlers stay short: parse, build a command, send
+//! it. No rule of the model is here.
 
 pub mod api;
+pub mod audit;
 pub mod auth;
 pub mod extract;
 pub mod janitor;
 pub mod keyfile;
+pub mod listen;
 pub mod problem;
 mod repeats;
+mod request_id;
+mod security;
 mod waits;
+mod whose;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tenure::config::Keep;
 use tenure_core::Kinds;
 use tenure_store::committer::Sweep;
 use tenure_store::{Committer, Store, StoreError};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use auth::Keys;
+use api::events::STREAMS_MAX;
+use api::signin::Links;
+use audit::Audit;
+use auth::limits::{Limits, Rate};
+use auth::{Caller, Keys, Signer, Veil};
 use janitor::{Board, Janitor};
+use listen::Door;
 use repeats::Repeats;
 use waits::Waits;
-
-/// How long requests may take to end after a shutdown began.
-const DRAIN: Duration = Duration::from_secs(5);
+use whose::Whose;
 
 /// What a server is told at its start.
 pub struct Config {
@@ -39,6 +47,35 @@ pub struct Config {
     pub keys: Keys,
     /// What resources can be and what can be done to them.
     pub kinds: Arc<Kinds>,
+    /// How it deals with those who ask.
+    pub front: Front,
+}
+
+impl Config {
+    /// The usual, with the admin key.
+    #[must_use]
+    pub fn new(keys: Keys, kinds: Arc<Kinds>) -> Self {
+        Self { keys, kinds, front: Front::default() }
+    }
+}
+
+/// How a server deals with those who ask.
+pub struct Front {
+    /// A certificate and its key; none for plain HTTP.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Where everything that is done is noted.
+    pub audit: Audit,
+    /// How much each tenant may ask; as much as it likes when nothing is said.
+    pub tenants: Option<Rate>,
+    /// Connections that are open at once.
+    pub connections_max: usize,
+}
+
+impl Default for Front {
+    fn default() -> Self {
+        let connections_max = listen::CONNECTIONS_MAX;
+        Self { tls: None, audit: Audit::off(), tenants: None, connections_max }
+    }
 }
 
 /// What is in force and may change while a server runs.
@@ -55,7 +92,15 @@ pub struct App {
     /// The way to the store.
     pub committer: Committer,
     /// Who may ask.
-    pub keys: Keys,
+    pub keys: Arc<Keys>,
+    /// How much they may ask.
+    pub limits: Limits,
+    /// Signs cookies.
+    pub signer: Signer,
+    /// Notes what was done.
+    pub audit: Audit,
+    /// Whether clients come over TLS.
+    pub secure: bool,
     /// What is seen of the janitor.
     pub janitor: Arc<Board>,
     /// Cancelled when the server shuts down: whoever waits is told.
@@ -63,6 +108,9 @@ pub struct App {
     in_force: watch::Sender<InForce>,
     waits: Arc<Waits>,
     repeats: Arc<Repeats>,
+    whose: Whose,
+    links: Links,
+    streams: Arc<Semaphore>,
 }
 
 impl App {
@@ -77,6 +125,23 @@ impl App {
         self.committer.store().declare(Arc::clone(&kinds)).await?;
         self.in_force.send_modify(|in_force| in_force.kinds = kinds);
         Ok(())
+    }
+
+    /// What a caller sees in place of positions; none for one who may see them.
+    pub(crate) fn veil(&self, caller: &Caller) -> Option<Veil> {
+        caller.bound().map(|home| Veil::new(self.signer.secret(), home))
+    }
+
+    /// The position that a caller means.
+    pub(crate) fn position(&self, caller: &Caller, seen: Option<u64>) -> Option<u64> {
+        let veil = self.veil(caller);
+        seen.map(|seen| veil.map_or(seen, |veil| veil.show(seen)))
+    }
+
+    /// The path of a link that signs somebody in as admin, once.
+    #[must_use]
+    pub fn sign_in_link(&self) -> String {
+        format!("/signin?code={}", self.links.issue())
     }
 
     /// Keeps what is over for another time, from now on.
@@ -99,7 +164,10 @@ pub async fn run(
 /// A server whose janitor is at work and that does not listen yet.
 pub struct Server {
     app: Arc<App>,
+    store: Arc<dyn Store>,
     janitor: Janitor,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    connections_max: usize,
 }
 
 impl Server {
@@ -111,22 +179,32 @@ impl Server {
         retention: Keep,
         name: &str,
     ) -> Result<Self, StoreError> {
-        let Config { keys, kinds } = config;
+        let Config { keys, kinds, front } = config;
+        let Front { tls, audit, tenants, connections_max } = front;
         // Before anything is swept: whoever settles a job without its kind cannot retry it.
         store.declare(Arc::clone(&kinds)).await?;
-        let committer = Committer::start_with(store, Sweep::Elsewhere);
+        let secret = store.key_ring().secret(&fresh_secret()).await?;
+        keys.refresh(&*store).await?;
+        let committer = Committer::start_with(Arc::clone(&store), Sweep::Elsewhere);
         let in_force = watch::Sender::new(InForce { kinds, retention });
         let janitor = Janitor::start(committer.clone(), in_force.subscribe(), name);
         let app = Arc::new(App {
             committer,
-            keys,
+            keys: Arc::new(keys),
+            limits: Limits::new(tenants),
+            signer: Signer::new(secret),
+            audit,
+            secure: tls.is_some(),
             janitor: Arc::clone(janitor.board()),
             closing: CancellationToken::new(),
             in_force,
             waits: Arc::default(),
             repeats: Arc::default(),
+            whose: Whose::default(),
+            links: Links::default(),
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
         });
-        Ok(Self { app, janitor })
+        Ok(Self { app, store, janitor, tls, connections_max })
     }
 
     /// What its handlers share.
@@ -141,57 +219,28 @@ impl Server {
         listener: TcpListener,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
-        let Self { app, janitor } = self;
+        let Self { app, store, janitor, tls, connections_max } = self;
         let hints = app.committer.store().watch();
         let told = tokio::spawn(Arc::clone(&app.waits).listen(hints));
-        let served = serve(listener, app, shutdown).await;
-        told.abort();
-        janitor.stop().await;
-        served
-    }
-}
-
-async fn serve(
-    listener: TcpListener,
-    app: Arc<App>,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    let closing = app.closing.clone();
-    let begin = closing.clone();
-    let serve =
-        axum::serve(NoDelay(listener), api::router(app)).with_graceful_shutdown(async move {
+        let fresh = tokio::spawn(Arc::clone(&app.keys).keep_fresh(Arc::clone(&store)));
+        let closing = app.closing.clone();
+        let begin = closing.clone();
+        let told_to_stop = tokio::spawn(async move {
             shutdown.await;
             begin.cancel();
         });
-    let drained = async {
-        closing.cancelled().await;
-        tokio::time::sleep(DRAIN).await;
-    };
-    tokio::select! {
-        result = serve => result,
-        () = drained => {
-            tracing::warn!("connections were still open after {DRAIN:?} and are cut");
-            Ok(())
+        let door = Door { listener, tls, connections_max };
+        door.serve(api::router(Arc::clone(&app)), closing).await;
+        for task in [told, fresh, told_to_stop] {
+            task.abort();
         }
+        app.keys.note_uses(&*store).await;
+        janitor.stop().await;
+        Ok(())
     }
 }
 
-/// A listener whose connections send small answers at once.
-struct NoDelay(TcpListener);
-
-impl axum::serve::Listener for NoDelay {
-    type Io = tokio::net::TcpStream;
-    type Addr = std::net::SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let (stream, addr) = axum::serve::Listener::accept(&mut self.0).await;
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "cannot set TCP_NODELAY");
-        }
-        (stream, addr)
-    }
-
-    fn local_addr(&self) -> std::io::Result<Self::Addr> {
-        self.0.local_addr()
-    }
+/// 256 random bits.
+fn fresh_secret() -> String {
+    (0..2).map(|_| tenure_store::random::request_id().to_string()).collect()
 }

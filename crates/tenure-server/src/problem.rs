@@ -9,6 +9,10 @@ use tenure::wire::{self, TenureAnswer};
 use tenure_core::{Code, Outcome, Refusal, TenureView, Text};
 use tenure_store::StoreError;
 
+/// The code of the problem that an answer is, for those who look at answers.
+#[derive(Clone, Debug)]
+pub(crate) struct ProblemCode(pub(crate) String);
+
 /// A no, ready to be sent.
 #[derive(Debug)]
 pub struct Problem(Box<wire::Problem>);
@@ -23,7 +27,7 @@ impl Problem {
             status,
             code: code.to_owned(),
             detail: detail.to_owned(),
-            request_id: tenure_store::random::request_id().to_string(),
+            request_id: crate::request_id::current(),
             ..wire::Problem::default()
         }))
     }
@@ -40,10 +44,30 @@ impl Problem {
         Self::new(404, "not_found", detail)
     }
 
+    /// No key, or none that is good.
+    #[must_use]
+    pub fn unauthenticated() -> Self {
+        let detail = "send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`; `tenure \
+                      key create` makes one, and the admin key is in admin.key in the server's \
+                      data directory";
+        Self::new(401, "unauthenticated", detail)
+    }
+
+    /// Too much was asked; after so many seconds it may be asked again.
+    #[must_use]
+    pub fn rate_limited(retry_after_s: u64) -> Self {
+        let detail = format!("too many requests; send this one again after {retry_after_s} s");
+        let mut problem = Self::new(429, "rate_limited", &detail);
+        problem.0.retry_after_s = Some(retry_after_s);
+        problem
+    }
+
     /// Nothing can be done now: fail closed.
     #[must_use]
     pub fn unavailable(detail: &str) -> Self {
-        Self::new(503, "unavailable", detail)
+        let mut problem = Self::new(503, "unavailable", detail);
+        problem.0.retry_after_s = Some(1);
+        problem
     }
 
     /// An acquire that still waits.
@@ -150,9 +174,10 @@ impl IntoResponse for Problem {
         let mut response = (status, Json(&*self.0)).into_response();
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        if let Some(after_s) = self.0.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(after_s));
         }
+        response.extensions_mut().insert(ProblemCode(self.0.code));
         response
     }
 }

@@ -124,7 +124,7 @@ async fn shutting_down_tells_those_who_wait() {
         format!("{}/v1/locks/cluster/c1/acquire", server.url),
         json!({ "holder": "bob", "ttl_ms": 30_000, "wait_ms": 60_000 }).to_string(),
     );
-    let request = reqwest::Client::new().post(url).header("x-api-key", KEY).body(body);
+    let request = common::http().post(url).header("x-api-key", KEY).body(body);
     let waiter = tokio::spawn(async move { request.send().await.expect("an answer").status() });
     until(|| async { queue(&server).await == 1 }).await;
     let task = server.stop();
@@ -147,7 +147,7 @@ async fn without_a_key_nothing_is_told() {
         assert!(!problem.to_string().contains(KEY));
     }
     let (status, body) = {
-        let response = reqwest::get(format!("{}/healthz", server.url)).await.unwrap();
+        let response = common::http().get(format!("{}/healthz", server.url)).send().await.unwrap();
         (response.status().as_u16(), response.text().await.unwrap())
     };
     assert_eq!((status, body.as_str()), (200, "ok\n"));

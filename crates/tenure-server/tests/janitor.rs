@@ -265,7 +265,7 @@ async fn what_the_file_says_is_in_force_before_the_janitor_begins() {
     let (hasty, kept) = (Arc::<AtomicU64>::default(), Arc::<OnceLock<u64>>::default());
     let (h, k) = (Arc::clone(&hasty), Arc::clone(&kept));
     let store = Arc::new(Odd { hasty: h, kept: k, ..Odd::default() });
-    let config = tenure_server::Config { keys: Keys::admin(KEY), kinds: Arc::default() };
+    let config = tenure_server::Config::new(Keys::admin(KEY), Arc::default());
     let keep = Keep { jobs_ms: 4_711, ..Keep::default() };
     let server = tenure_server::Server::start(store, config, keep, "test").await;
     let server = server.expect("it answers");
@@ -286,6 +286,7 @@ async fn what_the_file_says_is_in_force_before_the_janitor_begins() {
 #[tokio::test]
 async fn looking_at_the_janitor_needs_a_key() {
     let server = Server::start(Arc::new(Memory::new())).await;
-    let request = reqwest::get(format!("{}/v1/janitor", server.url)).await.expect("it answers");
+    let request =
+        common::http().get(format!("{}/v1/janitor", server.url)).send().await.expect("it answers");
     assert_eq!(request.status(), 401);
 }

@@ -70,7 +70,7 @@ async fn a_thousand_parallel_submits_make_one_job_and_all_learn_its_id() {
     let server = Arc::new(server().await);
     // A connection has two ends in this process, and a process has not that many files.
     let turns = Arc::new(tokio::sync::Semaphore::new(200));
-    let http = reqwest::Client::new();
+    let http = common::http();
     let submits: Vec<_> = (0..1_000)
         .map(|_| {
             let (turns, http) = (Arc::clone(&turns), http.clone());

@@ -19,6 +19,14 @@ use crate::submit::Submission;
 /// The tenant of those who name none.
 pub const DEFAULT_TENANT: &str = "default";
 
+/// The tenant that a key is bound to, as the key itself says: `tenure_TENANT_ID_SECRET`. None for
+/// one that may act for any, and for what is no key.
+#[must_use]
+pub fn tenant_of_key(key: &str) -> Option<&str> {
+    let (rest, _secret) = key.trim().strip_prefix("tenure_")?.rsplit_once('_')?;
+    Some(rest.rsplit_once('_')?.0)
+}
+
 /// A door to a server or to a store in this process; cheap to clone.
 #[derive(Clone)]
 pub struct Client {
@@ -32,8 +40,9 @@ impl Client {
     /// A client of the server at `url`, with an API key.
     #[cfg(feature = "http")]
     pub fn connect(url: &str, key: &str) -> Result<Self, Error> {
-        let link = crate::http::HttpLink::new(url, key, DEFAULT_TENANT)?;
-        Ok(Self::over(Arc::new(link), DEFAULT_TENANT))
+        let tenant = tenant_of_key(key).unwrap_or(DEFAULT_TENANT);
+        let link = crate::http::HttpLink::new(url, key, tenant)?;
+        Ok(Self::over(Arc::new(link), tenant))
     }
 
     /// A client of a store in this process.

@@ -1,5 +1,6 @@
 //! The verbs of the command line, one file each.
 
+mod audit;
 #[cfg(test)]
 mod canned;
 mod completions;
@@ -9,6 +10,7 @@ mod doctor;
 mod document;
 mod exec;
 mod job;
+mod key;
 mod listing;
 mod lock;
 mod migrate;
@@ -88,6 +90,11 @@ enum Verb {
     /// Jobs that used up their attempts: look at them, try again or throw away
     #[command(subcommand)]
     Dead(dead::Dead),
+    /// Make keys, list and revoke them
+    #[command(subcommand)]
+    Key(key::Key),
+    /// Show what was done on a server, and what was refused
+    Audit(audit::AuditVerb),
     /// Say what a job or a resource waits for
     Why(why::Why),
     /// Prove from the history that every lock had at most one holder at a time
@@ -120,6 +127,8 @@ pub(crate) fn run() -> ExitCode {
         Verb::Job(job) => on_runtime(job.run(&cli.reach, cli.output)),
         Verb::Resource(resource) => on_runtime(resource.run(&cli.reach, cli.output)),
         Verb::Dead(dead) => on_runtime(dead.run(&cli.reach, cli.output)),
+        Verb::Key(key) => on_runtime(key.run(&cli.reach, cli.output)),
+        Verb::Audit(audit) => on_runtime(audit.run(&cli.reach, cli.output)),
         Verb::Why(why) => on_runtime(why.run(&cli.reach, cli.output)),
         Verb::Verify(verify) => on_runtime(verify.run(&cli.reach, cli.output)),
         Verb::Doctor(doctor) => on_runtime(doctor.run(&cli.reach, cli.output)),

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use tenure::Client;
-use tenure::config::Config;
+use tenure::config::{AuditSetting, Config, ServerSettings};
 use tenure_core::session::ALL_TENANTS;
+use tenure_server::audit::Audit;
 use tenure_server::auth::Keys;
-use tenure_server::{App, Server, keyfile};
+use tenure_server::auth::limits::Rate;
+use tenure_server::{App, Front, Server, keyfile, listen};
 use tenure_store::{Embedded, Memory, Postgres, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -44,6 +46,10 @@ pub(super) struct Serve {
     /// Store: memory:, embedded:PATH or postgres://… [default: a file in the data directory]
     #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL")]
     store: Option<String>,
+    /// Serve plain HTTP on an address that others can reach: keys travel unprotected. For servers
+    /// behind a proxy that does TLS
+    #[arg(long)]
+    plain_http: bool,
     #[command(flatten)]
     config: ConfigFile,
 }
@@ -56,14 +62,16 @@ impl Serve {
         let config = file.as_deref().map(load).transpose()?.unwrap_or_default();
         let (key, key_path) = keyfile::ensure(&dir)?;
         let store = open_store(&store_url(self.store.as_deref(), &dir)).await?;
-        let listener = self.bind().await?;
-        let url = format!("http://{}", listener.local_addr()?);
+        let front = front(&config.server, &dir)?;
+        let listener = self.bind(front.tls.is_some()).await?;
+        let scheme = if front.tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{}", listener.local_addr()?);
         let (kinds, keys) = (Arc::clone(&config.kinds), Keys::admin(&key));
-        let told = tenure_server::Config { keys, kinds };
+        let told = tenure_server::Config { keys, kinds, front };
         let keep = config.retention;
         let server = Server::start(Arc::clone(&store), told, keep, &process_name()).await?;
         let note = AddressNote::write(reach.data().address_file()?, &url)?;
-        self.greet(&url, &key_path, &*store).await?;
+        greet(&url, &server.app().sign_in_link(), &key_path, &*store).await?;
         tell_config(file.as_deref(), &config);
         work(server, listener, config, Reload::new(file)?).await?;
         drop(note);
@@ -72,24 +80,52 @@ impl Serve {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn bind(&self) -> anyhow::Result<TcpListener> {
+    async fn bind(&self, secure: bool) -> anyhow::Result<TcpListener> {
         let listen = &self.listen;
-        TcpListener::bind(listen).await.with_context(|| {
+        let bound = TcpListener::bind(listen).await.with_context(|| {
             format!(
                 "cannot listen on {listen}; another server may run there: stop it, or choose \
                  another address with --listen"
             )
-        })
+        })?;
+        if !secure && !self.plain_http && !bound.local_addr()?.ip().is_loopback() {
+            bail!(
+                "{listen} can be reached by others, and without TLS everybody on the way reads \
+                 keys: set tls_certificate and tls_key in [server] of tenure.toml, or say \
+                 --plain-http if a proxy in front of it does TLS"
+            );
+        }
+        Ok(bound)
     }
+}
 
-    async fn greet(&self, url: &str, key: &Path, store: &dyn Store) -> anyhow::Result<()> {
-        let status = store.status().await?;
-        let (kind, safety) = (status.store, status.safety.as_str());
-        say(&format!("listening on {url}"));
-        say(&format!("store {kind}, safety class: {safety}"));
-        say(&format!("the admin key is in {}", key.display()));
-        Ok(())
-    }
+async fn greet(url: &str, link: &str, key: &Path, store: &dyn Store) -> anyhow::Result<()> {
+    let status = store.status().await?;
+    let (kind, safety) = (status.store, status.safety.as_str());
+    say(&format!("listening on {url}"));
+    say(&format!("store {kind}, safety class: {safety}"));
+    say(&format!("the admin key is in {}", key.display()));
+    say(&format!("sign in once within 15 minutes: {url}{link}"));
+    Ok(())
+}
+
+/// How to deal with those who ask.
+fn front(settings: &ServerSettings, data: &Path) -> anyhow::Result<Front> {
+    let tls = settings.tls.as_ref().map(|(chain, key)| listen::tls(chain, key)).transpose()?;
+    let open = |path: &Path| {
+        Audit::open(path).with_context(|| {
+            let path = path.display();
+            format!("cannot write the audit to {path}; name another file by `audit` in [server]")
+        })
+    };
+    let audit = match &settings.audit {
+        AuditSetting::Data => open(&data.join("audit.jsonl"))?,
+        AuditSetting::File(path) => open(path)?,
+        AuditSetting::Off => Audit::off(),
+    };
+    let tenants = settings.tenant_requests_per_s.map(Rate::per_s);
+    let connections_max = settings.connections.unwrap_or(listen::CONNECTIONS_MAX);
+    Ok(Front { tls, audit, tenants, connections_max })
 }
 
 /// Serves and works until a signal. The server answers until its worker is done.

@@ -13,7 +13,7 @@ use tenure_core::{Claim, Command, JobAction, Outcome, ResourceKey, Text};
 
 use super::{check, submit, wait};
 use crate::App;
-use crate::auth::{Caller, Role};
+use crate::auth::Caller;
 use crate::extract::{Body, DocumentBody, Idempotency, OnJob, document};
 use crate::problem::Problem;
 
@@ -23,7 +23,8 @@ pub(super) async fn claim(
     key: Idempotency,
     Body(body): Body<ClaimBody>,
 ) -> Result<Json<ClaimAnswer>, Problem> {
-    caller.require(Role::Worker)?;
+    let reads = app.committer.store().reads();
+    app.whose.check_session(&caller, body.session, reads).await?;
     let patience = wait(Some(body.wait_ms));
     let claim = Claim {
         session: body.session,
@@ -83,7 +84,6 @@ pub(super) async fn log(
 }
 
 async fn noted(app: &App, on: OnJob, action: JobAction) -> Result<Json<NotedAnswer>, Problem> {
-    on.caller.require(Role::Worker)?;
     check(app, &on.caller, on.id).await?;
     match submit(app, Command::Job { id: on.id, action }).await? {
         Outcome::Noted { cancelling } => Ok(Json(NotedAnswer { cancelling })),
@@ -96,7 +96,6 @@ pub(super) async fn finish(
     on: OnJob,
     Body(body): DocumentBody<FinishBody>,
 ) -> Result<Json<FinishAnswer>, Problem> {
-    on.caller.require(Role::Worker)?;
     if let Some(result) = &body.result {
         document("result", result)?;
     }

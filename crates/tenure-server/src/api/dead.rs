@@ -20,9 +20,9 @@ use tenure_store::StoreError;
 use tenure_store::store::{JobPage, JobQuery, JobShown, PAGE_MAX};
 use tokio::task::JoinHandle;
 
-use super::{job_cursor, page_size, reason};
+use super::{job_cursor, page_size};
 use crate::App;
-use crate::auth::{Caller, Role};
+use crate::auth::Caller;
 use crate::extract::{Body, Idempotency, Params, request_id};
 use crate::problem::Problem;
 
@@ -43,7 +43,6 @@ pub(super) async fn list(
     caller: Caller,
     Params(params): Params<ListParams>,
 ) -> Result<Json<DeadAnswer>, Problem> {
-    caller.require(Role::Viewer)?;
     let filter = DeadFilter { kind: params.kind, ..DeadFilter::default() };
     let (after, limit) = (job_cursor(params.cursor)?, page_size(params.limit)?);
     let (groups, complete) = match after {
@@ -145,7 +144,6 @@ pub(super) async fn redrive(
     key: Idempotency,
     Body(body): Body<DeadBody>,
 ) -> Result<Json<RedriveAnswer>, Problem> {
-    caller.require(Role::Operator)?;
     let base = key.id(&caller.tenant)?;
     let action = |by: &Text, reason: &Text, id| {
         let (by, reason) = (by.clone(), reason.clone());
@@ -170,7 +168,6 @@ pub(super) async fn discard(
     caller: Caller,
     Body(body): Body<DeadBody>,
 ) -> Result<Json<DiscardAnswer>, Problem> {
-    caller.require(Role::Operator)?;
     let action = |by: &Text, reason: &Text, _| {
         let (by, reason) = (by.clone(), reason.clone());
         JobAction::Discard { by, reason }
@@ -207,7 +204,8 @@ async fn deal(
     action: &Act<'_>,
 ) -> Result<Dealt, Problem> {
     let DeadBody { filter, dry_run, reason: why } = body;
-    let why = if dry_run { Text::from("") } else { reason(ReasonBody { reason: why })? };
+    let why =
+        if dry_run { Text::from("") } else { caller.must_say_why(ReasonBody { reason: why })? };
     let act = |id| (!dry_run).then(|| action(&caller.name, &why, id));
     let mut dealt = Dealt::default();
     if let Some(ids) = &filter.ids {

@@ -55,8 +55,6 @@ pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<Ready>, P
         store: status.store.to_owned(),
         safety: status.safety.as_str().to_owned(),
         incarnation: status.incarnation.0,
-        sessions: status.sessions,
-        live: status.live,
         reasons,
     };
     Ok(Json(Ready { answer, dependencies }))

@@ -8,10 +8,11 @@ use serde::Deserialize;
 use tenure::wire::{HistoryLine, ListAnswer, VerifyAnswer, instant};
 use tenure_core::history::Entry;
 use tenure_store::store::{HistoryQuery, Line};
+use tenure_store::verify::verify_of;
 
 use super::page_size;
 use crate::App;
-use crate::auth::{Caller, Role};
+use crate::auth::{Caller, Veil};
 use crate::extract::{On, Params};
 use crate::problem::Problem;
 
@@ -26,10 +27,10 @@ pub(super) async fn of_resource(
     on: On,
     Params(paging): Params<Paging>,
 ) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
-    on.caller.require(Role::Viewer)?;
     let limit = page_size(paging.limit)?;
-    let query = HistoryQuery::Of { key: on.key, before: paging.cursor, limit };
-    page(app.committer.store().reads().history(query).await?, limit)
+    let before = app.position(&on.caller, paging.cursor);
+    let query = HistoryQuery::Of { key: on.key, before, limit };
+    page(&app, &on.caller, query, limit).await
 }
 
 pub(super) async fn newest(
@@ -37,18 +38,19 @@ pub(super) async fn newest(
     caller: Caller,
     Params(paging): Params<Paging>,
 ) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
-    caller.require(Role::Viewer)?;
     let limit = page_size(paging.limit)?;
-    let query = HistoryQuery::Newest { tenant: caller.only(), before: paging.cursor, limit };
-    page(app.committer.store().reads().history(query).await?, limit)
+    let before = app.position(&caller, paging.cursor);
+    let query = HistoryQuery::Newest { tenant: caller.only(), before, limit };
+    page(&app, &caller, query, limit).await
 }
 
 pub(super) async fn verify(
     State(app): State<Arc<App>>,
     caller: Caller,
 ) -> Result<Json<VerifyAnswer>, Problem> {
-    caller.require(Role::Operator)?;
-    let report = tenure_store::verify::verify(app.committer.store()).await?;
+    // A key of all tenants proves it for all of them at once.
+    let tenant = caller.bound().map(|home| &**home);
+    let report = verify_of(app.committer.store(), tenant).await?;
     Ok(Json(VerifyAnswer {
         ok: report.problems.is_empty(),
         resources: report.resources,
@@ -58,21 +60,30 @@ pub(super) async fn verify(
     }))
 }
 
-fn page(lines: Vec<Line>, limit: usize) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
+async fn page(
+    app: &App,
+    caller: &Caller,
+    query: HistoryQuery,
+    limit: usize,
+) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
+    let lines = app.committer.store().reads().history(query).await?;
+    let veil = app.veil(caller);
     let full = lines.len() == limit;
-    let next = lines.last().filter(|_| full).map(|line| line.position.to_string());
-    let items = lines.into_iter().map(answer).collect::<Result<_, _>>()?;
+    let lines = lines.into_iter().map(|line| answer(line, veil.as_ref()));
+    let items = lines.collect::<Result<Vec<_>, _>>()?;
+    let next = items.last().filter(|_| full).map(|line| line.position.to_string());
     Ok(Json(ListAnswer { items, next }))
 }
 
-fn answer(line: Line) -> Result<HistoryLine, Problem> {
+/// A line as a caller sees it: positions count across all tenants, so they are hidden from one.
+pub(super) fn answer(line: Line, veil: Option<&Veil>) -> Result<HistoryLine, Problem> {
     let damaged = |error| {
         let (key, position) = (&line.key, line.position);
         Problem::unavailable(&format!("entry {position} of {key} cannot be read: {error}"))
     };
     let entry = Entry::parse(&line.text).map_err(damaged)?;
     Ok(HistoryLine {
-        position: line.position,
+        position: veil.map_or(line.position, |veil| veil.hide(line.position)),
         at: instant(entry.at),
         hash: line.hash.to_string(),
         resource: line.key,

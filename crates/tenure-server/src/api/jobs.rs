@@ -12,13 +12,13 @@ use tenure::wire::{
     WhyAnswer, parse_instant,
 };
 use tenure_core::why::{of_job, of_past};
-use tenure_core::{Command, JobAction, JobId, Millis, Outcome, ResourceAction, Submit, Text};
+use tenure_core::{Command, JobAction, JobId, Millis, Outcome, ResourceAction, Submit};
 use tenure_store::committer::POLL_FLOOR;
 use tenure_store::store::{JobQuery, JobShown};
 
-use super::{check, find, job_cursor, page_size, reason, wait};
+use super::{check, find, job_cursor, page_size, wait};
 use crate::App;
-use crate::auth::{Caller, Role};
+use crate::auth::Caller;
 use crate::extract::{Body, DocumentBody, Idempotency, On, OnJob, Params, document};
 use crate::problem::Problem;
 
@@ -30,7 +30,6 @@ pub(super) async fn submit(
     key: Idempotency,
     Body(body): DocumentBody<SubmitBody>,
 ) -> Accepted<SubmitAnswer> {
-    on.caller.require(Role::Worker)?;
     let ask = Submit {
         request: key.id(on.key.as_str())?,
         operation: body.operation.into(),
@@ -76,7 +75,6 @@ pub(super) async fn list(
     caller: Caller,
     Params(params): Params<ListParams>,
 ) -> Result<Json<ListAnswer<JobAnswer>>, Problem> {
-    caller.require(Role::Viewer)?;
     let state = params.state.map(|state| state.parse()).transpose();
     let query = JobQuery {
         tenant: caller.only(),
@@ -102,7 +100,6 @@ pub(super) async fn show(
     on: OnJob,
     Params(params): Params<WaitParams>,
 ) -> Result<Json<JobAnswer>, Problem> {
-    on.caller.require(Role::Viewer)?;
     let shown = over(&app, &on.caller, on.id, wait(params.wait_ms)).await?;
     Ok(Json(JobAnswer::of(&shown.key, &shown.job)))
 }
@@ -136,7 +133,6 @@ pub(super) async fn why(
     State(app): State<Arc<App>>,
     on: OnJob,
 ) -> Result<Json<WhyAnswer>, Problem> {
-    on.caller.require(Role::Viewer)?;
     let OnJob { caller, id } = on;
     let mut shown = find(&app, &caller, id).await?;
     if !shown.job.state.is_over() {
@@ -158,9 +154,8 @@ pub(super) async fn cancel(
     on: OnJob,
     Body(body): Body<ReasonBody>,
 ) -> Accepted<CancelAnswer> {
-    on.caller.require(Role::Operator)?;
     check(&app, &on.caller, on.id).await?;
-    let reason: Text = body.reason.unwrap_or_default().into();
+    let reason = on.caller.may_say_why(body).unwrap_or_else(|| "".into());
     let action = JobAction::Cancel { by: on.caller.name, reason };
     match super::submit(&app, Command::Job { id: on.id, action }).await? {
         Outcome::Cancelled { state } => Ok((StatusCode::ACCEPTED, Json(CancelAnswer { state }))),
@@ -174,9 +169,9 @@ pub(super) async fn retry(
     key: Idempotency,
     Body(body): Body<ReasonBody>,
 ) -> Accepted<SubmitAnswer> {
-    on.caller.require(Role::Operator)?;
     let (request, by) = (key.id(&on.id.to_string())?, on.caller.name.clone());
-    let action = JobAction::Retry { request, by, reason: reason(body)? };
+    let reason = on.caller.must_say_why(body)?;
+    let action = JobAction::Retry { request, by, reason };
     check(&app, &on.caller, on.id).await?;
     submitted(&app, &on.caller, Command::Job { id: on.id, action }).await
 }
@@ -186,8 +181,8 @@ pub(super) async fn discard(
     on: OnJob,
     Body(body): Body<ReasonBody>,
 ) -> Result<Json<DiscardedAnswer>, Problem> {
-    on.caller.require(Role::Operator)?;
-    let action = JobAction::Discard { by: on.caller.name.clone(), reason: reason(body)? };
+    let reason = on.caller.must_say_why(body)?;
+    let action = JobAction::Discard { by: on.caller.name.clone(), reason };
     check(&app, &on.caller, on.id).await?;
     super::submit(&app, Command::Job { id: on.id, action }).await?;
     Ok(Json(DiscardedAnswer { discarded: true }))

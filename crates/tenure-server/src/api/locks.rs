@@ -8,7 +8,7 @@ use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tenure::wire::{
-    AcquireBody, BreakBody, ListAnswer, Locks, ReleaseAnswer, ReleaseBody, RenewBody,
+    AcquireBody, BreakBody, ListAnswer, Locks, ReasonBody, ReleaseAnswer, ReleaseBody, RenewBody,
     ResourceLocks, TenureAnswer, WaiterAnswer, WithdrawAnswer, WithdrawBody, instant,
 };
 use tenure_core::{
@@ -20,7 +20,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::{page_size, submit};
 use crate::App;
-use crate::auth::{Caller, Role};
+use crate::auth::Caller;
 use crate::extract::{Body, Idempotency, On, Params, request_id};
 use crate::problem::Problem;
 use crate::repeats::Sending;
@@ -31,9 +31,12 @@ pub(super) async fn acquire(
     key: Idempotency,
     Body(body): Body<AcquireBody>,
 ) -> Result<Json<TenureAnswer>, Problem> {
-    on.caller.require(Role::Worker)?;
     let patience = body.poll_ms.map_or(Duration::MAX, Duration::from_millis);
     let ask = to_acquire(body, key.id(on.key.as_str())?)?;
+    if let Claimant::Session(session) = ask.claimant {
+        let reads = app.committer.store().reads();
+        app.whose.check_session(&on.caller, session, reads).await?;
+    }
     let outcome = if ask.wait_ms == 0 {
         let action = LockAction::Acquire(ask);
         app.committer.submit(Command::Lock { key: on.key, action }).await?
@@ -146,7 +149,6 @@ pub(super) async fn renew(
     on: On,
     Body(body): Body<RenewBody>,
 ) -> Result<Json<TenureAnswer>, Problem> {
-    on.caller.require(Role::Worker)?;
     let action = LockAction::Renew { token: body.token, ttl_ms: body.ttl_ms };
     match submit(&app, Command::Lock { key: on.key, action }).await? {
         Outcome::Renewed(view) => Ok(Json(TenureAnswer::of(&view))),
@@ -159,7 +161,6 @@ pub(super) async fn release(
     on: On,
     Body(body): Body<ReleaseBody>,
 ) -> Result<Json<ReleaseAnswer>, Problem> {
-    on.caller.require(Role::Worker)?;
     let action = LockAction::Release { token: body.token, locks: locks(body.lock.as_ref())? };
     match submit(&app, Command::Lock { key: on.key, action }).await? {
         Outcome::Released { already } => Ok(Json(ReleaseAnswer { released: true, already })),
@@ -172,7 +173,6 @@ pub(super) async fn withdraw(
     on: On,
     Body(body): Body<WithdrawBody>,
 ) -> Result<Json<WithdrawAnswer>, Problem> {
-    on.caller.require(Role::Worker)?;
     let action = LockAction::Withdraw { request: request_id(&body.request, on.key.as_str())? };
     match submit(&app, Command::Lock { key: on.key, action }).await? {
         Outcome::Withdrawn { released } => {
@@ -187,9 +187,9 @@ pub(super) async fn break_by(
     on: On,
     Body(body): Body<BreakBody>,
 ) -> Result<Json<Value>, Problem> {
-    on.caller.require(Role::Operator)?;
     let (token, locks) = (body.token, locks(body.lock.as_ref())?);
-    let (by, reason) = (on.caller.name, body.reason.into());
+    let reason = on.caller.must_say_why(ReasonBody { reason: Some(body.reason) })?;
+    let by = on.caller.name;
     let action = LockAction::Break { token, locks, by, reason };
     submit(&app, Command::Lock { key: on.key, action }).await?;
     Ok(Json(json!({ "broken": true })))
@@ -199,7 +199,6 @@ pub(super) async fn show(
     State(app): State<Arc<App>>,
     on: On,
 ) -> Result<Json<ResourceLocks>, Problem> {
-    on.caller.require(Role::Viewer)?;
     let shown = app.committer.store().reads().show(&on.key).await?;
     let nothing = || Problem::not_found("nothing was ever locked under this name");
     let shown = shown.ok_or_else(nothing)?;
@@ -240,7 +239,6 @@ pub(super) async fn list(
     caller: Caller,
     Params(params): Params<ListParams>,
 ) -> Result<Json<ListAnswer<TenureAnswer>>, Problem> {
-    caller.require(Role::Viewer)?;
     if params.held == Some(false) {
         let detail = "only held locks are listed; ask for one resource to see a free lock";
         return Err(Problem::invalid(&detail));

@@ -12,7 +12,7 @@ use tenure_store::store::{LogLine, LogQuery};
 
 use super::{find, page_size, wait};
 use crate::App;
-use crate::auth::Role;
+use crate::auth::Veil;
 use crate::extract::{OnJob, Params};
 use crate::problem::Problem;
 
@@ -34,28 +34,38 @@ pub(super) async fn read(
     on: OnJob,
     Params(params): Params<LogParams>,
 ) -> Result<Json<LogsAnswer>, Problem> {
-    on.caller.require(Role::Viewer)?;
     let limit = page_size(params.limit)?;
     let patience = wait(params.wait_ms);
     let given_up = tokio::time::sleep(patience);
     tokio::pin!(given_up);
-    let mut after = params.after.unwrap_or(0);
+    let veil = app.veil(&on.caller);
+    let mut after = app.position(&on.caller, params.after).unwrap_or(0);
     loop {
         let mut place = app.waits.enter(on.id);
         // Before the log: what was written before the end is there then.
         let over = find(&app, &on.caller, on.id).await?.job.state.is_over();
         let answer = page(&app, on.id, after, params.attempt, limit).await?;
         if !answer.items.is_empty() || over || patience.is_zero() {
-            return Ok(Json(answer));
+            return Ok(Json(hidden(answer, veil.as_ref())));
         }
         after = answer.next;
         tokio::select! {
             () = place.told() => {}
             () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = &mut given_up => return Ok(Json(answer)),
-            () = app.closing.cancelled() => return Ok(Json(answer)),
+            () = &mut given_up => return Ok(Json(hidden(answer, veil.as_ref()))),
+            () = app.closing.cancelled() => return Ok(Json(hidden(answer, veil.as_ref()))),
         }
     }
+}
+
+/// What a caller sees: positions count across all tenants, so they are hidden from one.
+fn hidden(mut answer: LogsAnswer, veil: Option<&Veil>) -> LogsAnswer {
+    let Some(veil) = veil else { return answer };
+    for piece in &mut answer.items {
+        piece.position = veil.hide(piece.position);
+    }
+    answer.next = veil.hide(answer.next);
+    answer
 }
 
 async fn page(

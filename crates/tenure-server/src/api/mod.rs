@@ -1,15 +1,19 @@
 //! The routes. One file for each noun; what handlers share is here.
 
+mod audit;
 mod claims;
 mod dead;
+pub(crate) mod events;
 mod health;
 mod history;
 mod janitor;
 mod jobs;
+mod keys;
 mod locks;
 mod logs;
 mod resources;
 mod sessions;
+pub(crate) mod signin;
 mod workers;
 
 use std::sync::Arc;
@@ -17,23 +21,33 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::Method;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{delete, get, post};
-use tenure::wire::ReasonBody;
-use tenure_core::{Command, JobId, Outcome, Refusal, Text};
+use tenure_core::{Command, JobId, Outcome, Refusal};
 use tenure_store::store::JobShown;
 
-use crate::App;
 use crate::auth::Caller;
+use crate::auth::guard::guard;
 use crate::problem::Problem;
+use crate::{App, request_id, security};
 
 /// The longest that an answer is held back; whoever wants to wait longer asks again.
 const WAIT_MS_MAX: u64 = 60_000;
 
 /// All routes of the server.
 pub fn router(app: Arc<App>) -> Router {
+    let secure = app.secure;
     Router::new()
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
+        .route("/", get(signin::home))
+        .route("/signin", get(signin::page).post(signin::sign_in))
+        .route("/signout", post(signin::sign_out))
+        .route("/v1/whoami", get(keys::whoami))
+        .route("/v1/keys", get(keys::list).post(keys::create))
+        .route("/v1/keys/{id}/revoke", post(keys::revoke))
+        .route("/v1/audit", get(audit::newest))
+        .route("/v1/events", get(events::stream))
         .route("/v1/sessions", post(sessions::open))
         .route("/v1/sessions/{id}", delete(sessions::close))
         .route("/v1/sessions/{id}/beat", post(sessions::beat))
@@ -48,8 +62,11 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(of_locks())
         .merge(of_resources())
         .merge(of_jobs())
+        .route_layer(from_fn_with_state(Arc::clone(&app), guard))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(from_fn(move |request, next| security::headers(secure, request, next)))
+        .layer(from_fn(request_id::give))
         .with_state(app)
 }
 
@@ -118,18 +135,7 @@ async fn find(app: &App, caller: &Caller, id: JobId) -> Result<JobShown, Problem
 
 /// Refuses a job that is not there for the caller.
 async fn check(app: &App, caller: &Caller, id: JobId) -> Result<(), Problem> {
-    if caller.only().is_some() {
-        find(app, caller, id).await?;
-    }
-    Ok(())
-}
-
-/// The reason that must be given.
-fn reason(body: ReasonBody) -> Result<Text, Problem> {
-    match body.reason {
-        Some(reason) if !reason.trim().is_empty() => Ok(reason.into()),
-        _ => Err(Problem::invalid(&"give a `reason`: whoever looks later will ask for it")),
-    }
+    app.whose.check_job(caller, id, app.committer.store().reads()).await
 }
 
 /// How long an answer may be held back.

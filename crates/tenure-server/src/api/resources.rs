@@ -13,9 +13,9 @@ use tenure_core::why::of_resource;
 use tenure_core::{Command, Outcome, Refusal, ResourceAction, ResourceKey};
 use tenure_store::store::{ResourceQuery, Shown};
 
-use super::{page_size, reason, submit};
+use super::{page_size, submit};
 use crate::App;
-use crate::auth::{Caller, Role};
+use crate::auth::Caller;
 use crate::extract::{Body, DocumentBody, On, Params, document};
 use crate::problem::Problem;
 
@@ -29,7 +29,6 @@ pub(super) async fn put(
     on: On,
     Body(body): DocumentBody<PutBody>,
 ) -> Result<Json<PutAnswer>, Problem> {
-    on.caller.require(Role::Operator)?;
     let action = ResourceAction::Put { spec: document("spec", &body.spec)?, by: on.caller.name };
     match submit(&app, Command::Resource { key: on.key.clone(), action }).await? {
         Outcome::Put { job, .. } => {
@@ -43,7 +42,6 @@ pub(super) async fn show(
     State(app): State<Arc<App>>,
     on: On,
 ) -> Result<Json<ResourceAnswer>, Problem> {
-    on.caller.require(Role::Viewer)?;
     Ok(Json(find(&app, &on.key).await?))
 }
 
@@ -61,7 +59,6 @@ pub(super) async fn delete(
     State(app): State<Arc<App>>,
     on: On,
 ) -> Result<Json<DeletedAnswer>, Problem> {
-    on.caller.require(Role::Operator)?;
     let action = ResourceAction::Delete { by: on.caller.name };
     submit(&app, Command::Resource { key: on.key, action }).await?;
     Ok(Json(DeletedAnswer { deleted: true }))
@@ -72,8 +69,8 @@ pub(super) async fn pause(
     on: On,
     Body(body): Body<ReasonBody>,
 ) -> Result<Json<PausedAnswer>, Problem> {
-    on.caller.require(Role::Operator)?;
-    let action = ResourceAction::Pause { by: on.caller.name, reason: reason(body)? };
+    let reason = on.caller.must_say_why(body)?;
+    let action = ResourceAction::Pause { by: on.caller.name, reason };
     paused(&app, on.key, action).await
 }
 
@@ -82,8 +79,7 @@ pub(super) async fn resume(
     on: On,
     Body(body): Body<ReasonBody>,
 ) -> Result<Json<PausedAnswer>, Problem> {
-    on.caller.require(Role::Operator)?;
-    let reason = body.reason.unwrap_or_default().into();
+    let reason = on.caller.may_say_why(body).unwrap_or_else(|| "".into());
     let action = ResourceAction::Resume { by: on.caller.name, reason };
     paused(&app, on.key, action).await
 }
@@ -100,7 +96,6 @@ async fn paused(
 }
 
 pub(super) async fn why(State(app): State<Arc<App>>, on: On) -> Result<Json<WhyAnswer>, Problem> {
-    on.caller.require(Role::Viewer)?;
     let shown = look(&app, &on.key).await?.ok_or(Refusal::NoSuchResource)?;
     let kinds = app.kinds();
     let kind = kinds.get(on.key.kind()).map(|kind| &**kind);
@@ -121,7 +116,6 @@ pub(super) async fn list(
     caller: Caller,
     Params(params): Params<ListParams>,
 ) -> Result<Json<ListAnswer<ResourceAnswer>>, Problem> {
-    caller.require(Role::Viewer)?;
     let after = params.cursor.map(|cursor| cursor.parse()).transpose();
     let query = ResourceQuery {
         tenant: caller.only(),

@@ -10,7 +10,7 @@ use tenure_core::{Command, Outcome, SessionId};
 
 use super::submit;
 use crate::App;
-use crate::auth::{Caller, Role};
+use crate::auth::Caller;
 use crate::extract::{Body, Idempotency};
 use crate::problem::Problem;
 
@@ -20,10 +20,12 @@ pub(super) async fn open(
     key: Idempotency,
     Body(body): Body<OpenBody>,
 ) -> Result<Json<SessionAnswer>, Problem> {
-    caller.require(Role::Worker)?;
     let session = SessionId(key.id(&caller.tenant)?.0);
     let (tenant, name, ttl_ms) = (caller.tenant, body.name.into(), body.ttl_ms);
-    alive(submit(&app, Command::Open { session, tenant, name, ttl_ms }).await?)
+    let open = Command::Open { session, tenant: tenant.clone(), name, ttl_ms };
+    let answer = alive(submit(&app, open).await?)?;
+    app.whose.opened(session, &tenant);
+    Ok(answer)
 }
 
 pub(super) async fn beat(
@@ -32,8 +34,7 @@ pub(super) async fn beat(
     Path(id): Path<String>,
     Body(body): Body<BeatBody>,
 ) -> Result<Json<SessionAnswer>, Problem> {
-    caller.require(Role::Worker)?;
-    let session = parse(&id)?;
+    let session = mine(&app, &caller, &id).await?;
     alive(submit(&app, Command::Beat { session, seen: body.seen }).await?)
 }
 
@@ -42,13 +43,16 @@ pub(super) async fn close(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    caller.require(Role::Worker)?;
-    submit(&app, Command::Close { session: parse(&id)? }).await?;
+    let session = mine(&app, &caller, &id).await?;
+    submit(&app, Command::Close { session }).await?;
     Ok(Json(json!({ "closed": true })))
 }
 
-fn parse(id: &str) -> Result<SessionId, Problem> {
-    id.parse().map_err(|error| Problem::invalid(&error))
+/// A session of the caller's tenant.
+async fn mine(app: &App, caller: &Caller, id: &str) -> Result<SessionId, Problem> {
+    let id = id.parse().map_err(|error| Problem::invalid(&error))?;
+    app.whose.check_session(caller, id, app.committer.store().reads()).await?;
+    Ok(id)
 }
 
 fn alive(outcome: Outcome) -> Result<Json<SessionAnswer>, Problem> {

@@ -33,7 +33,7 @@ impl Server {
         let shutdown = async move {
             stopped.await.ok();
         };
-        let config = Config { keys: Keys::admin(KEY), kinds };
+        let config = Config::new(Keys::admin(KEY), kinds);
         let task = tokio::spawn(tenure_server::run(listener, store, config, shutdown));
         Self { url, stop: Some(stop), task: Some(task) }
     }
@@ -54,7 +54,7 @@ impl Server {
         headers: &[(&str, &str)],
         body: String,
     ) -> (u16, Value) {
-        let mut request = reqwest::Client::new().post(format!("{}{path}", self.url)).body(body);
+        let mut request = http().post(format!("{}{path}", self.url)).body(body);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -68,19 +68,26 @@ impl Server {
     }
 
     pub async fn put(&self, path: &str, body: Value) -> (u16, Value) {
-        let request = reqwest::Client::new().put(format!("{}{path}", self.url));
+        let request = http().put(format!("{}{path}", self.url));
         answer(request.header("x-api-key", KEY).body(body.to_string())).await
     }
 
     pub async fn delete(&self, path: &str) -> (u16, Value) {
-        let request = reqwest::Client::new().delete(format!("{}{path}", self.url));
+        let request = http().delete(format!("{}{path}", self.url));
         answer(request.header("x-api-key", KEY)).await
     }
 
     pub async fn get(&self, path: &str) -> (u16, Value) {
-        let request = reqwest::Client::new().get(format!("{}{path}", self.url));
+        let request = http().get(format!("{}{path}", self.url));
         answer(request.header("x-api-key", KEY)).await
     }
+}
+
+/// A client of the plain kind.
+pub fn http() -> reqwest::Client {
+    // A second time it is there already.
+    rustls::crypto::ring::default_provider().install_default().ok();
+    reqwest::Client::new()
 }
 
 async fn answer(request: reqwest::RequestBuilder) -> (u16, Value) {

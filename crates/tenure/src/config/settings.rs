@@ -1,5 +1,6 @@
-//! The tables `[worker]` and `[retention]`.
+//! The tables `[worker]`, `[retention]` and `[server]`.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tenure_core::limits;
@@ -49,6 +50,61 @@ impl Default for Keep {
     fn default() -> Self {
         Self { jobs_ms: 14 * DAY_MS, dead_ms: 90 * DAY_MS, history_ms: 30 * DAY_MS }
     }
+}
+
+/// How a server deals with those who ask.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerSettings {
+    /// A file with the certificate and those above it, and one with its private key.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Where to note what was done; a file in the data directory when nothing is said.
+    pub audit: AuditSetting,
+    /// Connections that are open at once.
+    pub connections: Option<usize>,
+    /// Requests of each tenant in a second; as many as it likes when nothing is said.
+    pub tenant_requests_per_s: Option<u32>,
+}
+
+/// Where to note what was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AuditSetting {
+    /// In `audit.jsonl` in the data directory.
+    #[default]
+    Data,
+    /// In this file.
+    File(PathBuf),
+    /// Nowhere.
+    Off,
+}
+
+pub(super) fn server(root: &Section<'_>, dir: &Path, report: &mut Report<'_>) -> ServerSettings {
+    let mut settings = ServerSettings::default();
+    let Some(section) = root.section("server", report) else { return settings };
+    let keys = ["tls_certificate", "tls_key", "audit", "connections", "tenant_requests_per_s"];
+    section.known(&keys, report);
+    let certificate = section.text("tls_certificate", report).map(|path| dir.join(path));
+    let key = section.text("tls_key", report).map(|path| dir.join(path));
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => settings.tls = Some((certificate, key)),
+        (None, None) => {}
+        (given, _) => {
+            let (has, lacks) = match given {
+                Some(_) => ("tls_certificate", "tls_key"),
+                None => ("tls_key", "tls_certificate"),
+            };
+            section.refuse::<()>(has, format!("`{lacks}` is missing: both are needed"), report);
+        }
+    }
+    settings.audit = match section.text("audit", report) {
+        None => AuditSetting::Data,
+        Some("off") => AuditSetting::Off,
+        Some(path) => AuditSetting::File(dir.join(path)),
+    };
+    let connections = section.count("connections", 1..=1_000_000, report);
+    settings.connections = connections.and_then(|count| usize::try_from(count).ok());
+    let rate = section.count("tenant_requests_per_s", 1..=1_000_000, report);
+    settings.tenant_requests_per_s = rate.and_then(|rate| u32::try_from(rate).ok());
+    settings
 }
 
 pub(super) fn worker(root: &Section<'_>, report: &mut Report<'_>) -> WorkerSettings {

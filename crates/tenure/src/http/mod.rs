@@ -7,6 +7,7 @@
 
 mod jobs;
 mod refusals;
+mod trust;
 
 use std::time::Duration;
 
@@ -48,15 +49,15 @@ impl HttpLink {
     }
 
     fn with(base: String, key: HeaderValue, tenant: String) -> Result<Self, Error> {
-        if !base.starts_with("http://") {
-            let why = format!(
-                "{base:?} is not a server's address: it begins with http://, and has no TLS yet"
-            );
+        let secure = base.starts_with("https://");
+        if !secure && !base.starts_with("http://") {
+            let why = format!("{base:?} is no server's address: https://HOST or http://HOST:7117");
             return Err(Error::Refused(Refusal::Invalid(why)));
         }
         let http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(5))
             .tcp_nodelay(true)
+            .tls_backend_preconfigured(if secure { trust::config()? } else { trust::nobody()? })
             .build()
             .map_err(|error| Error::Unavailable(format!("no HTTP client: {error}")))?;
         Ok(Self { http, base, key, tenant })

@@ -4,6 +4,7 @@
 //! Durations are milliseconds, instants RFC 3339 in UTC. Arguments, results and desired states are
 //! any JSON value. One file for each noun; here is what they share. No rule of the model is here.
 
+mod access;
 mod dead;
 mod jobs;
 mod kinds;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tenure_core::{JobId, Millis, ResourceKey, Text, Token};
 
+pub use access::{AuditLine, KeyAnswer, KeyBody, NewKeyAnswer, SignInBody, WhoamiAnswer};
 pub use dead::{
     DeadAnswer, DeadBody, DeadFilter, DeadGroup, DiscardAnswer, RedriveAnswer, Redriven, Unmoved,
 };
@@ -91,10 +93,6 @@ pub struct ReadyAnswer {
     pub safety: String,
     /// Its life between two restores.
     pub incarnation: u32,
-    /// How many sessions live.
-    pub sessions: usize,
-    /// How many resources are held or waited for.
-    pub live: usize,
     /// What a person should look at although it answers: duties of the janitor that are late.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
@@ -116,6 +114,9 @@ pub struct Problem {
     pub detail: String,
     /// Quote it when you ask for help.
     pub request_id: String,
+    /// After how many seconds it is worth asking again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u64>,
     /// Which of the refusals with this code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

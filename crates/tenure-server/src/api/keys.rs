@@ -1,0 +1,122 @@
+//! Keys: made, listed, revoked; and who one is.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use tenure::wire::{
+    KeyAnswer, KeyBody, ListAnswer, NewKeyAnswer, ReasonBody, WhoamiAnswer, instant,
+};
+use tenure_core::session::ALL_TENANTS;
+use tenure_core::{Millis, Text, limits};
+use tenure_store::ApiKey;
+
+use crate::App;
+use crate::auth::Caller;
+use crate::auth::guard::check_tenant;
+use crate::auth::keys::Order;
+use crate::extract::Body;
+use crate::problem::Problem;
+
+pub(super) async fn whoami(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+) -> Json<WhoamiAnswer> {
+    let signed_in = app.signer.read(&headers, app.keys.now());
+    Json(WhoamiAnswer {
+        name: caller.name.to_string(),
+        key: caller.key.as_ref().map(Text::to_string),
+        tenant: caller.tenant.to_string(),
+        role: caller.role,
+        csrf: signed_in.map(|signed_in| signed_in.csrf),
+    })
+}
+
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Body(body): Body<KeyBody>,
+) -> Result<(StatusCode, Json<NewKeyAnswer>), Problem> {
+    caller.must_say_why(ReasonBody { reason: body.reason })?;
+    let max = limits::SESSION_NAME_BYTES_MAX;
+    let name = body.name.trim();
+    if name.is_empty() || name.len() > max || name.chars().any(|c| c.is_control() || c == '/') {
+        let detail = format!("name has between 1 and {max} bytes on one line, without a slash");
+        return Err(Problem::invalid(&detail));
+    }
+    let tenant = body.tenant.map_or_else(|| caller.tenant.clone(), Text::from);
+    if caller.bound().is_some_and(|home| *home != tenant) {
+        let detail = "a key that is bound to a tenant makes keys of this tenant only";
+        return Err(Problem::new(403, "forbidden", detail));
+    }
+    if *tenant != *ALL_TENANTS {
+        check_tenant(&tenant)?;
+    }
+    let (name, by) = (name.into(), caller.name);
+    let order = Order { name, tenant, role: body.role, expires_in_ms: body.expires_in_ms, by };
+    let (kept, secret) = app.keys.create(order);
+    let ring = app.committer.store().key_ring();
+    if !ring.add(kept.clone()).await? {
+        let detail = "there are as many keys as a store keeps; an operator of the store has to \
+                      remove revoked ones";
+        return Err(Problem::new(409, "conflict", detail));
+    }
+    app.keys.refresh(app.committer.store()).await?;
+    let key = answer(&kept, app.keys.now());
+    Ok((StatusCode::CREATED, Json(NewKeyAnswer { secret, key })))
+}
+
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+) -> Result<Json<ListAnswer<KeyAnswer>>, Problem> {
+    let all = app.committer.store().key_ring().all().await?;
+    let now = app.keys.now();
+    let seen = all.iter().filter(|key| sees(&caller, key)).map(|key| answer(key, now));
+    Ok(Json(ListAnswer { items: seen.collect(), next: None }))
+}
+
+pub(super) async fn revoke(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Body(body): Body<ReasonBody>,
+) -> Result<Json<KeyAnswer>, Problem> {
+    let reason = caller.must_say_why(body)?;
+    let nothing = || Problem::not_found("there is no such key; `tenure key ls` lists them");
+    let ring = app.committer.store().key_ring();
+    let find = async || -> Result<ApiKey, Problem> {
+        let all = ring.all().await?;
+        let found = all.into_iter().find(|key| *key.id == *id && sees(&caller, key));
+        found.ok_or_else(nothing)
+    };
+    find().await?;
+    let by = format!("{}: {reason}", caller.name);
+    ring.revoke(&id, app.keys.now(), &by).await?;
+    app.keys.refresh(app.committer.store()).await?;
+    Ok(Json(answer(&find().await?, app.keys.now())))
+}
+
+/// Keys of all tenants are there for those of all tenants only.
+fn sees(caller: &Caller, key: &ApiKey) -> bool {
+    caller.bound().is_none_or(|home| *home == key.tenant)
+}
+
+fn answer(key: &ApiKey, now: Millis) -> KeyAnswer {
+    let over = key.revoked_at.is_some() || key.expires_at.is_some_and(|at| at <= now);
+    KeyAnswer {
+        id: key.id.to_string(),
+        name: key.name.to_string(),
+        tenant: key.tenant.to_string(),
+        role: key.role,
+        good: !over,
+        created_at: instant(key.created_at),
+        created_by: key.created_by.to_string(),
+        expires_at: key.expires_at.map(instant),
+        used_at: key.used_at.map(instant),
+        revoked_at: key.revoked_at.map(instant),
+        revoked_by: key.revoked_by.as_ref().map(Text::to_string),
+    }
+}

@@ -1,0 +1,135 @@
+//! Signing in with a browser: a key, or the link that the server printed, becomes a cookie.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{Html, IntoResponse, Response};
+use serde::Deserialize;
+use tenure::wire::SignInBody;
+use tenure_store::clock::stopwatch;
+
+use crate::App;
+use crate::auth::COOKIE;
+use crate::auth::keys::Principal;
+use crate::extract::{Body, Params};
+use crate::problem::Problem;
+
+/// How long a link to sign in is good for.
+const LINK_GOOD: Duration = Duration::from_secs(15 * 60);
+/// Most links that are good at once.
+const LINKS_MAX: usize = 100;
+
+/// Links that sign somebody in as admin, once.
+#[derive(Default)]
+pub(crate) struct Links(Mutex<HashMap<String, Instant>>);
+
+impl Links {
+    /// A new one.
+    pub(crate) fn issue(&self) -> String {
+        let code: String = (0..2).map(|_| tenure_store::random::request_id().to_string()).collect();
+        let mut links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        links.retain(|_, at| at.elapsed() < LINK_GOOD);
+        if links.len() < LINKS_MAX {
+            links.insert(code.clone(), stopwatch());
+        }
+        code
+    }
+
+    /// Uses one up. Says whether it was good.
+    fn redeem(&self, code: &str) -> bool {
+        let at = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(code);
+        at.is_some_and(|at| at.elapsed() < LINK_GOOD)
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct CodeParams {
+    code: Option<String>,
+}
+
+pub(super) async fn page(
+    State(app): State<Arc<App>>,
+    Params(params): Params<CodeParams>,
+) -> Response {
+    match params.code {
+        None => Html(include_str!("signin.html")).into_response(),
+        Some(code) if app.links.redeem(&code) => signed_in(&app, None),
+        Some(_) => {
+            let page = include_str!("signin.html");
+            let said = "<p role=\"alert\">This link was used before, or is too old. Use a key, or \
+                        the link that the server prints when it starts.</p>";
+            let page = page.replacen("<!-- said -->", said, 1);
+            (StatusCode::UNAUTHORIZED, Html(page)).into_response()
+        }
+    }
+}
+
+pub(super) async fn sign_in(
+    State(app): State<Arc<App>>,
+    Extension(address): Extension<Option<IpAddr>>,
+    headers: HeaderMap,
+    request: axum::extract::Request,
+) -> Result<Response, Problem> {
+    let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
+    if site.is_some_and(|site| site == "cross-site") {
+        let detail = "another site sent this; sign in on the page of this server";
+        return Err(Problem::new(403, "forbidden", detail));
+    }
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let body = if kind.starts_with("application/x-www-form-urlencoded") {
+        Body::<SignInBody>::from_form(request).await?
+    } else {
+        Body::<SignInBody>::from_json(request).await?
+    };
+    match app.keys.find(body.0.key.trim(), app.committer.store()).await {
+        Some(principal) => Ok(signed_in(&app, Some(&principal))),
+        None => {
+            let again = app.limits.failure(address);
+            Err(again.map_or_else(Problem::rate_limited, |()| Problem::unauthenticated()))
+        }
+    }
+}
+
+/// The cookie, and on to the first page.
+fn signed_in(app: &App, principal: Option<&Principal>) -> Response {
+    let key = principal.and_then(|principal| principal.key.as_deref());
+    let (value, _) = app.signer.issue(key, app.keys.now());
+    let secure = if app.secure { "; Secure" } else { "" };
+    let cookie = format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict{secure}");
+    (StatusCode::SEE_OTHER, [(SET_COOKIE, cookie), (LOCATION, "/".to_owned())]).into_response()
+}
+
+pub(super) async fn sign_out(State(app): State<Arc<App>>) -> Response {
+    let secure = if app.secure { "; Secure" } else { "" };
+    let cookie = format!("{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0{secure}");
+    (StatusCode::SEE_OTHER, [(SET_COOKIE, cookie), (LOCATION, "/signin".to_owned())])
+        .into_response()
+}
+
+/// The first page: for whom it is, and where to go.
+pub(super) async fn home(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    if app.signer.read(&headers, app.keys.now()).is_none() {
+        return (StatusCode::SEE_OTHER, [(LOCATION, "/signin")]).into_response();
+    }
+    Html(include_str!("home.html")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_good_once() {
+        let links = Links::default();
+        let code = links.issue();
+        assert!(!links.redeem("another"));
+        assert!(links.redeem(&code));
+        assert!(!links.redeem(&code));
+    }
+}

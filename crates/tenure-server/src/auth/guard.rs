@@ -1,0 +1,162 @@
+//! Stands before every route: who asks, may they, how often, and what the audit says of it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+
+use axum::extract::{ConnectInfo, MatchedPath, Query, Request, State};
+use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use tenure::client::DEFAULT_TENANT;
+use tenure_core::session::ALL_TENANTS;
+use tenure_core::{ResourceKey, Role, Text};
+use tenure_store::clock::stopwatch;
+
+use super::access::{self, Rule, Who};
+use super::keys::{Keys, Principal};
+use super::{Caller, cookie};
+use crate::App;
+use crate::audit::Entry;
+use crate::problem::Problem;
+
+/// The layer of all routes.
+pub(crate) async fn guard(
+    State(app): State<Arc<App>>,
+    matched: MatchedPath,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let Some(rule) = access::rule(&parts.method, matched.as_str()) else {
+        // The router answers that the route has no such method.
+        return next.run(Request::from_parts(parts, body)).await;
+    };
+    let began = stopwatch();
+    let address = address(&parts);
+    let path = parts.uri.path().to_owned();
+    let (mut caller, mut whoever) = (None, None);
+    let response = match admit(&app, rule, &parts, address, &mut whoever).await {
+        Ok(admitted) => {
+            caller.clone_from(&admitted);
+            parts.extensions.insert(address);
+            if let Some(admitted) = admitted {
+                parts.extensions.insert(admitted);
+            }
+            next.run(Request::from_parts(parts, body)).await
+        }
+        Err(problem) => problem.into_response(),
+    };
+    if let Some(action) = rule.action {
+        let entry = Entry::new(action, &path, address, &response, began.elapsed());
+        app.audit.write(entry.by(caller.as_ref(), whoever.as_ref())).await;
+    }
+    response
+}
+
+/// Whoever asks, if they may; nobody where anybody may. `whoever` is known also of those who may
+/// not.
+async fn admit(
+    app: &App,
+    rule: &Rule,
+    parts: &Parts,
+    address: Option<IpAddr>,
+    whoever: &mut Option<Principal>,
+) -> Result<Option<Caller>, Problem> {
+    let Some(role) = rule.who.role() else { return Ok(None) };
+    let Some(principal) = authenticate(app, rule, parts).await? else {
+        let again = app.limits.failure(address);
+        return Err(again.map_or_else(Problem::rate_limited, |()| Problem::unauthenticated()));
+    };
+    let principal = whoever.insert(principal);
+    allow(rule, role, principal)?;
+    let tenant = tenant(parts, principal)?;
+    if *principal.tenant != *ALL_TENANTS {
+        app.limits.request(&principal.tenant).map_err(Problem::rate_limited)?;
+    }
+    Ok(Some(Caller {
+        tenant,
+        role: principal.role,
+        name: principal.name.clone(),
+        key: principal.key.clone(),
+        home: principal.tenant.clone(),
+        address,
+        reason: Arc::new(OnceLock::new()),
+    }))
+}
+
+/// By the key in a header, or by the cookie of somebody who has signed in.
+async fn authenticate(app: &App, rule: &Rule, parts: &Parts) -> Result<Option<Principal>, Problem> {
+    if let Some(key) = key(parts) {
+        return Ok(app.keys.find(key, app.committer.store()).await);
+    }
+    let now = app.keys.now();
+    let Some(signed_in) = app.signer.read(&parts.headers, now) else { return Ok(None) };
+    if rule.action.is_some() && !cookie::is_ours(&parts.headers, &signed_in) {
+        let detail = "this came with a cookie but without the token of our own pages; send \
+                      `x-tenure-csrf` from GET /v1/whoami, or a key";
+        return Err(Problem::new(403, "forbidden", detail));
+    }
+    Ok(match &signed_in.key {
+        Some(id) => app.keys.good(id, None),
+        None => Some(Keys::root()),
+    })
+}
+
+fn allow(rule: &Rule, role: Role, principal: &Principal) -> Result<(), Problem> {
+    if principal.role < role {
+        let detail = format!("this needs a key of role {role} or higher");
+        return Err(Problem::new(403, "forbidden", &detail));
+    }
+    if matches!(rule.who, Who::All(_)) && *principal.tenant != *ALL_TENANTS {
+        let detail = "this is about all tenants, and the key is bound to one";
+        return Err(Problem::new(403, "forbidden", detail));
+    }
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct TenantQuery {
+    tenant: Option<String>,
+}
+
+/// The tenant that is acted for: that of the key; for a key of all tenants the one that is named
+/// in the query.
+fn tenant(parts: &Parts, principal: &Principal) -> Result<Text, Problem> {
+    let named = match parts.uri.query() {
+        Some(_) => {
+            let query = Query::<TenantQuery>::try_from_uri(&parts.uri);
+            query.map_err(|error| Problem::invalid(&error))?.0.tenant
+        }
+        None => None,
+    };
+    if *principal.tenant != *ALL_TENANTS {
+        if named.is_some_and(|named| *named != *principal.tenant) {
+            let detail = "the key is bound to its own tenant; leave ?tenant= out";
+            return Err(Problem::new(403, "forbidden", detail));
+        }
+        return Ok(principal.tenant.clone());
+    }
+    let Some(named) = named else { return Ok(DEFAULT_TENANT.into()) };
+    if named != ALL_TENANTS {
+        check_tenant(&named)?;
+    }
+    Ok(named.into())
+}
+
+/// Refuses what cannot be the name of a tenant.
+pub(crate) fn check_tenant(name: &str) -> Result<(), Problem> {
+    // Checked as part of a key, so that the message is the same everywhere.
+    let checked = ResourceKey::new(name, "kind", "name");
+    checked.map(drop).map_err(|error| Problem::invalid(&error))
+}
+
+fn key(parts: &Parts) -> Option<&str> {
+    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = header("authorization").and_then(|value| value.strip_prefix("Bearer "));
+    bearer.or_else(|| header("x-api-key")).map(str::trim)
+}
+
+fn address(parts: &Parts) -> Option<IpAddr> {
+    parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip())
+}

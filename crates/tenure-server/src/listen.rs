@@ -1,0 +1,168 @@
+//! Takes connections: plain or with TLS, so many at once, and none for as long as it likes.
+//!
+//! A client that is slow to say what it wants, or says too much, is cut off before it costs
+//! anything. What a request may then say and how long it may take is for `extract` and `api`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tower_service::Service as _;
+
+/// Connections that are open at once, unless told otherwise.
+pub const CONNECTIONS_MAX: usize = 10_000;
+/// How long a client may take for the head of a request, and a connection may be idle.
+const HEAD_MAX: Duration = Duration::from_secs(75);
+/// How long a client may take to agree on TLS.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Largest head of a request, in bytes.
+const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// Most headers of a request.
+const HEADERS_MAX: usize = 100;
+/// How long requests may take to end after a shutdown began.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How long to wait after the system had no connection to give.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Why TLS cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read, or has something else in it.
+    #[error("cannot read {what} from {}: {why}", .path.display())]
+    File {
+        /// What was looked for.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// They do not fit.
+    #[error("the certificate and the private key cannot be used: {0}")]
+    Unfit(String),
+}
+
+/// A certificate and its key, from files.
+pub fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+    let bad = |what, path: &Path| {
+        let path = path.to_path_buf();
+        move |error: rustls::pki_types::pem::Error| TlsError::File {
+            what,
+            path,
+            why: error.to_string(),
+        }
+    };
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .and_then(|all| all.collect::<Result<Vec<_>, _>>())
+        .map_err(bad("a certificate", certificate))?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(bad("a private key", key))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
+        .map_err(|error| TlsError::Unfit(error.to_string()))?;
+    Ok(Arc::new(config))
+}
+
+/// How connections are taken.
+pub(crate) struct Door {
+    pub(crate) listener: TcpListener,
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) connections_max: usize,
+}
+
+impl Door {
+    /// Serves until `closing`, then lets requests end, for a while.
+    pub(crate) async fn serve(self, router: Router, closing: CancellationToken) {
+        let places = Arc::new(Semaphore::new(self.connections_max));
+        let tls = self.tls.map(TlsAcceptor::from);
+        let graceful = GracefulShutdown::new();
+        loop {
+            let place = Arc::clone(&places).acquire_owned();
+            let accepted = async {
+                let place = place.await.expect("it is never closed");
+                (self.listener.accept().await, place)
+            };
+            let (accepted, place) = tokio::select! {
+                accepted = accepted => accepted,
+                () = closing.cancelled() => break,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot take a connection");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                    continue;
+                }
+            };
+            let talk = talk(stream, peer, tls.clone(), router.clone(), graceful.watcher());
+            tokio::spawn(async move {
+                talk.await;
+                drop(place);
+            });
+        }
+        drop(self.listener);
+        if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
+            tracing::warn!("connections were still open after {DRAIN:?} and are cut");
+        }
+    }
+}
+
+/// Serves one connection.
+async fn talk(
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    watcher: Watcher,
+) {
+    // Small answers are sent at once.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let Some(tls) = tls else { return answer(stream, peer, router, watcher).await };
+    match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
+        Ok(Ok(stream)) => answer(stream, peer, router, watcher).await,
+        Ok(Err(error)) => tracing::debug!(%error, %peer, "no TLS with a client"),
+        Err(_) => tracing::debug!(%peer, "a client was too slow to agree on TLS"),
+    }
+}
+
+async fn answer<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    peer: SocketAddr,
+    router: Router,
+    watcher: Watcher,
+) {
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(ConnectInfo(peer));
+        router.clone().call(request)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(%error, %peer, "a connection has ended");
+    }
+}

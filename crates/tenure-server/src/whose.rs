@@ -1,0 +1,85 @@
+//! Whose a session or a job is. That never changes, so it is asked of the store once.
+//!
+//! Keys of all tenants are not asked. For others everything that is not their tenant's is as if it
+//! were not there.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use tenure_core::{JobId, Refusal, SessionId, Text};
+use tenure_store::Reads;
+
+use crate::auth::Caller;
+use crate::problem::Problem;
+
+/// Most sessions and jobs that are remembered.
+const KNOWN_MAX: usize = 100_000;
+
+/// What is remembered.
+#[derive(Default)]
+pub(crate) struct Whose {
+    sessions: Mutex<HashMap<SessionId, Text>>,
+    jobs: Mutex<HashMap<JobId, Text>>,
+}
+
+impl Whose {
+    /// Refuses a session that is another tenant's, as if it were over.
+    pub(crate) async fn check_session(
+        &self,
+        caller: &Caller,
+        id: SessionId,
+        reads: &dyn Reads,
+    ) -> Result<(), Problem> {
+        let Some(home) = caller.bound() else { return Ok(()) };
+        let tenant = match known(&self.sessions, &id) {
+            Some(tenant) => Some(tenant),
+            None => reads.session(id).await?.inspect(|tenant| note(&self.sessions, id, tenant)),
+        };
+        match tenant {
+            Some(tenant) if tenant == *home => Ok(()),
+            _ => Err(Refusal::SessionOver.into()),
+        }
+    }
+
+    /// Notes whose a session is that was just opened.
+    pub(crate) fn opened(&self, id: SessionId, tenant: &Text) {
+        note(&self.sessions, id, tenant);
+    }
+
+    /// Refuses a job that is not there for the caller.
+    pub(crate) async fn check_job(
+        &self,
+        caller: &Caller,
+        id: JobId,
+        reads: &dyn Reads,
+    ) -> Result<(), Problem> {
+        if caller.only().is_none() {
+            return Ok(());
+        }
+        let tenant = match known(&self.jobs, &id) {
+            Some(tenant) => Some(tenant),
+            None => {
+                let shown = reads.job(id).await?;
+                let tenant = shown.map(|shown| Text::from(shown.key.tenant()));
+                tenant.inspect(|tenant| note(&self.jobs, id, tenant))
+            }
+        };
+        match tenant {
+            Some(tenant) if caller.sees(&tenant) => Ok(()),
+            _ => Err(Refusal::NoSuchJob.into()),
+        }
+    }
+}
+
+fn known<K: std::hash::Hash + Eq>(map: &Mutex<HashMap<K, Text>>, id: &K) -> Option<Text> {
+    map.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+}
+
+fn note<K: std::hash::Hash + Eq>(map: &Mutex<HashMap<K, Text>>, id: K, tenant: &Text) {
+    let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
+    if map.len() >= KNOWN_MAX {
+        // They are asked for again when they are needed.
+        map.clear();
+    }
+    map.insert(id, tenant.clone());
+}
