@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tenure::wire::{self, TenureAnswer};
 use tenure_core::{Code, Outcome, Refusal, TenureView, Text};
@@ -60,6 +60,12 @@ impl Problem {
         let mut problem = Self::new(429, "rate_limited", &detail);
         problem.0.retry_after_s = Some(retry_after_s);
         problem
+    }
+
+    /// The route answers to other methods.
+    #[must_use]
+    pub fn no_method(method: &Method) -> Self {
+        Self::new(405, "not_found", &format!("this route does not answer {method}"))
     }
 
     /// Nothing can be done now: fail closed.

@@ -115,7 +115,7 @@ async fn no_route() -> Problem {
 }
 
 async fn no_method(method: Method) -> Problem {
-    Problem::new(405, "not_found", &format!("this route does not answer {method}"))
+    Problem::no_method(&method)
 }
 
 /// Sends a command; a refusal becomes a problem.

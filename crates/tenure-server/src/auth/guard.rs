@@ -29,8 +29,8 @@ pub(crate) async fn guard(
 ) -> Response {
     let (mut parts, body) = request.into_parts();
     let Some(rule) = access::rule(&parts.method, matched.as_str()) else {
-        // The router answers that the route has no such method.
-        return next.run(Request::from_parts(parts, body)).await;
+        // What is in no rule is answered to nobody, handler or not.
+        return Problem::no_method(&parts.method).into_response();
     };
     let began = stopwatch();
     let address = address(&parts);

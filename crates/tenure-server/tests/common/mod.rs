@@ -77,17 +77,50 @@ impl Server {
         answer(request.header("x-api-key", KEY)).await
     }
 
+    /// Any request with any key.
+    pub async fn ask(
+        &self,
+        key: &str,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> (u16, Value) {
+        let method = method.parse().expect("a method");
+        let mut request = http().request(method, format!("{}{path}", self.url));
+        if let Some(body) = body {
+            request = request.body(body.to_string());
+        }
+        answer(request.header("x-api-key", key)).await
+    }
+
     pub async fn get(&self, path: &str) -> (u16, Value) {
         let request = http().get(format!("{}{path}", self.url));
         answer(request.header("x-api-key", KEY)).await
     }
 }
 
-/// A client of the plain kind.
+thread_local! {
+    static HTTP: reqwest::Client = {
+        // A second time it is there already.
+        rustls::crypto::ring::default_provider().install_default().ok();
+        reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .expect("a client needs nothing")
+    };
+}
+
+/// The client of this test, which has a thread of its own.
 pub fn http() -> reqwest::Client {
-    // A second time it is there already.
-    rustls::crypto::ring::default_provider().install_default().ok();
-    reqwest::Client::new()
+    HTTP.with(reqwest::Client::clone)
+}
+
+/// A key of a tenant with a role.
+pub async fn key(server: &Server, tenant: &str, role: &str) -> String {
+    let body = json!({ "name": "t", "tenant": tenant, "role": role, "reason": "a test" });
+    let (status, answer) = server.post("/v1/keys", body).await;
+    assert_eq!(status, 201, "{answer}");
+    answer["secret"].as_str().expect("it is shown").to_owned()
 }
 
 async fn answer(request: reqwest::RequestBuilder) -> (u16, Value) {

@@ -1,0 +1,231 @@
+//! A tenant cannot see, hold, break or infer anything of another: every route is tried, by name,
+//! id, token, cursor and tenant, with a key that may do everything for its own tenant.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{KEY, Server, http, key};
+use serde_json::{Value, json};
+use tenure_core::{Kind, Kinds, Operation};
+use tenure_server::auth::access::{RULES, Rule, Who};
+use tenure_store::Memory;
+
+/// Stands in everything that a victim wrote.
+const MARK: &str = "confidential";
+
+/// A tenant with a lock, a waiter, a session, jobs that run, wait and are dead, and a log.
+struct Victim {
+    key: String,
+    session: String,
+    token: String,
+    job: String,
+    job_token: String,
+    waiting: String,
+    key_id: String,
+}
+
+impl Victim {
+    async fn settle(server: &Server) -> Self {
+        let key = key(server, "victim", "admin").await;
+        let post = async |path: &str, body: Value| {
+            let (status, answer) = server.ask(&key, "POST", path, Some(&body)).await;
+            assert!(status < 300, "{path}: {answer}");
+            answer
+        };
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let open = json!({ "name": MARK, "ttl_ms": 600_000 });
+        let session = text(&post("/v1/sessions", open).await["session"]);
+        let hold = json!({ "session": session, "purpose": MARK });
+        let token = text(&post("/v1/locks/cluster/c1/acquire", hold).await["token"]);
+        let args = json!({ "operation": "work", "args": { "secret": MARK } });
+        post("/v1/resources/task/t1/jobs", args.clone()).await;
+        let waiting = post("/v1/resources/task/t1/jobs", args).await["job"]["id"].clone();
+        let claim = json!({ "session": session, "kinds": ["task"], "max": 1, "wait_ms": 0 });
+        let claimed = post("/v1/jobs/claim", claim).await["jobs"][0].clone();
+        let job = text(&claimed["job"]["id"]);
+        let job_token = text(&claimed["tenure"]["token"]);
+        let log = json!({ "token": claimed["tenure"]["token"], "text": format!("{MARK}\n") });
+        post(&format!("/v1/jobs/{job}/logs"), log).await;
+        let (_, keys) = server.ask(&key, "GET", "/v1/keys", None).await;
+        let key_id = text(&keys["items"][0]["id"]);
+        Self { key, session, token, job, job_token, waiting: text(&waiting), key_id }
+    }
+
+    /// All that the victim sees, without what changes with time alone.
+    async fn sees(&self, server: &Server) -> String {
+        let mut seen = String::new();
+        for path in [
+            "/v1/locks",
+            "/v1/resources",
+            "/v1/jobs",
+            "/v1/history?limit=1000",
+            "/v1/workers",
+            "/v1/keys",
+            "/v1/dead",
+        ] {
+            let (status, mut answer) = server.ask(&self.key, "GET", path, None).await;
+            assert_eq!(status, 200, "{answer}");
+            without_time(&mut answer);
+            seen.push_str(&answer.to_string());
+        }
+        seen
+    }
+
+    /// What nobody else may learn.
+    fn secrets(&self) -> Vec<&str> {
+        vec![MARK, "victim", &self.session, &self.job, &self.waiting, &self.key_id]
+    }
+}
+
+fn without_time(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| !name.ends_with("_ms") && name != "used_at");
+            fields.values_mut().for_each(without_time);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_time),
+        _ => {}
+    }
+}
+
+/// Bodies that would do something if the victim sent them.
+fn bodies(victim: &Victim) -> Vec<Value> {
+    let (session, reason) = (&victim.session, "mischief");
+    let token = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| json!(text));
+    let (lock, job): (Value, Value) = (token(&victim.token), token(&victim.job_token));
+    vec![
+        json!({}),
+        json!({ "token": lock }),
+        json!({ "token": job }),
+        json!({ "token": lock, "reason": reason }),
+        json!({ "token": job, "outcome": "ok" }),
+        json!({ "token": job, "text": "mine now\n" }),
+        json!({ "token": job, "percent": 99 }),
+        json!({ "reason": reason }),
+        json!({ "session": session }),
+        json!({ "session": session, "kinds": ["task"], "max": 10, "wait_ms": 0 }),
+        json!({ "holder": "evil", "ttl_ms": 1_000, "wait_ms": 0 }),
+        json!({ "request": "1" }),
+        json!({ "name": "evil", "ttl_ms": 1_000 }),
+        json!({ "name": "evil", "role": "admin", "tenant": "victim", "reason": reason }),
+        json!({ "filter": { "ids": [victim.job, victim.waiting] }, "reason": reason }),
+        json!({ "filter": { "ids": [victim.job, victim.waiting] }, "dry_run": true }),
+        json!({ "filter": {}, "reason": reason }),
+    ]
+}
+
+/// The paths of a route with everything of the victim's filled in.
+fn paths(rule: &Rule, victim: &Victim) -> Vec<String> {
+    let path = |kind: &str, name: &str, id: &str| {
+        rule.path.replace("{kind}", kind).replace("{name}", name).replace("{id}", id)
+    };
+    let ids = [&victim.session, &victim.job, &victim.waiting, &victim.key_id];
+    let named = [("cluster", "c1"), ("task", "t1")];
+    let mut paths: Vec<String> =
+        ids.iter().flat_map(|id| named.iter().map(|(kind, name)| path(kind, name, id))).collect();
+    paths.sort();
+    paths.dedup();
+    for cursor in ["victim/cluster/c1", &victim.job, "1", "0"] {
+        let cursor = cursor.replace('/', "%2F");
+        paths.push(format!("{}?cursor={cursor}", path("cluster", "c1", &victim.job)));
+    }
+    paths
+}
+
+async fn victim_and_server() -> (Victim, Server) {
+    let kinds = Kinds::new([Kind::new("task").operation(Operation::new("work"))]);
+    let kinds = Arc::new(kinds.expect("they are good"));
+    let server = Server::start_with(Arc::new(Memory::new()), kinds).await;
+    (Victim::settle(&server).await, server)
+}
+
+#[tokio::test]
+async fn nothing_of_another_tenant_is_seen_or_changed_on_any_route() {
+    let (victim, server) = victim_and_server().await;
+    let evil = key(&server, "evil", "admin").await;
+    let before = victim.sees(&server).await;
+    let mut asked = 0;
+    for rule in RULES.iter().filter(|rule| rule.path != "/v1/events") {
+        let bodies: Vec<Option<Value>> = match rule.method {
+            "GET" => vec![None],
+            _ => bodies(&victim).into_iter().map(Some).collect(),
+        };
+        for path in paths(rule, &victim) {
+            for body in &bodies {
+                let (status, answer) = server.ask(&evil, rule.method, &path, body.as_ref()).await;
+                asked += 1;
+                let answer = answer.to_string();
+                assert!(status < 500, "{} {path} {body:?}: {answer}", rule.method);
+                // What comes back of what was sent tells nothing.
+                let sent = format!("{path} {body:?}");
+                for secret in victim.secrets() {
+                    assert!(
+                        sent.contains(secret) || !answer.contains(secret),
+                        "{} {path} {body:?} tells {secret}: {answer}",
+                        rule.method
+                    );
+                }
+            }
+        }
+    }
+    assert!(asked > 1_000, "{asked}");
+    assert_eq!(victim.sees(&server).await, before);
+}
+
+#[tokio::test]
+async fn no_route_acts_for_a_tenant_that_the_key_is_not_bound_to() {
+    let (victim, server) = victim_and_server().await;
+    let evil = key(&server, "evil", "admin").await;
+    let bound = RULES.iter().filter(|rule| rule.who != Who::Anybody);
+    for (rule, tenant) in bound.flat_map(|rule| ["victim", "*", "no-such"].map(|t| (rule, t))) {
+        let path = format!("{}?tenant={tenant}", paths(rule, &victim)[0]);
+        let (status, answer) = server.ask(&evil, rule.method, &path, Some(&json!({}))).await;
+        assert_eq!(status, 403, "{} {path}: {answer}", rule.method);
+        assert!(!answer.to_string().contains(MARK), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn events_and_positions_tell_nothing_of_others() {
+    let (victim, server) = victim_and_server().await;
+    let evil = key(&server, "evil", "admin").await;
+    let take = json!({ "holder": "evil", "ttl_ms": 60_000 });
+    for name in ["a", "b"] {
+        let path = format!("/v1/locks/cluster/{name}/acquire");
+        assert_eq!(server.ask(&evil, "POST", &path, Some(&take)).await.0, 200);
+    }
+    // Everything from the beginning: what is the victim's is not in it.
+    let url = format!("{}/v1/events?cursor=0", server.url);
+    let mut events = http().get(url).header("x-api-key", &evil).send().await.expect("it answers");
+    let mut told = String::new();
+    while told.matches("event: history").count() < 2 {
+        let chunk = events.chunk().await.expect("it goes on").expect("it does not end");
+        told.push_str(&String::from_utf8_lossy(&chunk));
+    }
+    for secret in victim.secrets() {
+        assert!(!told.contains(secret), "{secret}: {told}");
+    }
+    let (_, mine) = server.ask(&evil, "GET", "/v1/history", None).await;
+    let (_, all) = server.ask(KEY, "GET", "/v1/history?tenant=evil", None).await;
+    let positions = |answer: &Value| -> Vec<u64> {
+        let items = answer["items"].as_array().expect("a list");
+        items.iter().map(|line| line["position"].as_u64().expect("a number")).collect()
+    };
+    assert_eq!(positions(&mine).len(), 2, "{mine}");
+    assert!(positions(&mine).iter().all(|position| !positions(&all).contains(position)));
+    // And still they lead on.
+    let next = positions(&mine)[0];
+    let (_, rest) = server.ask(&evil, "GET", &format!("/v1/history?cursor={next}"), None).await;
+    assert_eq!(positions(&rest), positions(&mine)[1..]);
+}
+
+#[tokio::test]
+async fn readiness_says_nothing_of_how_many_there_are() {
+    let (victim, server) = victim_and_server().await;
+    let ready = http().get(format!("{}/readyz", server.url)).send().await.expect("it answers");
+    let ready = ready.text().await.expect("a whole answer");
+    for secret in victim.secrets().into_iter().chain(["sessions", "live"]) {
+        assert!(!ready.contains(secret), "{secret}: {ready}");
+    }
+}
