@@ -2,24 +2,34 @@
 //!
 //! There is no timer: a batch is what arrived while the previous one was on its way. The committer
 //! has its own thread and runtime, so work that blocks the caller's runtime starves neither
-//! heartbeats nor the sweep. Its queue is bounded: when it is full the answer is "unavailable" at
-//! once.
+//! heartbeats nor the sweep.
+//!
+//! There are two queues, both bounded. What holders need, to keep what they have or to give it back,
+//! goes before what would begin something new: under a load that cannot be carried nobody loses a
+//! lock, and locks get free. Whatever would wait longer than [`WAIT_MAX`] to begin something is told
+//! "unavailable" at once.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+mod queues;
+mod sleepers;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{
     Acquire, Assignment, Claim, Claimant, Command, Finish, JobAction, LockAction, Outcome, Refusal,
-    RequestId, ResourceKey, TenureView, Text,
+    ResourceKey, Text,
 };
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
+use queues::{Entry, Item, Waiting};
+pub use queues::{QUEUE_MAX, WAIT_MAX};
+use sleepers::{Sleepers, wake_on_hints};
+
+use crate::clock::stopwatch;
 use crate::store::{BATCH_MAX, Hint, Result, Store, StoreError};
 
-/// Most commands that wait to be sent to the store.
-pub const QUEUE_MAX: usize = 16_384;
 /// How often the sweep runs. Expired tenures are noticed this soon without anybody asking.
 pub const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// How often a waiting request asks again although nobody woke it: the poll floor.
@@ -30,17 +40,10 @@ pub const BUSY_MAX: Duration = Duration::from_millis(1_000);
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(50);
 
-struct Item {
-    command: Command,
-    answer: oneshot::Sender<Result<Outcome>>,
-    /// A claim that would rather wait than get nothing.
-    waits: bool,
-}
-
 /// A handle on the batching thread; cheap to clone. The thread ends with the last handle.
 #[derive(Clone)]
 pub struct Committer {
-    queue: mpsc::Sender<Item>,
+    queues: Entry,
     store: Arc<dyn Store>,
     sleepers: Arc<Sleepers>,
 }
@@ -64,14 +67,14 @@ impl Committer {
     /// Starts the thread, and says who sweeps.
     #[must_use]
     pub fn start_with(store: Arc<dyn Store>, sweep: Sweep) -> Self {
-        let (queue, items) = mpsc::channel(QUEUE_MAX);
+        let (queues, waiting) = queues::new();
         let sleepers = Arc::new(Sleepers::default());
         let (thread_store, thread_sleepers) = (Arc::clone(&store), Arc::clone(&sleepers));
         std::thread::Builder::new()
             .name("tenure-committer".to_owned())
-            .spawn(move || run(&thread_store, items, &thread_sleepers, sweep))
+            .spawn(move || run(&thread_store, waiting, &thread_sleepers, sweep))
             .expect("the system has a thread to spare at start");
-        Self { queue, store, sleepers }
+        Self { queues, store, sleepers }
     }
 
     /// The store behind it, for reading.
@@ -101,12 +104,7 @@ impl Committer {
 
     fn send(&self, command: Command, waits: bool) -> Result<oneshot::Receiver<Result<Outcome>>> {
         let (answer, outcome) = oneshot::channel();
-        self.queue.try_send(Item { command, answer, waits }).map_err(|error| {
-            StoreError::Unavailable(match error {
-                mpsc::error::TrySendError::Full(_) => format!("{QUEUE_MAX} commands wait already"),
-                mpsc::error::TrySendError::Closed(_) => "it is shutting down".to_owned(),
-            })
-        })?;
+        self.queues.push(Item { command, answer, waits })?;
         Ok(outcome)
     }
 
@@ -161,7 +159,7 @@ impl Committer {
     pub async fn claim(&self, claim: &Claim, patience: Duration) -> Result<Outcome> {
         let waits = !patience.is_zero();
         let answer = self.send(Command::Claim(claim.clone()), waits)?;
-        let mut awaited = Awaited { answer, queue: self.queue.clone() };
+        let mut awaited = Awaited { answer, queues: self.queues.clone() };
         let gone = |_| StoreError::Unavailable("it is shutting down".to_owned());
         if !waits {
             return (&mut awaited.answer).await.map_err(gone)?;
@@ -193,24 +191,19 @@ fn poll_floor(acquire: &Acquire) -> Duration {
     }
 }
 
-fn run(
-    store: &Arc<dyn Store>,
-    items: mpsc::Receiver<Item>,
-    sleepers: &Arc<Sleepers>,
-    sweep: Sweep,
-) {
+fn run(store: &Arc<dyn Store>, queues: Waiting, sleepers: &Arc<Sleepers>, sweep: Sweep) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
         .expect("a runtime without I/O needs nothing that can fail");
     runtime.block_on(async {
         let hints = tokio::spawn(wake_on_hints(store.watch(), Arc::clone(sleepers)));
-        commit(&**store, items, sweep).await;
+        commit(&**store, queues, sweep).await;
         hints.abort();
     });
 }
 
-async fn commit(store: &dyn Store, mut items: mpsc::Receiver<Item>, who: Sweep) {
+async fn commit(store: &dyn Store, mut queues: Waiting, who: Sweep) {
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut floor = tokio::time::interval(POLL_FLOOR);
@@ -226,11 +219,13 @@ async fn commit(store: &dyn Store, mut items: mpsc::Receiver<Item>, who: Sweep) 
                     tracing::warn!(%error, "cannot sweep");
                 }
             }
-            count = items.recv_many(&mut batch, BATCH_MAX) => {
-                if count == 0 {
+            open = queues.fill(&mut batch) => {
+                if !open {
                     return;
                 }
+                let (commands, began) = (batch.len(), stopwatch());
                 line.send(store, &mut batch).await;
+                queues.note(commands, began.elapsed());
             }
             hint = hints.recv() => {
                 match hint {
@@ -340,7 +335,7 @@ fn is_claim(command: &Command) -> bool {
 /// The answer to a claim, on its way. What it brings to somebody who has gone away goes back.
 struct Awaited {
     answer: oneshot::Receiver<Result<Outcome>>,
-    queue: mpsc::Sender<Item>,
+    queues: Entry,
 }
 
 impl Drop for Awaited {
@@ -349,7 +344,7 @@ impl Drop for Awaited {
         self.answer.close();
         let Ok(Ok(Outcome::Claimed(jobs))) = self.answer.try_recv() else { return };
         for job in &jobs {
-            if let Err(error) = self.queue.try_send(hand_back(job)) {
+            if let Err(error) = self.queues.push(hand_back(job)) {
                 tracing::warn!(%error, "cannot hand back a job; it is lost with its session");
             }
         }
@@ -362,62 +357,4 @@ fn hand_back(job: &Assignment) -> Item {
     let command = Command::Job { id: job.job.id, action };
     let (answer, _) = oneshot::channel();
     Item { command, answer, waits: false }
-}
-
-async fn wake_on_hints(mut hints: broadcast::Receiver<Hint>, sleepers: Arc<Sleepers>) {
-    loop {
-        match hints.recv().await {
-            Ok(Hint::Granted(tenure)) => sleepers.tell(&tenure),
-            Ok(_) => {}
-            // What was missed is found by asking again.
-            Err(broadcast::error::RecvError::Lagged(_)) => {}
-            Err(broadcast::error::RecvError::Closed) => return,
-        }
-    }
-}
-
-/// Requests that wait here for a hint.
-#[derive(Default)]
-struct Sleepers(Mutex<HashMap<RequestId, watch::Sender<Option<Arc<TenureView>>>>>);
-
-impl Sleepers {
-    fn register(self: &Arc<Self>, request: RequestId) -> Sleeper {
-        let told = self.map().entry(request).or_default().subscribe();
-        Sleeper { request, told, sleepers: Arc::clone(self) }
-    }
-
-    fn tell(&self, tenure: &Arc<TenureView>) {
-        if let Some(sender) = self.map().get(&tenure.request) {
-            sender.send_replace(Some(Arc::clone(tenure)));
-        }
-    }
-
-    fn map(&self) -> MutexGuard<'_, HashMap<RequestId, watch::Sender<Option<Arc<TenureView>>>>> {
-        self.0.lock().expect("nothing panics while the map is locked")
-    }
-}
-
-/// A place among the sleepers, given up on drop.
-struct Sleeper {
-    request: RequestId,
-    told: watch::Receiver<Option<Arc<TenureView>>>,
-    sleepers: Arc<Sleepers>,
-}
-
-impl Sleeper {
-    /// Completes when the request is granted, if a hint says so.
-    async fn told(&mut self) -> Arc<TenureView> {
-        let told = self.told.wait_for(Option::is_some).await.ok().and_then(|told| told.clone());
-        match told {
-            Some(tenure) => tenure,
-            // Another waiter of the same request has gone and taken the sender with it.
-            None => std::future::pending().await,
-        }
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        self.sleepers.map().remove(&self.request);
-    }
 }
