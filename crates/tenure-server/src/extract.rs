@@ -1,7 +1,6 @@
 //! What handlers take from a request: bodies, paths and ids that were checked.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
@@ -19,8 +18,6 @@ use crate::problem::Problem;
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Longest body that carries a document: 64 KiB of it, each byte perhaps written as `\u0000`.
 pub const DOCUMENT_BODY_BYTES_MAX: usize = 512 * 1024;
-/// How long a body may take.
-pub const BODY_MAX: Duration = Duration::from_secs(30);
 /// How deep a document may be nested. Readers stop at 128 and see it inside of other things.
 const DOCUMENT_DEPTH_MAX: usize = 64;
 /// Longest `Idempotency-Key`.
@@ -35,15 +32,15 @@ pub type DocumentBody<T> = Body<T, DOCUMENT_BODY_BYTES_MAX>;
 impl<T: DeserializeOwned, const BYTES_MAX: usize> FromRequest<Arc<App>> for Body<T, BYTES_MAX> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &Arc<App>) -> Result<Self, Problem> {
-        Self::from_json(request).await
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        Self::from_json(request, app).await
     }
 }
 
 impl<T: DeserializeOwned, const BYTES_MAX: usize> Body<T, BYTES_MAX> {
     /// JSON.
-    pub(crate) async fn from_json(request: Request) -> Result<Self, Problem> {
-        let bytes = Self::bytes(request).await?;
+    pub(crate) async fn from_json(request: Request, app: &App) -> Result<Self, Problem> {
+        let bytes = Self::bytes(request, app).await?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         read(text).map(Self).map_err(|error| {
             Problem::invalid(&format!("the body is not what is expected: {error}"))
@@ -51,17 +48,17 @@ impl<T: DeserializeOwned, const BYTES_MAX: usize> Body<T, BYTES_MAX> {
     }
 
     /// What the form of a page sends.
-    pub(crate) async fn from_form(request: Request) -> Result<Self, Problem> {
-        let bytes = Self::bytes(request).await?;
+    pub(crate) async fn from_form(request: Request, app: &App) -> Result<Self, Problem> {
+        let bytes = Self::bytes(request, app).await?;
         serde_urlencoded::from_bytes(&bytes).map(Self).map_err(|error| {
             Problem::invalid(&format!("the form is not what is expected: {error}"))
         })
     }
 
-    async fn bytes(request: Request) -> Result<Bytes, Problem> {
-        let body = to_bytes(request.into_body(), BYTES_MAX);
-        let Ok(bytes) = tokio::time::timeout(BODY_MAX, body).await else {
-            let detail = format!("the body did not come within {BODY_MAX:?}; send it again");
+    async fn bytes(request: Request, app: &App) -> Result<Bytes, Problem> {
+        let (body, patience) = (to_bytes(request.into_body(), BYTES_MAX), app.patience);
+        let Ok(bytes) = tokio::time::timeout(patience, body).await else {
+            let detail = format!("the body did not come within {patience:?}; send it again");
             return Err(Problem::new(408, "timeout", &detail));
         };
         bytes.map_err(|_| {

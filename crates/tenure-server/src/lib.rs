@@ -21,6 +21,7 @@ mod waits;
 mod whose;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure::config::Keep;
 use tenure_core::Kinds;
@@ -69,12 +70,19 @@ pub struct Front {
     pub tenants: Option<Rate>,
     /// Connections that are open at once.
     pub connections_max: usize,
+    /// How long a client may take to say what it wants, and a connection may be idle.
+    pub patience: Duration,
 }
 
 impl Default for Front {
     fn default() -> Self {
-        let connections_max = listen::CONNECTIONS_MAX;
-        Self { tls: None, audit: Audit::off(), tenants: None, connections_max }
+        Self {
+            tls: None,
+            audit: Audit::off(),
+            tenants: None,
+            connections_max: listen::CONNECTIONS_MAX,
+            patience: listen::PATIENCE,
+        }
     }
 }
 
@@ -101,6 +109,8 @@ pub struct App {
     pub audit: Audit,
     /// Whether clients come over TLS.
     pub secure: bool,
+    /// How long a body may take.
+    pub patience: Duration,
     /// What is seen of the janitor.
     pub janitor: Arc<Board>,
     /// Cancelled when the server shuts down: whoever waits is told.
@@ -180,7 +190,7 @@ impl Server {
         name: &str,
     ) -> Result<Self, StoreError> {
         let Config { keys, kinds, front } = config;
-        let Front { tls, audit, tenants, connections_max } = front;
+        let Front { tls, audit, tenants, connections_max, patience } = front;
         // Before anything is swept: whoever settles a job without its kind cannot retry it.
         store.declare(Arc::clone(&kinds)).await?;
         let secret = store.key_ring().secret(&fresh_secret()).await?;
@@ -195,6 +205,7 @@ impl Server {
             signer: Signer::new(secret),
             audit,
             secure: tls.is_some(),
+            patience,
             janitor: Arc::clone(janitor.board()),
             closing: CancellationToken::new(),
             in_force,
@@ -229,7 +240,7 @@ impl Server {
             shutdown.await;
             begin.cancel();
         });
-        let door = Door { listener, tls, connections_max };
+        let door = Door { listener, tls, connections_max, patience: app.patience };
         door.serve(api::router(Arc::clone(&app)), closing).await;
         for task in [told, fresh, told_to_stop] {
             task.abort();

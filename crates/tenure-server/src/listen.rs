@@ -28,8 +28,8 @@ use tower_service::Service as _;
 
 /// Connections that are open at once, unless told otherwise.
 pub const CONNECTIONS_MAX: usize = 10_000;
-/// How long a client may take for the head of a request, and a connection may be idle.
-const HEAD_MAX: Duration = Duration::from_secs(75);
+/// How long a client may take for each part of a request, unless told otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a client may take to agree on TLS.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Largest head of a request, in bytes.
@@ -86,6 +86,7 @@ pub(crate) struct Door {
     pub(crate) listener: TcpListener,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) connections_max: usize,
+    pub(crate) patience: Duration,
 }
 
 impl Door {
@@ -112,9 +113,10 @@ impl Door {
                     continue;
                 }
             };
-            let talk = talk(stream, peer, tls.clone(), router.clone(), graceful.watcher());
+            let (tls, router, watcher) = (tls.clone(), router.clone(), graceful.watcher());
+            let guest = Guest { peer, router, watcher, patience: self.patience };
             tokio::spawn(async move {
-                talk.await;
+                guest.welcome(stream, tls).await;
                 drop(place);
             });
         }
@@ -125,44 +127,44 @@ impl Door {
     }
 }
 
-/// Serves one connection.
-async fn talk(
-    stream: TcpStream,
+/// A connection.
+struct Guest {
     peer: SocketAddr,
-    tls: Option<TlsAcceptor>,
     router: Router,
     watcher: Watcher,
-) {
-    // Small answers are sent at once.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "cannot set TCP_NODELAY");
-    }
-    let Some(tls) = tls else { return answer(stream, peer, router, watcher).await };
-    match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
-        Ok(Ok(stream)) => answer(stream, peer, router, watcher).await,
-        Ok(Err(error)) => tracing::debug!(%error, %peer, "no TLS with a client"),
-        Err(_) => tracing::debug!(%peer, "a client was too slow to agree on TLS"),
-    }
+    patience: Duration,
 }
 
-async fn answer<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: S,
-    peer: SocketAddr,
-    router: Router,
-    watcher: Watcher,
-) {
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(ConnectInfo(peer));
-        router.clone().call(request)
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .max_headers(HEADERS_MAX)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = watcher.watch(connection).await {
-        tracing::debug!(%error, %peer, "a connection has ended");
+impl Guest {
+    async fn welcome(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
+        // Small answers are sent at once.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
+        }
+        let Some(tls) = tls else { return self.talk(stream).await };
+        let peer = self.peer;
+        match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
+            Ok(Ok(stream)) => self.talk(stream).await,
+            Ok(Err(error)) => tracing::debug!(%error, %peer, "no TLS with a client"),
+            Err(_) => tracing::debug!(%peer, "a client was too slow to agree on TLS"),
+        }
+    }
+
+    async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: S) {
+        let Self { peer, router, watcher, patience } = self;
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(ConnectInfo(peer));
+            router.clone().call(request)
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(patience)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .max_headers(HEADERS_MAX)
+            .serve_connection(TokioIo::new(stream), service);
+        if let Err(error) = watcher.watch(connection).await {
+            tracing::debug!(%error, %peer, "a connection has ended");
+        }
     }
 }

@@ -125,7 +125,7 @@ fn front(settings: &ServerSettings, data: &Path) -> anyhow::Result<Front> {
     };
     let tenants = settings.tenant_requests_per_s.map(Rate::per_s);
     let connections_max = settings.connections.unwrap_or(listen::CONNECTIONS_MAX);
-    Ok(Front { tls, audit, tenants, connections_max })
+    Ok(Front { tls, audit, tenants, connections_max, ..Front::default() })
 }
 
 /// Serves and works until a signal. The server answers until its worker is done.

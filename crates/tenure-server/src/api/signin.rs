@@ -76,16 +76,12 @@ pub(super) async fn sign_in(
     headers: HeaderMap,
     request: axum::extract::Request,
 ) -> Result<Response, Problem> {
-    let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
-    if site.is_some_and(|site| site == "cross-site") {
-        let detail = "another site sent this; sign in on the page of this server";
-        return Err(Problem::new(403, "forbidden", detail));
-    }
+    from_here(&headers)?;
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let body = if kind.starts_with("application/x-www-form-urlencoded") {
-        Body::<SignInBody>::from_form(request).await?
+        Body::<SignInBody>::from_form(request, &app).await?
     } else {
-        Body::<SignInBody>::from_json(request).await?
+        Body::<SignInBody>::from_json(request, &app).await?
     };
     match app.keys.find(body.0.key.trim(), app.committer.store()).await {
         Some(principal) => Ok(signed_in(&app, Some(&principal))),
@@ -105,11 +101,25 @@ fn signed_in(app: &App, principal: Option<&Principal>) -> Response {
     (StatusCode::SEE_OTHER, [(SET_COOKIE, cookie), (LOCATION, "/".to_owned())]).into_response()
 }
 
-pub(super) async fn sign_out(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn sign_out(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    from_here(&headers)?;
     let secure = if app.secure { "; Secure" } else { "" };
     let cookie = format!("{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0{secure}");
-    (StatusCode::SEE_OTHER, [(SET_COOKIE, cookie), (LOCATION, "/signin".to_owned())])
-        .into_response()
+    let headers = [(SET_COOKIE, cookie), (LOCATION, "/signin".to_owned())];
+    Ok((StatusCode::SEE_OTHER, headers).into_response())
+}
+
+/// Refuses what another site told a browser to send.
+fn from_here(headers: &HeaderMap) -> Result<(), Problem> {
+    let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
+    if site.is_some_and(|site| site == "cross-site") {
+        let detail = "another site sent this; use the page of this server";
+        return Err(Problem::new(403, "forbidden", detail));
+    }
+    Ok(())
 }
 
 /// The first page: for whom it is, and where to go.

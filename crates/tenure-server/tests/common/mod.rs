@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tenure_core::Kinds;
-use tenure_server::Config;
 use tenure_server::auth::Keys;
+use tenure_server::{Config, Front};
 use tenure_store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -27,13 +27,21 @@ impl Server {
     }
 
     pub async fn start_with(store: Arc<dyn Store>, kinds: Arc<Kinds>) -> Self {
+        Self::run(store, Config::new(Keys::admin(KEY), kinds)).await
+    }
+
+    /// One that deals with those who ask in another way.
+    pub async fn start_front(store: Arc<dyn Store>, front: Front) -> Self {
+        Self::run(store, Config { front, ..Config::new(Keys::admin(KEY), Arc::default()) }).await
+    }
+
+    async fn run(store: Arc<dyn Store>, config: Config) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move {
             stopped.await.ok();
         };
-        let config = Config::new(Keys::admin(KEY), kinds);
         let task = tokio::spawn(tenure_server::run(listener, store, config, shutdown));
         Self { url, stop: Some(stop), task: Some(task) }
     }

@@ -1,0 +1,242 @@
+//! The front of a server: signing in, forged requests, limits, slow and odd clients, the audit.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{KEY, Server, http, key};
+use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
+use serde_json::{Value, json};
+use tenure_server::Front;
+use tenure_server::audit::Audit;
+use tenure_server::auth::limits::Rate;
+use tenure_store::Memory;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+async fn server() -> Server {
+    Server::start(Arc::new(Memory::new())).await
+}
+
+/// Signs in with a form, as a browser does. Gives the cookie.
+async fn sign_in(server: &Server, key: &str) -> reqwest::Response {
+    let request = http().post(format!("{}/signin", server.url));
+    let request = request.header("content-type", "application/x-www-form-urlencoded");
+    request.body(format!("key={key}")).send().await.expect("it answers")
+}
+
+fn cookie(response: &reqwest::Response) -> String {
+    let set = response.headers().get(SET_COOKIE).expect("a cookie").to_str().expect("text");
+    for part in ["HttpOnly", "SameSite=Strict", "Path=/"] {
+        assert!(set.contains(part), "{set}");
+    }
+    set.split(';').next().expect("a value").to_owned()
+}
+
+#[tokio::test]
+async fn a_key_signs_a_browser_in_and_forged_requests_do_nothing() {
+    let server = server().await;
+    let operator = key(&server, "acme", "operator").await;
+    let response = sign_in(&server, &operator).await;
+    assert_eq!(response.status(), 303);
+    assert_eq!(response.headers()[LOCATION], "/");
+    let cookie = cookie(&response);
+    let secret = operator.rsplit('_').next().expect("it has parts");
+    assert!(!cookie.contains(secret), "the key itself is not in it");
+
+    let whoami = http().get(format!("{}/v1/whoami", server.url)).header(COOKIE, &cookie);
+    let whoami: Value = whoami.send().await.unwrap().json().await.unwrap();
+    assert_eq!(
+        (whoami["tenant"].as_str(), whoami["role"].as_str()),
+        (Some("acme"), Some("operator"))
+    );
+    let csrf = whoami["csrf"].as_str().expect("a token").to_owned();
+
+    let pause = async |headers: &[(&str, &str)]| {
+        let url = format!("{}/v1/resources/task/t/pause", server.url);
+        let mut request = http().post(url).header(COOKIE, &cookie);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let body = json!({ "reason": "a test" }).to_string();
+        let response = request.body(body).send().await.expect("it answers");
+        (response.status().as_u16(), response.json::<Value>().await.expect("JSON"))
+    };
+    assert_eq!(pause(&[]).await.0, 403, "another site can make a browser send the cookie");
+    assert_eq!(pause(&[("x-tenure-csrf", &"0".repeat(64))]).await.0, 403);
+    let cross = [("x-tenure-csrf", csrf.as_str()), ("sec-fetch-site", "cross-site")];
+    assert_eq!(pause(&cross).await.0, 403);
+    let (status, answer) = pause(&[("x-tenure-csrf", &csrf)]).await;
+    assert!(status == 200 || status == 404, "{answer}");
+
+    let forged = format!("{}0", &cookie[..cookie.len() - 1]);
+    let forged =
+        if forged == cookie { format!("{}1", &cookie[..cookie.len() - 1]) } else { forged };
+    let answer = http().get(format!("{}/v1/whoami", server.url)).header(COOKIE, forged);
+    assert_eq!(answer.send().await.unwrap().status(), 401);
+
+    // A revoked key takes its sign-ins with it.
+    let (_, keys) = server.get("/v1/keys").await;
+    let id = keys["items"][0]["id"].as_str().expect("an id");
+    server.post(&format!("/v1/keys/{id}/revoke"), json!({ "reason": "a test" })).await;
+    let answer = http().get(format!("{}/v1/whoami", server.url)).header(COOKIE, &cookie);
+    assert_eq!(answer.send().await.unwrap().status(), 401);
+}
+
+#[tokio::test]
+async fn a_wrong_key_does_not_sign_in_and_after_many_the_address_has_to_wait() {
+    let server = server().await;
+    let mut statuses = Vec::new();
+    for _ in 0..30 {
+        statuses.push(sign_in(&server, "tenure_wrong").await.status().as_u16());
+    }
+    assert_eq!(statuses[0], 401);
+    let last = sign_in(&server, "tenure_wrong").await;
+    assert_eq!(last.status(), 429, "{statuses:?}");
+    assert!(last.headers().contains_key("retry-after"));
+    let good = sign_in(&server, KEY).await;
+    assert_eq!(good.status(), 303, "who has a good key is not kept waiting by others");
+}
+
+#[tokio::test]
+async fn a_tenant_that_asks_too_much_is_told_when_to_ask_again_and_others_are_not() {
+    let front = Front { tenants: Some(Rate { burst: 5, per_s: 1 }), ..Front::default() };
+    let server = Server::start_front(Arc::new(Memory::new()), front).await;
+    let (greedy, modest) =
+        (key(&server, "greedy", "viewer").await, key(&server, "modest", "viewer").await);
+    let get = async |key: &str| {
+        let request = http().get(format!("{}/v1/locks", server.url)).header("x-api-key", key);
+        request.send().await.expect("it answers")
+    };
+    for _ in 0..5 {
+        assert_eq!(get(&greedy).await.status(), 200);
+    }
+    let refused = get(&greedy).await;
+    assert_eq!(refused.status(), 429);
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let problem: Value = refused.json().await.unwrap();
+    assert_eq!(problem["code"], "rate_limited");
+    assert_eq!(get(&modest).await.status(), 200);
+    assert_eq!(get(KEY).await.status(), 200, "a key of all tenants is not bounded");
+}
+
+#[tokio::test]
+async fn every_answer_has_an_id_and_tells_browsers_what_not_to_do() {
+    let server = server().await;
+    for path in ["/healthz", "/v1/locks", "/nothing", "/signin"] {
+        let answer = http().get(format!("{}{path}", server.url)).send().await.unwrap();
+        let headers = answer.headers().clone();
+        for name in ["content-security-policy", "x-content-type-options", "x-frame-options"] {
+            assert!(headers.contains_key(name), "{path} lacks {name}");
+        }
+        let id = headers["x-request-id"].to_str().unwrap().to_owned();
+        if headers["content-type"] == "application/problem+json" {
+            let problem: Value = answer.json().await.unwrap();
+            assert_eq!(problem["request_id"], id, "{path}");
+        }
+    }
+    let asked = http().get(format!("{}/healthz", server.url)).header("x-request-id", "mine-1");
+    assert_eq!(asked.send().await.unwrap().headers()["x-request-id"], "mine-1");
+    let odd = http().get(format!("{}/healthz", server.url)).header("x-request-id", "a b\"c");
+    assert_ne!(odd.send().await.unwrap().headers()["x-request-id"], "a b\"c");
+}
+
+/// Sends bytes and reads until the server ends the connection.
+async fn raw(server: &Server, bytes: &[u8]) -> String {
+    let address = server.url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    // The server may hang up before it has read everything.
+    stream.write_all(bytes).await.ok();
+    let mut answer = Vec::new();
+    let read = stream.read_to_end(&mut answer);
+    tokio::time::timeout(Duration::from_secs(10), read).await.expect("it is ended").ok();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn slow_and_odd_clients_are_cut_off_and_others_are_served() {
+    let front = Front { patience: Duration::from_millis(300), ..Front::default() };
+    let server = Server::start_front(Arc::new(Memory::new()), front).await;
+    // Half a head, and nothing more.
+    let slow = raw(&server, b"GET /healthz HTTP/1.1\r\nhost: x\r\n").await;
+    assert!(!slow.contains("200 OK"), "{slow}");
+    // Half a body, and nothing more.
+    let head = format!(
+        "POST /v1/sessions HTTP/1.1\r\nhost: x\r\nx-api-key: {KEY}\r\ncontent-length: 100\r\n\r\n{{"
+    );
+    let slow = raw(&server, head.as_bytes()).await;
+    assert!(slow.starts_with("HTTP/1.1 408") && slow.contains("\"timeout\""), "{slow}");
+    for odd in [
+        &b"\x16\x03\x01\x02\x00\x01\x00"[..],
+        b"NONSENSE\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\x00 HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+    ] {
+        let answer = raw(&server, odd).await;
+        assert!(
+            !answer.starts_with("HTTP/1.1 5") && !answer.contains("200 OK"),
+            "{odd:?} {answer}"
+        );
+    }
+    let long =
+        format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "a".repeat(100_000));
+    let answer = raw(&server, long.as_bytes()).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let many: String = (0..500).map(|n| format!("x-{n}: y\r\n")).collect();
+    let answer = raw(&server, format!("GET /healthz HTTP/1.1\r\n{many}\r\n").as_bytes()).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    assert_eq!(server.get("/v1/locks").await.0, 200);
+}
+
+#[tokio::test]
+async fn connections_are_bounded_and_places_come_back() {
+    let patience = Duration::from_millis(300);
+    let front = Front { connections_max: 2, patience, ..Front::default() };
+    let server = Server::start_front(Arc::new(Memory::new()), front).await;
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let idle = [TcpStream::connect(&address).await, TcpStream::connect(&address).await];
+    // It waits until the idle ones are cut off, and is answered then.
+    assert_eq!(server.get("/v1/locks").await.0, 200);
+    drop(idle);
+}
+
+#[tokio::test]
+async fn the_audit_tells_who_did_what_and_who_tried() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("audit.jsonl");
+    let audit = Audit::open(&path).expect("it is made");
+    let front = Front { audit, ..Front::default() };
+    let server = Server::start_front(Arc::new(Memory::new()), front).await;
+    let (operator, viewer) =
+        (key(&server, "acme", "operator").await, key(&server, "acme", "viewer").await);
+    let take = json!({ "holder": "h", "ttl_ms": 60_000 });
+    let lock = "/v1/locks/cluster/c1";
+    let (_, tenure) = server.ask(&operator, "POST", &format!("{lock}/acquire"), Some(&take)).await;
+    let body = json!({ "token": tenure["token"], "reason": "it hangs" });
+    let path_of_break = format!("{lock}/break");
+    assert_eq!(server.ask(&viewer, "POST", &path_of_break, Some(&body)).await.0, 403);
+    assert_eq!(server.ask("wrong", "POST", &path_of_break, Some(&body)).await.0, 401);
+    assert_eq!(server.ask(&operator, "POST", &path_of_break, Some(&body)).await.0, 200);
+    server.ask(&operator, "GET", "/v1/locks", None).await;
+
+    let (status, lines) = server.ask(&operator, "GET", "/v1/audit?action=lock.break", None).await;
+    assert_eq!(status, 200, "{lines}");
+    let lines = lines["items"].as_array().expect("a list").clone();
+    let told: Vec<_> = lines.iter().map(|line| line["outcome"].as_str().unwrap()).collect();
+    assert_eq!(told, ["ok", "forbidden"], "newest first; nobody's attempt is for all tenants");
+    assert_eq!(lines[0]["reason"], "it hangs");
+    assert_eq!(lines[0]["address"], "127.0.0.1");
+    assert_eq!(lines[0]["path"], "/v1/locks/cluster/c1/break");
+    assert!(lines[0]["principal"].as_str().unwrap().starts_with("t/"), "{}", lines[0]);
+    let (_, all) = server.get("/v1/audit?limit=1000").await;
+    let all = all["items"].as_array().expect("a list").clone();
+    assert!(all.iter().any(|line| line["outcome"] == "unauthenticated"), "{all:?}");
+    assert!(all.iter().all(|line| line["action"] != Value::Null));
+    let file = std::fs::read_to_string(path).expect("it is there");
+    for secret in [KEY, &operator, &viewer] {
+        assert!(!file.contains(secret.rsplit('_').next().unwrap()), "a key is in the audit");
+    }
+}
