@@ -12,7 +12,7 @@ pub const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 /// The binary, deaf to the environment of whoever runs the tests.
 pub fn tenure(data: &Path) -> Command {
     let mut command = Command::new(TENURE);
-    for name in ["SERVER", "KEY", "STORE", "TENANT", "LOG", "CONFIG"] {
+    for name in ["SERVER", "KEY", "STORE", "TENANT", "LOG", "CONFIG", "CA"] {
         command.env_remove(format!("TENURE_{name}"));
     }
     command.env("TENURE_DATA", data).stdin(Stdio::null());

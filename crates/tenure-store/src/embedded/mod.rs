@@ -2,7 +2,8 @@
 //!
 //! `writer` is the thread, `database` and `jobs` its SQL, `checkpoint` moves its log to the file
 //! beside it; `reader` reads lists and history, `prune` drops what is old, `format` knows the
-//! versions of the file, `keys` keeps those who ask, `guard` has the lock on it, `error` says what can go wrong.
+//! versions of the file, `keys` keeps those who ask, `guard` has the lock on it, `error` says what
+//! can go wrong.
 
 mod checkpoint;
 mod database;
