@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use tenure_core::{Command, Kinds, Outcome};
 use tokio::sync::broadcast;
 
+use crate::observer::Observer;
 use crate::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, StoreError, Swept};
 
 /// How often what goes wrong, in percent.
@@ -81,6 +82,10 @@ impl<S: Store> Store for Faulty<S> {
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
         if self.plan.deaf { self.silence.subscribe() } else { self.inner.watch() }
+    }
+
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.inner.observe(observer);
     }
 
     async fn status(&self) -> Result<Status> {

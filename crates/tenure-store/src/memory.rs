@@ -17,8 +17,10 @@ use tenure_core::{
 };
 use tokio::sync::broadcast;
 
+use crate::census::{Census, group_of};
 use crate::clock::{Clock, ServerClock};
 use crate::ledger::{Batch, Ledger};
+use crate::observer::{Observer, Observers};
 use crate::store::{
     HINTS_MAX, Hint, HistoryQuery, JobPage, JobQuery, JobShown, Line, ListQuery, LogLine, LogQuery,
     Page, Pruned, Reads, ResourceQuery, ResourceShown, Result, Retention, SafetyClass, Shown,
@@ -31,6 +33,7 @@ pub struct Memory {
     rows: Mutex<Rows>,
     clock: Box<dyn Clock>,
     hints: broadcast::Sender<Hint>,
+    observers: Observers,
 }
 
 #[derive(Default)]
@@ -61,7 +64,8 @@ impl Memory {
         let ledger = Ledger::load(Incarnation::default(), [], clock.now());
         let rows = Rows { ledger, ..Rows::default() };
         let (hints, _) = broadcast::channel(HINTS_MAX);
-        Self { rows: Mutex::new(rows), clock: Box::new(clock), hints }
+        let (rows, clock) = (Mutex::new(rows), Box::new(clock));
+        Self { rows, clock, hints, observers: Observers::default() }
     }
 
     /// Gives every session its full time to live, as a durable store does when it restarts.
@@ -75,6 +79,7 @@ impl Memory {
 
     fn publish(&self, rows: &mut Rows, batch: Batch) {
         rows.keep(&batch);
+        self.observers.tell(&batch.facts);
         for hint in batch.into_hints() {
             // Nobody listening is fine: a hint is a hint.
             self.hints.send(hint).ok();
@@ -127,6 +132,10 @@ impl Store for Memory {
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
         self.hints.subscribe()
+    }
+
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.observers.add(observer);
     }
 
     async fn status(&self) -> Result<Status> {
@@ -201,6 +210,17 @@ impl Reads for Memory {
 
     async fn workers(&self) -> Result<Vec<WorkerShown>> {
         Ok(self.rows().ledger.workers(self.clock.now()))
+    }
+
+    async fn census(&self) -> Result<Census> {
+        let rows = self.rows();
+        let mut census = rows.ledger.census(self.clock.now());
+        for JobShown { key, job } in rows.past.values() {
+            if job.state == JobState::Dead {
+                census.add_dead(group_of(key), 1, job.ended_at.unwrap_or_default());
+            }
+        }
+        Ok(census)
     }
 }
 

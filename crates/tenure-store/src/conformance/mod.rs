@@ -4,6 +4,7 @@
 //! scenario and case, so that a failure names the store and the behaviour. Decorators pass it too.
 
 mod jobs;
+mod observed;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use crate::scenario::{self, Driver};
 use crate::store::{Hint, HistoryQuery, JobShown, ListQuery, PAGE_MAX, Store};
 use crate::verify::verify;
 pub use jobs::*;
+pub use observed::*;
 
 /// A store under test, on a clock that the test moves.
 #[async_trait]
@@ -64,6 +66,8 @@ macro_rules! store_conformance {
                 logs_are_fenced_and_bounded,
                 pruning_leaves_what_verify_needs,
                 workers_are_shown_with_their_jobs,
+                what_happened_is_told_once,
+                a_census_counts_what_there_is,
             );
         }
     };

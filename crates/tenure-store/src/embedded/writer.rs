@@ -16,8 +16,10 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use super::database::Database;
 use super::error::Error;
 use super::guard::{Guard, Life};
+use crate::census::Census;
 use crate::clock::Clock;
 use crate::ledger::{Batch, Ledger};
+use crate::observer::Observers;
 use crate::store::{
     Hint, JobQuery, JobShown, ListQuery, Page, Pruned, ResourceShown, Result, Retention,
     SafetyClass, Shown, Status, StoreError, Swept, WorkerShown,
@@ -38,6 +40,7 @@ pub(crate) enum Ask {
     Jobs(JobQuery, oneshot::Sender<Result<LiveJobs>>),
     Fresh(Vec<ResourceKey>, oneshot::Sender<Result<Vec<ResourceShown>>>),
     Workers(oneshot::Sender<Result<Vec<WorkerShown>>>),
+    Census(oneshot::Sender<Result<Census>>),
     LastLine(ResourceKey, oneshot::Sender<Result<i64>>),
     Status(oneshot::Sender<Result<Status>>),
 }
@@ -45,11 +48,17 @@ pub(crate) enum Ask {
 /// Jobs that are not over, and where those of the resource that are over begin.
 pub(crate) type LiveJobs = (Vec<JobShown>, Option<JobId>);
 
+/// Who is told what became durable.
+pub(crate) struct Told {
+    pub(crate) hints: broadcast::Sender<Hint>,
+    pub(crate) observers: Arc<Observers>,
+}
+
 /// The state of the writing thread.
 pub(crate) struct Writer {
     pub(crate) database: Database,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) hints: broadcast::Sender<Hint>,
+    told: Told,
     guard: Arc<Guard>,
     /// What is remembered beside the file.
     life: Life,
@@ -69,14 +78,14 @@ impl Writer {
     pub(crate) fn new(
         database: Database,
         clock: Arc<dyn Clock>,
-        hints: broadcast::Sender<Hint>,
+        told: Told,
         guard: Arc<Guard>,
         life: Life,
     ) -> std::result::Result<Self, Error> {
         let mut writer = Self {
             database,
             clock,
-            hints,
+            told,
             guard,
             life,
             ledger: None,
@@ -126,6 +135,7 @@ impl Writer {
                 })));
             }
             Ask::Workers(to) => drop(to.send(self.read(Ledger::workers))),
+            Ask::Census(to) => drop(to.send(self.read(Ledger::census))),
             Ask::LastLine(key, to) => drop(to.send(self.last_line(&key))),
             Ask::Status(to) => drop(to.send(self.status())),
         }
@@ -249,9 +259,10 @@ impl Writer {
         for key in &batch.records {
             self.rest(key);
         }
+        self.told.observers.tell(&batch.facts);
         for hint in batch.into_hints() {
             // Nobody listening is fine: a hint is a hint.
-            self.hints.send(hint).ok();
+            self.told.hints.send(hint).ok();
         }
         Ok(())
     }
