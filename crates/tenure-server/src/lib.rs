@@ -2,14 +2,16 @@
 //!
 //! [`run`] serves on a listener until a shutdown signal; `api` has one file per kind of resource,
 //! `auth` says who asks, `problem` says no in one form, `keyfile` makes the key of the first
-//! start, `janitor` does what nobody asks for. Handlers stay short: parse, check the role, build a
-//! command, send it. No rule of the model is here.
+//! start, `janitor` does what nobody asks for, `metrics` has every number that Prometheus sees.
+//! Handlers stay short: parse, check the role, build a command, send it. No rule of the model is
+//! here.
 
 pub mod api;
 pub mod auth;
 pub mod extract;
 pub mod janitor;
 pub mod keyfile;
+pub mod metrics;
 pub mod problem;
 mod repeats;
 mod waits;
@@ -20,6 +22,8 @@ use std::time::Duration;
 use tenure::config::Keep;
 use tenure_core::Kinds;
 use tenure_store::committer::Sweep;
+use tenure_store::metered::Metered;
+use tenure_store::observer::Observer;
 use tenure_store::{Committer, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -27,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use auth::Keys;
 use janitor::{Board, Janitor};
+use metrics::Metrics;
 use repeats::Repeats;
 use waits::Waits;
 
@@ -58,6 +63,8 @@ pub struct App {
     pub keys: Keys,
     /// What is seen of the janitor.
     pub janitor: Arc<Board>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
     /// Cancelled when the server shuts down: whoever waits is told.
     pub closing: CancellationToken,
     in_force: watch::Sender<InForce>,
@@ -75,6 +82,7 @@ impl App {
     /// Declares other kinds, from now on.
     pub async fn declare(&self, kinds: Arc<Kinds>) -> Result<(), StoreError> {
         self.committer.store().declare(Arc::clone(&kinds)).await?;
+        self.metrics.know(&kinds);
         self.in_force.send_modify(|in_force| in_force.kinds = kinds);
         Ok(())
     }
@@ -112,6 +120,10 @@ impl Server {
         name: &str,
     ) -> Result<Self, StoreError> {
         let Config { keys, kinds } = config;
+        let metrics = Arc::new(Metrics::new());
+        metrics.know(&kinds);
+        let observer = Arc::clone(&metrics) as Arc<dyn Observer>;
+        let store = Arc::new(Metered::new(store, observer));
         // Before anything is swept: whoever settles a job without its kind cannot retry it.
         store.declare(Arc::clone(&kinds)).await?;
         let committer = Committer::start_with(store, Sweep::Elsewhere);
@@ -121,6 +133,7 @@ impl Server {
             committer,
             keys,
             janitor: Arc::clone(janitor.board()),
+            metrics,
             closing: CancellationToken::new(),
             in_force,
             waits: Arc::default(),

@@ -4,9 +4,9 @@
 //! decide anything itself: no rule of the model lives in SQL or here.
 //!
 //! [`Store`] is the trait; [`memory`], [`embedded`] and [`postgres`] keep it; [`faulty`] and
-//! [`metered`] stand in front of any of them; [`observer`] is who counts what happens, [`census`] what
-//! there is; [`committer`] turns single commands into batches; [`conformance`] is the suite that each
-//! of them passes.
+//! [`metered`] stand in front of any of them; [`observer`] is who counts what happens, [`census`]
+//! what there is; [`committer`] turns single commands into batches; [`conformance`] is the suite
+//! that each of them passes.
 
 pub mod census;
 pub mod clock;

@@ -13,6 +13,9 @@ use crate::clock::stopwatch;
 use crate::observer::Observer;
 use crate::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, Swept};
 
+/// The calls that an observer is told of when they fail.
+pub const CALLS: [&str; 5] = ["apply", "sweep", "prune", "declare", "status"];
+
 /// Measures in front of a store.
 pub struct Metered {
     inner: Arc<dyn Store>,

@@ -8,6 +8,7 @@ mod janitor;
 mod jobs;
 mod locks;
 mod logs;
+mod metrics;
 mod resources;
 mod sessions;
 mod workers;
@@ -34,6 +35,7 @@ pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
+        .route("/metrics", get(metrics::metrics))
         .route("/v1/sessions", post(sessions::open))
         .route("/v1/sessions/{id}", delete(sessions::close))
         .route("/v1/sessions/{id}/beat", post(sessions::beat))
@@ -50,6 +52,7 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(of_jobs())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&app), crate::metrics::measure))
         .with_state(app)
 }
 

@@ -23,7 +23,7 @@ use toml::de::DeTable;
 use report::Report;
 pub use report::{BadConfig, Problem};
 use section::Section;
-pub use settings::{Keep, WorkerSettings};
+pub use settings::{Keep, MetricsSettings, WorkerSettings};
 
 /// The name of the file that is looked for when nobody names one.
 pub const FILE_NAME: &str = "tenure.toml";
@@ -39,6 +39,8 @@ pub struct Config {
     pub worker: WorkerSettings,
     /// How long things are kept after they are over.
     pub retention: Keep,
+    /// What is told of it to those who watch.
+    pub metrics: MetricsSettings,
 }
 
 /// Why there is no config.
@@ -84,13 +86,14 @@ impl Config {
             return Err(report.into_bad());
         }
         let root = Section::root(table.get_ref());
-        root.known(&["kinds", "worker", "retention"], &mut report);
+        root.known(&["kinds", "worker", "retention", "metrics"], &mut report);
         let worker = settings::worker(&root, &mut report);
         let retention = settings::retention(&root, &mut report);
+        let metrics = settings::metrics(&root, &mut report);
         let kinds = kinds::read(&root, dir, &mut report);
         match kinds {
             Some(kinds) if report.is_empty() => {
-                Ok(Self { kinds: Arc::new(kinds), worker, retention })
+                Ok(Self { kinds: Arc::new(kinds), worker, retention, metrics })
             }
             _ => Err(report.into_bad()),
         }

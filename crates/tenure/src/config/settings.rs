@@ -1,4 +1,4 @@
-//! The tables `[worker]` and `[retention]`.
+//! The tables `[worker]`, `[retention]` and `[metrics]`.
 
 use std::time::Duration;
 
@@ -49,6 +49,19 @@ impl Default for Keep {
     fn default() -> Self {
         Self { jobs_ms: 14 * DAY_MS, dead_ms: 90 * DAY_MS, history_ms: 30 * DAY_MS }
     }
+}
+
+/// What is told to those who watch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// Whether some metrics tell tenants apart.
+    pub per_tenant: bool,
+}
+
+pub(super) fn metrics(root: &Section<'_>, report: &mut Report<'_>) -> MetricsSettings {
+    let Some(section) = root.section("metrics", report) else { return MetricsSettings::default() };
+    section.known(&["per_tenant"], report);
+    MetricsSettings { per_tenant: section.flag("per_tenant", report).unwrap_or(false) }
 }
 
 pub(super) fn worker(root: &Section<'_>, report: &mut Report<'_>) -> WorkerSettings {
