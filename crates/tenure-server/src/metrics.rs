@@ -241,12 +241,12 @@ impl Metrics {
     }
 
     fn granted(&self, kind: &Text, waited_ms: u64) {
-        self.acquired(kind, "granted");
+        self.acquired(kind, &self.names.granted);
         self.waited.get_or_create(&[("kind", kind.clone())]).observe(seconds(waited_ms));
     }
 
-    fn acquired(&self, kind: &Text, result: &str) {
-        let labels = [("kind", kind.clone()), ("result", result.into())];
+    fn acquired(&self, kind: &Text, result: &Text) {
+        let labels = [("kind", kind.clone()), ("result", result.clone())];
         self.acquisitions.get_or_create(&labels).inc();
     }
 
@@ -272,7 +272,7 @@ impl Metrics {
                 self.granted(&names.kinds.label(key.kind()), *waited_ms);
             }
             Fact::Failed { key, reason } => {
-                self.acquired(&names.kinds.label(key.kind()), "failed");
+                self.acquired(&names.kinds.label(key.kind()), &names.failed);
                 self.failures.get_or_create(&[("reason", (*reason).into())]).inc();
             }
             Fact::Ended { key, operation, held_ms, how } => {

@@ -7,11 +7,13 @@ mod series;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{Server, Worker, until};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tenure_server::metrics::{ALL, Definition, Type};
 use tenure_store::{Memory, scenario};
 
@@ -132,6 +134,78 @@ async fn a_server_exports_what_is_defined_and_what_alerts_and_dashboard_ask_for(
 fn used(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("tenure_")).map(str::to_owned).collect()
+}
+
+/// How long a Prometheus may take to start on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A Prometheus of our own.
+struct Prometheus {
+    process: Child,
+    url: String,
+    _dir: TempDir,
+}
+
+impl Prometheus {
+    fn start(target: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let rules = file("deploy/prometheus/rules.yml").canonicalize().expect("it is there");
+        let config = json!({
+            "global": { "scrape_interval": "500ms", "scrape_timeout": "500ms" },
+            "rule_files": [rules],
+            "scrape_configs": [
+                { "job_name": "tenure", "static_configs": [{ "targets": [target] }] },
+            ],
+        });
+        let path = dir.path().join("prometheus.yml");
+        std::fs::write(&path, config.to_string()).expect("there is room");
+        let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = port.local_addr().expect("it is bound").to_string();
+        drop(port);
+        let process = Command::new("prometheus")
+            .arg(format!("--config.file={}", path.display()))
+            .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("prometheus is installed, from the package of that name");
+        Self { process, url: format!("http://{address}/api/v1/"), _dir: dir }
+    }
+
+    /// What it answers, once it does.
+    async fn ask(&self, path: &str) -> Value {
+        let answer = reqwest::get(format!("{}{path}", self.url)).await;
+        let Ok(answer) = answer else { return Value::Null };
+        answer.json::<Value>().await.map_or(Value::Null, |answer| answer["data"].clone())
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+#[tokio::test]
+async fn a_real_prometheus_scrapes_a_server_and_evaluates_the_alerts() {
+    let (server, _) = busy_server().await;
+    let prometheus = Prometheus::start(&server.url["http://".len()..]);
+    let mut target = Value::Null;
+    let scraped = async {
+        while target["health"] != "up" {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            target = prometheus.ask("targets").await["activeTargets"][0].clone();
+        }
+    };
+    let scraped = tokio::time::timeout(PATIENCE, scraped).await;
+    assert!(scraped.is_ok(), "{target}");
+    let query = "query?query=tenure_lock_acquisitions_total{kind=%22cluster%22}";
+    let found = async || prometheus.ask(query).await["result"].clone();
+    until(async || found().await.as_array().is_some_and(|found| found.len() == 2)).await;
+    let rules = prometheus.ask("rules").await["groups"][0]["rules"].clone();
+    let count = after(&read("deploy/prometheus/rules.yml"), "- alert:").len();
+    assert_eq!(rules.as_array().map(Vec::len), Some(count), "{rules}");
 }
 
 // ----- the alerts -----

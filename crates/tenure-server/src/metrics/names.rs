@@ -25,6 +25,9 @@ pub(super) struct Names {
     pub(super) tenants: Bounded,
     /// The value of a label that does not apply.
     pub(super) nothing: Text,
+    /// What a request for locks came to; made once, because there are many.
+    pub(super) granted: Text,
+    pub(super) failed: Text,
 }
 
 impl Default for Names {
@@ -37,6 +40,8 @@ impl Default for Names {
             codes,
             tenants: Bounded::new(NAMES_MAX),
             nothing: "".into(),
+            granted: "granted".into(),
+            failed: "failed".into(),
         }
     }
 }
