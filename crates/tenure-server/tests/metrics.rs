@@ -351,3 +351,27 @@ async fn tenants_are_told_apart_only_when_that_is_wanted_and_only_so_many() {
         assert_eq!((sum("tenure_active_locks"), sum("tenure_queue_depth")), (150.0, 1.0));
     }
 }
+
+#[tokio::test]
+async fn batches_and_sweeps_are_measured() {
+    let world = World::new().await;
+    let before = world.scrape().await;
+    let open = |session| {
+        let (tenant, name) = ("t".into(), "s".into());
+        Command::Open { session: SessionId(session), tenant, name, ttl_ms: 10_000 }
+    };
+    world.store.apply(vec![open(11), open(12), open(13)]).await.expect("memory answers");
+    world.store.sweep().await.expect("memory answers");
+    let after = world.scrape().await;
+    let risen = risen(&before, &after);
+    for expected in [
+        "tenure_store_batch_commands_sum +3",
+        "tenure_store_batch_commands_count +1",
+        "tenure_store_batch_seconds_count +1",
+        "tenure_store_sweep_seconds_count +1",
+    ] {
+        assert!(risen.contains(&expected.to_owned()), "{risen:?}");
+    }
+    let refused = before.keys().filter(|series| series.contains("errors")).all(|s| after[s] == 0.0);
+    assert!(refused, "{after:?}");
+}

@@ -2,15 +2,20 @@
 //! oldest are.
 //!
 //! It is counted from rows each time, so it cannot drift. What lives is in memory in every store,
-//! so it costs a walk over that; dead letters come from the rows of jobs that are over. Whoever
-//! asks often keeps the answer for a while.
+//! so it costs a walk over that, in parts, so that no batch waits long for it; what changes
+//! meanwhile may be missed or seen twice. Dead letters come from the rows of jobs that are over.
+//! Whoever asks often keeps the answer for a while.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use tenure_core::record::Tenure;
 use tenure_core::{Job, JobState, Kinds, Millis, Record, ResourceKey, Text};
 
 use crate::ledger::Ledger;
+
+/// Resources that are counted at once: about three milliseconds.
+pub const PART_MAX: usize = 4_096;
 
 /// What there is now.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -103,6 +108,14 @@ impl Census {
         })
     }
 
+    /// Takes another part in.
+    pub(crate) fn merge(&mut self, part: Self) {
+        self.now = self.now.max(part.now);
+        for (of, group) in part.groups {
+            self.groups.entry(of).or_default().merge(&group);
+        }
+    }
+
     /// Adds dead letters of a `tenant/kind`; the oldest is dead since `since`.
     pub(crate) fn add_dead(&mut self, of: &str, count: usize, since: Millis) {
         let age_ms = self.now.since(since);
@@ -119,6 +132,9 @@ impl Census {
     }
 }
 
+/// Some of a census, and where to go on.
+pub type Part = (Census, Option<ResourceKey>);
+
 /// The `tenant/kind` of a resource.
 pub(crate) fn group_of(key: &ResourceKey) -> &str {
     let whole = key.as_str();
@@ -133,15 +149,21 @@ pub fn seconds(ms: u64) -> f64 {
 }
 
 impl Ledger {
-    /// Counts what lives; dead letters are kept elsewhere.
+    /// Counts some of what lives, after a resource, and says where to go on; dead letters are kept
+    /// elsewhere.
     #[must_use]
-    pub fn census(&self, now: Millis) -> Census {
+    pub fn census(&self, after: Option<&ResourceKey>, now: Millis) -> Part {
         let mut census = Census { now, ..Census::default() };
-        for key in &self.live {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut keys = self.live.range((from, Bound::Unbounded));
+        let mut last = None;
+        for key in keys.by_ref().take(PART_MAX) {
+            last = Some(key);
             let Some(record) = self.world().records.get(key) else { continue };
             self.count(key, record, now, census.group(group_of(key)));
         }
-        census
+        let next = keys.next().and(last.cloned());
+        (census, next)
     }
 
     fn count(&self, key: &ResourceKey, record: &Record, now: Millis, group: &mut Group) {

@@ -214,7 +214,13 @@ impl Reads for Memory {
 
     async fn census(&self) -> Result<Census> {
         let rows = self.rows();
-        let mut census = rows.ledger.census(self.clock.now());
+        let now = self.clock.now();
+        let (mut census, mut next) = rows.ledger.census(None, now);
+        while let Some(after) = next {
+            let (part, further) = rows.ledger.census(Some(&after), now);
+            census.merge(part);
+            next = further;
+        }
         for JobShown { key, job } in rows.past.values() {
             if job.state == JobState::Dead {
                 census.add_dead(group_of(key), 1, job.ended_at.unwrap_or_default());

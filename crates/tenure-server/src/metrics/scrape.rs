@@ -3,7 +3,7 @@
 //! The store is asked for a census and its status; the answer is kept for a moment, and for longer
 //! the longer it took, so that however often somebody scrapes the store spends little on it. While
 //! the store does not answer, `tenure_store_up` is 0 and what there is is left out: a number that
-//! is not known is not told.
+//! is not known is not told. Nor is one that takes too long to count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const GOOD_FOR: Duration = Duration::from_secs(1);
 /// It is good for so many times as long as it took: the store spends no more than that part on it.
 const SPARE: u32 = 20;
 /// A store that needs longer than this is away.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+const ANSWER_MAX: Duration = Duration::from_secs(4);
 /// The states that are told: all but those in which a job is over and well.
 const STATES: [JobState; 5] =
     [JobState::Queued, JobState::Backoff, JobState::Running, JobState::Cancelling, JobState::Dead];
@@ -41,8 +41,15 @@ const STATES: [JobState; 5] =
 /// The last look at the store.
 #[derive(Default)]
 pub(super) struct Sight {
-    seen: Option<Arc<(Status, Census)>>,
+    seen: Arc<Seen>,
     good_until: Option<Instant>,
+}
+
+/// What was seen.
+#[derive(Default)]
+struct Seen {
+    status: Option<Status>,
+    census: Option<Census>,
 }
 
 type Many = Family<Vec<(&'static str, Text)>, Gauge<f64, AtomicU64>>;
@@ -57,9 +64,11 @@ impl Metrics {
     pub async fn scrape(&self, store: &dyn Store, board: &Board, kinds: &Kinds) -> String {
         let seen = self.look(store).await;
         let mut now = Registry::default();
-        one(&mut now, STORE_UP, if seen.is_some() { 1.0 } else { 0.0 });
-        if let Some((status, census)) = seen.as_deref() {
+        one(&mut now, STORE_UP, if seen.status.is_some() { 1.0 } else { 0.0 });
+        if let Some(status) = &seen.status {
             one(&mut now, SESSIONS, number(status.sessions));
+        }
+        if let Some(census) = &seen.census {
             self.tell(&mut now, census, kinds);
         }
         duties(&mut now, board);
@@ -72,21 +81,19 @@ impl Metrics {
     }
 
     /// What the store has, as it was a moment ago. Whoever asks at once shares the answer.
-    async fn look(&self, store: &dyn Store) -> Option<Arc<(Status, Census)>> {
+    async fn look(&self, store: &dyn Store) -> Arc<Seen> {
         let mut sight = self.sight.lock().await;
         let started = stopwatch();
         if sight.good_until.is_some_and(|until| started < until) {
-            return sight.seen.clone();
+            return Arc::clone(&sight.seen);
         }
-        let ask = async {
-            let status = store.status().await?;
-            Ok::<_, StoreError>((status, store.reads().census().await?))
-        };
-        let answer = tokio::time::timeout(ANSWER_MAX, ask).await;
-        sight.seen = answer.ok().and_then(Result::ok).map(Arc::new);
+        let status = in_time(store.status()).await;
+        // Who cannot say how it is cannot say what there is, and nobody should wait twice for it.
+        let census = if status.is_some() { in_time(store.reads().census()).await } else { None };
+        sight.seen = Arc::new(Seen { status, census });
         let now = stopwatch();
         sight.good_until = Some(now + GOOD_FOR.max((now - started) * SPARE));
-        sight.seen.clone()
+        Arc::clone(&sight.seen)
     }
 
     fn tell(&self, to: &mut Registry, census: &Census, kinds: &Kinds) {
@@ -164,6 +171,11 @@ impl Metrics {
         }
         counted
     }
+}
+
+/// An answer that comes soon enough.
+async fn in_time<T>(ask: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
+    tokio::time::timeout(ANSWER_MAX, ask).await.ok()?.ok()
 }
 
 type Labelled = BTreeMap<Vec<(&'static str, Text)>, Group>;

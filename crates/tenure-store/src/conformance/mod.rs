@@ -68,6 +68,7 @@ macro_rules! store_conformance {
                 workers_are_shown_with_their_jobs,
                 what_happened_is_told_once,
                 a_census_counts_what_there_is,
+                a_census_of_many_parts_is_whole,
             );
         }
     };

@@ -10,7 +10,7 @@ use tenure_core::{Command, Fact, Finish, JobAction, JobId, JobState, SessionId, 
 
 use super::jobs::{claim, claimed, key as key_of, prepare, submit};
 use super::{Harness, acquire, key, one, open, release};
-use crate::census::{Census, Group};
+use crate::census::{Census, Group, PART_MAX};
 use crate::observer::Observer;
 use crate::store::{StoreError, Swept};
 
@@ -167,6 +167,20 @@ pub async fn a_census_counts_what_there_is(harness: &mut impl Harness) {
     let seen = census().await;
     let cluster = of(&seen, "cluster");
     assert_eq!((cluster.stale, cluster.locks), (cluster.locks, 3));
+}
+
+/// What is counted in parts is counted once, on both sides of the bound.
+pub async fn a_census_of_many_parts_is_whole(harness: &mut impl Harness) {
+    let store = harness.store();
+    one(&*store, open(1, "A")).await;
+    let mut held = 0;
+    for more in [PART_MAX - 1, 1, 1, 1_000] {
+        let batch = (held..held + more).map(|n| acquire(&format!("c{n}"), 1, 100 + n as u128, 0));
+        store.apply(batch.collect()).await.expect("the store is there");
+        held += more;
+        let census = store.reads().census().await.expect("the store is there");
+        assert_eq!(*of(&census, "cluster"), Group { locks: held, ..Group::default() });
+    }
 }
 
 /// Fails attempt after attempt until the job is over. Gives its last state.

@@ -278,7 +278,12 @@ impl Reads for Embedded {
     }
 
     async fn census(&self) -> Result<Census> {
-        let mut census = self.ask(Ask::Census).await?;
+        let (mut census, mut next) = self.ask(|to| Ask::Census(None, to)).await?;
+        while let Some(after) = next {
+            let (part, further) = self.ask(|to| Ask::Census(Some(after), to)).await?;
+            census.merge(part);
+            next = further;
+        }
         for (key, ended) in self.read(Reader::dead).await? {
             census.add_dead(group_of(&key), 1, ended);
         }

@@ -16,7 +16,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use super::database::Database;
 use super::error::Error;
 use super::guard::{Guard, Life};
-use crate::census::Census;
+use crate::census::Part;
 use crate::clock::Clock;
 use crate::ledger::{Batch, Ledger};
 use crate::observer::Observers;
@@ -40,7 +40,7 @@ pub(crate) enum Ask {
     Jobs(JobQuery, oneshot::Sender<Result<LiveJobs>>),
     Fresh(Vec<ResourceKey>, oneshot::Sender<Result<Vec<ResourceShown>>>),
     Workers(oneshot::Sender<Result<Vec<WorkerShown>>>),
-    Census(oneshot::Sender<Result<Census>>),
+    Census(Option<ResourceKey>, oneshot::Sender<Result<Part>>),
     LastLine(ResourceKey, oneshot::Sender<Result<i64>>),
     Status(oneshot::Sender<Result<Status>>),
 }
@@ -135,7 +135,9 @@ impl Writer {
                 })));
             }
             Ask::Workers(to) => drop(to.send(self.read(Ledger::workers))),
-            Ask::Census(to) => drop(to.send(self.read(Ledger::census))),
+            Ask::Census(after, to) => {
+                drop(to.send(self.read(|ledger, now| ledger.census(after.as_ref(), now))));
+            }
             Ask::LastLine(key, to) => drop(to.send(self.last_line(&key))),
             Ask::Status(to) => drop(to.send(self.status())),
         }

@@ -372,7 +372,14 @@ impl Reads for Shared {
 
     async fn census(&self) -> Result<Census> {
         self.tables_up().await?;
-        let mut census = self.up_to_date(|replica, now| replica.ledger.census(now)).await?;
+        let look = |replica: &mut Replica, now| replica.ledger.census(None, now);
+        let (mut census, mut next) = self.up_to_date(look).await?;
+        while let Some(after) = next {
+            let look = |replica: &mut Replica, now| replica.ledger.census(Some(&after), now);
+            let (part, further) = self.up_to_date(look).await?;
+            census.merge(part);
+            next = further;
+        }
         let sql = "SELECT split_part(key, '/', 1) || '/' || split_part(key, '/', 2), count(*), \
                    min(ended) FROM tenure.jobs WHERE state = 'dead' GROUP BY 1";
         for row in self.reader.rows(sql, &[]).await? {
