@@ -14,8 +14,8 @@ use tenure_core::{Job, JobState, Kinds, Millis, Record, ResourceKey, Text};
 
 use crate::ledger::Ledger;
 
-/// Resources that are counted at once: about three milliseconds.
-pub const PART_MAX: usize = 4_096;
+/// Resources that are counted at once: less than two milliseconds.
+pub const PART_MAX: usize = 2_048;
 
 /// What there is now.
 #[derive(Clone, Debug, Default, PartialEq)]
