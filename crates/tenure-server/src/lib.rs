@@ -3,8 +3,8 @@
 //! [`run`] serves on a listener until a shutdown signal. A request comes through `listen` and
 //! `auth`, which says who asks and whether they may; `api` has one file per kind of resource;
 //! `problem` says no in one form; `audit` notes what was done. `keyfile` makes the key of the first
-//! start, `janitor` does what nobody asks for. Handlers stay short: parse, build a command, send
-//! it. No rule of the model is here.
+//! start, `janitor` does what nobody asks for, `metrics` has every number that Prometheus sees.
+//! Handlers stay short: parse, build a command, send it. No rule of the model is here.
 
 pub mod api;
 pub mod audit;
@@ -13,6 +13,7 @@ pub mod extract;
 pub mod janitor;
 pub mod keyfile;
 pub mod listen;
+pub mod metrics;
 pub mod problem;
 mod repeats;
 mod request_id;
@@ -26,6 +27,8 @@ use std::time::Duration;
 use tenure::config::Keep;
 use tenure_core::Kinds;
 use tenure_store::committer::Sweep;
+use tenure_store::metered::Metered;
+use tenure_store::observer::Observer;
 use tenure_store::{Committer, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -38,6 +41,7 @@ use auth::limits::{Limits, Rate};
 use auth::{Caller, Keys, Signer, Veil};
 use janitor::{Board, Janitor};
 use listen::Door;
+use metrics::Metrics;
 use repeats::Repeats;
 use waits::Waits;
 use whose::Whose;
@@ -113,6 +117,8 @@ pub struct App {
     pub patience: Duration,
     /// What is seen of the janitor.
     pub janitor: Arc<Board>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
     /// Cancelled when the server shuts down: whoever waits is told.
     pub closing: CancellationToken,
     in_force: watch::Sender<InForce>,
@@ -133,6 +139,7 @@ impl App {
     /// Declares other kinds, from now on.
     pub async fn declare(&self, kinds: Arc<Kinds>) -> Result<(), StoreError> {
         self.committer.store().declare(Arc::clone(&kinds)).await?;
+        self.metrics.know(&kinds);
         self.in_force.send_modify(|in_force| in_force.kinds = kinds);
         Ok(())
     }
@@ -191,6 +198,10 @@ impl Server {
     ) -> Result<Self, StoreError> {
         let Config { keys, kinds, front } = config;
         let Front { tls, audit, tenants, connections_max, patience } = front;
+        let metrics = Arc::new(Metrics::new());
+        metrics.know(&kinds);
+        let observer = Arc::clone(&metrics) as Arc<dyn Observer>;
+        let store: Arc<dyn Store> = Arc::new(Metered::new(store, observer));
         // Before anything is swept: whoever settles a job without its kind cannot retry it.
         store.declare(Arc::clone(&kinds)).await?;
         let secret = store.key_ring().secret(&fresh_secret()).await?;
@@ -207,6 +218,7 @@ impl Server {
             secure: tls.is_some(),
             patience,
             janitor: Arc::clone(janitor.board()),
+            metrics,
             closing: CancellationToken::new(),
             in_force,
             waits: Arc::default(),

@@ -17,6 +17,8 @@ use crate::shell;
 pub(crate) fn machine(root: &Path) -> Result<()> {
     // SQLite is compiled from its C source.
     needs("cc", &["gcc", "libc6-dev"])?;
+    // Alerts and the dashboard are checked by the tool of Prometheus.
+    needs("promtool", &["prometheus"])?;
     // The example worker is run by a test.
     needs("python3", &["python3"])?;
     // Tests start servers of their own. Debian keeps these programs off the PATH.

@@ -70,6 +70,7 @@ impl Serve {
         let told = tenure_server::Config { keys, kinds, front };
         let keep = config.retention;
         let server = Server::start(Arc::clone(&store), told, keep, &process_name()).await?;
+        server.app().metrics.per_tenant(config.metrics.per_tenant);
         let note = AddressNote::write(reach.data().address_file()?, &url)?;
         greet(&url, &server.app().sign_in_link(), &key_path, &*store).await?;
         tell_config(file.as_deref(), &config);
@@ -160,6 +161,7 @@ async fn work(
 async fn declare(app: &App, config: &Config) -> Result<(), tenure_store::StoreError> {
     app.declare(Arc::clone(&config.kinds)).await?;
     app.retain(config.retention);
+    app.metrics.per_tenant(config.metrics.per_tenant);
     Ok(())
 }
 

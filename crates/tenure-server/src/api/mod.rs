@@ -11,6 +11,7 @@ mod jobs;
 mod keys;
 mod locks;
 mod logs;
+mod metrics;
 mod resources;
 mod sessions;
 pub(crate) mod signin;
@@ -48,6 +49,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/keys/{id}/revoke", post(keys::revoke))
         .route("/v1/audit", get(audit::newest))
         .route("/v1/events", get(events::stream))
+        .route("/metrics", get(metrics::metrics))
         .route("/v1/sessions", post(sessions::open))
         .route("/v1/sessions/{id}", delete(sessions::close))
         .route("/v1/sessions/{id}/beat", post(sessions::beat))
@@ -67,6 +69,7 @@ pub fn router(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(no_method)
         .layer(from_fn(move |request, next| security::headers(secure, request, next)))
         .layer(from_fn(request_id::give))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&app), crate::metrics::measure))
         .with_state(app)
 }
 

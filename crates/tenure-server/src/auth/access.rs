@@ -55,6 +55,7 @@ const VIEWER: Who = Who::Tenant(Role::Viewer);
 pub const RULES: &[Rule] = &[
     look("/healthz", Who::Anybody),
     look("/readyz", Who::Anybody),
+    look("/metrics", Who::All(Role::Viewer)),
     look("/", Who::Anybody),
     look("/signin", Who::Anybody),
     Rule { method: "POST", path: "/signin", who: Who::Anybody, action: Some("signin") },
