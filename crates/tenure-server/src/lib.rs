@@ -7,9 +7,11 @@
 
 pub mod api;
 pub mod auth;
+pub mod docs;
 pub mod extract;
 pub mod janitor;
 pub mod keyfile;
+mod openapi;
 pub mod problem;
 mod repeats;
 mod waits;

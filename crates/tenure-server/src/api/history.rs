@@ -5,9 +5,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure::wire::{HistoryLine, ListAnswer, VerifyAnswer, instant};
+use tenure::wire::{HistoryLine, ListAnswer, VerifyAnswer, instant, schema};
 use tenure_core::history::Entry;
 use tenure_store::store::{HistoryQuery, Line};
+use utoipa::IntoParams;
 
 use super::page_size;
 use crate::App;
@@ -15,12 +16,26 @@ use crate::auth::{Caller, Role};
 use crate::extract::{On, Params};
 use crate::problem::Problem;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct Paging {
+    /// How many rows at most; 100 when nothing is said.
+    #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
+    /// `next` of the page before.
+    #[param(value_type = schema::Count, required = false, inline)]
     cursor: Option<u64>,
 }
 
+/// Lists what happened to a resource, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/resources/{kind}/{name}/history",
+    tag = "resources",
+    operation_id = "list_resource_history",
+    params(On, Paging),
+    responses((status = 200, description = "A page", body = ListAnswer<HistoryLine>))
+)]
 pub(super) async fn of_resource(
     State(app): State<Arc<App>>,
     on: On,
@@ -32,6 +47,15 @@ pub(super) async fn of_resource(
     page(app.committer.store().reads().history(query).await?, limit)
 }
 
+/// Lists what happened to all resources, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/history",
+    tag = "insight",
+    operation_id = "list_history",
+    params(Caller, Paging),
+    responses((status = 200, description = "A page", body = ListAnswer<HistoryLine>))
+)]
 pub(super) async fn newest(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -43,6 +67,15 @@ pub(super) async fn newest(
     page(app.committer.store().reads().history(query).await?, limit)
 }
 
+/// Proves exclusivity from the whole history, or names the contradictions.
+#[utoipa::path(
+    get,
+    path = "/v1/verify",
+    tag = "insight",
+    operation_id = "verify",
+    params(Caller),
+    responses((status = 200, description = "The proof", body = VerifyAnswer))
+)]
 pub(super) async fn verify(
     State(app): State<Arc<App>>,
     caller: Caller,

@@ -10,6 +10,15 @@ use crate::App;
 use crate::auth::{Caller, Role};
 use crate::problem::Problem;
 
+/// Shows the duties of the janitor and how late they are.
+#[utoipa::path(
+    get,
+    path = "/v1/janitor",
+    tag = "insight",
+    operation_id = "show_janitor",
+    params(Caller),
+    responses((status = 200, description = "The duties", body = JanitorAnswer))
+)]
 pub(super) async fn show(
     State(app): State<Arc<App>>,
     caller: Caller,

@@ -2,6 +2,7 @@
 
 mod claims;
 mod dead;
+mod documents;
 mod health;
 mod history;
 mod janitor;
@@ -17,80 +18,98 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::Method;
-use axum::routing::{delete, get, post};
+use axum::routing::get;
 use tenure::wire::ReasonBody;
-use tenure_core::{Command, JobId, Outcome, Refusal, Text};
+use tenure_core::engine::check_text;
+use tenure_core::{Command, JobId, Outcome, Refusal, Text, limits};
 use tenure_store::store::JobShown;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-use crate::App;
 use crate::auth::Caller;
 use crate::problem::Problem;
+use crate::{App, openapi};
 
 /// The longest that an answer is held back; whoever wants to wait longer asks again.
 const WAIT_MS_MAX: u64 = 60_000;
 
 /// All routes of the server.
 pub fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/healthz", get(health::healthz))
-        .route("/readyz", get(health::readyz))
-        .route("/v1/sessions", post(sessions::open))
-        .route("/v1/sessions/{id}", delete(sessions::close))
-        .route("/v1/sessions/{id}/beat", post(sessions::beat))
-        .route("/v1/history", get(history::newest))
-        .route("/v1/verify", get(history::verify))
-        .route("/v1/workers", get(workers::list))
-        .route("/v1/kinds", get(workers::kinds))
-        .route("/v1/janitor", get(janitor::show))
-        .route("/v1/dead", get(dead::list))
-        .route("/v1/dead/redrive", post(dead::redrive))
-        .route("/v1/dead/discard", post(dead::discard))
+    let (router, _) = routes().split_for_parts();
+    router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(app)
+}
+
+/// What the routes are, for people and for programs.
+pub(crate) fn document() -> OpenApi {
+    openapi::complete(routes().into_openapi())
+}
+
+/// The same as `openapi.json` in the repository, to the byte.
+#[must_use]
+pub fn document_text() -> String {
+    document().to_pretty_json().expect("it is made of texts and numbers") + "\n"
+}
+
+/// Each handler says its path and its method itself; those of one path are named together.
+fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::with_openapi(openapi::base())
         .merge(of_locks())
-        .merge(of_resources())
+        .routes(routes!(sessions::open))
+        .routes(routes!(sessions::close))
+        .routes(routes!(sessions::beat))
         .merge(of_jobs())
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
-        .with_state(app)
+        .merge(of_resources())
+        .routes(routes!(dead::list))
+        .routes(routes!(dead::redrive))
+        .routes(routes!(dead::discard))
+        .routes(routes!(workers::list))
+        .routes(routes!(workers::kinds))
+        .routes(routes!(janitor::show))
+        .routes(routes!(history::newest))
+        .routes(routes!(history::verify))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(documents::openapi))
+        .routes(routes!(documents::page))
+        .routes(routes!(documents::error))
+        .route("/docs/style.css", get(documents::style))
 }
 
-fn of_locks() -> Router<Arc<App>> {
-    let lock = "/v1/locks/{kind}/{name}";
-    Router::new()
-        .route("/v1/locks", get(locks::list))
-        .route(lock, get(locks::show))
-        .route(&format!("{lock}/acquire"), post(locks::acquire))
-        .route(&format!("{lock}/renew"), post(locks::renew))
-        .route(&format!("{lock}/release"), post(locks::release))
-        .route(&format!("{lock}/withdraw"), post(locks::withdraw))
-        .route(&format!("{lock}/break"), post(locks::break_by))
+fn of_locks() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(locks::list))
+        .routes(routes!(locks::show))
+        .routes(routes!(locks::acquire))
+        .routes(routes!(locks::renew))
+        .routes(routes!(locks::release))
+        .routes(routes!(locks::withdraw))
+        .routes(routes!(locks::break_by))
 }
 
-fn of_resources() -> Router<Arc<App>> {
-    let resource = "/v1/resources/{kind}/{name}";
-    let one = get(resources::show).put(resources::put).delete(resources::delete);
-    Router::new()
-        .route("/v1/resources", get(resources::list))
-        .route(resource, one)
-        .route(&format!("{resource}/jobs"), post(jobs::submit))
-        .route(&format!("{resource}/pause"), post(resources::pause))
-        .route(&format!("{resource}/resume"), post(resources::resume))
-        .route(&format!("{resource}/why"), get(resources::why))
-        .route(&format!("{resource}/history"), get(history::of_resource))
+fn of_resources() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(resources::list))
+        .routes(routes!(resources::show, resources::put, resources::delete))
+        .routes(routes!(jobs::submit))
+        .routes(routes!(resources::pause))
+        .routes(routes!(resources::resume))
+        .routes(routes!(resources::why))
+        .routes(routes!(history::of_resource))
 }
 
-fn of_jobs() -> Router<Arc<App>> {
-    let job = "/v1/jobs/{id}";
-    Router::new()
-        .route("/v1/jobs", get(jobs::list))
-        .route("/v1/jobs/claim", post(claims::claim))
-        .route(job, get(jobs::show))
-        .route(&format!("{job}/why"), get(jobs::why))
-        .route(&format!("{job}/cancel"), post(jobs::cancel))
-        .route(&format!("{job}/retry"), post(jobs::retry))
-        .route(&format!("{job}/discard"), post(jobs::discard))
-        .route(&format!("{job}/progress"), post(claims::progress))
-        .route(&format!("{job}/finish"), post(claims::finish))
-        .route(&format!("{job}/logs"), get(logs::read).post(claims::log))
+fn of_jobs() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(jobs::list))
+        .routes(routes!(claims::claim))
+        .routes(routes!(jobs::show))
+        .routes(routes!(jobs::why))
+        .routes(routes!(jobs::cancel))
+        .routes(routes!(jobs::retry))
+        .routes(routes!(jobs::discard))
+        .routes(routes!(claims::progress))
+        .routes(routes!(claims::finish))
+        .routes(routes!(logs::read, claims::log))
 }
 
 async fn no_route() -> Problem {
@@ -127,9 +146,16 @@ async fn check(app: &App, caller: &Caller, id: JobId) -> Result<(), Problem> {
 /// The reason that must be given.
 fn reason(body: ReasonBody) -> Result<Text, Problem> {
     match body.reason {
-        Some(reason) if !reason.trim().is_empty() => Ok(reason.into()),
+        Some(reason) if !reason.trim().is_empty() => note(Some(reason)),
         _ => Err(Problem::invalid(&"give a `reason`: whoever looks later will ask for it")),
     }
+}
+
+/// The reason that may be given. It is checked also if nothing will come of it.
+fn note(reason: Option<String>) -> Result<Text, Problem> {
+    let reason = reason.unwrap_or_default();
+    check_text("reason", &reason, limits::REASON_BYTES_MAX)?;
+    Ok(reason.into())
 }
 
 /// How long an answer may be held back.
