@@ -9,11 +9,13 @@
 pub mod api;
 pub mod audit;
 pub mod auth;
+pub mod docs;
 pub mod extract;
 pub mod janitor;
 pub mod keyfile;
 pub mod listen;
 pub mod metrics;
+mod openapi;
 pub mod problem;
 mod repeats;
 mod request_id;
