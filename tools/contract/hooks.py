@@ -34,6 +34,9 @@ def before_call(context, case, kwargs):
         case.body = {name: whole(value) for name, value in case.body.items()}
         if case.body.get("run_at") is not None:
             case.body["run_at"] = soon(choice)
+        if "token" in case.body:
+            # A tenure that does not hold a lock of this name is a bad request, which no schema knows.
+            case.body.pop("lock", None)
     if choice.random() < 0.5:
         prefer_declared(case, choice)
         prefer_running(case, choice)

@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 use api::events::STREAMS_MAX;
 use api::signin::Links;
 use audit::Audit;
-use auth::limits::{Limits, Rate};
+use auth::limits::{Limits, Rate, WRONG_KEYS};
 use auth::{Caller, Keys, Signer, Veil};
 use janitor::{Board, Janitor};
 use listen::Door;
@@ -74,6 +74,8 @@ pub struct Front {
     pub audit: Audit,
     /// How much each tenant may ask; as much as it likes when nothing is said.
     pub tenants: Option<Rate>,
+    /// How many wrong keys may come from one address.
+    pub wrong_keys: Rate,
     /// Connections that are open at once.
     pub connections_max: usize,
     /// How long a client may take to say what it wants, and a connection may be idle.
@@ -86,6 +88,7 @@ impl Default for Front {
             tls: None,
             audit: Audit::off(),
             tenants: None,
+            wrong_keys: WRONG_KEYS,
             connections_max: listen::CONNECTIONS_MAX,
             patience: listen::PATIENCE,
         }
@@ -199,7 +202,7 @@ impl Server {
         name: &str,
     ) -> Result<Self, StoreError> {
         let Config { keys, kinds, front } = config;
-        let Front { tls, audit, tenants, connections_max, patience } = front;
+        let Front { tls, audit, tenants, wrong_keys, connections_max, patience } = front;
         let metrics = Arc::new(Metrics::new());
         metrics.know(&kinds);
         let observer = Arc::clone(&metrics) as Arc<dyn Observer>;
@@ -214,7 +217,7 @@ impl Server {
         let app = Arc::new(App {
             committer,
             keys: Arc::new(keys),
-            limits: Limits::new(tenants),
+            limits: Limits::new(tenants, wrong_keys),
             signer: Signer::new(secret),
             audit,
             secure: tls.is_some(),

@@ -120,7 +120,7 @@ fn every_code_in_the_source_is_a_stable_one() {
 async fn each_error_code_is_explained_where_its_type_points() {
     let server = Server::start(Arc::new(Memory::new())).await;
     for code in CODES {
-        let answer = reqwest::get(format!("{}/docs/errors/{code}", server.url)).await;
+        let answer = common::http().get(format!("{}/docs/errors/{code}", server.url)).send().await;
         let answer = answer.expect("the server answers without a key");
         assert_eq!(answer.status(), 200, "{code}");
         assert_eq!(answer.headers()["content-type"], "text/html; charset=utf-8");

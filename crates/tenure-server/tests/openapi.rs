@@ -10,6 +10,7 @@ use common::Server;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use tenure_server::api::document_text;
+use tenure_server::auth::access::{RULES, Rule};
 use tenure_store::Memory;
 
 fn document() -> Value {
@@ -61,13 +62,18 @@ fn every_operation_says_what_it_does_and_what_it_answers() {
 }
 
 #[test]
-fn every_operation_under_v1_needs_a_key_and_says_how_it_refuses() {
+fn operations_need_a_key_as_their_rules_say_and_tell_how_they_refuse() {
     for (name, operation) in operations(&document()) {
         let keys = json!([{ "bearer": [] }, { "api_key": [] }]);
-        if !name.contains(" /v1/") {
+        let (method, path) = name.split_once(' ').expect("a method and a path");
+        let of = |rule: &&Rule| rule.path == path && rule.method.eq_ignore_ascii_case(method);
+        let rule = RULES.iter().find(of).unwrap_or_else(|| panic!("{name} has no rule"));
+        let Some(role) = rule.who.role() else {
             assert_eq!(operation["security"], json!([{}]), "{name} needs no key");
             continue;
-        }
+        };
+        let says = operation["description"].as_str().unwrap_or_default();
+        assert!(says.contains(role.word()), "{name} does not say which role it needs: {says}");
         assert_eq!(operation["security"], keys, "{name}");
         for status in ["401", "403", "422", "429", "503"] {
             assert!(operation["responses"][status].is_object(), "{name}: {status} is missing");
@@ -97,7 +103,8 @@ fn bodies_that_are_read_strictly_are_described_strictly() {
 }
 
 async fn fetch(server: &Server, path: &str) -> (HeaderMap, String) {
-    let answer = reqwest::get(format!("{}{path}", server.url)).await.expect("an answer");
+    let answer =
+        common::http().get(format!("{}{path}", server.url)).send().await.expect("an answer");
     assert_eq!(answer.status(), 200, "{path}");
     (answer.headers().clone(), answer.text().await.expect("a whole answer"))
 }

@@ -13,7 +13,7 @@ use tenure::config::{AuditSetting, Config, ServerSettings};
 use tenure_core::session::ALL_TENANTS;
 use tenure_server::audit::Audit;
 use tenure_server::auth::Keys;
-use tenure_server::auth::limits::Rate;
+use tenure_server::auth::limits::{Rate, WRONG_KEYS};
 use tenure_server::{App, Front, Server, keyfile, listen};
 use tenure_store::{Embedded, Memory, Postgres, Store};
 use tokio::net::TcpListener;
@@ -126,7 +126,8 @@ fn front(settings: &ServerSettings, data: &Path) -> anyhow::Result<Front> {
     };
     let tenants = settings.tenant_requests_per_s.map(Rate::per_s);
     let connections_max = settings.connections.unwrap_or(listen::CONNECTIONS_MAX);
-    Ok(Front { tls, audit, tenants, connections_max, ..Front::default() })
+    let wrong_keys = settings.wrong_keys_per_s.map_or(WRONG_KEYS, Rate::per_s);
+    Ok(Front { tls, audit, tenants, wrong_keys, connections_max, ..Front::default() })
 }
 
 /// Serves and works until a signal. The server answers until its worker is done.

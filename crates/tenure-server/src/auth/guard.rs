@@ -65,7 +65,8 @@ async fn admit(
 ) -> Result<Option<Caller>, Problem> {
     let Some(role) = rule.who.role() else { return Ok(None) };
     let Some(principal) = authenticate(app, rule, parts).await? else {
-        let again = app.limits.failure(address);
+        // Whoever has no key at all guesses nothing.
+        let again = key(parts).map_or(Ok(()), |_| app.limits.failure(address));
         return Err(again.map_or_else(Problem::rate_limited, |()| Problem::unauthenticated()));
     };
     let principal = whoever.insert(principal);

@@ -11,8 +11,9 @@ use tenure_store::clock::stopwatch;
 
 /// Most buckets of a kind; when there are more, those that are full are forgotten.
 const BUCKETS_MAX: usize = 10_000;
-/// Wrong keys that an address may send at once, and how many more each second.
-const FAILURES: Rate = Rate { burst: 20, per_s: 1 };
+/// Wrong keys that an address may send at once, and how many more each second, unless told
+/// otherwise.
+pub const WRONG_KEYS: Rate = Rate { burst: 20, per_s: 1 };
 
 /// How much, and how fast it comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +41,8 @@ pub struct Limits {
 impl Limits {
     /// Requests of each tenant, bounded or not; wrong keys from one address always are.
     #[must_use]
-    pub fn new(tenants: Option<Rate>) -> Self {
-        Self { tenants: tenants.map(Buckets::new), failures: Buckets::new(FAILURES) }
+    pub fn new(tenants: Option<Rate>, wrong_keys: Rate) -> Self {
+        Self { tenants: tenants.map(Buckets::new), failures: Buckets::new(wrong_keys) }
     }
 
     /// A request of a tenant, or after how many seconds it may be sent again.

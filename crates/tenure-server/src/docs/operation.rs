@@ -35,12 +35,13 @@ impl Operation<'_> {
 
     pub(super) fn section(&self) -> String {
         let (id, path, badge) = (escape(self.id()), escape(self.path), self.badge());
-        let summary = markdown::inline(self.value["summary"].as_str().unwrap_or_default());
+        let said = |word: &str| markdown::inline(self.value[word].as_str().unwrap_or_default());
+        let (summary, needs) = (said("summary"), said("description"));
         let parts = [self.parameters(), self.body(), self.answers(), self.example()].concat();
         format!(
             "<section class=\"operation\" id=\"{id}\">\n\
              <h3><a href=\"#{id}\">{badge} <code>{path}</code></a></h3>\n\
-             <p>{summary}</p>\n{parts}</section>\n"
+             <p>{summary} {needs}</p>\n{parts}</section>\n"
         )
     }
 

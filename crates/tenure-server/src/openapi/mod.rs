@@ -8,6 +8,7 @@ mod params;
 
 use std::collections::BTreeMap;
 
+use axum::http::Method;
 use tenure::wire;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::request_body::RequestBody;
@@ -18,6 +19,8 @@ use utoipa::openapi::{
     SecurityRequirement,
 };
 use utoipa::{IntoResponses, OpenApi as _};
+
+use crate::auth::access::{self, Rule, Who};
 
 const BEARER: &str = "bearer";
 const API_KEY: &str = "api_key";
@@ -76,8 +79,10 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     components.add_security_scheme(BEARER, SecurityScheme::Http(bearer));
     components.add_security_scheme(API_KEY, SecurityScheme::ApiKey(ApiKey::Header(key)));
     let empty = |name: &str| may_be_empty(components.schemas.get(name));
-    for operation in document.paths.paths.values_mut().flat_map(operations_mut) {
+    let items = document.paths.paths.iter_mut();
+    for (method, path, operation) in items.flat_map(|(path, item)| operations_mut(path, item)) {
         guard(operation);
+        operation.description = needs(access::rule(&method, path));
         if let Some(RefOr::T(body)) = &mut operation.request_body {
             let may_be_missing = body_name(body).is_some_and(empty);
             body.required = Some(if may_be_missing { Required::False } else { Required::True });
@@ -86,8 +91,28 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     document
 }
 
-fn operations_mut(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten()
+fn operations_mut<'a>(
+    path: &'a str,
+    item: &'a mut PathItem,
+) -> impl Iterator<Item = (Method, &'a str, &'a mut Operation)> {
+    let all = [
+        (Method::GET, &mut item.get),
+        (Method::PUT, &mut item.put),
+        (Method::POST, &mut item.post),
+        (Method::DELETE, &mut item.delete),
+    ];
+    all.into_iter().filter_map(move |(method, operation)| Some((method, path, operation.as_mut()?)))
+}
+
+/// Which key a route needs, in words.
+fn needs(rule: Option<&Rule>) -> Option<String> {
+    match rule?.who {
+        Who::Anybody => None,
+        Who::Tenant(role) => Some(format!("It needs a key of role `{role}` or higher.")),
+        Who::All(role) => {
+            Some(format!("It needs a key of role `{role}` or higher that is bound to no tenant."))
+        }
+    }
 }
 
 /// An operation needs a key and can be refused, unless it says that it is open to all.

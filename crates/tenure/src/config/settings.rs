@@ -61,6 +61,8 @@ pub struct ServerSettings {
     pub audit: AuditSetting,
     /// Connections that are open at once.
     pub connections: Option<usize>,
+    /// Wrong keys from one address in a second; more are refused without a look.
+    pub wrong_keys_per_s: Option<u32>,
     /// Requests of each tenant in a second; as many as it likes when nothing is said.
     pub tenant_requests_per_s: Option<u32>,
 }
@@ -80,7 +82,14 @@ pub enum AuditSetting {
 pub(super) fn server(root: &Section<'_>, dir: &Path, report: &mut Report<'_>) -> ServerSettings {
     let mut settings = ServerSettings::default();
     let Some(section) = root.section("server", report) else { return settings };
-    let keys = ["tls_certificate", "tls_key", "audit", "connections", "tenant_requests_per_s"];
+    let keys = [
+        "tls_certificate",
+        "tls_key",
+        "audit",
+        "connections",
+        "tenant_requests_per_s",
+        "wrong_keys_per_s",
+    ];
     section.known(&keys, report);
     let certificate = section.text("tls_certificate", report).map(|path| dir.join(path));
     let key = section.text("tls_key", report).map(|path| dir.join(path));
@@ -102,8 +111,12 @@ pub(super) fn server(root: &Section<'_>, dir: &Path, report: &mut Report<'_>) ->
     };
     let connections = section.count("connections", 1..=1_000_000, report);
     settings.connections = connections.and_then(|count| usize::try_from(count).ok());
-    let rate = section.count("tenant_requests_per_s", 1..=1_000_000, report);
-    settings.tenant_requests_per_s = rate.and_then(|rate| u32::try_from(rate).ok());
+    let mut rate = |key| {
+        let rate = section.count(key, 1..=1_000_000, report);
+        rate.and_then(|rate| u32::try_from(rate).ok())
+    };
+    settings.tenant_requests_per_s = rate("tenant_requests_per_s");
+    settings.wrong_keys_per_s = rate("wrong_keys_per_s");
     settings
 }
 

@@ -9,6 +9,9 @@ use super::schema;
 /// `POST /v1/keys`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({
+    "name": "ci", "tenant": "acme", "role": "worker", "reason": "the build fleet"
+})))]
 #[serde(deny_unknown_fields)]
 pub struct KeyBody {
     /// What people call it.
