@@ -37,7 +37,7 @@ struct Dependency {
 }
 
 pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<Ready>, Problem> {
-    if app.closing.is_cancelled() {
+    if app.leaving.is_cancelled() {
         return Err(Problem::unavailable("the server is shutting down"));
     }
     let asked = async {
