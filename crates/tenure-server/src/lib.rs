@@ -17,8 +17,12 @@ pub mod problem;
 mod repeats;
 mod request_id;
 mod security;
+mod trace;
 mod waits;
 mod whose;
+
+#[cfg(feature = "otel")]
+pub use trace::continue_trace;
 
 use std::sync::Arc;
 use std::time::Duration;

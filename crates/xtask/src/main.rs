@@ -29,7 +29,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Run everything a change has to pass: fmt, tidy, clippy, tests, simulation
+    /// Run everything a change has to pass: fmt, tidy, clippy, tests, traces, simulation
     Test {
         /// Arguments for `cargo test --workspace`, handed on as they are
         #[arg(last = true)]

@@ -7,7 +7,7 @@
 
 mod jobs;
 mod refusals;
-mod trust;
+pub mod trust;
 
 use std::time::Duration;
 
