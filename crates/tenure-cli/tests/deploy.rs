@@ -186,6 +186,34 @@ fn nothing_runs_as_root_and_no_secret_is_written_down() {
     assert!(steps.iter().any(|line| line.starts_with("USER 65532")), "{steps:?}");
 }
 
+/// Text that becomes part of the binary and is not in its crate.
+fn taken_from_outside(dir: &Path, found: &mut BTreeSet<String>) {
+    const UP: &str = "include_str!(concat!(\"../../../../";
+    for entry in fs::read_dir(dir).expect("it is there") {
+        let path = entry.expect("it is readable").path();
+        if path.is_dir() {
+            taken_from_outside(&path, found);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            let text = fs::read_to_string(&path).expect("it is text");
+            let rests = text.match_indices(UP).map(|(at, _)| &text[at + UP.len()..]);
+            found.extend(rests.filter_map(|rest| Some(rest.split_once("/\"")?.0.to_owned())));
+        }
+    }
+}
+
+#[test]
+fn an_image_is_built_from_all_that_it_needs() {
+    let root = deploy().join("..");
+    let mut needed = BTreeSet::from(["Cargo.toml", "Cargo.lock", "crates"].map(str::to_owned));
+    taken_from_outside(&root.join("crates/tenure-server/src"), &mut needed);
+    assert!(needed.contains("docs/errors"), "{needed:?}");
+    let ignored = fs::read_to_string(root.join(".dockerignore")).expect("it is there");
+    for path in needed {
+        assert!(ignored.lines().any(|line| line == format!("!{path}")), "{path} is left out");
+        assert!(root.join(&path).exists(), "{path} is not there");
+    }
+}
+
 #[test]
 fn only_a_build_that_wants_traces_has_the_crates_for_them() {
     let tree = |features: &str| {

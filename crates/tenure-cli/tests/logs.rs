@@ -65,7 +65,7 @@ fn about<'a>(events: &'a [Value], request: &str) -> Vec<&'a Value> {
 fn every_line_in_json_is_an_object_and_requests_are_told_apart() {
     let dir = TempDir::new().expect("a directory");
     let listen = free_address();
-    let mut server = serve(dir.path(), &listen, &["--linger", "1s"]);
+    let mut server = serve(dir.path(), &listen, &["--linger", "3s"]);
     http(&listen, &["GET /healthz HTTP/1.1", "x-request-id: good-one"], "").expect("it answers");
     signal(server.child.id(), "TERM");
     until(|| server.said().contains("stopping"));
@@ -100,7 +100,7 @@ fn a_filter_does_not_take_the_id_from_what_it_lets_through() {
     let dir = TempDir::new().expect("a directory");
     let listen = free_address();
     let mut command = tenure(dir.path());
-    command.args(["serve", "--listen", &listen, "--linger", "1s"]);
+    command.args(["serve", "--listen", &listen, "--linger", "3s"]);
     command.env("TENURE_LOG_FORMAT", "json").env("TENURE_LOG", "error,tenure_server=info");
     let mut server = Daemon::start(&mut command, &dir.path().join("server.log"));
     until(|| dir.path().join("server.url").exists());

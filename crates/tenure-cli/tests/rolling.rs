@@ -323,7 +323,7 @@ fn ask(connection: &mut BufReader<TcpStream>, path: &str) -> (String, String) {
 fn a_server_that_leaves_is_not_ready_and_still_answers_and_says_that_it_closes() {
     let dir = TempDir::new().expect("a directory");
     let listen = free_address();
-    let args = ["serve", "--listen", &listen, "--store", "memory:", "--linger", "2s"];
+    let args = ["serve", "--listen", &listen, "--store", "memory:", "--linger", "4s"];
     let mut server = Process::new(dir.path(), dir.path().join("log"), &args, None);
     server.launch();
     let open = || {

@@ -8,6 +8,7 @@
 use crate::canary::{Canary, planted};
 use crate::command::Finish;
 use crate::engine::check_text;
+use crate::fact::Fact;
 use crate::history::Event;
 use crate::id::{JobId, RequestId, SessionId};
 use crate::job::{Attempt, AttemptOutcome, Begun, Failure, Job, JobState, Progress, Ran};
@@ -205,6 +206,12 @@ impl Turn<'_> {
             let state = state.or_else(|| job.before.clone());
             let message = "the job ran without a lock: the store was restored or damaged".into();
             let error = Failure { code: LOCK_STATE_LOST.into(), message };
+            self.changes.facts.push(Fact::Tried {
+                key: self.key.clone(),
+                operation: job.operation.clone(),
+                outcome: AttemptOutcome::Lost,
+                code: Some(error.code.clone()),
+            });
             let event = Event::Incident { id: job.id, error, state };
             self.tell(event);
             return self.mend();

@@ -216,7 +216,7 @@ pub(crate) fn check_ttl(ttl_ms: u64) -> Result<(), Refusal> {
 }
 
 /// Whether a text is within its bound and fit for one line; the message names the field.
-pub(crate) fn check_text(what: &str, text: &str, bytes_max: usize) -> Result<(), Refusal> {
+pub fn check_text(what: &str, text: &str, bytes_max: usize) -> Result<(), Refusal> {
     if text.len() > bytes_max {
         let got = text.len();
         let why = format!("the {what} has {got} bytes; at most {bytes_max} are allowed");

@@ -113,6 +113,10 @@ pub enum AttemptOutcome {
 }
 
 impl AttemptOutcome {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Ok, Self::Failed, Self::Cancelled, Self::HandedBack, Self::Lost];
+
     /// The word for it.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -329,7 +333,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    const ALL: [Self; 4] = [Self::Started, Self::Queued, Self::Attached, Self::Replaced];
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Started, Self::Queued, Self::Attached, Self::Replaced];
 
     /// The word for it.
     #[must_use]

@@ -15,6 +15,7 @@ mod attempt;
 pub mod canary;
 pub mod command;
 pub mod engine;
+pub mod fact;
 pub mod history;
 pub mod id;
 pub mod invariants;
@@ -46,6 +47,7 @@ pub use command::{
     Acquire, Claim, Claimant, Command, Finish, JobAction, LockAction, ResourceAction, Submit,
 };
 pub use engine::step;
+pub use fact::Fact;
 pub use id::{JobId, RequestId, SessionId};
 pub use job::{Job, JobState, Verdict};
 pub use key::{LockName, LockPath, LockSet, ResourceKey, Text};

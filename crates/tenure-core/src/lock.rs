@@ -11,6 +11,7 @@
 use crate::canary::{Canary, planted};
 use crate::command::{Acquire, Claimant, LockAction};
 use crate::engine::{check_text, check_ttl, new_session};
+use crate::fact::{Fact, GAVE_UP};
 use crate::history::Event;
 use crate::id::{RequestId, SessionId};
 use crate::key::{LockName, LockSet, Text};
@@ -33,7 +34,9 @@ impl Turn<'_> {
     /// Does what the command says. The record is settled.
     pub(crate) fn lock(&mut self, action: &LockAction, ended: usize) -> Outcome {
         let result = match action {
-            LockAction::Acquire(acquire) => self.acquire(acquire),
+            LockAction::Acquire(acquire) => {
+                self.acquire(acquire).inspect_err(|refusal| self.failed(refusal))
+            }
             LockAction::Renew { token, ttl_ms } => self.renew(*token, *ttl_ms),
             LockAction::Release { token, locks } => self.release(*token, locks.as_ref()),
             LockAction::Withdraw { request } => self.withdraw(*request),
@@ -68,6 +71,10 @@ impl Turn<'_> {
         let session = self.admit(claimant);
         self.enqueue(ask, session);
         Ok(self.waiting(self.record.queue.len() - 1))
+    }
+
+    fn failed(&mut self, refusal: &Refusal) {
+        self.changes.facts.push(refusal.failure(self.key));
     }
 
     fn check_acquire(ask: &Acquire) -> Result<(), Refusal> {
@@ -180,7 +187,7 @@ impl Turn<'_> {
 
     fn withdraw(&mut self, request: RequestId) -> Result<Outcome, Refusal> {
         if let Some(at) = self.record.queue.iter().position(|w| w.request == request) {
-            self.drop_waiter(at);
+            self.drop_waiter(at, GAVE_UP);
             self.forget_later(request);
             self.promote();
             return Ok(Outcome::Withdrawn { released: None });
@@ -309,6 +316,9 @@ impl Turn<'_> {
         let issued = token > Token::default() && token <= self.record.token;
         // A present token that named locks it does not have was wrong, but not stale.
         let stale = issued && !self.has(token, None);
+        if stale {
+            self.changes.facts.push(Fact::Fenced);
+        }
         if stale && self.record.fenced != token {
             self.tell(Event::Fenced { token, verb: verb.into() });
         }

@@ -5,9 +5,10 @@
 
 use std::fmt;
 
+use crate::fact::Fact;
 use crate::id::JobId;
 use crate::job::JobState;
-use crate::key::Text;
+use crate::key::{ResourceKey, Text};
 use crate::limits;
 use crate::outcome::TenureView;
 use crate::record::Ending;
@@ -187,6 +188,13 @@ impl Refusal {
             | Self::BadTransition { .. }
             | Self::Invalid(_) => None,
         }
+    }
+
+    /// That a request for locks of a resource met this refusal, for those who count.
+    #[must_use]
+    pub fn failure(&self, key: &ResourceKey) -> Fact {
+        let reason = self.reason().unwrap_or_else(|| self.code().as_str());
+        Fact::Failed { key: key.clone(), reason }
     }
 
     /// The tenure that is in the way, for those who want to tell people.

@@ -5,6 +5,7 @@
 //! queue gets what became free in the same step. Who may ask for what is in [`crate::lock`].
 
 use crate::canary::{Canary, planted};
+use crate::fact::{Fact, GAVE_UP};
 use crate::history::Event;
 use crate::id::{RequestId, SessionId};
 use crate::job::{Begun, Ran};
@@ -62,17 +63,19 @@ impl Turn<'_> {
             let (id, until) = (self.record.queue[at].session, self.record.queue[at].until);
             let dead = !planted(Canary::DeadWaiterGranted) && self.over(id).is_some();
             if dead || until <= self.now {
-                self.drop_waiter(at);
+                self.drop_waiter(at, if dead { SESSION_OVER } else { GAVE_UP });
             } else {
                 at += 1;
             }
         }
     }
 
-    pub(crate) fn drop_waiter(&mut self, at: usize) {
+    /// A request leaves the queue with nothing.
+    pub(crate) fn drop_waiter(&mut self, at: usize, reason: &'static str) {
         let waiter = self.record.queue.remove(at).expect("the place is within the queue");
         self.bonds.remove(waiter.session, self.key);
         self.dismiss(waiter.session);
+        self.changes.facts.push(Fact::Failed { key: self.key.clone(), reason });
         self.untold = true;
     }
 
@@ -113,6 +116,7 @@ impl Turn<'_> {
         let token = last.next(self.incarnation);
         let Wish { locks, session, request, purpose, waited_ms } = wish;
         self.bonds.add(session, self.key);
+        self.changes.facts.push(Fact::Granted { key: self.key.clone(), waited_ms });
         let holder = self.begin(session);
         self.tell(Event::Granted {
             locks,
@@ -154,10 +158,12 @@ impl Turn<'_> {
         let named = |lock: &LockName| locks.is_none_or(|locks| locks.contains(lock));
         let gone = |tenure: &&Tenure| tenure.token == token && named(&tenure.lock);
         let gone: Vec<&Tenure> = self.record.tenures.iter().filter(gone).collect();
-        let session = gone.first().expect("only a present tenure is ended").session;
+        let first = *gone.first().expect("only a present tenure is ended");
+        let (session, since) = (first.session, first.since);
         let names = gone.iter().map(|tenure| tenure.lock.clone()).collect();
         let locks = LockSet::new(names).expect("a grant has at least one lock and not too many");
         let again = job.as_ref().is_some_and(|ran| self.may_have_changed(ran));
+        let operation = job.as_ref().and_then(|ran| self.tried(ran));
         if let Some(ran) = &job {
             self.close_attempt(ran, session, token);
         }
@@ -166,11 +172,28 @@ impl Turn<'_> {
             self.reconcile();
         }
         if self.record.tenures.iter().all(|tenure| tenure.token != token) {
+            let (key, held_ms) = (self.key.clone(), self.now.since(since));
+            self.changes.facts.push(Fact::Ended { key, operation, held_ms, how: how.ending() });
             self.bonds.remove(session, self.key);
             self.dismiss(session);
         }
     }
+
+    /// Notes what an attempt came to. Gives its operation.
+    fn tried(&mut self, ran: &Ran) -> Option<Text> {
+        let operation = self.record.job(ran.id)?.operation.clone();
+        self.changes.facts.push(Fact::Tried {
+            key: self.key.clone(),
+            operation: operation.clone(),
+            outcome: ran.outcome,
+            code: ran.error.as_ref().map(|error| error.code.clone()),
+        });
+        Some(operation)
+    }
 }
+
+/// Why a request of a dead session went away: the reason of the refusal that it would meet.
+const SESSION_OVER: &str = "session_over";
 
 /// What a tenure is to be.
 pub(crate) struct Wish {

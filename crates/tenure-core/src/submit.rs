@@ -34,11 +34,11 @@ impl<'a> Turn<'a> {
         ask: &Submit,
         retry_of: Option<JobId>,
     ) -> Result<Outcome, Refusal> {
+        self.check_submit(ask)?;
         if let Some(answer) = self.answered_before(ask) {
             return answer;
         }
         let operation = self.declared(&ask.operation)?;
-        self.check_submit(ask)?;
         match self.meet(operation, self.due(ask))? {
             Meeting::Join(job) => {
                 let (request, by) = (ask.request, ask.by.clone());

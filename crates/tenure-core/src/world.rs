@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use crate::fact::Fact;
 use crate::history::{Event, Sealed};
 use crate::id::{JobId, SessionId};
 use crate::job::Job;
@@ -67,6 +68,8 @@ pub struct Changes {
     pub ready: Vec<ResourceKey>,
     /// Sessions that a heartbeat would tell something.
     pub notified: Vec<SessionId>,
+    /// What to count.
+    pub facts: Vec<Fact>,
 }
 
 /// A piece of the log of an attempt.

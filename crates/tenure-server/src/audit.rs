@@ -80,7 +80,7 @@ impl Entry {
 }
 
 enum Ask {
-    Line(Entry),
+    Line(Box<Entry>),
     /// All that was told before is in the file.
     Flush(oneshot::Sender<()>),
 }
@@ -134,7 +134,7 @@ impl Audit {
 
     pub(crate) async fn write(&self, entry: Entry) {
         if let Some((asks, _)) = &self.0
-            && asks.send(Ask::Line(entry)).await.is_err()
+            && asks.send(Ask::Line(Box::new(entry))).await.is_err()
         {
             tracing::error!("the audit has stopped");
         }
@@ -173,7 +173,7 @@ impl Book {
 
     fn answer(&mut self, ask: Ask) {
         match ask {
-            Ask::Line(entry) => self.write(entry),
+            Ask::Line(entry) => self.write(*entry),
             Ask::Flush(to) => {
                 self.flush();
                 // Whoever asked may have gone away.

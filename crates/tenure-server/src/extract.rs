@@ -8,7 +8,8 @@ use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tenure_core::{JobId, RequestId, ResourceKey, Text};
+use tenure::wire::Object;
+use tenure_core::{JobId, RequestId, ResourceKey, SessionId, Text};
 
 use crate::App;
 use crate::auth::Caller;
@@ -71,7 +72,7 @@ impl<T: DeserializeOwned, const BYTES_MAX: usize> Body<T, BYTES_MAX> {
 /// Reads JSON; the error names the field.
 fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     let mut json = serde_json::Deserializer::from_slice(text);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+    let Object(value) = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let what = error.into_inner();
         if path == "." { what.to_string() } else { format!("{path}: {what}") }
@@ -135,6 +136,46 @@ impl FromRequestParts<Arc<App>> for OnJob {
         let path = Path::<String>::from_request_parts(parts, app).await;
         let Path(id) = path.map_err(|error| Problem::invalid(&error))?;
         let id = id.parse().map_err(|error| Problem::invalid(&format!("the job: {error}")))?;
+        Ok(Self { caller, id })
+    }
+}
+
+/// Whoever asks, and the session in the path, which is the caller's tenant's.
+pub struct OnSession {
+    /// Whoever asks.
+    pub caller: Caller,
+    /// The session.
+    pub id: SessionId,
+}
+
+impl FromRequestParts<Arc<App>> for OnSession {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let path = Path::<String>::from_request_parts(parts, app).await;
+        let Path(id) = path.map_err(|error| Problem::invalid(&error))?;
+        let id = id.parse().map_err(|error| Problem::invalid(&format!("the session: {error}")))?;
+        app.whose.check_session(&caller, id, app.committer.store().reads()).await?;
+        Ok(Self { caller, id })
+    }
+}
+
+/// Whoever asks, and the key in the path.
+pub struct OnKey {
+    /// Whoever asks.
+    pub caller: Caller,
+    /// The id of the key.
+    pub id: String,
+}
+
+impl FromRequestParts<Arc<App>> for OnKey {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let path = Path::<String>::from_request_parts(parts, app).await;
+        let Path(id) = path.map_err(|error| Problem::invalid(&error))?;
         Ok(Self { caller, id })
     }
 }

@@ -3,16 +3,19 @@
 //! [`run`] serves on a listener until a shutdown signal. A request comes through `listen` and
 //! `auth`, which says who asks and whether they may; `api` has one file per kind of resource;
 //! `problem` says no in one form; `audit` notes what was done. `keyfile` makes the key of the first
-//! start, `janitor` does what nobody asks for. Handlers stay short: parse, build a command, send
-//! it. No rule of the model is here.
+//! start, `janitor` does what nobody asks for, `metrics` has every number that Prometheus sees.
+//! Handlers stay short: parse, build a command, send it. No rule of the model is here.
 
 pub mod api;
 pub mod audit;
 pub mod auth;
+pub mod docs;
 pub mod extract;
 pub mod janitor;
 pub mod keyfile;
 pub mod listen;
+pub mod metrics;
+mod openapi;
 pub mod problem;
 mod repeats;
 mod request_id;
@@ -30,6 +33,8 @@ use std::time::Duration;
 use tenure::config::Keep;
 use tenure_core::Kinds;
 use tenure_store::committer::Sweep;
+use tenure_store::metered::Metered;
+use tenure_store::observer::Observer;
 use tenure_store::{Committer, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -42,6 +47,7 @@ use auth::limits::{Limits, Rate};
 use auth::{Caller, Keys, Signer, Veil};
 use janitor::{Board, Janitor};
 use listen::Door;
+use metrics::Metrics;
 use repeats::Repeats;
 use waits::Waits;
 use whose::Whose;
@@ -119,6 +125,8 @@ pub struct App {
     pub janitor: Arc<Board>,
     /// Cancelled when the server is about to shut down: it is not ready any more, and answers.
     pub leaving: CancellationToken,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
     /// Cancelled when the server shuts down: whoever waits is told.
     pub closing: CancellationToken,
     in_force: watch::Sender<InForce>,
@@ -139,6 +147,7 @@ impl App {
     /// Declares other kinds, from now on.
     pub async fn declare(&self, kinds: Arc<Kinds>) -> Result<(), StoreError> {
         self.committer.store().declare(Arc::clone(&kinds)).await?;
+        self.metrics.know(&kinds);
         self.in_force.send_modify(|in_force| in_force.kinds = kinds);
         Ok(())
     }
@@ -197,6 +206,10 @@ impl Server {
     ) -> Result<Self, StoreError> {
         let Config { keys, kinds, front } = config;
         let Front { tls, audit, tenants, connections_max, patience } = front;
+        let metrics = Arc::new(Metrics::new());
+        metrics.know(&kinds);
+        let observer = Arc::clone(&metrics) as Arc<dyn Observer>;
+        let store: Arc<dyn Store> = Arc::new(Metered::new(store, observer));
         // Before anything is swept: whoever settles a job without its kind cannot retry it.
         store.declare(Arc::clone(&kinds)).await?;
         let secret = store.key_ring().secret(&fresh_secret()).await?;
@@ -214,6 +227,7 @@ impl Server {
             patience,
             janitor: Arc::clone(janitor.board()),
             leaving: CancellationToken::new(),
+            metrics,
             closing: CancellationToken::new(),
             in_force,
             waits: Arc::default(),

@@ -21,6 +21,7 @@ impl Problem {
     /// A no with a status, a stable code and a sentence that names the remedy.
     #[must_use]
     pub fn new(status: u16, code: &str, detail: &str) -> Self {
+        debug_assert!(wire::CODES.contains(&code), "{code} is not among the stable codes");
         Self(Box::new(wire::Problem {
             kind: format!("/docs/errors/{code}"),
             title: code.replace('_', " "),

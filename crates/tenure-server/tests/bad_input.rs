@@ -36,6 +36,7 @@ async fn submits_and_claims() {
     for (body, status, word) in [
         ("{", 422, "body"),
         ("[]", 422, "body"),
+        (r#"["work"]"#, 422, "an object"),
         ("{}", 422, "operation"),
         (r#"{"operation":7}"#, 422, "operation"),
         (r#"{"operation":"work","arg":1}"#, 422, "arg"),
@@ -172,7 +173,11 @@ async fn what_people_ask() {
         ("/v1/dead/redrive".into(), json!({ "filter": { "cod": "x" } }), 422, "filter.cod"),
         ("/v1/dead/redrive".into(), json!({ "filter": { "ids": ["x"] } }), 422, "filter.ids[0]"),
         ("/v1/dead/redrive".into(), json!({ "filter": {}, "dry_run": "no" }), 422, "dry_run"),
+        ("/v1/dead/redrive".into(), json!({ "filter": [null], "dry_run": true }), 422, "filter"),
         ("/v1/dead/redrive".into(), json!({ "filter": {} }), 422, "reason"),
+        ("/v1/dead/redrive".into(), json!({ "filter": {}, "reason": "a\u{84}" }), 422, "reason"),
+        ("/v1/sessions/%ff/beat".into(), json!({}), 422, "UTF-8"),
+        ("/v1/sessions/nonsense/beat".into(), json!({}), 422, "the session"),
         ("/v1/dead/discard".into(), json!({ "filter": {} }), 422, "reason"),
         (
             "/v1/dead/discard".into(),
@@ -238,4 +243,19 @@ async fn the_largest_and_the_deepest_that_fit_come_through() {
         assert_eq!(status, 200, "{answer}");
         assert_eq!(server.get(&format!("/v1/jobs/{job}")).await.1["result"], args);
     }
+}
+
+#[tokio::test]
+async fn a_repetition_is_checked_like_the_first() {
+    let server = Server::start_with(Arc::new(Memory::new()), scenario::kinds()).await;
+    let jobs = "/v1/resources/task/t1/jobs";
+    let (status, first) = server.post_as(jobs, "key-1", json!({ "operation": "work" })).await;
+    assert_eq!(status, 202, "{first}");
+    let body = json!({ "operation": "work", "priority": 1001 });
+    assert_eq!(server.post_as(jobs, "key-1", body).await.0, 422);
+    let id = first["job"]["id"].as_str().expect("an id");
+    let cancel = format!("/v1/jobs/{id}/cancel");
+    assert_eq!(server.post(&cancel, json!({})).await.0, 202);
+    let (status, problem) = server.post(&cancel, json!({ "reason": "a\u{84}" })).await;
+    assert_eq!(status, 422, "{problem}");
 }

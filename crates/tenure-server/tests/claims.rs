@@ -10,6 +10,7 @@ use common::{KEY, Server, Worker, until};
 use serde_json::{Value, json};
 use tenure_core::{Command, Kinds, Outcome};
 use tenure_store::clock::stopwatch;
+use tenure_store::observer::Observer;
 use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Swept};
 use tenure_store::{KeyRing, Memory, Store, scenario};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -59,6 +60,10 @@ impl Store for Gated {
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
         self.inner.watch()
+    }
+
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.inner.observe(observer);
     }
 
     async fn status(&self) -> Result<Status> {

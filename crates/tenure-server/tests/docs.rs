@@ -1,8 +1,16 @@
-//! What the guide and the examples show as `tenure.toml` is what the program reads.
+//! What the guide and the examples show as `tenure.toml` is what the program reads; each error code
+//! has a page, and the server shows it.
+
+mod common;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use common::Server;
 use tenure::config::Config;
+use tenure::wire::CODES;
+use tenure_server::docs::errors::PAGES;
+use tenure_store::Memory;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -49,4 +57,77 @@ fn the_example_is_accepted_and_its_commands_are_there() {
     }
     // The worker in Python handles this one.
     assert!(config.kinds.get("report").is_some_and(|kind| kind.operations.contains_key("build")));
+}
+
+#[test]
+fn the_pages_about_errors_are_those_of_the_stable_codes() {
+    let pages = std::fs::read_dir(root().join("docs/errors")).expect("the pages");
+    let names = pages.map(|page| page.expect("a page").file_name().into_string().expect("a name"));
+    let mut files: Vec<String> = names.collect();
+    files.sort();
+    let mut codes = CODES.map(|code| format!("{code}.md"));
+    codes.sort();
+    assert_eq!(files, codes);
+    let mut embedded: Vec<_> = PAGES.iter().map(|(code, _)| format!("{code}.md")).collect();
+    embedded.sort();
+    assert_eq!(embedded, codes);
+}
+
+#[test]
+fn a_page_about_an_error_says_what_to_do_and_shows_an_answer() {
+    for (code, page) in PAGES {
+        assert!(page.starts_with(&format!("# {code}\n\nHTTP ")), "{code}: title and status");
+        for part in ["\n## When\n", "\n## What to do\n", "\n## Example\n"] {
+            assert!(page.contains(part), "{code}: {part:?} is missing");
+        }
+        for (line, example) in blocks(page, "json") {
+            let example: tenure::wire::Problem =
+                serde_json::from_str(&example).unwrap_or_else(|why| panic!("{code}:{line}: {why}"));
+            assert_eq!((&*example.code, example.kind), (*code, format!("/docs/errors/{code}")));
+        }
+    }
+}
+
+/// The codes that are written in the server's source as `new(STATUS, "CODE"`.
+fn written(folder: &Path, codes: &mut Vec<String>) {
+    for entry in std::fs::read_dir(folder).expect("the source") {
+        let path = entry.expect("a file").path();
+        if path.is_dir() {
+            written(&path, codes);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            let text = std::fs::read_to_string(&path).expect("a text");
+            let calls = text.split("::new(").skip(1).map(|call| call.trim_start());
+            codes.extend(calls.filter_map(|call| {
+                let (status, rest) = call.split_once(',')?;
+                let code = rest.trim_start().strip_prefix('"')?.split('"').next()?;
+                status.parse::<u16>().is_ok().then(|| code.to_owned())
+            }));
+        }
+    }
+}
+
+#[test]
+fn every_code_in_the_source_is_a_stable_one() {
+    let mut codes = Vec::new();
+    written(&root().join("crates/tenure-server/src"), &mut codes);
+    assert!(codes.len() >= 8, "only {codes:?} were found: are problems still made so?");
+    for code in codes {
+        assert!(CODES.contains(&&*code), "{code} has no page: add docs/errors/{code}.md");
+    }
+}
+
+#[tokio::test]
+async fn each_error_code_is_explained_where_its_type_points() {
+    let server = Server::start(Arc::new(Memory::new())).await;
+    for code in CODES {
+        let answer = reqwest::get(format!("{}/docs/errors/{code}", server.url)).await;
+        let answer = answer.expect("the server answers without a key");
+        assert_eq!(answer.status(), 200, "{code}");
+        assert_eq!(answer.headers()["content-type"], "text/html; charset=utf-8");
+        let page = answer.text().await.expect("a whole page");
+        assert!(page.contains(&format!("<h1>{code}</h1>")), "{page}");
+        assert!(page.contains("<h2>What to do</h2>"), "{page}");
+    }
+    let (status, problem) = server.get("/docs/errors/no_such_code").await;
+    assert_eq!((status, &problem["code"]), (404, &"not_found".into()));
 }

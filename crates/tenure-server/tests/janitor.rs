@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tenure::config::Keep;
 use tenure_core::{Command, Kinds, Outcome};
 use tenure_server::auth::Keys;
+use tenure_store::observer::Observer;
 use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Swept};
 use tenure_store::{KeyRing, Memory, Store, StoreError};
 use tokio::net::TcpListener;
@@ -91,6 +92,10 @@ impl Store for Odd {
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
         self.memory.watch()
+    }
+
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.memory.observe(observer);
     }
 
     async fn status(&self) -> Result<Status> {

@@ -11,6 +11,7 @@ use common::{KEY, Server, http};
 use serde_json::{Value, json};
 use tenure_core::{Command, Kinds, Outcome};
 use tenure_store::clock::stopwatch;
+use tenure_store::observer::Observer;
 use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Swept};
 use tenure_store::{KeyRing, Memory, Store};
 use tokio::sync::Barrier;
@@ -48,6 +49,9 @@ impl Store for Slow {
     }
     fn watch(&self) -> tokio::sync::broadcast::Receiver<Hint> {
         self.0.watch()
+    }
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.0.observe(observer);
     }
     async fn status(&self) -> Result<Status> {
         self.0.status().await

@@ -4,10 +4,10 @@
 //! has its own thread and runtime, so work that blocks the caller's runtime starves neither
 //! heartbeats nor the sweep.
 //!
-//! There are two queues, both bounded. What holders need, to keep what they have or to give it back,
-//! goes before what would begin something new: under a load that cannot be carried nobody loses a
-//! lock, and locks get free. Whatever would wait longer than [`WAIT_MAX`] to begin something is told
-//! "unavailable" at once.
+//! There are two queues, both bounded. What holders need, to keep what they have or to give it
+//! back, goes before what would begin something new: under a load that cannot be carried nobody
+//! loses a lock, and locks get free. Whatever would wait longer than [`WAIT_MAX`] to begin
+//! something is told "unavailable" at once.
 
 mod queues;
 mod sleepers;

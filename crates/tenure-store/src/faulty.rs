@@ -10,6 +10,7 @@ use tenure_core::{Command, Kinds, Outcome};
 use tokio::sync::broadcast;
 
 use crate::keys::KeyRing;
+use crate::observer::Observer;
 use crate::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, StoreError, Swept};
 
 /// How often what goes wrong, in percent.
@@ -82,6 +83,10 @@ impl<S: Store> Store for Faulty<S> {
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
         if self.plan.deaf { self.silence.subscribe() } else { self.inner.watch() }
+    }
+
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.inner.observe(observer);
     }
 
     async fn status(&self) -> Result<Status> {

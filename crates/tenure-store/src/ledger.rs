@@ -13,7 +13,7 @@ use tenure_core::engine::wake;
 use tenure_core::history::{Chain, Sealed};
 use tenure_core::world::LogPiece;
 use tenure_core::{
-    Changes, Command, Incarnation, Job, JobId, Kinds, LockAction, Millis, Outcome, Record,
+    Changes, Command, Fact, Incarnation, Job, JobId, Kinds, LockAction, Millis, Outcome, Record,
     ResourceKey, Session, SessionId, TenureView, World, step,
 };
 
@@ -86,6 +86,8 @@ pub struct Batch {
     pub ready: Vec<ResourceKey>,
     /// Sessions that a heartbeat would tell something.
     pub notified: Vec<SessionId>,
+    /// What to count, now that it is durable.
+    pub facts: Vec<Fact>,
 }
 
 impl Batch {
@@ -431,6 +433,7 @@ impl Ledger {
         batch.logs.extend(changes.logs);
         batch.ready.extend(changes.ready);
         batch.notified.extend(changes.notified);
+        batch.facts.extend(changes.facts);
     }
 
     fn note_session(&mut self, id: SessionId) {

@@ -4,9 +4,11 @@
 //! decide anything itself: no rule of the model lives in SQL or here.
 //!
 //! [`Store`] is the trait; [`memory`], [`embedded`] and [`postgres`] keep it; [`faulty`] and
-//! [`metered`] stand in front of any of them; [`committer`] turns single commands into batches;
-//! [`conformance`] is the suite that each of them passes.
+//! [`metered`] stand in front of any of them; [`observer`] is who counts what happens, [`census`]
+//! what there is; [`committer`] turns single commands into batches; [`conformance`] is the suite
+//! that each of them passes.
 
+pub mod census;
 pub mod clock;
 pub mod committer;
 pub mod conformance;
@@ -17,6 +19,7 @@ pub mod keys;
 pub mod ledger;
 pub mod memory;
 pub mod metered;
+pub mod observer;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod random;

@@ -18,9 +18,11 @@ use tenure_core::{
 };
 use tokio::sync::broadcast;
 
+use crate::census::{Census, group_of};
 use crate::clock::{Clock, ServerClock};
 use crate::keys::{KeyRing, MemoryKeys};
 use crate::ledger::{Batch, Ledger};
+use crate::observer::{Observer, Observers};
 use crate::store::{
     HINTS_MAX, Hint, HistoryQuery, JobPage, JobQuery, JobShown, Line, ListQuery, LogLine, LogQuery,
     Page, Pruned, Reads, ResourceQuery, ResourceShown, Result, Retention, SafetyClass, Shown,
@@ -34,6 +36,7 @@ pub struct Memory {
     clock: Box<dyn Clock>,
     hints: broadcast::Sender<Hint>,
     keys: MemoryKeys,
+    observers: Observers,
 }
 
 #[derive(Default)]
@@ -64,7 +67,9 @@ impl Memory {
         let ledger = Ledger::load(Incarnation::default(), [], clock.now());
         let rows = Rows { ledger, ..Rows::default() };
         let (hints, _) = broadcast::channel(HINTS_MAX);
-        Self { rows: Mutex::new(rows), clock: Box::new(clock), hints, keys: MemoryKeys::default() }
+        let (rows, clock) = (Mutex::new(rows), Box::new(clock));
+        let (keys, observers) = (MemoryKeys::default(), Observers::default());
+        Self { rows, clock, hints, keys, observers }
     }
 
     /// Gives every session its full time to live, as a durable store does when it restarts.
@@ -78,6 +83,7 @@ impl Memory {
 
     fn publish(&self, rows: &mut Rows, batch: Batch) {
         rows.keep(&batch);
+        self.observers.tell(&batch.facts);
         for hint in batch.into_hints() {
             // Nobody listening is fine: a hint is a hint.
             self.hints.send(hint).ok();
@@ -130,6 +136,10 @@ impl Store for Memory {
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
         self.hints.subscribe()
+    }
+
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.observers.add(observer);
     }
 
     async fn status(&self) -> Result<Status> {
@@ -212,6 +222,23 @@ impl Reads for Memory {
 
     async fn workers(&self) -> Result<Vec<WorkerShown>> {
         Ok(self.rows().ledger.workers(self.clock.now()))
+    }
+
+    async fn census(&self) -> Result<Census> {
+        let rows = self.rows();
+        let now = self.clock.now();
+        let (mut census, mut next) = rows.ledger.census(None, now);
+        while let Some(after) = next {
+            let (part, further) = rows.ledger.census(Some(&after), now);
+            census.merge(part);
+            next = further;
+        }
+        for JobShown { key, job } in rows.past.values() {
+            if job.state == JobState::Dead {
+                census.add_dead(group_of(key), 1, job.ended_at.unwrap_or_default());
+            }
+        }
+        Ok(census)
     }
 }
 

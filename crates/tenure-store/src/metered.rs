@@ -1,96 +1,76 @@
-//! A decorator that counts and times what goes through to a store.
+//! A decorator that measures what goes through to a store, and tells an observer.
+//!
+//! It measures calls. What they came to is told by the store itself, where it is known exactly: see
+//! [`tenure_core::fact`]. So it copies no command and looks at no outcome.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use tenure_core::{Command, Kinds, Outcome};
 use tokio::sync::broadcast;
 
+use crate::clock::stopwatch;
 use crate::keys::KeyRing;
+use crate::observer::Observer;
 use crate::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, Swept};
 
-/// Counts in front of a store.
-pub struct Metered<S> {
-    inner: S,
-    meter: Meter,
+/// The calls that an observer is told of when they fail.
+pub const CALLS: [&str; 5] = ["apply", "sweep", "prune", "declare", "status"];
+
+/// Measures in front of a store.
+pub struct Metered {
+    inner: Arc<dyn Store>,
+    observer: Arc<dyn Observer>,
 }
 
-/// The counts so far.
-#[derive(Debug, Default)]
-pub struct Meter {
-    /// Batches that were applied.
-    pub batches: AtomicU64,
-    /// Commands in them.
-    pub commands: AtomicU64,
-    /// Commands that were refused.
-    pub refusals: AtomicU64,
-    /// Calls of any kind that failed.
-    pub failures: AtomicU64,
-    /// Sessions ended by sweeps.
-    pub lapsed: AtomicU64,
-    /// Time spent in `apply`, in microseconds.
-    pub apply_us: AtomicU64,
-}
-
-impl<S: Store> Metered<S> {
-    /// Puts a meter in front of `inner`.
-    pub fn new(inner: S) -> Self {
-        Self { inner, meter: Meter::default() }
+impl Metered {
+    /// Puts an observer in front of `inner`, and tells it what happens within.
+    pub fn new(inner: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Self {
+        inner.observe(&observer);
+        Self { inner, observer }
     }
 
-    /// The counts so far.
-    pub fn meter(&self) -> &Meter {
-        &self.meter
+    fn note<T>(&self, call: &'static str, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| self.observer.failed(call, error))
     }
-
-    fn count<T>(&self, result: Result<T>) -> Result<T> {
-        if result.is_err() {
-            add(&self.meter.failures, 1);
-        }
-        result
-    }
-}
-
-fn add(counter: &AtomicU64, n: u64) {
-    counter.fetch_add(n, Ordering::Relaxed);
 }
 
 #[async_trait]
-impl<S: Store> Store for Metered<S> {
+impl Store for Metered {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
-        add(&self.meter.batches, 1);
-        add(&self.meter.commands, commands.len() as u64);
-        let started = crate::clock::stopwatch();
+        let (count, started) = (commands.len(), stopwatch());
         let result = self.inner.apply(commands).await;
-        add(&self.meter.apply_us, micros(started));
-        let refused = |outcome: &&Outcome| matches!(outcome, Outcome::Refused(_));
-        let refusals = result.iter().flatten().filter(refused).count();
-        add(&self.meter.refusals, refusals as u64);
-        self.count(result)
+        self.observer.applied(count, started.elapsed());
+        self.note("apply", result)
     }
 
     async fn sweep(&self) -> Result<Swept> {
+        let started = stopwatch();
         let result = self.inner.sweep().await;
-        add(&self.meter.lapsed, result.as_ref().map_or(0, |swept| swept.sessions as u64));
-        self.count(result)
+        if let Ok(swept) = &result {
+            self.observer.swept(swept, started.elapsed());
+        }
+        self.note("sweep", result)
     }
 
     async fn prune(&self, keep: Retention) -> Result<Pruned> {
-        self.count(self.inner.prune(keep).await)
+        self.note("prune", self.inner.prune(keep).await)
     }
 
     async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
-        self.count(self.inner.declare(kinds).await)
+        self.note("declare", self.inner.declare(kinds).await)
     }
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
         self.inner.watch()
     }
 
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.inner.observe(observer);
+    }
+
     async fn status(&self) -> Result<Status> {
-        self.count(self.inner.status().await)
+        self.note("status", self.inner.status().await)
     }
 
     fn reads(&self) -> &dyn Reads {
@@ -100,8 +80,4 @@ impl<S: Store> Store for Metered<S> {
     fn key_ring(&self) -> &dyn KeyRing {
         self.inner.key_ring()
     }
-}
-
-fn micros(started: Instant) -> u64 {
-    u64::try_from(Duration::as_micros(&started.elapsed())).unwrap_or(u64::MAX)
 }

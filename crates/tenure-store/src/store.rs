@@ -14,7 +14,9 @@ use tenure_core::{
 };
 use tokio::sync::broadcast;
 
+use crate::census::Census;
 use crate::keys::KeyRing;
+use crate::observer::Observer;
 
 /// Most commands that a store takes in one batch.
 pub const BATCH_MAX: usize = 4_096;
@@ -56,6 +58,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Wake-ups. Hints only; all may be lost.
     fn watch(&self) -> broadcast::Receiver<Hint>;
+
+    /// Tells an observer what happens by way of this store, for as long as somebody keeps it.
+    fn observe(&self, observer: &Arc<dyn Observer>);
 
     /// What this store is and how it is.
     async fn status(&self) -> Result<Status>;
@@ -106,6 +111,9 @@ pub trait Reads: Send + Sync {
 
     /// The sessions that ask for jobs.
     async fn workers(&self) -> Result<Vec<WorkerShown>>;
+
+    /// How much of everything there is, and how old it is.
+    async fn census(&self) -> Result<Census>;
 }
 
 /// Something that somebody waits for. It is sent after it is durable; whoever misses it finds out

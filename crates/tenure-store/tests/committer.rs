@@ -13,6 +13,7 @@ use tenure_core::{
 };
 use tenure_store::clock::stopwatch;
 use tenure_store::committer::POLL_FLOOR;
+use tenure_store::observer::Observer;
 use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, Swept};
 use tenure_store::{Committer, KeyRing, Memory, scenario};
 use tokio::sync::{Semaphore, broadcast, mpsc};
@@ -49,6 +50,9 @@ impl Store for Gated {
     }
     fn watch(&self) -> broadcast::Receiver<Hint> {
         self.inner.watch()
+    }
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.inner.observe(observer);
     }
     async fn status(&self) -> Result<Status> {
         self.inner.status().await

@@ -2,15 +2,19 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tempfile::TempDir;
+use tenure_core::Fact;
 use tenure_store::clock::ManualClock;
 use tenure_store::conformance::Harness;
 use tenure_store::embedded::Options;
 use tenure_store::faulty::{Faulty, Plan};
 use tenure_store::metered::Metered;
-use tenure_store::{Embedded, Memory, Store, store_conformance};
+use tenure_store::observer::Observer;
+use tenure_store::store::Swept;
+use tenure_store::{Embedded, Memory, Store, StoreError, store_conformance};
 
 /// A store that only lives as long as its process.
 struct Volatile {
@@ -45,11 +49,25 @@ macro_rules! volatile {
 }
 
 volatile!(OnMemory, std::convert::identity);
-volatile!(OnMetered, Metered::new);
+volatile!(OnMetered, measured);
 volatile!(OnFaulty, without_faults);
 
 fn without_faults(memory: Memory) -> Faulty<Memory> {
     Faulty::new(memory, Plan::default(), 1)
+}
+
+/// Looks at nothing: the suite brings an observer of its own.
+struct Blind;
+
+impl Observer for Blind {
+    fn happened(&self, _: &[Fact]) {}
+    fn applied(&self, _: usize, _: Duration) {}
+    fn swept(&self, _: &Swept, _: Duration) {}
+    fn failed(&self, _: &'static str, _: &StoreError) {}
+}
+
+fn measured(memory: Memory) -> Metered {
+    Metered::new(Arc::new(memory), Arc::new(Blind))
 }
 
 struct OnEmbedded {

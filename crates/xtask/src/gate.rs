@@ -3,7 +3,8 @@
 //! It stops at the first step that fails, and it must never skip one: a step that cannot run is a
 //! failure, not a pass.
 //!
-//! Next: `prepare.rs` for what the machine needs, `tidy/` for the textual rules, `sim.rs`.
+//! Next: `prepare.rs` for what the machine needs, `tidy/` for the textual rules, `contract.rs`,
+//! `sim.rs`.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::shell::Stopwatch;
-use crate::{prepare, shell, sim, tidy};
+use crate::{contract, prepare, shell, sim, tidy};
 
 /// Seeds per run: enough to meet every kind of fault, few enough for every commit.
 const SIM_SEEDS: u64 = 1000;
@@ -26,6 +27,7 @@ pub(crate) fn run(root: &Path, cargo_args: &[OsString]) -> Result<()> {
     step("clippy", || clippy(root))?;
     step("tests", || tests(root, cargo_args))?;
     step("traces", || traces(root))?;
+    step("contract", || contract::run(root))?;
     step("simulation", || sim::run_quick(root, SIM_SEEDS))?;
     eprintln!("all steps passed in {}", seconds(whole.elapsed()));
     Ok(())

@@ -5,8 +5,10 @@
 //!
 //! Next: `gate.rs` is what `cargo xtask test` does, `tidy/` holds the textual rules.
 
+mod contract;
 mod gate;
 mod metadata;
+mod openapi;
 mod prepare;
 mod shell;
 mod sim;
@@ -29,7 +31,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Run everything a change has to pass: fmt, tidy, clippy, tests, traces, simulation
+    /// Run everything a change has to pass: fmt, tidy, clippy, tests, traces, contract, simulation
     Test {
         /// Arguments for `cargo test --workspace`, handed on as they are
         #[arg(last = true)]
@@ -37,6 +39,10 @@ enum Verb {
     },
     /// Check the textual rules and the dependency arrows, and print every finding
     Tidy,
+    /// Write openapi.json as the routes of the server make it
+    Openapi,
+    /// Send a real server what openapi.json allows, and what it does not
+    Contract,
     /// Run the release build of the simulation
     Sim(sim::Args),
 }
@@ -56,6 +62,8 @@ fn run(verb: &Verb) -> Result<()> {
     match verb {
         Verb::Test { cargo_args } => gate::run(&root, cargo_args),
         Verb::Tidy => tidy::run(&root),
+        Verb::Openapi => openapi::run(&root),
+        Verb::Contract => contract::run(&root),
         Verb::Sim(args) => sim::run(&root, args),
     }
 }

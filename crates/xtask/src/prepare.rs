@@ -5,6 +5,7 @@
 //!
 //! Next: `machine` is the list of needs; a further need (a database, say) is one more line there.
 
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,8 +18,12 @@ use crate::shell;
 pub(crate) fn machine(root: &Path) -> Result<()> {
     // SQLite is compiled from its C source.
     needs("cc", &["gcc", "libc6-dev"])?;
+    // Alerts and the dashboard are checked by the tool of Prometheus.
+    needs("promtool", &["prometheus"])?;
     // The example worker is run by a test.
     needs("python3", &["python3"])?;
+    // So is schemathesis, which is installed into an environment of its own.
+    needs_module("ensurepip", &["python3-venv"])?;
     // Tests start servers of their own. Debian keeps these programs off the PATH.
     needs_at("postgres", &postgres_folders(), &["postgresql-15"])?;
     needs_at("pgbouncer", &[PathBuf::from("/usr/sbin")], &["pgbouncer"])?;
@@ -44,6 +49,43 @@ fn needs_at(program: &str, folders: &[PathBuf], packages: &[&str]) -> Result<()>
         bail!("`{program}` is still missing after installing {}", packages.join(" "));
     }
     Ok(())
+}
+
+/// Makes sure that Python has a module which Debian packs apart.
+fn needs_module(module: &str, packages: &[&str]) -> Result<()> {
+    match decide(has_module(module), is_debian(), is_root()) {
+        Action::Nothing => return Ok(()),
+        Action::Install => install(module, packages)?,
+        Action::Ask => bail!("{}", sentence(module, packages)),
+    }
+    if !has_module(module) {
+        bail!("python3 has no `{module}` after installing {}", packages.join(" "));
+    }
+    Ok(())
+}
+
+fn has_module(module: &str) -> bool {
+    let import = format!("import {module}");
+    shell::output(Command::new("python3").args(["-c", &import])).is_ok()
+}
+
+/// A Python environment in `folder` with exactly what `requirements` names; made when it is not
+/// there or they have changed.
+pub(crate) fn environment(requirements: &Path, folder: &Path) -> Result<PathBuf> {
+    let (python, done) = (folder.join("python"), folder.join("installed.txt"));
+    let wanted = fs::read_to_string(requirements)
+        .with_context(|| format!("read {}", requirements.display()))?;
+    if fs::read_to_string(&done).is_ok_and(|installed| installed == wanted) {
+        return Ok(python);
+    }
+    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    shell::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&python))?;
+    let mut pip = Command::new(python.join("bin/pip"));
+    pip.args(["install", "--quiet", "--disable-pip-version-check", "--requirement"]);
+    shell::run(pip.arg(requirements))?;
+    // Last, so that half an installation is never taken for a whole one.
+    fs::write(&done, wanted).with_context(|| format!("write {}", done.display()))?;
+    Ok(python)
 }
 
 /// Where Debian puts the programs of each version of PostgreSQL.
@@ -131,6 +173,24 @@ mod tests {
     fn sentence_names_program_and_packages() {
         let expected = "`cc` is missing; on Debian: sudo apt-get install gcc libc6-dev";
         assert_eq!(sentence("cc", &["gcc", "libc6-dev"]), expected);
+    }
+
+    #[test]
+    fn modules_of_python_are_found() {
+        assert!(has_module("json"));
+        assert!(!has_module("no_such_module"));
+    }
+
+    #[test]
+    fn an_environment_that_fits_is_not_made_again() {
+        let folder = std::env::temp_dir().join(format!("environment-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let requirements = folder.join("requirements.txt");
+        fs::write(&requirements, "one==1\n").unwrap();
+        fs::write(folder.join("installed.txt"), "one==1\n").unwrap();
+        assert_eq!(environment(&requirements, &folder).unwrap(), folder.join("python"));
+        assert!(!folder.join("python").exists());
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -86,10 +86,13 @@ impl Serve {
         let told = tenure_server::Config { keys, kinds, front };
         let keep = config.retention;
         let server = Server::start(Arc::clone(&store), told, keep, &process_name()).await?;
+        server.app().metrics.per_tenant(config.metrics.per_tenant);
+        // Before anybody can know of this server: whoever does may tell it to stop.
+        let stop = StopSignal::telling(server.app().leaving.clone())?;
         let note = AddressNote::write(reach.data().address_file()?, &url)?;
         greet(&url, &server.app().sign_in_link(), &key_path, &*store).await?;
         tell_config(file.as_deref(), &config);
-        work(server, listener, config, Reload::new(file)?, self.linger).await?;
+        work(server, listener, config, Reload::new(file)?, (stop, self.linger)).await?;
         drop(note);
         close(store).await;
         say("stopped");
@@ -153,7 +156,7 @@ async fn work(
     listener: TcpListener,
     config: Config,
     reload: Reload,
-    linger: Duration,
+    (stop, linger): (StopSignal, Duration),
 ) -> anyhow::Result<()> {
     let app = Arc::clone(server.app());
     let client = Client::within(app.committer.clone(), ALL_TENANTS);
@@ -163,7 +166,6 @@ async fn work(
     let declare = async |config: &Config| declare(&app, config).await;
     let work = async {
         let _stopped = stopped.drop_guard();
-        let stop = StopSignal::telling(app.leaving.clone())?;
         let lingered = async {
             app.leaving.cancelled().await;
             tokio::time::sleep(linger).await;
@@ -190,6 +192,7 @@ async fn work(
 async fn declare(app: &App, config: &Config) -> Result<(), tenure_store::StoreError> {
     app.declare(Arc::clone(&config.kinds)).await?;
     app.retain(config.retention);
+    app.metrics.per_tenant(config.metrics.per_tenant);
     Ok(())
 }
 

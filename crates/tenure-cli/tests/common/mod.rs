@@ -12,9 +12,8 @@ pub const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 /// The binary, deaf to the environment of whoever runs the tests.
 pub fn tenure(data: &Path) -> Command {
     let mut command = Command::new(TENURE);
-    for name in
-        ["SERVER", "KEY", "STORE", "TENANT", "LOG", "LOG_FORMAT", "CONFIG", "ADMIN_KEY_FILE"]
-    {
+    let ours = ["SERVER", "KEY", "STORE", "TENANT", "LOG", "CONFIG", "CA"];
+    for name in ours.into_iter().chain(["LOG_FORMAT", "ADMIN_KEY_FILE"]) {
         command.env_remove(format!("TENURE_{name}"));
     }
     command.env("TENURE_DATA", data).stdin(Stdio::null());

@@ -5,21 +5,36 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure::wire::{AuditLine, ListAnswer};
+use tenure::wire::{AuditLine, ListAnswer, schema};
+use utoipa::IntoParams;
 
 use super::page_size;
 use crate::App;
 use crate::audit::Wish;
 use crate::auth::Caller;
 use crate::extract::Params;
+use crate::openapi::NotFound;
 use crate::problem::Problem;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct AuditParams {
+    /// Only this, such as `lock.break`.
     action: Option<String>,
+    /// At most so many.
+    #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
 }
 
+/// Lists what was done on this server, and what was refused, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/audit",
+    tag = "keys",
+    operation_id = "audit",
+    params(Caller, AuditParams),
+    responses((status = 200, description = "Lines", body = ListAnswer<AuditLine>), NotFound)
+)]
 pub(super) async fn newest(
     State(app): State<Arc<App>>,
     caller: Caller,

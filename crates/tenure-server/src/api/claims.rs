@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use tenure::wire::bodies::FinishBodies;
 use tenure::wire::{
     AssignmentAnswer, ClaimAnswer, ClaimBody, FinishAnswer, FinishBody, LogBody, NotedAnswer,
     ProgressBody,
@@ -15,8 +16,19 @@ use super::{check, submit, wait};
 use crate::App;
 use crate::auth::Caller;
 use crate::extract::{Body, DocumentBody, Idempotency, OnJob, document};
+use crate::openapi::{Conflict, NotFound};
 use crate::problem::Problem;
 
+/// Takes jobs for a worker, or waits for the first.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/claim",
+    tag = "work",
+    operation_id = "claim_jobs",
+    params(Caller, Idempotency),
+    request_body = ClaimBody,
+    responses((status = 200, description = "The jobs, perhaps none", body = ClaimAnswer), Conflict)
+)]
 pub(super) async fn claim(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -66,6 +78,16 @@ async fn take(app: &App, claim: &Claim, patience: Duration) -> Result<Outcome, P
     }
 }
 
+/// Says how far an attempt has come.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/progress",
+    tag = "work",
+    operation_id = "tell_progress",
+    params(OnJob),
+    request_body = ProgressBody,
+    responses((status = 200, description = "It is noted", body = NotedAnswer), NotFound, Conflict)
+)]
 pub(super) async fn progress(
     State(app): State<Arc<App>>,
     on: OnJob,
@@ -75,6 +97,16 @@ pub(super) async fn progress(
     noted(&app, on, JobAction::Progress { token, percent, message }).await
 }
 
+/// Writes lines to the log of an attempt.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/logs",
+    tag = "work",
+    operation_id = "write_log",
+    params(OnJob),
+    request_body = LogBody,
+    responses((status = 200, description = "It is noted", body = NotedAnswer), NotFound, Conflict)
+)]
 pub(super) async fn log(
     State(app): State<Arc<App>>,
     on: OnJob,
@@ -91,6 +123,19 @@ async fn noted(app: &App, on: OnJob, action: JobAction) -> Result<Json<NotedAnsw
     }
 }
 
+/// Ends an attempt: done, failed, stopped or handed back.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/finish",
+    tag = "work",
+    operation_id = "finish_job",
+    params(OnJob),
+    request_body = FinishBodies,
+    responses(
+        (status = 200, description = "Where that leaves the job", body = FinishAnswer),
+        NotFound, Conflict
+    )
+)]
 pub(super) async fn finish(
     State(app): State<Arc<App>>,
     on: OnJob,

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
+use tenure::wire::bodies::DeadBodies;
 use tenure::wire::{
     DeadAnswer, DeadBody, DeadFilter, DeadGroup, DiscardAnswer, JobAnswer, ReasonBody,
-    RedriveAnswer, Redriven, Unmoved, instant,
+    RedriveAnswer, Redriven, Unmoved, instant, schema,
 };
 use tenure_core::{
     Code, Command, Job, JobAction, JobId, JobState, Millis, Outcome, Refusal, RequestId, Text,
@@ -19,6 +20,7 @@ use tenure_core::{
 use tenure_store::StoreError;
 use tenure_store::store::{JobPage, JobQuery, JobShown, PAGE_MAX};
 use tokio::task::JoinHandle;
+use utoipa::IntoParams;
 
 use super::{job_cursor, page_size};
 use crate::App;
@@ -31,13 +33,29 @@ const DEAD_MAX: usize = 10_000;
 /// How many of them are dealt with at once.
 const BATCH: usize = 250;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
+    /// Only of this kind.
+    #[param(value_type = String, required = false, inline)]
     kind: Option<String>,
+    /// How many rows at most; 100 when nothing is said.
+    #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
+    /// `next` of the page before.
+    #[param(value_type = schema::Id, required = false, inline)]
     cursor: Option<String>,
 }
 
+/// Lists dead jobs, and what they died of.
+#[utoipa::path(
+    get,
+    path = "/v1/dead",
+    tag = "dead letters",
+    operation_id = "list_dead",
+    params(Caller, ListParams),
+    responses((status = 200, description = "A page", body = DeadAnswer))
+)]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -138,6 +156,16 @@ impl Group {
     }
 }
 
+/// Tries dead jobs again.
+#[utoipa::path(
+    post,
+    path = "/v1/dead/redrive",
+    tag = "dead letters",
+    operation_id = "redrive_dead",
+    params(Caller, Idempotency),
+    request_body = DeadBodies,
+    responses((status = 200, description = "What became of them", body = RedriveAnswer))
+)]
 pub(super) async fn redrive(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -163,6 +191,16 @@ fn derived(base: RequestId, id: JobId) -> RequestId {
     request_id(&format!("{base} {id}"), "redrive").expect("two ids are a key of fitting length")
 }
 
+/// Throws dead jobs away.
+#[utoipa::path(
+    post,
+    path = "/v1/dead/discard",
+    tag = "dead letters",
+    operation_id = "discard_dead",
+    params(Caller),
+    request_body = DeadBodies,
+    responses((status = 200, description = "What became of them", body = DiscardAnswer))
+)]
 pub(super) async fn discard(
     State(app): State<Arc<App>>,
     caller: Caller,

@@ -14,10 +14,11 @@ use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
 use futures_util::stream::{self, Stream};
 use serde::Deserialize;
-use tenure::wire::HistoryLine;
+use tenure::wire::{HistoryLine, schema};
 use tenure_store::StoreError;
 use tenure_store::store::{HistoryQuery, PAGE_MAX};
 use tokio::sync::OwnedSemaphorePermit;
+use utoipa::IntoParams;
 
 use super::history::answer;
 use crate::App;
@@ -30,11 +31,24 @@ pub(crate) const STREAMS_MAX: usize = 256;
 /// How often a stream looks for more.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct EventParams {
+    /// Go on after the event of this id; from now on when nothing is said.
+    #[param(value_type = schema::Count, required = false, inline)]
     cursor: Option<u64>,
 }
 
+/// Streams lines of history as they come, as server-sent events; `Last-Event-ID` goes on.
+#[utoipa::path(
+    get,
+    path = "/v1/events",
+    tag = "insight",
+    operation_id = "events",
+    params(Caller, EventParams),
+    responses((status = 200, description = "A stream that does not end", body = String,
+        content_type = "text/event-stream"))
+)]
 pub(super) async fn stream(
     State(app): State<Arc<App>>,
     caller: Caller,

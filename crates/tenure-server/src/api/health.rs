@@ -9,33 +9,57 @@ use serde::Serialize;
 use tenure::wire::ReadyAnswer;
 use tenure_store::StoreError;
 use tenure_store::store::{SafetyClass, Status};
+use utoipa::ToSchema;
 
+use crate::openapi::Unavailable;
 use crate::problem::Problem;
 use crate::{App, janitor};
 
 /// A store that needs longer than this for an answer is not ready.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
+/// Says that the process answers.
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    tag = "health",
+    operation_id = "healthz",
+    security(()),
+    responses((status = 200, description = "It does", body = String))
+)]
 pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
 /// `GET /readyz`
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub(super) struct Ready {
     #[serde(flatten)]
     answer: ReadyAnswer,
+    /// What the server needs or uses.
     dependencies: Vec<Dependency>,
 }
 
 /// Something that the server needs or uses.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
 struct Dependency {
+    /// What it is.
     name: &'static str,
+    /// Whether it is as it should be.
     ok: bool,
+    /// How it is.
     detail: String,
 }
 
+/// Says whether the store answers, and what a person should look at.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    tag = "health",
+    operation_id = "readyz",
+    security(()),
+    responses((status = 200, description = "It does", body = Ready), Unavailable)
+)]
 pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<Ready>, Problem> {
     if app.leaving.is_cancelled() {
         return Err(Problem::unavailable("the server is shutting down"));

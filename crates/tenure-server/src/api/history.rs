@@ -5,10 +5,11 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure::wire::{HistoryLine, ListAnswer, VerifyAnswer, instant};
+use tenure::wire::{HistoryLine, ListAnswer, VerifyAnswer, instant, schema};
 use tenure_core::history::Entry;
 use tenure_store::store::{HistoryQuery, Line};
 use tenure_store::verify::verify_of;
+use utoipa::IntoParams;
 
 use super::page_size;
 use crate::App;
@@ -16,12 +17,26 @@ use crate::auth::{Caller, Veil};
 use crate::extract::{On, Params};
 use crate::problem::Problem;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct Paging {
+    /// How many rows at most; 100 when nothing is said.
+    #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
+    /// `next` of the page before.
+    #[param(value_type = schema::Count, required = false, inline)]
     cursor: Option<u64>,
 }
 
+/// Lists what happened to a resource, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/resources/{kind}/{name}/history",
+    tag = "resources",
+    operation_id = "list_resource_history",
+    params(On, Paging),
+    responses((status = 200, description = "A page", body = ListAnswer<HistoryLine>))
+)]
 pub(super) async fn of_resource(
     State(app): State<Arc<App>>,
     on: On,
@@ -33,6 +48,15 @@ pub(super) async fn of_resource(
     page(&app, &on.caller, query, limit).await
 }
 
+/// Lists what happened to all resources, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/history",
+    tag = "insight",
+    operation_id = "list_history",
+    params(Caller, Paging),
+    responses((status = 200, description = "A page", body = ListAnswer<HistoryLine>))
+)]
 pub(super) async fn newest(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -44,6 +68,15 @@ pub(super) async fn newest(
     page(&app, &caller, query, limit).await
 }
 
+/// Proves exclusivity from the whole history, or names the contradictions.
+#[utoipa::path(
+    get,
+    path = "/v1/verify",
+    tag = "insight",
+    operation_id = "verify",
+    params(Caller),
+    responses((status = 200, description = "The proof", body = VerifyAnswer))
+)]
 pub(super) async fn verify(
     State(app): State<Arc<App>>,
     caller: Caller,

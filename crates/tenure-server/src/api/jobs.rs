@@ -7,23 +7,39 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
+use tenure::wire::bodies::NeededReason;
 use tenure::wire::{
     CancelAnswer, DiscardedAnswer, JobAnswer, ListAnswer, ReasonBody, SubmitAnswer, SubmitBody,
-    WhyAnswer, parse_instant,
+    WhyAnswer, parse_instant, schema,
 };
 use tenure_core::why::{of_job, of_past};
 use tenure_core::{Command, JobAction, JobId, Millis, Outcome, ResourceAction, Submit};
 use tenure_store::committer::POLL_FLOOR;
 use tenure_store::store::{JobQuery, JobShown};
+use utoipa::IntoParams;
 
 use super::{check, find, job_cursor, page_size, wait};
 use crate::auth::Caller;
 use crate::extract::{Body, DocumentBody, Idempotency, On, OnJob, Params, document};
+use crate::openapi::{Conflict, NotFound};
 use crate::problem::Problem;
 use crate::{App, trace};
 
 type Accepted<T> = Result<(StatusCode, Json<T>), Problem>;
 
+/// Asks for an operation on a resource.
+#[utoipa::path(
+    post,
+    path = "/v1/resources/{kind}/{name}/jobs",
+    tag = "jobs",
+    operation_id = "submit_job",
+    params(On, Idempotency),
+    request_body = SubmitBody,
+    responses(
+        (status = 202, description = "The job that counts", body = SubmitAnswer),
+        NotFound, Conflict
+    )
+)]
 pub(super) async fn submit(
     State(app): State<Arc<App>>,
     on: On,
@@ -61,16 +77,38 @@ async fn submitted(app: &App, caller: &Caller, command: Command) -> Accepted<Sub
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
+    /// Only of this kind.
+    #[param(value_type = String, required = false, inline)]
     kind: Option<String>,
+    /// Only of this name.
+    #[param(value_type = String, required = false, inline)]
     name: Option<String>,
+    /// Only of this verb.
+    #[param(value_type = String, required = false, inline)]
     operation: Option<String>,
+    /// Only in this state.
+    #[param(value_type = schema::JobStateWord, required = false, inline)]
     state: Option<String>,
+    /// How many rows at most; 100 when nothing is said.
+    #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
+    /// `next` of the page before.
+    #[param(value_type = schema::Id, required = false, inline)]
     cursor: Option<String>,
 }
 
+/// Lists jobs, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/jobs",
+    tag = "jobs",
+    operation_id = "list_jobs",
+    params(Caller, ListParams),
+    responses((status = 200, description = "A page", body = ListAnswer<JobAnswer>))
+)]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -91,11 +129,23 @@ pub(super) async fn list(
     Ok(Json(ListAnswer { items, next: page.next.map(|id| id.to_string()) }))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct WaitParams {
+    /// How long the answer may be held back, at most a minute.
+    #[param(value_type = schema::Count, required = false, inline)]
     wait_ms: Option<u64>,
 }
 
+/// Shows a job, or waits until it is over.
+#[utoipa::path(
+    get,
+    path = "/v1/jobs/{id}",
+    tag = "jobs",
+    operation_id = "show_job",
+    params(OnJob, WaitParams),
+    responses((status = 200, description = "The job", body = JobAnswer), NotFound)
+)]
 pub(super) async fn show(
     State(app): State<Arc<App>>,
     on: OnJob,
@@ -130,6 +180,15 @@ async fn over(
     }
 }
 
+/// Says what a job waits for.
+#[utoipa::path(
+    get,
+    path = "/v1/jobs/{id}/why",
+    tag = "jobs",
+    operation_id = "why_job",
+    params(OnJob),
+    responses((status = 200, description = "What it waits for", body = WhyAnswer), NotFound)
+)]
 pub(super) async fn why(
     State(app): State<Arc<App>>,
     on: OnJob,
@@ -150,13 +209,26 @@ pub(super) async fn why(
     Ok(Json(WhyAnswer::of(Some(id), &of_past(&shown.job))))
 }
 
+/// Cancels a job that waits; asks one that runs to stop.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/cancel",
+    tag = "jobs",
+    operation_id = "cancel_job",
+    params(OnJob),
+    request_body = ReasonBody,
+    responses(
+        (status = 202, description = "Where that leaves the job", body = CancelAnswer),
+        NotFound, Conflict
+    )
+)]
 pub(super) async fn cancel(
     State(app): State<Arc<App>>,
     on: OnJob,
     Body(body): Body<ReasonBody>,
 ) -> Accepted<CancelAnswer> {
+    let reason = on.caller.may_say_why(body)?;
     check(&app, &on.caller, on.id).await?;
-    let reason = on.caller.may_say_why(body).unwrap_or_else(|| "".into());
     let action = JobAction::Cancel { by: on.caller.name, reason };
     match super::submit(&app, Command::Job { id: on.id, action }).await? {
         Outcome::Cancelled { state } => Ok((StatusCode::ACCEPTED, Json(CancelAnswer { state }))),
@@ -164,6 +236,19 @@ pub(super) async fn cancel(
     }
 }
 
+/// Makes a new job from one that is over, or tries a resting one at once.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/retry",
+    tag = "jobs",
+    operation_id = "retry_job",
+    params(OnJob, Idempotency),
+    request_body = NeededReason,
+    responses(
+        (status = 202, description = "The job that counts", body = SubmitAnswer),
+        NotFound, Conflict
+    )
+)]
 pub(super) async fn retry(
     State(app): State<Arc<App>>,
     on: OnJob,
@@ -177,6 +262,19 @@ pub(super) async fn retry(
     submitted(&app, &on.caller, Command::Job { id: on.id, action }).await
 }
 
+/// Throws a dead job away.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/discard",
+    tag = "jobs",
+    operation_id = "discard_job",
+    params(OnJob),
+    request_body = NeededReason,
+    responses(
+        (status = 200, description = "It is discarded", body = DiscardedAnswer),
+        NotFound, Conflict
+    )
+)]
 pub(super) async fn discard(
     State(app): State<Arc<App>>,
     on: OnJob,

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use tenure::wire::bodies::NeededReason;
 use tenure::wire::{
     KeyAnswer, KeyBody, ListAnswer, NewKeyAnswer, ReasonBody, WhoamiAnswer, instant,
 };
@@ -16,9 +17,19 @@ use crate::App;
 use crate::auth::Caller;
 use crate::auth::guard::check_tenant;
 use crate::auth::keys::Order;
-use crate::extract::Body;
+use crate::extract::{Body, OnKey};
+use crate::openapi::{Conflict, NotFound};
 use crate::problem::Problem;
 
+/// Shows who one is to the server.
+#[utoipa::path(
+    get,
+    path = "/v1/whoami",
+    tag = "keys",
+    operation_id = "whoami",
+    params(Caller),
+    responses((status = 200, description = "The key, its tenant and role", body = WhoamiAnswer))
+)]
 pub(super) async fn whoami(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -34,6 +45,16 @@ pub(super) async fn whoami(
     })
 }
 
+/// Makes a key, which is shown in this answer and never again.
+#[utoipa::path(
+    post,
+    path = "/v1/keys",
+    tag = "keys",
+    operation_id = "create_key",
+    params(Caller),
+    request_body = KeyBody,
+    responses((status = 201, description = "The key", body = NewKeyAnswer), Conflict)
+)]
 pub(super) async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -68,6 +89,15 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(NewKeyAnswer { secret, key })))
 }
 
+/// Lists the keys of the tenant, without their secrets.
+#[utoipa::path(
+    get,
+    path = "/v1/keys",
+    tag = "keys",
+    operation_id = "list_keys",
+    params(Caller),
+    responses((status = 200, description = "All of them", body = ListAnswer<KeyAnswer>))
+)]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -78,10 +108,19 @@ pub(super) async fn list(
     Ok(Json(ListAnswer { items: seen.collect(), next: None }))
 }
 
+/// Takes a key back. Other servers refuse it within seconds.
+#[utoipa::path(
+    post,
+    path = "/v1/keys/{id}/revoke",
+    tag = "keys",
+    operation_id = "revoke_key",
+    params(OnKey),
+    request_body = NeededReason,
+    responses((status = 200, description = "What is left of it", body = KeyAnswer), NotFound)
+)]
 pub(super) async fn revoke(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Path(id): Path<String>,
+    OnKey { caller, id }: OnKey,
     Body(body): Body<ReasonBody>,
 ) -> Result<Json<KeyAnswer>, Problem> {
     let reason = caller.must_say_why(body)?;

@@ -6,10 +6,11 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use tenure::wire::bodies::AcquireBodies;
 use tenure::wire::{
-    AcquireBody, BreakBody, ListAnswer, Locks, ReasonBody, ReleaseAnswer, ReleaseBody, RenewBody,
-    ResourceLocks, TenureAnswer, WaiterAnswer, WithdrawAnswer, WithdrawBody, instant,
+    AcquireBody, BreakBody, BrokenAnswer, ListAnswer, Locks, ReasonBody, ReleaseAnswer,
+    ReleaseBody, RenewBody, ResourceLocks, TenureAnswer, WaiterAnswer, WithdrawAnswer,
+    WithdrawBody, instant, schema,
 };
 use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockName, LockSet, Outcome, RequestId, ResourceKey,
@@ -17,14 +18,26 @@ use tenure_core::{
 use tenure_store::Committer;
 use tenure_store::store::{ListQuery, Shown};
 use tokio::sync::OwnedMutexGuard;
+use utoipa::IntoParams;
 
 use super::{page_size, submit};
 use crate::App;
 use crate::auth::Caller;
 use crate::extract::{Body, Idempotency, On, Params, request_id};
+use crate::openapi::{Conflict, NotFound};
 use crate::problem::Problem;
 use crate::repeats::Sending;
 
+/// Takes locks of a resource, or waits for them.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{kind}/{name}/acquire",
+    tag = "locks",
+    operation_id = "acquire_lock",
+    params(On, Idempotency),
+    request_body = AcquireBodies,
+    responses((status = 200, description = "The tenure", body = TenureAnswer), Conflict)
+)]
 pub(super) async fn acquire(
     State(app): State<Arc<App>>,
     on: On,
@@ -144,11 +157,22 @@ fn locks(locks: Option<&Locks>) -> Result<Option<LockSet>, Problem> {
     locks.map(Locks::to_set).transpose().map_err(|error| Problem::invalid(&error))
 }
 
+/// Prolongs a tenure that has a session of its own.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{kind}/{name}/renew",
+    tag = "locks",
+    operation_id = "renew_lock",
+    params(On),
+    request_body = RenewBody,
+    responses((status = 200, description = "The tenure", body = TenureAnswer), Conflict)
+)]
 pub(super) async fn renew(
     State(app): State<Arc<App>>,
     on: On,
     Body(body): Body<RenewBody>,
 ) -> Result<Json<TenureAnswer>, Problem> {
+    locks(body.lock.as_ref())?;
     let action = LockAction::Renew { token: body.token, ttl_ms: body.ttl_ms };
     match submit(&app, Command::Lock { key: on.key, action }).await? {
         Outcome::Renewed(view) => Ok(Json(TenureAnswer::of(&view))),
@@ -156,6 +180,16 @@ pub(super) async fn renew(
     }
 }
 
+/// Ends a tenure; the next one who waits has the lock before this is answered.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{kind}/{name}/release",
+    tag = "locks",
+    operation_id = "release_lock",
+    params(On),
+    request_body = ReleaseBody,
+    responses((status = 200, description = "It is released", body = ReleaseAnswer), Conflict)
+)]
 pub(super) async fn release(
     State(app): State<Arc<App>>,
     on: On,
@@ -168,6 +202,16 @@ pub(super) async fn release(
     }
 }
 
+/// Takes a waiting request back, or releases what it got meanwhile.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{kind}/{name}/withdraw",
+    tag = "locks",
+    operation_id = "withdraw_lock",
+    params(On),
+    request_body = WithdrawBody,
+    responses((status = 200, description = "It is taken back", body = WithdrawAnswer), Conflict)
+)]
 pub(super) async fn withdraw(
     State(app): State<Arc<App>>,
     on: On,
@@ -182,19 +226,38 @@ pub(super) async fn withdraw(
     }
 }
 
+/// Ends the tenure of somebody else, by its exact token.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{kind}/{name}/break",
+    tag = "locks",
+    operation_id = "break_lock",
+    params(On),
+    request_body = BreakBody,
+    responses((status = 200, description = "It is over", body = BrokenAnswer), Conflict)
+)]
 pub(super) async fn break_by(
     State(app): State<Arc<App>>,
     on: On,
     Body(body): Body<BreakBody>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<BrokenAnswer>, Problem> {
     let (token, locks) = (body.token, locks(body.lock.as_ref())?);
     let reason = on.caller.must_say_why(ReasonBody { reason: Some(body.reason) })?;
     let by = on.caller.name;
     let action = LockAction::Break { token, locks, by, reason };
     submit(&app, Command::Lock { key: on.key, action }).await?;
-    Ok(Json(json!({ "broken": true })))
+    Ok(Json(BrokenAnswer { broken: true }))
 }
 
+/// Shows who holds the locks of a resource and who waits.
+#[utoipa::path(
+    get,
+    path = "/v1/locks/{kind}/{name}",
+    tag = "locks",
+    operation_id = "show_locks",
+    params(On),
+    responses((status = 200, description = "The locks", body = ResourceLocks), NotFound)
+)]
 pub(super) async fn show(
     State(app): State<Arc<App>>,
     on: On,
@@ -224,16 +287,38 @@ fn queue(shown: &Shown) -> Vec<WaiterAnswer> {
     shown.queue.iter().enumerate().map(waiter).collect()
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
+    /// Only of this kind.
+    #[param(value_type = String, required = false, inline)]
     kind: Option<String>,
+    /// Only of this name.
+    #[param(value_type = String, required = false, inline)]
     name: Option<String>,
+    /// Only of this holder.
+    #[param(value_type = String, required = false, inline)]
     holder: Option<String>,
+    /// Only held locks are listed.
+    #[param(value_type = schema::OnlyTrue, required = false, inline)]
     held: Option<bool>,
+    /// How many rows at most; 100 when nothing is said.
+    #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
+    /// `next` of the page before.
+    #[param(value_type = schema::ResourcePath, required = false, inline)]
     cursor: Option<String>,
 }
 
+/// Lists held locks, ordered by resource.
+#[utoipa::path(
+    get,
+    path = "/v1/locks",
+    tag = "locks",
+    operation_id = "list_locks",
+    params(Caller, ListParams),
+    responses((status = 200, description = "A page", body = ListAnswer<TenureAnswer>))
+)]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,

@@ -6,14 +6,16 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure::wire::{LogAnswer, LogsAnswer, instant};
+use tenure::wire::{LogAnswer, LogsAnswer, instant, schema};
 use tenure_core::JobId;
 use tenure_store::store::{LogLine, LogQuery};
+use utoipa::IntoParams;
 
 use super::{find, page_size, wait};
 use crate::App;
 use crate::auth::Veil;
 use crate::extract::{OnJob, Params};
+use crate::openapi::NotFound;
 use crate::problem::Problem;
 
 /// How often somebody who follows a log looks again: nobody is told of a new piece.
@@ -21,14 +23,32 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Most pages that are read for one answer to find the pieces of one attempt.
 const PAGES_MAX: usize = 16;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct LogParams {
+    /// `next` of the page before.
+    #[param(value_type = schema::Count, required = false, inline)]
     after: Option<u64>,
+    /// Only of this attempt.
+    #[param(value_type = schema::AttemptNumber, required = false, inline)]
     attempt: Option<u32>,
+    /// How many rows at most; 100 when nothing is said.
+    #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
+    /// How long the answer may be held back, at most a minute.
+    #[param(value_type = schema::Count, required = false, inline)]
     wait_ms: Option<u64>,
 }
 
+/// Reads what workers wrote about a job, or waits for more.
+#[utoipa::path(
+    get,
+    path = "/v1/jobs/{id}/logs",
+    tag = "jobs",
+    operation_id = "read_logs",
+    params(OnJob, LogParams),
+    responses((status = 200, description = "Pieces", body = LogsAnswer), NotFound)
+)]
 pub(super) async fn read(
     State(app): State<Arc<App>>,
     on: OnJob,

@@ -3,6 +3,7 @@
 mod audit;
 mod claims;
 mod dead;
+mod documents;
 pub(crate) mod events;
 mod health;
 mod history;
@@ -11,6 +12,7 @@ mod jobs;
 mod keys;
 mod locks;
 mod logs;
+mod metrics;
 mod resources;
 mod sessions;
 pub(crate) mod signin;
@@ -22,14 +24,17 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::Method;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::routing::{delete, get, post};
+use axum::routing::{get, post};
 use tenure_core::{Command, JobId, Outcome, Refusal};
 use tenure_store::store::JobShown;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::auth::Caller;
 use crate::auth::guard::guard;
 use crate::problem::Problem;
-use crate::{App, request_id, security};
+use crate::{App, openapi, request_id, security};
 
 /// The longest that an answer is held back; whoever wants to wait longer asks again.
 const WAIT_MS_MAX: u64 = 60_000;
@@ -37,77 +42,96 @@ const WAIT_MS_MAX: u64 = 60_000;
 /// All routes of the server.
 pub fn router(app: Arc<App>) -> Router {
     let secure = app.secure;
-    Router::new()
-        .route("/healthz", get(health::healthz))
-        .route("/readyz", get(health::readyz))
-        .route("/", get(signin::home))
-        .route("/signin", get(signin::page).post(signin::sign_in))
-        .route("/signout", post(signin::sign_out))
-        .route("/v1/whoami", get(keys::whoami))
-        .route("/v1/keys", get(keys::list).post(keys::create))
-        .route("/v1/keys/{id}/revoke", post(keys::revoke))
-        .route("/v1/audit", get(audit::newest))
-        .route("/v1/events", get(events::stream))
-        .route("/v1/sessions", post(sessions::open))
-        .route("/v1/sessions/{id}", delete(sessions::close))
-        .route("/v1/sessions/{id}/beat", post(sessions::beat))
-        .route("/v1/history", get(history::newest))
-        .route("/v1/verify", get(history::verify))
-        .route("/v1/workers", get(workers::list))
-        .route("/v1/kinds", get(workers::kinds))
-        .route("/v1/janitor", get(janitor::show))
-        .route("/v1/dead", get(dead::list))
-        .route("/v1/dead/redrive", post(dead::redrive))
-        .route("/v1/dead/discard", post(dead::discard))
-        .merge(of_locks())
-        .merge(of_resources())
-        .merge(of_jobs())
+    let (router, _) = routes().split_for_parts();
+    router
         .route_layer(from_fn_with_state(Arc::clone(&app), guard))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(from_fn(move |request, next| security::headers(secure, request, next)))
         .layer(from_fn(request_id::give))
+        .layer(from_fn_with_state(Arc::clone(&app), crate::metrics::measure))
         .with_state(app)
 }
 
-fn of_locks() -> Router<Arc<App>> {
-    let lock = "/v1/locks/{kind}/{name}";
-    Router::new()
-        .route("/v1/locks", get(locks::list))
-        .route(lock, get(locks::show))
-        .route(&format!("{lock}/acquire"), post(locks::acquire))
-        .route(&format!("{lock}/renew"), post(locks::renew))
-        .route(&format!("{lock}/release"), post(locks::release))
-        .route(&format!("{lock}/withdraw"), post(locks::withdraw))
-        .route(&format!("{lock}/break"), post(locks::break_by))
+/// What the routes are, for people and for programs.
+pub(crate) fn document() -> OpenApi {
+    openapi::complete(routes().into_openapi())
 }
 
-fn of_resources() -> Router<Arc<App>> {
-    let resource = "/v1/resources/{kind}/{name}";
-    let one = get(resources::show).put(resources::put).delete(resources::delete);
-    Router::new()
-        .route("/v1/resources", get(resources::list))
-        .route(resource, one)
-        .route(&format!("{resource}/jobs"), post(jobs::submit))
-        .route(&format!("{resource}/pause"), post(resources::pause))
-        .route(&format!("{resource}/resume"), post(resources::resume))
-        .route(&format!("{resource}/why"), get(resources::why))
-        .route(&format!("{resource}/history"), get(history::of_resource))
+/// The same as `openapi.json` in the repository, to the byte.
+#[must_use]
+pub fn document_text() -> String {
+    document().to_pretty_json().expect("it is made of texts and numbers") + "\n"
 }
 
-fn of_jobs() -> Router<Arc<App>> {
-    let job = "/v1/jobs/{id}";
-    Router::new()
-        .route("/v1/jobs", get(jobs::list))
-        .route("/v1/jobs/claim", post(claims::claim))
-        .route(job, get(jobs::show))
-        .route(&format!("{job}/why"), get(jobs::why))
-        .route(&format!("{job}/cancel"), post(jobs::cancel))
-        .route(&format!("{job}/retry"), post(jobs::retry))
-        .route(&format!("{job}/discard"), post(jobs::discard))
-        .route(&format!("{job}/progress"), post(claims::progress))
-        .route(&format!("{job}/finish"), post(claims::finish))
-        .route(&format!("{job}/logs"), get(logs::read).post(claims::log))
+/// Each handler says its path and its method itself; those of one path are named together.
+fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::with_openapi(openapi::base())
+        .merge(of_locks())
+        .routes(routes!(sessions::open))
+        .routes(routes!(sessions::close))
+        .routes(routes!(sessions::beat))
+        .merge(of_jobs())
+        .merge(of_resources())
+        .routes(routes!(dead::list))
+        .routes(routes!(dead::redrive))
+        .routes(routes!(dead::discard))
+        .routes(routes!(workers::list))
+        .routes(routes!(workers::kinds))
+        .routes(routes!(janitor::show))
+        .routes(routes!(history::newest))
+        .routes(routes!(history::verify))
+        .routes(routes!(events::stream))
+        .routes(routes!(keys::whoami))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::revoke))
+        .routes(routes!(audit::newest))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(metrics::metrics))
+        .routes(routes!(documents::openapi))
+        .routes(routes!(documents::page))
+        .routes(routes!(documents::error))
+        .route("/docs/style.css", get(documents::style))
+        .route("/", get(signin::home))
+        .route("/signin", get(signin::page).post(signin::sign_in))
+        .route("/signout", post(signin::sign_out))
+}
+
+fn of_locks() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(locks::list))
+        .routes(routes!(locks::show))
+        .routes(routes!(locks::acquire))
+        .routes(routes!(locks::renew))
+        .routes(routes!(locks::release))
+        .routes(routes!(locks::withdraw))
+        .routes(routes!(locks::break_by))
+}
+
+fn of_resources() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(resources::list))
+        .routes(routes!(resources::show, resources::put, resources::delete))
+        .routes(routes!(jobs::submit))
+        .routes(routes!(resources::pause))
+        .routes(routes!(resources::resume))
+        .routes(routes!(resources::why))
+        .routes(routes!(history::of_resource))
+}
+
+fn of_jobs() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(jobs::list))
+        .routes(routes!(claims::claim))
+        .routes(routes!(jobs::show))
+        .routes(routes!(jobs::why))
+        .routes(routes!(jobs::cancel))
+        .routes(routes!(jobs::retry))
+        .routes(routes!(jobs::discard))
+        .routes(routes!(claims::progress))
+        .routes(routes!(claims::finish))
+        .routes(routes!(logs::read, claims::log))
 }
 
 async fn no_route() -> Problem {

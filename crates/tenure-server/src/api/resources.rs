@@ -5,18 +5,21 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
+use tenure::wire::bodies::NeededReason;
 use tenure::wire::{
     DeletedAnswer, ListAnswer, PausedAnswer, PutAnswer, PutBody, ReasonBody, ResourceAnswer,
-    WhyAnswer,
+    WhyAnswer, schema,
 };
 use tenure_core::why::of_resource;
 use tenure_core::{Command, Outcome, Refusal, ResourceAction, ResourceKey};
 use tenure_store::store::{ResourceQuery, Shown};
+use utoipa::IntoParams;
 
 use super::{page_size, submit};
 use crate::App;
 use crate::auth::Caller;
 use crate::extract::{Body, DocumentBody, On, Params, document};
+use crate::openapi::{Conflict, NotFound};
 use crate::problem::Problem;
 
 /// Most waiting jobs that are shown with a resource; `GET /v1/jobs` has them all.
@@ -24,6 +27,16 @@ const QUEUE_SHOWN: usize = 100;
 /// Most waiting jobs that are shown with each resource of a list.
 const QUEUE_LISTED: usize = 10;
 
+/// Says what a resource should be like.
+#[utoipa::path(
+    put,
+    path = "/v1/resources/{kind}/{name}",
+    tag = "resources",
+    operation_id = "put_resource",
+    params(On),
+    request_body = PutBody,
+    responses((status = 200, description = "The resource", body = PutAnswer), NotFound)
+)]
 pub(super) async fn put(
     State(app): State<Arc<App>>,
     on: On,
@@ -38,6 +51,15 @@ pub(super) async fn put(
     }
 }
 
+/// Shows a resource, its state and its jobs.
+#[utoipa::path(
+    get,
+    path = "/v1/resources/{kind}/{name}",
+    tag = "resources",
+    operation_id = "show_resource",
+    params(On),
+    responses((status = 200, description = "The resource", body = ResourceAnswer), NotFound)
+)]
 pub(super) async fn show(
     State(app): State<Arc<App>>,
     on: On,
@@ -55,6 +77,18 @@ async fn look(app: &App, key: &ResourceKey) -> Result<Option<Shown>, Problem> {
     Ok(app.committer.store().reads().show(key).await?)
 }
 
+/// Forgets the state and the spec of a resource that nobody uses.
+#[utoipa::path(
+    delete,
+    path = "/v1/resources/{kind}/{name}",
+    tag = "resources",
+    operation_id = "delete_resource",
+    params(On),
+    responses(
+        (status = 200, description = "It is forgotten", body = DeletedAnswer),
+        NotFound, Conflict
+    )
+)]
 pub(super) async fn delete(
     State(app): State<Arc<App>>,
     on: On,
@@ -64,6 +98,16 @@ pub(super) async fn delete(
     Ok(Json(DeletedAnswer { deleted: true }))
 }
 
+/// Lets nothing start on a resource.
+#[utoipa::path(
+    post,
+    path = "/v1/resources/{kind}/{name}/pause",
+    tag = "resources",
+    operation_id = "pause_resource",
+    params(On),
+    request_body = NeededReason,
+    responses((status = 200, description = "It is paused", body = PausedAnswer), NotFound)
+)]
 pub(super) async fn pause(
     State(app): State<Arc<App>>,
     on: On,
@@ -74,12 +118,25 @@ pub(super) async fn pause(
     paused(&app, on.key, action).await
 }
 
+/// Lets operations start on a resource again.
+#[utoipa::path(
+    post,
+    path = "/v1/resources/{kind}/{name}/resume",
+    tag = "resources",
+    operation_id = "resume_resource",
+    params(On),
+    request_body = ReasonBody,
+    responses(
+        (status = 200, description = "It is not paused", body = PausedAnswer),
+        NotFound
+    )
+)]
 pub(super) async fn resume(
     State(app): State<Arc<App>>,
     on: On,
     Body(body): Body<ReasonBody>,
 ) -> Result<Json<PausedAnswer>, Problem> {
-    let reason = on.caller.may_say_why(body).unwrap_or_else(|| "".into());
+    let reason = on.caller.may_say_why(body)?;
     let action = ResourceAction::Resume { by: on.caller.name, reason };
     paused(&app, on.key, action).await
 }
@@ -95,6 +152,15 @@ async fn paused(
     }
 }
 
+/// Says what a resource waits for.
+#[utoipa::path(
+    get,
+    path = "/v1/resources/{kind}/{name}/why",
+    tag = "resources",
+    operation_id = "why_resource",
+    params(On),
+    responses((status = 200, description = "What it waits for", body = WhyAnswer), NotFound)
+)]
 pub(super) async fn why(State(app): State<Arc<App>>, on: On) -> Result<Json<WhyAnswer>, Problem> {
     let shown = look(&app, &on.key).await?.ok_or(Refusal::NoSuchResource)?;
     let kinds = app.kinds();
@@ -103,14 +169,32 @@ pub(super) async fn why(State(app): State<Arc<App>>, on: On) -> Result<Json<WhyA
     Ok(Json(WhyAnswer::of(job, &why)))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
+    /// Only of this kind.
+    #[param(value_type = String, required = false, inline)]
     kind: Option<String>,
+    /// Only in this state.
+    #[param(value_type = String, required = false, inline)]
     state: Option<String>,
+    /// How many rows at most; 100 when nothing is said.
+    #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
+    /// `next` of the page before.
+    #[param(value_type = schema::ResourcePath, required = false, inline)]
     cursor: Option<String>,
 }
 
+/// Lists resources, ordered by name.
+#[utoipa::path(
+    get,
+    path = "/v1/resources",
+    tag = "resources",
+    operation_id = "list_resources",
+    params(Caller, ListParams),
+    responses((status = 200, description = "A page", body = ListAnswer<ResourceAnswer>))
+)]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,

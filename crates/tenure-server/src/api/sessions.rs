@@ -3,17 +3,27 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
-use serde_json::{Value, json};
-use tenure::wire::{BeatBody, OpenBody, SessionAnswer};
+use axum::extract::State;
+use tenure::wire::{BeatBody, ClosedAnswer, OpenBody, SessionAnswer};
 use tenure_core::{Command, Outcome, SessionId};
 
 use super::submit;
 use crate::App;
 use crate::auth::Caller;
-use crate::extract::{Body, Idempotency};
+use crate::extract::{Body, Idempotency, OnSession};
+use crate::openapi::Conflict;
 use crate::problem::Problem;
 
+/// Opens a session; the `Idempotency-Key` is its id.
+#[utoipa::path(
+    post,
+    path = "/v1/sessions",
+    tag = "sessions",
+    operation_id = "open_session",
+    params(Caller, Idempotency),
+    request_body = OpenBody,
+    responses((status = 200, description = "The session", body = SessionAnswer), Conflict)
+)]
 pub(super) async fn open(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -28,31 +38,39 @@ pub(super) async fn open(
     Ok(answer)
 }
 
+/// Keeps a session and all it holds alive.
+#[utoipa::path(
+    post,
+    path = "/v1/sessions/{id}/beat",
+    tag = "sessions",
+    operation_id = "beat_session",
+    params(OnSession),
+    request_body = BeatBody,
+    responses((status = 200, description = "The session", body = SessionAnswer), Conflict)
+)]
 pub(super) async fn beat(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Path(id): Path<String>,
+    on: OnSession,
     Body(body): Body<BeatBody>,
 ) -> Result<Json<SessionAnswer>, Problem> {
-    let session = mine(&app, &caller, &id).await?;
-    alive(submit(&app, Command::Beat { session, seen: body.seen }).await?)
+    alive(submit(&app, Command::Beat { session: on.id, seen: body.seen }).await?)
 }
 
+/// Ends a session and gives back all it holds.
+#[utoipa::path(
+    delete,
+    path = "/v1/sessions/{id}",
+    tag = "sessions",
+    operation_id = "close_session",
+    params(OnSession),
+    responses((status = 200, description = "It is over", body = ClosedAnswer))
+)]
 pub(super) async fn close(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, Problem> {
-    let session = mine(&app, &caller, &id).await?;
-    submit(&app, Command::Close { session }).await?;
-    Ok(Json(json!({ "closed": true })))
-}
-
-/// A session of the caller's tenant.
-async fn mine(app: &App, caller: &Caller, id: &str) -> Result<SessionId, Problem> {
-    let id = id.parse().map_err(|error| Problem::invalid(&error))?;
-    app.whose.check_session(caller, id, app.committer.store().reads()).await?;
-    Ok(id)
+    on: OnSession,
+) -> Result<Json<ClosedAnswer>, Problem> {
+    submit(&app, Command::Close { session: on.id }).await?;
+    Ok(Json(ClosedAnswer { closed: true }))
 }
 
 fn alive(outcome: Outcome) -> Result<Json<SessionAnswer>, Problem> {

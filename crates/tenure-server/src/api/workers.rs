@@ -13,6 +13,15 @@ use crate::App;
 use crate::auth::Caller;
 use crate::problem::Problem;
 
+/// Lists the sessions that ask for jobs.
+#[utoipa::path(
+    get,
+    path = "/v1/workers",
+    tag = "insight",
+    operation_id = "list_workers",
+    params(Caller),
+    responses((status = 200, description = "All of them", body = ListAnswer<WorkerAnswer>))
+)]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -45,6 +54,15 @@ fn answer(worker: &WorkerShown, caller: &Caller) -> WorkerAnswer {
     }
 }
 
+/// Lists the kinds that are in force, with all defaults filled in.
+#[utoipa::path(
+    get,
+    path = "/v1/kinds",
+    tag = "insight",
+    operation_id = "list_kinds",
+    params(Caller),
+    responses((status = 200, description = "All of them", body = ListAnswer<KindAnswer>))
+)]
 pub(super) async fn kinds(State(app): State<Arc<App>>) -> Json<ListAnswer<KindAnswer>> {
     let items = app.kinds().iter().map(|kind| KindAnswer::of(kind)).collect();
     Json(ListAnswer { items, next: None })

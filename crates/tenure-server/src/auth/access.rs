@@ -55,6 +55,11 @@ const VIEWER: Who = Who::Tenant(Role::Viewer);
 pub const RULES: &[Rule] = &[
     look("/healthz", Who::Anybody),
     look("/readyz", Who::Anybody),
+    look("/metrics", Who::All(Role::Viewer)),
+    look("/openapi.json", Who::Anybody),
+    look("/docs", Who::Anybody),
+    look("/docs/errors/{code}", Who::Anybody),
+    look("/docs/style.css", Who::Anybody),
     look("/", Who::Anybody),
     look("/signin", Who::Anybody),
     Rule { method: "POST", path: "/signin", who: Who::Anybody, action: Some("signin") },

@@ -177,9 +177,9 @@ impl Keys {
         let secret: String =
             (0..2).map(|_| tenure_store::random::request_id().to_string()).collect();
         let Order { name, tenant, role, expires_in_ms, by } = order;
-        // With its tenant in it, whoever has it need not be told.
+        // With its tenant in it, whoever has it need not be told. A header has only ASCII.
         let key = match &*tenant {
-            ALL_TENANTS => format!("{MARK}{id}_{secret}"),
+            tenant if tenant == ALL_TENANTS || !tenant.is_ascii() => format!("{MARK}{id}_{secret}"),
             tenant => format!("{MARK}{tenant}_{id}_{secret}"),
         };
         let created_at = self.now();

@@ -17,6 +17,8 @@ use std::sync::{Arc, OnceLock};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use tenure::wire::ReasonBody;
+use tenure_core::engine::check_text;
+use tenure_core::limits::REASON_BYTES_MAX;
 use tenure_core::session::ALL_TENANTS;
 use tenure_core::{ResourceKey, Role, Text};
 
@@ -76,18 +78,23 @@ impl Caller {
 
     /// The reason that must be given.
     pub fn must_say_why(&self, body: ReasonBody) -> Result<Text, Problem> {
-        match self.may_say_why(body) {
-            Some(reason) if !reason.trim().is_empty() => Ok(reason),
-            _ => Err(Problem::invalid(&"give a `reason`: whoever looks later will ask for it")),
+        let reason = self.may_say_why(body)?;
+        if reason.trim().is_empty() {
+            let detail = "give a `reason`: whoever looks later will ask for it";
+            return Err(Problem::invalid(&detail));
         }
+        Ok(reason)
     }
 
-    /// The reason, if there is one. The audit knows it from now on.
-    pub fn may_say_why(&self, body: ReasonBody) -> Option<Text> {
-        let reason: Text = body.reason?.into();
+    /// The reason, or nothing. It is checked also if nothing will come of it; the audit knows it
+    /// from now on.
+    pub fn may_say_why(&self, body: ReasonBody) -> Result<Text, Problem> {
+        let Some(reason) = body.reason else { return Ok("".into()) };
+        check_text("reason", &reason, REASON_BYTES_MAX)?;
+        let reason: Text = reason.into();
         // The first one counts; a request has only one.
         self.reason.set(reason.clone()).ok();
-        Some(reason)
+        Ok(reason)
     }
 }
 

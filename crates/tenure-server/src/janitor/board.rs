@@ -34,11 +34,35 @@ struct Row {
     /// Since when it is expected to run on this server, or when it last began.
     expected: Option<Instant>,
     last_run: Option<Millis>,
+    /// When it last ended.
+    ended: Option<Instant>,
+    runs: u64,
+    errors: u64,
     duration: Duration,
     count: u64,
     total: u64,
     error: Option<String>,
     note: Option<String>,
+}
+
+/// What a duty has come to on this server.
+pub struct Tally {
+    /// The duty.
+    pub duty: &'static str,
+    /// Runs that ended.
+    pub runs: u64,
+    /// Those of them that failed.
+    pub errors: u64,
+    /// Things that it has dealt with or found for the first time.
+    pub items: u64,
+    /// Things that its last run found.
+    pub found: u64,
+    /// How long its last run took.
+    pub took: Duration,
+    /// How long ago its last run ended.
+    pub ago: Option<Duration>,
+    /// How late it is.
+    pub lag: Duration,
 }
 
 /// A run that is under way.
@@ -48,7 +72,9 @@ pub(super) struct Begun {
 }
 
 impl Board {
-    pub(super) fn new() -> Self {
+    /// Nothing has run yet, and nothing is expected to.
+    #[must_use]
+    pub fn new() -> Self {
         let rows = vec![
             row::<expiry::Expiry>(),
             Row::new(retries::NAME, expiry::Expiry::EVERY),
@@ -70,6 +96,12 @@ impl Board {
     #[must_use]
     pub fn duties(&self) -> Vec<DutyAnswer> {
         self.state().rows.iter().map(Row::answer).collect()
+    }
+
+    /// All duties, for those who count.
+    #[must_use]
+    pub fn tallies(&self) -> Vec<Tally> {
+        self.state().rows.iter().map(Row::tally).collect()
     }
 
     /// What a person should look at.
@@ -114,6 +146,9 @@ impl Board {
         let row = state.rows.iter_mut().find(|row| row.duty == begun.duty);
         let Some(row) = row else { return };
         row.duration = begun.at.elapsed();
+        row.ended = Some(stopwatch());
+        row.runs += 1;
+        row.errors += u64::from(result.is_err());
         match result {
             Ok(found) => {
                 row.count = found.count as u64;
@@ -134,6 +169,12 @@ impl Board {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("nothing panics while it is locked")
+    }
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -164,6 +205,9 @@ impl Row {
             every,
             expected: None,
             last_run: None,
+            ended: None,
+            runs: 0,
+            errors: 0,
             duration: Duration::ZERO,
             count: 0,
             total: 0,
@@ -176,6 +220,19 @@ impl Row {
     fn lag(&self) -> Duration {
         let since = self.expected.map_or(Duration::ZERO, |expected| expected.elapsed());
         since.saturating_sub(self.every)
+    }
+
+    fn tally(&self) -> Tally {
+        Tally {
+            duty: self.duty,
+            runs: self.runs,
+            errors: self.errors,
+            items: self.total,
+            found: self.count,
+            took: self.duration,
+            ago: self.ended.map(|ended| ended.elapsed()),
+            lag: self.lag(),
+        }
     }
 
     fn late_after(&self) -> Duration {

@@ -14,11 +14,11 @@ use crate::scenario;
 use crate::store::{HistoryQuery, JobQuery, LogQuery, PAGE_MAX, ResourceQuery, Retention, Store};
 use crate::verify::verify;
 
-fn key(kind: &str, name: &str) -> ResourceKey {
+pub(super) fn key(kind: &str, name: &str) -> ResourceKey {
     ResourceKey::new("t", kind, name).expect("a good name")
 }
 
-fn submit(key: &ResourceKey, operation: &str, request: u128) -> Command {
+pub(super) fn submit(key: &ResourceKey, operation: &str, request: u128) -> Command {
     let submit = Submit {
         request: RequestId(request),
         operation: operation.into(),
@@ -30,7 +30,7 @@ fn submit(key: &ResourceKey, operation: &str, request: u128) -> Command {
     Command::Resource { key: key.clone(), action: ResourceAction::Submit(submit) }
 }
 
-fn claim(kind: &str, request: u128, max: usize) -> Claim {
+pub(super) fn claim(kind: &str, request: u128, max: usize) -> Claim {
     let (session, request) = (SessionId(1), RequestId(request));
     Claim { session, request, kinds: vec![kind.into()], max }
 }
@@ -40,7 +40,7 @@ fn ok(id: JobId, token: Token) -> Command {
     Command::Job { id, action: JobAction::Finish { token, finish } }
 }
 
-async fn claimed(store: &dyn Store, claim: Claim) -> Vec<(JobId, Token)> {
+pub(super) async fn claimed(store: &dyn Store, claim: Claim) -> Vec<(JobId, Token)> {
     match one(store, Command::Claim(claim)).await {
         Outcome::Claimed(jobs) => jobs.iter().map(|a| (a.job.id, a.tenure.token)).collect(),
         other => panic!("{other:?} answers no claim"),
@@ -48,7 +48,7 @@ async fn claimed(store: &dyn Store, claim: Claim) -> Vec<(JobId, Token)> {
 }
 
 /// Declares the kinds of scenarios and opens a session for the worker.
-async fn prepare(store: &dyn Store) {
+pub(super) async fn prepare(store: &dyn Store) {
     store.declare(scenario::kinds()).await.expect("the store is there");
     one(store, open(1, "W")).await;
 }

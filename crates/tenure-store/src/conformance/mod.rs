@@ -5,6 +5,7 @@
 
 mod jobs;
 mod keys;
+mod observed;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::store::{Hint, HistoryQuery, JobShown, ListQuery, PAGE_MAX, Store};
 use crate::verify::verify;
 pub use jobs::*;
 pub use keys::*;
+pub use observed::*;
 
 /// A store under test, on a clock that the test moves.
 #[async_trait]
@@ -69,6 +71,9 @@ macro_rules! store_conformance {
                 logs_are_fenced_and_bounded,
                 pruning_leaves_what_verify_needs,
                 workers_are_shown_with_their_jobs,
+                what_happened_is_told_once,
+                a_census_counts_what_there_is,
+                a_census_of_many_parts_is_whole,
             );
         }
     };

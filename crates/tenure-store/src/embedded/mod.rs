@@ -2,7 +2,8 @@
 //!
 //! `writer` is the thread, `database` and `jobs` its SQL, `checkpoint` moves its log to the file
 //! beside it; `reader` reads lists and history, `prune` drops what is old, `format` knows the
-//! versions of the file, `keys` keeps those who ask, `guard` has the lock on it, `error` says what can go wrong.
+//! versions of the file, `keys` keeps those who ask, `guard` has the lock on it, `error` says what
+//! can go wrong.
 
 mod checkpoint;
 mod database;
@@ -27,8 +28,10 @@ use tenure_core::{
 };
 use tokio::sync::{broadcast, mpsc, oneshot};
 
+use crate::census::{Census, group_of};
 use crate::clock::{Clock, ServerClock};
 use crate::keys::KeyRing;
+use crate::observer::{Observer, Observers};
 use crate::store::{
     HINTS_MAX, Hint, HistoryQuery, JobPage, JobQuery, JobShown, Line, ListQuery, LogLine, LogQuery,
     Page, Pruned, Reads, ResourceQuery, ResourceShown, Result, Retention, Shown, Status, Store,
@@ -39,7 +42,7 @@ use database::Database;
 pub use error::Error;
 use guard::Guard;
 use reader::Reader;
-use writer::{Ask, Writer};
+use writer::{Ask, Told, Writer};
 
 /// Most questions that wait for the writer. Batches are few; this bounds readers.
 const ASKS_MAX: usize = 256;
@@ -71,6 +74,7 @@ pub struct Embedded {
     asks: Option<mpsc::Sender<Ask>>,
     reader: Arc<Mutex<Reader>>,
     hints: broadcast::Sender<Hint>,
+    observers: Arc<Observers>,
     incarnation: Incarnation,
     writer: Option<JoinHandle<()>>,
     /// Dropped last: the file is ours until the writer has ended.
@@ -105,7 +109,9 @@ impl Embedded {
         let (hints, _) = broadcast::channel(HINTS_MAX);
         let reader = Arc::new(Mutex::new(Reader::open(path)?));
         let incarnation = life.incarnation;
-        let writer = Writer::new(database, clock, hints.clone(), Arc::clone(&guard), life)?;
+        let observers = Arc::<Observers>::default();
+        let told = Told { hints: hints.clone(), observers: Arc::clone(&observers) };
+        let writer = Writer::new(database, clock, told, Arc::clone(&guard), life)?;
         let (asks, questions) = mpsc::channel(ASKS_MAX);
         let thread = std::thread::Builder::new()
             .name("tenure-writer".to_owned())
@@ -119,6 +125,7 @@ impl Embedded {
             asks: Some(asks),
             reader,
             hints,
+            observers,
             incarnation,
             writer: Some(thread),
             _guard: guard,
@@ -185,6 +192,10 @@ impl Store for Embedded {
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
         self.hints.subscribe()
+    }
+
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.observers.add(observer);
     }
 
     async fn status(&self) -> Result<Status> {
@@ -277,5 +288,18 @@ impl Reads for Embedded {
 
     async fn workers(&self) -> Result<Vec<WorkerShown>> {
         self.ask(Ask::Workers).await
+    }
+
+    async fn census(&self) -> Result<Census> {
+        let (mut census, mut next) = self.ask(|to| Ask::Census(None, to)).await?;
+        while let Some(after) = next {
+            let (part, further) = self.ask(|to| Ask::Census(Some(after), to)).await?;
+            census.merge(part);
+            next = further;
+        }
+        for (key, ended) in self.read(Reader::dead).await? {
+            census.add_dead(group_of(&key), 1, ended);
+        }
+        Ok(census)
     }
 }

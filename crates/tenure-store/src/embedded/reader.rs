@@ -104,6 +104,16 @@ impl Reader {
         found.filter(wanted).take(query.limit + 1).collect()
     }
 
+    /// The resources of all dead letters, and since when they are dead.
+    pub(crate) fn dead(&self) -> rusqlite::Result<Vec<(ResourceKey, Millis)>> {
+        let sql = "SELECT key, ended FROM jobs WHERE state = 'dead'";
+        let read = |row: &Row<'_>| {
+            let (key, ended): (String, i64) = (row.get(0)?, row.get(1)?);
+            Ok((parse_key(&key)?, Millis(ended.unsigned_abs())))
+        };
+        self.0.prepare_cached(sql)?.query_map([], read)?.collect()
+    }
+
     /// Resources that were put or worked, one more than asked for when there are more.
     pub(crate) fn resources(&self, query: &ResourceQuery) -> rusqlite::Result<Vec<ResourceShown>> {
         let sql = "SELECT key, body FROM resources WHERE key > ?1 AND key >= ?2 AND key < ?3 \

@@ -18,8 +18,10 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use super::database::Database;
 use super::error::Error;
 use super::guard::{Guard, Life};
+use crate::census::Part;
 use crate::clock::Clock;
 use crate::ledger::{Batch, Ledger};
+use crate::observer::Observers;
 use crate::store::{
     Hint, JobQuery, JobShown, ListQuery, Page, Pruned, ResourceShown, Result, Retention,
     SafetyClass, Shown, Status, StoreError, Swept, WorkerShown,
@@ -41,6 +43,7 @@ pub(crate) enum Ask {
     Fresh(Vec<ResourceKey>, oneshot::Sender<Result<Vec<ResourceShown>>>),
     Session(SessionId, oneshot::Sender<Result<Option<Text>>>),
     Workers(oneshot::Sender<Result<Vec<WorkerShown>>>),
+    Census(Option<ResourceKey>, oneshot::Sender<Result<Part>>),
     LastLine(ResourceKey, oneshot::Sender<Result<i64>>),
     Status(oneshot::Sender<Result<Status>>),
     /// Something that the model knows nothing of.
@@ -50,11 +53,17 @@ pub(crate) enum Ask {
 /// Jobs that are not over, and where those of the resource that are over begin.
 pub(crate) type LiveJobs = (Vec<JobShown>, Option<JobId>);
 
+/// Who is told what became durable.
+pub(crate) struct Told {
+    pub(crate) hints: broadcast::Sender<Hint>,
+    pub(crate) observers: Arc<Observers>,
+}
+
 /// The state of the writing thread.
 pub(crate) struct Writer {
     pub(crate) database: Database,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) hints: broadcast::Sender<Hint>,
+    told: Told,
     guard: Arc<Guard>,
     /// What is remembered beside the file.
     life: Life,
@@ -74,14 +83,14 @@ impl Writer {
     pub(crate) fn new(
         database: Database,
         clock: Arc<dyn Clock>,
-        hints: broadcast::Sender<Hint>,
+        told: Told,
         guard: Arc<Guard>,
         life: Life,
     ) -> std::result::Result<Self, Error> {
         let mut writer = Self {
             database,
             clock,
-            hints,
+            told,
             guard,
             life,
             ledger: None,
@@ -132,6 +141,9 @@ impl Writer {
             }
             Ask::Session(id, to) => drop(to.send(self.read(|ledger, _| ledger.tenant_of(id)))),
             Ask::Workers(to) => drop(to.send(self.read(Ledger::workers))),
+            Ask::Census(after, to) => {
+                drop(to.send(self.read(|ledger, now| ledger.census(after.as_ref(), now))));
+            }
             Ask::LastLine(key, to) => drop(to.send(self.last_line(&key))),
             Ask::Status(to) => drop(to.send(self.status())),
             Ask::Beside(work) => work(self),
@@ -265,9 +277,10 @@ impl Writer {
         for key in &batch.records {
             self.rest(key);
         }
+        self.told.observers.tell(&batch.facts);
         for hint in batch.into_hints() {
             // Nobody listening is fine: a hint is a hint.
-            self.hints.send(hint).ok();
+            self.told.hints.send(hint).ok();
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Command, Millis, Outcome, Refusal};
+use tenure_core::{Command, Fact, LockAction, Millis, Outcome, Refusal};
 
 use super::conn::Conn;
 use super::failure::Failure;
@@ -299,10 +299,20 @@ fn step_all(replica: &mut Replica, work: &Work, now: Millis) -> Done {
     let busy: Vec<bool> = commands.iter().map(busy).collect();
     let free = commands.iter().zip(&busy).filter(|(_, busy)| !**busy);
     let free: Vec<Command> = free.map(|(command, _)| command.clone()).collect();
-    let (outcomes, batch) = replica.ledger.apply(&free, now);
+    let (outcomes, mut batch) = replica.ledger.apply(&free, now);
+    let refused = commands.iter().zip(&busy).filter(|(_, busy)| **busy);
+    batch.facts.extend(refused.filter_map(|(command, _)| failed(command)));
     let mut outcomes = outcomes.into_iter();
     let answer = |busy: bool| if busy { None } else { outcomes.next() };
     let refused = Outcome::Refused(Refusal::Busy);
     let outcomes = busy.into_iter().map(answer).map(|o| o.unwrap_or(refused.clone())).collect();
     Done { outcomes, batch, ..Done::default() }
+}
+
+/// That a request for locks found its resource busy.
+fn failed(command: &Command) -> Option<Fact> {
+    match command {
+        Command::Lock { key, action: LockAction::Acquire(_) } => Some(Refusal::Busy.failure(key)),
+        _ => None,
+    }
 }

@@ -47,6 +47,7 @@ use tokio_postgres::config::SslMode;
 use crate::clock::Clock;
 use crate::keys::KeyRing;
 use crate::ledger::Batch;
+use crate::observer::{Observer, Observers};
 use crate::random;
 use crate::store::{
     HINTS_MAX, Hint, Pruned, Reads, Result, Retention, Status, Store, StoreError, Swept,
@@ -93,6 +94,7 @@ struct Shared {
     /// Whether there is something to tell the tables.
     flush_wanted: Arc<tokio::sync::Notify>,
     hints: broadcast::Sender<Hint>,
+    observers: Observers,
     kinds: RwLock<Arc<Kinds>>,
     /// What was seen of the database.
     life: Mutex<Life>,
@@ -153,6 +155,7 @@ impl Postgres {
             flushing: tokio::sync::Mutex::default(),
             flush_wanted: Arc::clone(&flush_wanted),
             hints,
+            observers: Observers::default(),
             kinds: RwLock::default(),
             life: Mutex::default(),
             notifier,
@@ -190,6 +193,7 @@ impl Shared {
 
     /// Sends the wake-ups of a batch that is durable.
     fn publish(&self, batch: Batch) {
+        self.observers.tell(&batch.facts);
         for hint in batch.into_hints() {
             self.notifier.tell(&hint);
             // Nobody listening is fine: a hint is a hint.
@@ -251,6 +255,10 @@ impl Store for Postgres {
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
         self.shared.hints.subscribe()
+    }
+
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.shared.observers.add(observer);
     }
 
     async fn status(&self) -> Result<Status> {

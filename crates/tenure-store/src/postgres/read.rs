@@ -19,6 +19,7 @@ use super::look::record_rows;
 use super::replica::Replica;
 use super::rows::{HEAD, NOW, parse_job, parse_key, parse_record, text};
 use super::{Shared, corrupt, millis};
+use crate::census::Census;
 use crate::clock::stopwatch;
 use crate::store::{
     HistoryQuery, JobPage, JobQuery, JobShown, Line, ListQuery, LogLine, LogQuery, Page, Reads,
@@ -371,5 +372,24 @@ impl Reads for Shared {
 
     async fn workers(&self) -> Result<Vec<WorkerShown>> {
         self.up_to_date(|replica, now| replica.ledger.workers(now)).await
+    }
+
+    async fn census(&self) -> Result<Census> {
+        self.tables_up().await?;
+        let look = |replica: &mut Replica, now| replica.ledger.census(None, now);
+        let (mut census, mut next) = self.up_to_date(look).await?;
+        while let Some(after) = next {
+            let look = |replica: &mut Replica, now| replica.ledger.census(Some(&after), now);
+            let (part, further) = self.up_to_date(look).await?;
+            census.merge(part);
+            next = further;
+        }
+        let sql = "SELECT split_part(key, '/', 1) || '/' || split_part(key, '/', 2), count(*), \
+                   min(ended) FROM tenure.jobs WHERE state = 'dead' GROUP BY 1";
+        for row in self.reader.rows(sql, &[]).await? {
+            let count = usize::try_from(row.get::<_, i64>(1)).unwrap_or(0);
+            census.add_dead(row.get(0), count, millis(row.get(2)));
+        }
+        Ok(census)
     }
 }

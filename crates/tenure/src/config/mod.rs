@@ -23,7 +23,7 @@ use toml::de::DeTable;
 use report::Report;
 pub use report::{BadConfig, Problem};
 use section::Section;
-pub use settings::{AuditSetting, Keep, ServerSettings, WorkerSettings};
+pub use settings::{AuditSetting, Keep, MetricsSettings, ServerSettings, WorkerSettings};
 
 /// The name of the file that is looked for when nobody names one.
 pub const FILE_NAME: &str = "tenure.toml";
@@ -41,6 +41,8 @@ pub struct Config {
     pub retention: Keep,
     /// How the server deals with those who ask; read when it starts.
     pub server: ServerSettings,
+    /// What is told of it to those who watch.
+    pub metrics: MetricsSettings,
 }
 
 /// Why there is no config.
@@ -86,14 +88,15 @@ impl Config {
             return Err(report.into_bad());
         }
         let root = Section::root(table.get_ref());
-        root.known(&["kinds", "worker", "retention", "server"], &mut report);
+        root.known(&["kinds", "worker", "retention", "server", "metrics"], &mut report);
         let worker = settings::worker(&root, &mut report);
         let retention = settings::retention(&root, &mut report);
         let server = settings::server(&root, dir, &mut report);
+        let metrics = settings::metrics(&root, &mut report);
         let kinds = kinds::read(&root, dir, &mut report);
         match kinds {
             Some(kinds) if report.is_empty() => {
-                Ok(Self { kinds: Arc::new(kinds), worker, retention, server })
+                Ok(Self { kinds: Arc::new(kinds), worker, retention, server, metrics })
             }
             _ => Err(report.into_bad()),
         }

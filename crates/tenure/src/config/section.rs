@@ -151,6 +151,14 @@ impl<'t> Section<'t> {
         }
     }
 
+    /// Yes or no.
+    pub(super) fn flag(&self, key: &str, report: &mut Report<'_>) -> Option<bool> {
+        match self.value(key)? {
+            DeValue::Boolean(flag) => Some(*flag),
+            other => self.wrong(key, other, "true or false", report),
+        }
+    }
+
     /// Whether the key is there at all.
     pub(super) fn has(&self, key: &str) -> bool {
         self.value(key).is_some()

@@ -1,4 +1,4 @@
-//! The tables `[worker]`, `[retention]` and `[server]`.
+//! The tables `[worker]`, `[retention]`, `[server]` and `[metrics]`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -105,6 +105,19 @@ pub(super) fn server(root: &Section<'_>, dir: &Path, report: &mut Report<'_>) ->
     let rate = section.count("tenant_requests_per_s", 1..=1_000_000, report);
     settings.tenant_requests_per_s = rate.and_then(|rate| u32::try_from(rate).ok());
     settings
+}
+
+/// What is told to those who watch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// Whether some metrics tell tenants apart.
+    pub per_tenant: bool,
+}
+
+pub(super) fn metrics(root: &Section<'_>, report: &mut Report<'_>) -> MetricsSettings {
+    let Some(section) = root.section("metrics", report) else { return MetricsSettings::default() };
+    section.known(&["per_tenant"], report);
+    MetricsSettings { per_tenant: section.flag("per_tenant", report).unwrap_or(false) }
 }
 
 pub(super) fn worker(root: &Section<'_>, report: &mut Report<'_>) -> WorkerSettings {

@@ -283,3 +283,20 @@ fn a_file_that_is_absent_or_too_large_is_named() {
     std::fs::write(&path, "#".repeat(max + 1)).expect("it is writable");
     assert!(matches!(Config::load(&path), Err(Error::Unreadable { .. })));
 }
+
+#[test]
+fn tenants_are_told_apart_in_metrics_only_if_that_is_said() {
+    let config = Config::parse("", Path::new("/etc")).expect("an empty file is fine");
+    assert!(!config.metrics.per_tenant);
+    let text = "[metrics]\nper_tenant = true\n";
+    let config = Config::parse(text, Path::new("/etc")).expect("it is fine");
+    assert!(config.metrics.per_tenant);
+    let found = problems("[metrics]\nper_tenant = 1\nper_tenants = true\n");
+    assert_eq!(
+        found,
+        [
+            "2: metrics.per_tenant: it must be true or false, not of the type integer",
+            "3: metrics.per_tenants: unknown key `per_tenants`; did you mean `per_tenant`?",
+        ]
+    );
+}

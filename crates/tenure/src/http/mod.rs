@@ -9,6 +9,7 @@ mod jobs;
 mod refusals;
 pub mod trust;
 
+use std::error::Error as _;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -242,6 +243,14 @@ impl Link for HttpLink {
 
 /// An HTTP failure without the address's secrets and without the key.
 fn unavailable(base: &str, error: &reqwest::Error) -> Error {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    if let Some(cause) =
+        causes.map(ToString::to_string).find(|why: &String| why.contains("certificate"))
+    {
+        let remedy =
+            "name the server as its certificate does, and trust who signed it by TENURE_CA";
+        return Error::Unavailable(format!("{base}: {cause}; {remedy}"));
+    }
     let what = if error.is_connect() {
         "nobody answers; start a server with `tenure serve` or name it with --server"
     } else if error.is_timeout() {

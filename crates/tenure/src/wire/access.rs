@@ -3,27 +3,37 @@
 use serde::{Deserialize, Serialize};
 use tenure_core::Role;
 
+#[cfg(feature = "openapi")]
+use super::schema;
+
 /// `POST /v1/keys`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct KeyBody {
     /// What people call it.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::KeyName))]
     pub name: String,
     /// Whose it is, `*` for all tenants; the caller's tenant when nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::TenantOrAll>))]
     pub tenant: Option<String>,
     /// What it may do.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::RoleName))]
     pub role: Role,
     /// How long it is good for; for ever when nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Count>))]
     pub expires_in_ms: Option<u64>,
     /// Why it is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Reason, required = true))]
     pub reason: Option<String>,
 }
 
 /// A key, without what one could ask with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeyAnswer {
     /// Names the key; no secret.
     pub id: String,
@@ -32,6 +42,7 @@ pub struct KeyAnswer {
     /// Whose it is; `*` for all tenants.
     pub tenant: String,
     /// What it may do.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::RoleName))]
     pub role: Role,
     /// Whether it is good now.
     pub good: bool,
@@ -51,6 +62,7 @@ pub struct KeyAnswer {
 
 /// A key that was just made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NewKeyAnswer {
     /// The key itself. It is shown this once.
     pub secret: String,
@@ -60,6 +72,7 @@ pub struct NewKeyAnswer {
 
 /// `GET /v1/whoami`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhoamiAnswer {
     /// The name of the key.
     pub name: String,
@@ -68,6 +81,7 @@ pub struct WhoamiAnswer {
     /// The tenant that is acted for.
     pub tenant: String,
     /// What the key may do.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::RoleName))]
     pub role: Role,
     /// For whoever came with a cookie: what must come along as `x-tenure-csrf` with whatever
     /// changes something.
@@ -77,6 +91,7 @@ pub struct WhoamiAnswer {
 
 /// `POST /signin`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SignInBody {
     /// The key.
@@ -85,6 +100,7 @@ pub struct SignInBody {
 
 /// A line of the audit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditLine {
     /// When.
     pub at: String,
@@ -97,6 +113,7 @@ pub struct AuditLine {
     /// The id of the key; none for the admin key.
     pub key: Option<String>,
     /// What the key may do.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::RoleName>))]
     pub role: Option<Role>,
     /// For which tenant.
     pub tenant: Option<String>,

@@ -4,9 +4,13 @@ use serde::{Deserialize, Serialize};
 use tenure_core::JobId;
 
 use super::jobs::JobAnswer;
+use super::object::object;
+#[cfg(feature = "openapi")]
+use super::schema;
 
 /// `GET /v1/dead`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeadAnswer {
     /// What they died of, the most frequent first; only with the first page.
     pub groups: Vec<DeadGroup>,
@@ -20,6 +24,7 @@ pub struct DeadAnswer {
 
 /// Dead jobs that died of the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeadGroup {
     /// The kind of their resources.
     pub kind: String,
@@ -32,13 +37,16 @@ pub struct DeadGroup {
     /// What the newest of them said.
     pub message: String,
     /// When the first of them was over.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub oldest: String,
     /// When the last of them was over.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub newest: String,
 }
 
 /// Which dead jobs; all of the tenant's when nothing is said.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DeadFilter {
     /// Only of this kind.
@@ -52,6 +60,8 @@ pub struct DeadFilter {
     pub code: Option<String>,
     /// Only these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<schema::Id>>))]
+    #[cfg_attr(feature = "openapi", schema(max_items = 1_000))]
     pub ids: Option<Vec<JobId>>,
 }
 
@@ -60,6 +70,7 @@ pub struct DeadFilter {
 #[serde(deny_unknown_fields)]
 pub struct DeadBody {
     /// Which.
+    #[serde(deserialize_with = "object")]
     pub filter: DeadFilter,
     /// Only count them.
     #[serde(default)]
@@ -71,6 +82,7 @@ pub struct DeadBody {
 
 /// The answer to a redrive.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RedriveAnswer {
     /// How many the filter found.
     pub matched: usize,
@@ -84,21 +96,26 @@ pub struct RedriveAnswer {
 
 /// A dead job that is tried again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Redriven {
     /// The dead job.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub from: JobId,
     /// The job that was made from it.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub job: JobId,
 }
 
 /// The answer to discarding dead jobs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DiscardAnswer {
     /// How many the filter found.
     pub matched: usize,
     /// There are more than one request deals with: send another.
     pub more: bool,
     /// Those that were thrown away.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<schema::Id>))]
     pub discarded: Vec<JobId>,
     /// Those that were not.
     pub refused: Vec<Unmoved>,
@@ -106,8 +123,10 @@ pub struct DiscardAnswer {
 
 /// A dead job with which nothing could be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Unmoved {
     /// The job.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub job: JobId,
     /// The stable code of the refusal.
     pub code: String,

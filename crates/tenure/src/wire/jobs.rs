@@ -6,12 +6,16 @@ use tenure_core::job::{Asked, Attempt, AttemptOutcome, Failure, Progress};
 use tenure_core::key::BadName;
 use tenure_core::{Job, JobId, JobState, RequestId, ResourceKey, SessionId, Token, Verdict};
 
+#[cfg(feature = "openapi")]
+use super::schema;
 use super::{documents, instant, millis, values};
 
 /// A job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobAnswer {
     /// The identity.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub id: JobId,
     /// Whose it is.
     pub tenant: String,
@@ -28,16 +32,20 @@ pub struct JobAnswer {
     /// Who wants it.
     pub by: String,
     /// Where it is in its life.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::JobStateWord))]
     pub state: JobState,
     /// Attempts that have started and count.
     pub attempt: u32,
     /// The latest attempts, the present one last.
     pub attempts: Vec<AttemptAnswer>,
     /// When it was submitted.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub submitted_at: String,
     /// It does not start before.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub due_at: String,
     /// When it was over.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Instant>))]
     pub ended_at: Option<String>,
     /// Why the latest attempt failed.
     pub error: Option<FailureAnswer>,
@@ -50,8 +58,10 @@ pub struct JobAnswer {
     /// Who asked it to stop.
     pub cancel: Option<AskedAnswer>,
     /// The job that it does over.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub retry_of: Option<JobId>,
     /// The job that took its place, or that was made from it.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub followed_by: Option<JobId>,
     /// The generation of the resource that its latest attempt saw.
     pub generation: u64,
@@ -126,20 +136,26 @@ impl JobAnswer {
 
 /// One try.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AttemptAnswer {
     /// Counts from 1.
     pub n: u32,
     /// What people call the worker.
     pub worker: String,
     /// The session of the worker.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub session: SessionId,
     /// The tenure it ran under.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
     pub token: Token,
     /// When it began.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub started_at: String,
     /// When it ended.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Instant>))]
     pub ended_at: Option<String>,
     /// How it ended.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::AttemptWord>))]
     pub outcome: Option<AttemptOutcome>,
     /// Why it failed, for programs.
     pub code: Option<String>,
@@ -181,6 +197,7 @@ impl AttemptAnswer {
 
 /// Why something failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailureAnswer {
     /// For programs.
     pub code: String,
@@ -200,12 +217,14 @@ impl FailureAnswer {
 
 /// How far an attempt has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProgressAnswer {
     /// From 0 to 100.
     pub percent: u8,
     /// What it does now.
     pub message: String,
     /// When it said so.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub at: String,
 }
 
@@ -223,12 +242,14 @@ impl ProgressAnswer {
 
 /// Who asked for something, why and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AskedAnswer {
     /// Who.
     pub by: String,
     /// Why.
     pub reason: String,
     /// When.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub at: String,
 }
 
@@ -246,7 +267,11 @@ impl AskedAnswer {
 
 /// `POST /v1/resources/{kind}/{name}/jobs`
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({
+    "operation": "build", "args": { "steps": 3 }
+})))]
 pub struct SubmitBody {
     /// The verb.
     pub operation: String,
@@ -255,16 +280,20 @@ pub struct SubmitBody {
     pub args: Option<Value>,
     /// Higher goes first within the tenant.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Priority))]
     pub priority: i32,
     /// Not before this instant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Instant>))]
     pub run_at: Option<String>,
 }
 
 /// The answer to a submit and to a retry.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SubmitAnswer {
     /// What it came to.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::VerdictWord))]
     pub verdict: Verdict,
     /// The job that counts.
     pub job: JobAnswer,
@@ -272,22 +301,28 @@ pub struct SubmitAnswer {
 
 /// `POST …/cancel`, `…/retry`, `…/discard`, `…/pause`, `…/resume`
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "reason": "not needed" })))]
 pub struct ReasonBody {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Note>))]
     pub reason: Option<String>,
 }
 
 /// The answer to a cancel.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CancelAnswer {
     /// `cancelled` when it waited, `cancelling` when it runs.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::JobStateWord))]
     pub state: JobState,
 }
 
 /// The answer to discarding one job.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DiscardedAnswer {
     /// Always true.
     pub discarded: bool,
@@ -295,6 +330,7 @@ pub struct DiscardedAnswer {
 
 /// `GET /v1/jobs/{id}/logs`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogsAnswer {
     /// Pieces, oldest first.
     pub items: Vec<LogAnswer>,
@@ -304,12 +340,14 @@ pub struct LogsAnswer {
 
 /// A piece of a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogAnswer {
     /// The place among all pieces.
     pub position: u64,
     /// The number of the attempt.
     pub attempt: u32,
     /// When it was written.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub at: String,
     /// Whole lines.
     pub text: String,

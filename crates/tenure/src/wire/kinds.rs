@@ -9,6 +9,7 @@ use tenure_core::{Kind, LockName, Operation, Text};
 
 /// A class of resources.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KindAnswer {
     /// Its name.
     pub name: String,
@@ -30,6 +31,7 @@ pub struct KindAnswer {
 
 /// A verb of a kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OperationAnswer {
     /// Its name.
     pub name: String,
@@ -59,6 +61,7 @@ pub struct OperationAnswer {
 
 /// How many attempts a job has, and how long it rests between them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RetryAnswer {
     /// Attempts in all.
     pub attempts: u32,

@@ -7,6 +7,8 @@ use tenure_core::{
     JobId, LockName, LockPath, LockSet, RequestId, ResourceKey, SessionId, TenureView, Token,
 };
 
+#[cfg(feature = "openapi")]
+use super::schema;
 use super::{instant, millis};
 
 /// One lock, or several of one resource.
@@ -70,73 +72,96 @@ pub struct AcquireBody {
 
 /// `POST …/renew`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "token": 1 })))]
 pub struct RenewBody {
     /// Not needed: the token says it. Taken for symmetry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<Locks>,
     /// The tenure.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
     pub token: Token,
     /// Another time to live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Ttl>))]
     pub ttl_ms: Option<u64>,
 }
 
 /// `POST …/release`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "token": 1 })))]
 pub struct ReleaseBody {
     /// Only these of its locks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<Locks>,
     /// The tenure.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
     pub token: Token,
 }
 
 /// `POST …/withdraw`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "request": "4d0c9f6f2c4e4c7f" })))]
 pub struct WithdrawBody {
     /// The `Idempotency-Key` of the acquire that is taken back.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::EarlierKey))]
     pub request: String,
 }
 
 /// `POST …/break`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "token": 1, "reason": "stuck" })))]
 pub struct BreakBody {
     /// Only these of its locks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<Locks>,
     /// The tenure, exactly.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
     pub token: Token,
     /// Why.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Reason))]
     pub reason: String,
 }
 
 /// `POST /v1/sessions`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "name": "worker-7", "ttl_ms": 15_000 })))]
 pub struct OpenBody {
     /// What people call the process.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::HolderName))]
     pub name: String,
     /// How long it lives without a heartbeat.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Ttl))]
     pub ttl_ms: u64,
 }
 
 /// `POST /v1/sessions/{id}/beat`
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "seen": 0 })))]
 pub struct BeatBody {
     /// The last revocation that is known.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Count))]
     pub seen: u64,
 }
 
 /// The answer to opening a session and to a heartbeat.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SessionAnswer {
     /// The session.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub session: SessionId,
     /// How long it lives without a heartbeat.
     pub ttl_ms: u64,
@@ -146,12 +171,15 @@ pub struct SessionAnswer {
 
 /// A tenure that was taken from a session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RevokedAnswer {
     /// To be confirmed by `seen`.
     pub n: u64,
     /// `tenant/kind/name`.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::ResourcePath))]
     pub resource: ResourceKey,
     /// The token of the tenure.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
     pub token: Token,
     /// It is not taken: its job is asked to stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -172,6 +200,7 @@ impl From<RevokedAnswer> for Revoked {
 
 /// A tenure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TenureAnswer {
     /// Whose it is.
     pub tenant: String,
@@ -181,10 +210,12 @@ pub struct TenureAnswer {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<String>,
     /// The fencing number.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
     pub token: Token,
     /// Who holds it.
     pub holder: HolderAnswer,
     /// Since when.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub since: String,
     /// For how long already.
     pub age_ms: u64,
@@ -196,14 +227,17 @@ pub struct TenureAnswer {
 
 /// The session and the purpose behind a tenure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HolderAnswer {
     /// The session.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub session: SessionId,
     /// Its name.
     pub name: String,
     /// What for.
     pub purpose: Option<String>,
     /// The job, when there is one.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub job: Option<JobId>,
 }
 
@@ -263,6 +297,7 @@ impl TenureAnswer {
 
 /// The answer to a release.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReleaseAnswer {
     /// Always true.
     pub released: bool,
@@ -272,27 +307,48 @@ pub struct ReleaseAnswer {
 
 /// The answer to a withdrawal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WithdrawAnswer {
     /// Always true.
     pub withdrawn: bool,
     /// The tenure that it had been granted and that was released.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Fence>))]
     pub token: Option<Token>,
+}
+
+/// The answer to a break.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BrokenAnswer {
+    /// Always true.
+    pub broken: bool,
+}
+
+/// The answer to closing a session.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ClosedAnswer {
+    /// Always true.
+    pub closed: bool,
 }
 
 /// A request in the queue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WaiterAnswer {
     /// The place, 1 for the next.
     pub position: usize,
     /// The name of its session.
     pub name: String,
     /// Its session.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub session: SessionId,
     /// The locks it wants.
     pub locks: Vec<String>,
     /// What for.
     pub purpose: Option<String>,
     /// Since when.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub since: String,
     /// For how long already.
     pub waiting_ms: u64,
@@ -300,12 +356,14 @@ pub struct WaiterAnswer {
 
 /// `GET /v1/locks/{kind}/{name}`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourceLocks {
     /// Whose it is.
     pub tenant: String,
     /// `kind/name`.
     pub resource: String,
     /// The last token that was given out.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
     pub token: Token,
     /// Who holds what.
     pub tenures: Vec<TenureAnswer>,

@@ -5,11 +5,16 @@
 //! any JSON value. One file for each noun; here is what they share. No rule of the model is here.
 
 mod access;
+#[cfg(feature = "openapi")]
+pub mod bodies;
 mod dead;
 mod jobs;
 mod kinds;
 mod locks;
+mod object;
 mod resources;
+#[cfg(feature = "openapi")]
+pub mod schema;
 #[cfg(test)]
 mod tests;
 mod why;
@@ -31,10 +36,11 @@ pub use jobs::{
 };
 pub use kinds::{KindAnswer, OperationAnswer, RetryAnswer};
 pub use locks::{
-    AcquireBody, BeatBody, BreakBody, HolderAnswer, Locks, OpenBody, ReleaseAnswer, ReleaseBody,
-    RenewBody, ResourceLocks, RevokedAnswer, SessionAnswer, TenureAnswer, WaiterAnswer,
-    WithdrawAnswer, WithdrawBody,
+    AcquireBody, BeatBody, BreakBody, BrokenAnswer, ClosedAnswer, HolderAnswer, Locks, OpenBody,
+    ReleaseAnswer, ReleaseBody, RenewBody, ResourceLocks, RevokedAnswer, SessionAnswer,
+    TenureAnswer, WaiterAnswer, WithdrawAnswer, WithdrawBody,
 };
+pub use object::Object;
 pub use resources::{DeletedAnswer, PausedAnswer, PutAnswer, PutBody, ResourceAnswer};
 pub use why::{BehindAnswer, WhyAnswer};
 pub use work::{
@@ -45,6 +51,7 @@ pub use workers::{DutyAnswer, JanitorAnswer, WorkerAnswer, WorkerJob};
 
 /// A page of a list.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ListAnswer<T> {
     /// The rows.
     pub items: Vec<T>,
@@ -54,12 +61,15 @@ pub struct ListAnswer<T> {
 
 /// A line of history.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HistoryLine {
     /// The place among all lines.
     pub position: u64,
     /// `tenant/kind/name`.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::ResourcePath))]
     pub resource: ResourceKey,
     /// When, as text.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub at: String,
     /// The entry, exactly as it was hashed.
     pub line: String,
@@ -69,6 +79,7 @@ pub struct HistoryLine {
 
 /// `GET /v1/verify`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct VerifyAnswer {
     /// Whether nothing contradicts.
     pub ok: bool,
@@ -84,6 +95,7 @@ pub struct VerifyAnswer {
 
 /// `GET /readyz`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReadyAnswer {
     /// Whether it answers.
     pub ready: bool,
@@ -98,8 +110,26 @@ pub struct ReadyAnswer {
     pub reasons: Vec<String>,
 }
 
+/// The stable codes of problems. Each has a page: `docs/errors/CODE.md`.
+pub const CODES: [&str; 13] = [
+    "held",
+    "lost",
+    "rejected",
+    "bad_transition",
+    "not_found",
+    "conflict",
+    "invalid",
+    "unauthenticated",
+    "forbidden",
+    "rate_limited",
+    "too_large",
+    "unavailable",
+    "timeout",
+];
+
 /// RFC 9457 problem details, with the facts that are useful.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
     /// The page about it.
     #[serde(rename = "type")]
@@ -109,6 +139,7 @@ pub struct Problem {
     /// The HTTP status.
     pub status: u16,
     /// The stable code.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::ProblemCode))]
     pub code: String,
     /// What happened and what to do.
     pub detail: String,
@@ -134,15 +165,18 @@ pub struct Problem {
     pub position: Option<usize>,
     /// The token that is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Fence>))]
     pub token: Option<Token>,
     /// How it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub how: Option<String>,
     /// The job that an operation must not meet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub present_job: Option<JobId>,
     /// Another job that is in the way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub job: Option<JobId>,
     /// The verb of the present job, or the one that may not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,10 +8,13 @@ use tenure_core::resource::Resource;
 use tenure_core::{Job, JobId, ResourceKey};
 
 use super::jobs::{AskedAnswer, JobAnswer};
+#[cfg(feature = "openapi")]
+use super::schema;
 use super::{documents, instant, millis, values};
 
 /// A resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourceAnswer {
     /// Whose it is.
     pub tenant: String,
@@ -22,6 +25,7 @@ pub struct ResourceAnswer {
     /// Its state, one of its kind's.
     pub state: String,
     /// Since when.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub since: String,
     /// What it should be like.
     pub spec: Option<Value>,
@@ -81,7 +85,9 @@ impl ResourceAnswer {
 
 /// `PUT /v1/resources/{kind}/{name}`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "spec": { "nodes": 3 } })))]
 pub struct PutBody {
     /// What it should be like.
     pub spec: Value,
@@ -89,16 +95,19 @@ pub struct PutBody {
 
 /// The answer to putting a resource.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PutAnswer {
     /// The resource.
     #[serde(flatten)]
     pub resource: ResourceAnswer,
     /// The job that brings it there, when one was made for it.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub job: Option<JobId>,
 }
 
 /// The answer to deleting a resource.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeletedAnswer {
     /// Always true.
     pub deleted: bool,
@@ -106,6 +115,7 @@ pub struct DeletedAnswer {
 
 /// The answer to pausing and resuming a resource.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PausedAnswer {
     /// Whether it is paused now.
     pub paused: bool,

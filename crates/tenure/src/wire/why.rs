@@ -7,15 +7,19 @@ use tenure_core::{JobId, Text, Token};
 
 use super::jobs::{AskedAnswer, FailureAnswer, ProgressAnswer};
 use super::locks::TenureAnswer;
+#[cfg(feature = "openapi")]
+use super::schema;
 
 /// Why a job or a resource is where it is. Only the facts that belong to the word are there.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhyAnswer {
     /// The word for programs.
     pub why: String,
     /// The sentence for people.
     pub text: String,
     /// The job that it is about; none for a resource without one.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub job: Option<JobId>,
     /// The worker that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -25,6 +29,7 @@ pub struct WhyAnswer {
     pub for_ms: Option<u64>,
     /// The tenure of the attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Fence>))]
     pub token: Option<Token>,
     /// How far it has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,12 +74,15 @@ pub struct WhyAnswer {
 
 /// The job that another one waits for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BehindAnswer {
     /// The job.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub job: JobId,
     /// Its verb.
     pub operation: String,
     /// Where it is in its life.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::JobStateWord))]
     pub state: JobState,
     /// Its worker, when it runs.
     pub worker: Option<String>,

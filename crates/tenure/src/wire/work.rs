@@ -8,21 +8,32 @@ use tenure_core::{Assignment, Finish, JobState, RequestId, SessionId, Text, Toke
 
 use super::jobs::JobAnswer;
 use super::locks::TenureAnswer;
+#[cfg(feature = "openapi")]
+use super::schema;
 use super::{document, documents, values};
 
 /// `POST /v1/jobs/claim`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({
+    "session": "0123456789abcdef0123456789abcdef", "kinds": ["report"], "wait_ms": 20_000
+})))]
 pub struct ClaimBody {
     /// The worker.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub session: SessionId,
     /// Of these kinds.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<schema::KindName>))]
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 256))]
     pub kinds: Vec<String>,
     /// At most so many.
     #[serde(default = "one")]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::ClaimSize))]
     pub max: usize,
     /// How long to wait for the first, at most a minute.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Count))]
     pub wait_ms: u64,
 }
 
@@ -32,6 +43,7 @@ fn one() -> usize {
 
 /// The answer to a claim.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ClaimAnswer {
     /// The jobs that the worker has now; perhaps none.
     pub jobs: Vec<AssignmentAnswer>,
@@ -39,6 +51,7 @@ pub struct ClaimAnswer {
 
 /// A job in the hands of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AssignmentAnswer {
     /// The job.
     pub job: JobAnswer,
@@ -81,29 +94,41 @@ impl AssignmentAnswer {
 
 /// `POST /v1/jobs/{id}/progress`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({
+    "token": 1, "percent": 40, "message": "copying"
+})))]
 pub struct ProgressBody {
     /// The tenure of the attempt.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
     pub token: Token,
     /// From 0 to 100.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Percent))]
     pub percent: u8,
     /// What it does now.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Doing))]
     pub message: String,
 }
 
 /// `POST /v1/jobs/{id}/logs`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "token": 1, "text": "one\ntwo\n" })))]
 pub struct LogBody {
     /// The tenure of the attempt.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
     pub token: Token,
     /// Whole lines.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::LogText))]
     pub text: String,
 }
 
 /// The answer to progress and to a piece of log.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NotedAnswer {
     /// Whether the job is asked to stop.
     pub cancelling: bool,
@@ -211,8 +236,10 @@ impl FinishBody {
 
 /// The answer to a finish.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FinishAnswer {
     /// Where that leaves the job.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::JobStateWord))]
     pub state: JobState,
     /// It had been finished before.
     pub already: bool,

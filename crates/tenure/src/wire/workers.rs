@@ -3,10 +3,15 @@
 use serde::{Deserialize, Serialize};
 use tenure_core::{JobId, SessionId};
 
+#[cfg(feature = "openapi")]
+use super::schema;
+
 /// A session that asks for jobs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WorkerAnswer {
     /// The session.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub session: SessionId,
     /// Whose it is; `*` for one that works for all tenants.
     pub tenant: String,
@@ -24,17 +29,20 @@ pub struct WorkerAnswer {
 
 /// A job that a worker has.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WorkerJob {
     /// The kind of the resource.
     pub kind: String,
     /// The name of the resource.
     pub name: String,
     /// The job.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub job: JobId,
 }
 
 /// `GET /v1/janitor`
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JanitorAnswer {
     /// Its duties.
     pub items: Vec<DutyAnswer>,
@@ -44,12 +52,14 @@ pub struct JanitorAnswer {
 
 /// One duty of the janitor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DutyAnswer {
     /// Its name.
     pub duty: String,
     /// How often it is due.
     pub every_ms: u64,
     /// When it ran last.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Instant>))]
     pub last_run: Option<String>,
     /// How long that took.
     pub duration_ms: u64,

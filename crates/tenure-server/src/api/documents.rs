@@ -1,0 +1,77 @@
+//! What the server says about its API, to programs and to people. No key is needed.
+
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
+use axum::http::{HeaderName, header};
+use tenure::wire::schema::ProblemCode;
+
+use crate::docs::{OPENAPI, PAGE, STYLE, errors};
+use crate::openapi::NotFound;
+use crate::problem::Problem;
+
+/// Pages load nothing from elsewhere and run nothing.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
+                      img-src 'self' data:; connect-src 'self'";
+
+type Headers = [(HeaderName, &'static str); 3];
+
+fn headers(kind: &'static str) -> Headers {
+    [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ]
+}
+
+/// Shows this document.
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    tag = "documents",
+    operation_id = "openapi",
+    security(()),
+    responses((status = 200, description = "An OpenAPI document", body = Object,
+        content_type = "application/json"))
+)]
+pub(super) async fn openapi() -> (Headers, &'static str) {
+    (headers("application/json"), &OPENAPI)
+}
+
+/// Shows this document to people.
+#[utoipa::path(
+    get,
+    path = "/docs",
+    tag = "documents",
+    operation_id = "docs",
+    security(()),
+    responses((status = 200, description = "A page", body = String, content_type = "text/html"))
+)]
+pub(super) async fn page() -> (Headers, &'static str) {
+    (headers("text/html; charset=utf-8"), &PAGE)
+}
+
+/// Shows what an error code means and what to do about it.
+#[utoipa::path(
+    get,
+    path = "/docs/errors/{code}",
+    tag = "documents",
+    operation_id = "error_docs",
+    security(()),
+    params(("code" = inline(ProblemCode), Path, description = "The stable code of a problem")),
+    responses(
+        (status = 200, description = "A page", body = String, content_type = "text/html"),
+        NotFound
+    )
+)]
+pub(super) async fn error(
+    code: Result<Path<String>, PathRejection>,
+) -> Result<(Headers, String), Problem> {
+    let page = code.ok().and_then(|Path(code)| errors::page(&code));
+    let page = page.ok_or_else(|| Problem::not_found("there is no such code; /docs lists them"))?;
+    Ok((headers("text/html; charset=utf-8"), page))
+}
+
+/// The style of the pages, which is no part of the API.
+pub(super) async fn style() -> (Headers, &'static str) {
+    (headers("text/css; charset=utf-8"), STYLE)
+}

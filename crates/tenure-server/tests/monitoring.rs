@@ -1,0 +1,282 @@
+//! The guide, the alerts and the dashboard speak of metrics that there are, and Prometheus reads
+//! them.
+
+mod common;
+#[path = "common/series.rs"]
+mod series;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Server, Worker, until};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tenure_server::metrics::{ALL, Definition, Type};
+use tenure_store::{Memory, scenario};
+
+use series::{name, parse, types};
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(file(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn file(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn promtool(args: &[&str], path: &std::path::Path) {
+    let run = Command::new("promtool").args(args).arg(path).output();
+    let run = run.expect("promtool is installed; on Debian it is in the package prometheus");
+    let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success(), "promtool {args:?}: {out}{err}");
+}
+
+// ----- the guide -----
+
+fn row(definition: &Definition) -> String {
+    let Definition { name, kind, labels, help } = definition;
+    let labels: Vec<_> = labels.split(',').filter(|label| !label.is_empty()).collect();
+    let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
+    format!("| `{name}` | {} | {} | {help} |", kind.word(), labels.join(" "))
+}
+
+#[test]
+fn the_table_of_the_guide_is_what_the_server_defines() {
+    let page = read("docs/guide/metrics.md");
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `tenure_")).collect();
+    let defined: Vec<String> = ALL.iter().map(row).collect();
+    assert_eq!(rows, defined, "the table should be:\n{}\n", defined.join("\n"));
+}
+
+// ----- the server -----
+
+/// A server on which everything has happened at least once.
+async fn busy_server() -> (Server, String) {
+    let server = Server::start_with(Arc::new(Memory::new()), scenario::kinds()).await;
+    let lock = "/v1/locks/cluster/c1";
+    let body = json!({ "holder": "ann", "ttl_ms": 60_000 });
+    let (_, tenure) = server.post(&format!("{lock}/acquire"), body.clone()).await;
+    server.post_as(&format!("{lock}/acquire"), "another", body).await;
+    server.post(&format!("{lock}/release"), json!({ "token": tenure["token"] })).await;
+    let worker = Worker::open(&server, "w").await;
+    for name in ["t1", "t2"] {
+        let path = format!("/v1/resources/task/{name}/jobs");
+        server.post(&path, json!({ "operation": "work" })).await;
+    }
+    let jobs = worker.claim(&server, &["task"], 0).await;
+    let (id, token) = (jobs[0]["job"]["id"].as_str().expect("a job"), &jobs[0]["tenure"]["token"]);
+    let body = json!({ "token": token, "outcome": "ok" });
+    let (status, answer) = server.post(&format!("/v1/jobs/{id}/finish"), body).await;
+    assert_eq!(status, 200, "{answer}");
+    worker.claim(&server, &["task"], 0).await;
+    let scrape = async || match server.get("/metrics").await.1 {
+        Value::String(text) => text,
+        other => panic!("{other} is no text"),
+    };
+    let all = async || {
+        let names = names(&parse(&scrape().await));
+        ALL.iter().all(|definition| series_of(definition).is_subset(&names))
+    };
+    until(all).await;
+    let text = scrape().await;
+    (server, text)
+}
+
+/// The names of the series that a metric has.
+fn series_of(definition: &Definition) -> BTreeSet<String> {
+    let ends: &[&str] = match definition.kind {
+        Type::Counter | Type::Gauge => &[""],
+        Type::Histogram => &["_bucket", "_sum", "_count"],
+    };
+    ends.iter().map(|end| format!("{}{end}", definition.name)).collect()
+}
+
+fn names(series: &series::Series) -> BTreeSet<String> {
+    series.keys().map(|series| name(series).to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_server_exports_what_is_defined_and_what_alerts_and_dashboard_ask_for() {
+    let (_server, text) = busy_server().await;
+    let defined = ALL.iter().map(|definition| {
+        let name = definition.name.strip_suffix("_total").unwrap_or(definition.name);
+        (name.to_owned(), definition.kind.word().to_owned())
+    });
+    assert_eq!(types(&text), defined.collect::<BTreeSet<_>>());
+    let series = parse(&text);
+    let exported = names(&series);
+    for path in ["deploy/prometheus/rules.yml", "deploy/grafana/tenure.json"] {
+        let used = used(&read(path));
+        assert!(used.len() >= 10, "{path} uses only {used:?}");
+        let unknown: Vec<_> = used.difference(&exported).collect();
+        assert!(unknown.is_empty(), "{path} asks for {unknown:?}");
+    }
+    // Each metric is there to be looked at.
+    let shown = used(&read("deploy/grafana/tenure.json"));
+    for definition in ALL {
+        let seen = series_of(definition).iter().any(|series| shown.contains(series));
+        assert!(seen, "no panel shows {}", definition.name);
+    }
+    for definition in ALL {
+        let labels = definition.labels.split(',').filter(|label| !label.is_empty());
+        let of = |series: &&String| series_of(definition).contains(name(series));
+        let one = series.keys().find(of).expect("it was found above");
+        for label in labels {
+            assert!(one.contains(&format!("{label}=\"")), "{one} has no {label}");
+        }
+    }
+}
+
+/// The names of metrics in a text.
+fn used(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("tenure_")).map(str::to_owned).collect()
+}
+
+/// How long a Prometheus may take to start on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A Prometheus of our own.
+struct Prometheus {
+    process: Child,
+    url: String,
+    _dir: TempDir,
+}
+
+impl Prometheus {
+    fn start(target: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let rules = file("deploy/prometheus/rules.yml").canonicalize().expect("it is there");
+        let config = json!({
+            "global": { "scrape_interval": "500ms", "scrape_timeout": "500ms" },
+            "rule_files": [rules],
+            "scrape_configs": [
+                {
+                    "job_name": "tenure",
+                    "authorization": { "credentials": common::KEY },
+                    "static_configs": [{ "targets": [target] }],
+                },
+            ],
+        });
+        let path = dir.path().join("prometheus.yml");
+        std::fs::write(&path, config.to_string()).expect("there is room");
+        let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = port.local_addr().expect("it is bound").to_string();
+        drop(port);
+        let process = Command::new("prometheus")
+            .arg(format!("--config.file={}", path.display()))
+            .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("prometheus is installed, from the package of that name");
+        Self { process, url: format!("http://{address}/api/v1/"), _dir: dir }
+    }
+
+    /// What it answers, once it does.
+    async fn ask(&self, path: &str) -> Value {
+        let answer = reqwest::get(format!("{}{path}", self.url)).await;
+        let Ok(answer) = answer else { return Value::Null };
+        answer.json::<Value>().await.map_or(Value::Null, |answer| answer["data"].clone())
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+#[tokio::test]
+async fn a_real_prometheus_scrapes_a_server_and_evaluates_the_alerts() {
+    let (server, _) = busy_server().await;
+    let prometheus = Prometheus::start(&server.url["http://".len()..]);
+    let mut target = Value::Null;
+    let scraped = async {
+        while target["health"] != "up" {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            target = prometheus.ask("targets").await["activeTargets"][0].clone();
+        }
+    };
+    let scraped = tokio::time::timeout(PATIENCE, scraped).await;
+    assert!(scraped.is_ok(), "{target}");
+    let query = "query?query=tenure_lock_acquisitions_total{kind=%22cluster%22}";
+    let found = async || prometheus.ask(query).await["result"].clone();
+    until(async || found().await.as_array().is_some_and(|found| found.len() == 2)).await;
+    let rules = prometheus.ask("rules").await["groups"][0]["rules"].clone();
+    let count = after(&read("deploy/prometheus/rules.yml"), "- alert:").len();
+    assert_eq!(rules.as_array().map(Vec::len), Some(count), "{rules}");
+}
+
+// ----- the alerts -----
+
+#[test]
+fn prometheus_accepts_the_alerts_and_they_fire_when_they_should() {
+    promtool(&["check", "rules"], &file("deploy/prometheus/rules.yml"));
+    promtool(&["test", "rules"], &file("deploy/prometheus/rules_test.yml"));
+    promtool(&["check", "config", "--syntax-only"], &file("deploy/prometheus/prometheus.yml"));
+}
+
+/// The texts that follow a word at the beginning of lines.
+fn after<'a>(text: &'a str, word: &str) -> Vec<&'a str> {
+    text.lines().filter_map(|line| line.trim().strip_prefix(word)).map(str::trim).collect()
+}
+
+#[test]
+fn every_alert_says_what_to_do_and_has_a_case_in_which_it_fires_and_one_in_which_not() {
+    let (rules, cases) =
+        (read("deploy/prometheus/rules.yml"), read("deploy/prometheus/rules_test.yml"));
+    let alerts = after(&rules, "- alert:");
+    assert!(alerts.len() >= 8, "{alerts:?}");
+    for (alert, rule) in alerts.iter().zip(rules.split("- alert:").skip(1)) {
+        for part in ["severity:", "summary:", "description:", "`tenure "] {
+            assert!(rule.contains(part), "{alert} has no {part}");
+        }
+        let case = |expected: &str| {
+            let named = format!("alertname: {alert}\n        exp_alerts:{expected}\n");
+            cases.contains(&named)
+        };
+        assert!(case("") && case(" []"), "{alert} needs a case that fires and a silent one");
+    }
+    let page = read("docs/guide/operating.md");
+    for alert in alerts {
+        assert!(page.contains(&format!("`{alert}`")), "docs/guide/operating.md has no {alert}");
+    }
+}
+
+// ----- the dashboard -----
+
+#[test]
+fn every_panel_of_the_dashboard_has_an_expression_that_prometheus_reads() {
+    let dashboard: Value =
+        serde_json::from_str(&read("deploy/grafana/tenure.json")).expect("it is JSON");
+    let variables = dashboard["templating"]["list"].as_array().expect("it has variables");
+    assert!(variables.iter().any(|variable| variable["type"] == "datasource"));
+    let panels = dashboard["panels"].as_array().expect("it has panels");
+    let ids: BTreeSet<_> = panels.iter().filter_map(|panel| panel["id"].as_u64()).collect();
+    assert_eq!(ids.len(), panels.len(), "ids are given once");
+    let mut rules = "groups:\n  - name: panels\n    rules:\n".to_owned();
+    let mut count = 0;
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        let targets = panel["targets"].as_array().expect("a panel asks for something");
+        assert!(!targets.is_empty(), "{} shows nothing", panel["title"]);
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
+        for target in targets {
+            let expr = target["expr"].as_str().expect("it is text");
+            let expr = expr.replace("$__rate_interval", "5m").replace("$kind", ".*");
+            assert!(!expr.contains('$'), "{expr} has an unknown variable");
+            count += 1;
+            let expr = serde_json::to_string(&expr).expect("it is text");
+            rules += &format!("      - record: panel:{count}\n        expr: {expr}\n");
+        }
+    }
+    assert!(count > 30, "only {count} expressions");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("panels.yml");
+    std::fs::write(&path, rules).expect("there is room");
+    promtool(&["check", "rules"], &path);
+}
