@@ -53,7 +53,7 @@ fn tests(root: &Path, cargo_args: &[OsString]) -> Result<()> {
 /// The one feature that is off by default and that somebody deploys.
 fn traces(root: &Path) -> Result<()> {
     let with = ["-p", "tenure-cli", "--features", "otel", "--test", "otel"];
-    cargo(root, &[&["clippy"][..], &with, &["--", "-D", "warnings"]].concat())?;
+    cargo(root, &[&["clippy"][..], &with, &["--bins", "--", "-D", "warnings"]].concat())?;
     cargo(root, &[&["test"][..], &with].concat())
 }
 
