@@ -12,6 +12,9 @@ use tenure::http::HttpLink;
 /// The address of a server that nobody named.
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7117";
 
+/// Names a file with the admin key of the server on this machine.
+pub(crate) const ADMIN_KEY_FILE: &str = "TENURE_ADMIN_KEY_FILE";
+
 /// How to reach a server.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Reach {
@@ -86,7 +89,11 @@ impl Reach {
         if let Some(key) = &self.key {
             return Ok(key.clone());
         }
-        let path = self.data.dir()?.join("admin.key");
+        let named = std::env::var_os(ADMIN_KEY_FILE).filter(|file| !file.is_empty());
+        let path = match named {
+            Some(file) => PathBuf::from(file),
+            None => self.data.dir()?.join("admin.key"),
+        };
         match fs::read_to_string(&path) {
             Ok(key) => Ok(key.trim().to_owned()),
             Err(error) => {

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use tenure::Error;
 use tenure_core::Code;
 
+use crate::log;
+
 pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 pub(crate) const HELD: u8 = 3;
@@ -31,7 +33,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref().is_some_and(gone) {
         return ExitCode::SUCCESS;
     }
-    anstream::eprintln!("tenure: {error:#}");
+    log::complain(&format!("{error:#}"));
     ExitCode::from(code(error))
 }
 

@@ -8,6 +8,9 @@ mod clock;
 mod commands;
 mod context;
 mod exit;
+mod log;
+#[cfg(feature = "otel")]
+mod otel;
 mod progress;
 mod text;
 

@@ -62,6 +62,31 @@ fn code(mut child: Child) -> Option<i32> {
 }
 
 #[test]
+fn the_trace_is_passed_on_and_one_is_made_up_where_there_is_none() {
+    let server = Server::start();
+    let trace = |upstream: Option<&str>| {
+        let mut command = server.tenure();
+        command.env_remove("TRACEPARENT");
+        if let Some(upstream) = upstream {
+            command.env("TRACEPARENT", upstream);
+        }
+        let show = "echo $TRACEPARENT $TENURE_TRACEPARENT";
+        let output = command.args(["exec", "cluster/c1", "--", "sh", "-c", show]).output();
+        let said = stdout(&output.expect("it runs"));
+        let (one, other) = said.trim().split_once(' ').expect("both are there");
+        assert_eq!(one, other);
+        one.to_owned()
+    };
+    let upstream = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    assert_eq!(trace(Some(upstream)), upstream);
+    for none in [None, Some(""), Some("nonsense")] {
+        let made = trace(none);
+        assert!(made.parse::<tenure::trace::Parent>().is_ok(), "{made}");
+    }
+    assert_ne!(trace(None), trace(None), "another command is another trace");
+}
+
+#[test]
 fn the_exit_code_of_the_command_is_passed_on() {
     let server = Server::start();
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)]

@@ -144,6 +144,32 @@ fn a_taken_port_and_a_taken_file_are_named_with_the_remedy() {
 }
 
 #[test]
+fn a_mounted_admin_key_is_taken_and_none_is_made() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("mounted");
+    fs::write(&file, "m".repeat(40)).expect("it is writable");
+    let tenure = |args: &[&str]| {
+        let mut command = tenure(dir.path());
+        command.env("TENURE_ADMIN_KEY_FILE", &file).args(args);
+        command
+    };
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--store", "memory:"];
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).expect("it is ours");
+    let refused = tenure(&serve).output().expect("it runs");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("mode 0440"), "{}", stderr(&refused));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o440)).expect("it is ours");
+    let mut server = tenure(&serve).stderr(std::process::Stdio::null()).spawn().expect("it starts");
+    until(|| dir.path().join("server.url").exists());
+    let listed = tenure(&["lock", "ls", "-o", "json"]).output().expect("it runs");
+    server.kill().expect("it is ours");
+    server.wait().expect("it is ours");
+    assert!(listed.status.success(), "{}", stderr(&listed));
+    assert!(!dir.path().join("admin.key").exists());
+}
+
+#[test]
 fn bad_places_for_data_are_named() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("file");

@@ -1,9 +1,13 @@
-//! `admin.key` in the data directory: the key of the first start, readable by its owner only.
+//! `admin.key` in the data directory: the key of the first start, readable by its owner only; or a
+//! file that somebody else made and mounted, so that several servers have one key.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// A key that is shorter can be guessed.
+const KEY_BYTES_MIN: usize = 32;
 
 /// Why there is no admin key.
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +17,15 @@ pub enum Error {
         "{0} can be read by others; run `chmod 600` on it, or remove it to have a new one made"
     )]
     Open(PathBuf),
+    /// Others than its group can read it, or its group can write it.
+    #[error(
+        "{0} can be read by everybody or written by its group; give it mode 0440 or 0400 (in \
+         Kubernetes: defaultMode of the volume, with fsGroup)"
+    )]
+    Mounted(PathBuf),
+    /// It has nothing a key has.
+    #[error("{0} does not hold a key of at least {KEY_BYTES_MIN} characters without blanks")]
+    Short(PathBuf),
     /// It has nothing a key has.
     #[error("{0} does not hold a key; remove it to have a new one made")]
     Empty(PathBuf),
@@ -49,10 +62,23 @@ pub fn ensure(dir: &Path) -> Result<(String, PathBuf), Error> {
                 return Err(Error::Open(path));
             }
             let key = fs::read_to_string(&path).map_err(io("read"))?.trim().to_owned();
-            if key.len() < 32 { Err(Error::Empty(path)) } else { Ok((key, path)) }
+            if key.len() < KEY_BYTES_MIN { Err(Error::Empty(path)) } else { Ok((key, path)) }
         }
         Err(error) => Err(io("create")(error)),
     }
+}
+
+/// Reads an admin key that somebody else keeps. A mounted secret belongs to root and is given to
+/// the server by its group: so the group may read it, and nobody else.
+pub fn read(path: &Path) -> Result<String, Error> {
+    let io = |what| move |source| Error::Io { what, path: path.to_owned(), source };
+    let mode = fs::metadata(path).map_err(io("look at"))?.permissions().mode();
+    if mode & 0o027 != 0 {
+        return Err(Error::Mounted(path.to_owned()));
+    }
+    let key = fs::read_to_string(path).map_err(io("read"))?.trim().to_owned();
+    let fits = key.len() >= KEY_BYTES_MIN && key.bytes().all(|byte| byte.is_ascii_graphic());
+    if fits { Ok(key) } else { Err(Error::Short(path.to_owned())) }
 }
 
 /// 256 random bits behind a mark that scanners for leaked secrets can look for.
@@ -80,6 +106,26 @@ mod tests {
         let (_, path) = ensure(dir.path()).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(ensure(dir.path()).unwrap_err().to_string().contains("chmod 600"));
+    }
+
+    #[test]
+    fn a_mounted_key_may_be_read_by_its_group_and_nobody_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        fs::write(&path, format!("{}\n", "k".repeat(KEY_BYTES_MIN))).unwrap();
+        for (mode, good) in [(0o400, true), (0o440, true), (0o640, true), (0o660, false)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read(&path).is_ok(), good, "{mode:o}");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("mode 0440"));
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(read(&path), Err(Error::Io { .. })), "none is made");
+        for bad in ["k".repeat(KEY_BYTES_MIN - 1), format!("two {}", "k".repeat(40))] {
+            fs::write(&path, bad).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+            assert!(matches!(read(&path), Err(Error::Short(_))));
+        }
     }
 
     #[test]

@@ -20,8 +20,12 @@ pub mod problem;
 mod repeats;
 mod request_id;
 mod security;
+mod trace;
 mod waits;
 mod whose;
+
+#[cfg(feature = "otel")]
+pub use trace::continue_trace;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,6 +126,8 @@ pub struct App {
     pub patience: Duration,
     /// What is seen of the janitor.
     pub janitor: Arc<Board>,
+    /// Cancelled when the server is about to shut down: it is not ready any more, and answers.
+    pub leaving: CancellationToken,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Cancelled when the server shuts down: whoever waits is told.
@@ -223,6 +229,7 @@ impl Server {
             secure: tls.is_some(),
             patience,
             janitor: Arc::clone(janitor.board()),
+            leaving: CancellationToken::new(),
             metrics,
             closing: CancellationToken::new(),
             in_force,
@@ -252,12 +259,14 @@ impl Server {
         let told = tokio::spawn(Arc::clone(&app.waits).listen(hints));
         let fresh = tokio::spawn(Arc::clone(&app.keys).keep_fresh(Arc::clone(&store)));
         let closing = app.closing.clone();
-        let begin = closing.clone();
+        let (leave, begin) = (app.leaving.clone(), closing.clone());
         let told_to_stop = tokio::spawn(async move {
             shutdown.await;
+            leave.cancel();
             begin.cancel();
         });
-        let door = Door { listener, tls, connections_max, patience: app.patience };
+        let (patience, leaving) = (app.patience, app.leaving.clone());
+        let door = Door { listener, tls, connections_max, patience, leaving };
         door.serve(api::router(Arc::clone(&app)), closing).await;
         for task in [told, fresh, told_to_stop] {
             task.abort();

@@ -11,11 +11,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
+use axum::http::HeaderValue;
+use axum::http::header::CONNECTION;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -36,6 +37,9 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// Most headers of a request.
 const HEADERS_MAX: usize = 100;
+/// How long a connection without a request is kept after a shutdown began: what was sent on it
+/// before may still be on its way, and whoever hangs up on it has lost somebody's request.
+const LAST_CALL: Duration = Duration::from_millis(250);
 /// How long requests may take to end after a shutdown began.
 const DRAIN: Duration = Duration::from_secs(5);
 /// How long to wait after the system had no connection to give.
@@ -87,6 +91,8 @@ pub(crate) struct Door {
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) connections_max: usize,
     pub(crate) patience: Duration,
+    /// Cancelled when clients should go elsewhere with their next request.
+    pub(crate) leaving: CancellationToken,
 }
 
 impl Door {
@@ -94,7 +100,6 @@ impl Door {
     pub(crate) async fn serve(self, router: Router, closing: CancellationToken) {
         let places = Arc::new(Semaphore::new(self.connections_max));
         let tls = self.tls.map(TlsAcceptor::from);
-        let graceful = GracefulShutdown::new();
         loop {
             let place = Arc::clone(&places).acquire_owned();
             let accepted = async {
@@ -113,15 +118,18 @@ impl Door {
                     continue;
                 }
             };
-            let (tls, router, watcher) = (tls.clone(), router.clone(), graceful.watcher());
-            let guest = Guest { peer, router, watcher, patience: self.patience };
+            let (tls, router) = (tls.clone(), router.clone());
+            let (leaving, closing) = (self.leaving.clone(), closing.clone());
+            let guest = Guest { peer, router, patience: self.patience, leaving, closing };
             tokio::spawn(async move {
                 guest.welcome(stream, tls).await;
                 drop(place);
             });
         }
         drop(self.listener);
-        if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
+        // When all places are free, nobody is left.
+        let all = u32::try_from(self.connections_max).unwrap_or(u32::MAX);
+        if tokio::time::timeout(DRAIN, places.acquire_many(all)).await.is_err() {
             tracing::warn!("connections were still open after {DRAIN:?} and are cut");
         }
     }
@@ -131,8 +139,9 @@ impl Door {
 struct Guest {
     peer: SocketAddr,
     router: Router,
-    watcher: Watcher,
     patience: Duration,
+    leaving: CancellationToken,
+    closing: CancellationToken,
 }
 
 impl Guest {
@@ -151,11 +160,21 @@ impl Guest {
     }
 
     async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: S) {
-        let Self { peer, router, watcher, patience } = self;
+        let Self { peer, router, patience, leaving, closing } = self;
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(ConnectInfo(peer));
-            router.clone().call(request)
+            let (answer, leaving) = (router.clone().call(request), leaving.clone());
+            async move {
+                let mut answer = answer.await;
+                // Whoever is told does not send its next request into a connection that closes.
+                if leaving.is_cancelled()
+                    && let Ok(answer) = &mut answer
+                {
+                    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                answer
+            }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -163,7 +182,19 @@ impl Guest {
             .max_buf_size(HEAD_BYTES_MAX)
             .max_headers(HEADERS_MAX)
             .serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = watcher.watch(connection).await {
+        tokio::pin!(connection);
+        let last_call = async {
+            closing.cancelled().await;
+            tokio::time::sleep(LAST_CALL).await;
+        };
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = last_call => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
             tracing::debug!(%error, %peer, "a connection has ended");
         }
     }

@@ -1,10 +1,18 @@
 //! Every request has an id: in the log, in the answer, in the audit, in a problem.
+//!
+//! Its span carries the id to every line of the log, and its end is a line of its own.
 
-use axum::extract::Request;
-use axum::http::HeaderValue;
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
-use tracing::Instrument as _;
+use tenure_store::clock::stopwatch;
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span};
+
+use crate::trace;
 
 /// The header that carries it.
 pub(crate) const HEADER: &str = "x-request-id";
@@ -32,12 +40,60 @@ pub(crate) async fn give(request: Request, next: Next) -> Response {
         (1..=BYTES_MAX).contains(&id.len()) && id.chars().all(allowed)
     };
     let id = brought.filter(plain).map_or_else(fresh, str::to_owned);
-    let (method, path) = (request.method(), request.uri().path());
-    let span = tracing::info_span!("request", %method, path, request_id = id);
+    let span = span(&request, &id);
+    let mut end = End { span: span.clone(), began: stopwatch(), status: None };
     let header = HeaderValue::from_str(&id);
     let mut response = CURRENT.scope(id, next.run(request).instrument(span)).await;
+    end.status = Some(response.status());
+    drop(end);
     if let Ok(header) = header {
         response.headers_mut().insert(HEADER, header);
     }
     response
+}
+
+/// Around everything that is done for a request. Its level is the highest, so that no filter takes
+/// the id away from a line.
+fn span(request: &Request, request_id: &str) -> Span {
+    let (method, path) = (request.method(), request.uri().path());
+    let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let route = matched.unwrap_or("none");
+    let span = tracing::error_span!(
+        "request",
+        %method,
+        path,
+        route,
+        request_id,
+        job = Empty,
+        otel.name = Empty,
+        otel.kind = Empty,
+        otel.status_code = Empty,
+        http.response.status_code = Empty,
+    );
+    trace::adopt(&span, request);
+    span
+}
+
+/// Says how a request has ended, also when nobody waited for its answer.
+struct End {
+    span: Span,
+    began: Instant,
+    status: Option<StatusCode>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let duration_ms = self.began.elapsed().as_secs_f64() * 1e3;
+        let Some(status) = self.status else {
+            return self.span.in_scope(|| tracing::debug!(duration_ms, "the client did not wait"));
+        };
+        trace::ended(&self.span, status);
+        let code = status.as_u16();
+        self.span.in_scope(|| match code {
+            // It is told to come again, as under a load that cannot be carried.
+            503 => tracing::info!(status = code, duration_ms, "answered"),
+            500.. => tracing::warn!(status = code, duration_ms, "answered"),
+            _ => tracing::debug!(status = code, duration_ms, "answered"),
+        });
+    }
 }

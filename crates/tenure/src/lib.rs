@@ -15,6 +15,7 @@ pub mod link;
 pub mod session;
 pub mod submit;
 pub mod tenure;
+pub mod trace;
 pub mod wire;
 pub mod worker;
 

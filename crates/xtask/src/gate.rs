@@ -26,6 +26,7 @@ pub(crate) fn run(root: &Path, cargo_args: &[OsString]) -> Result<()> {
     step("tidy", || tidy::run(root))?;
     step("clippy", || clippy(root))?;
     step("tests", || tests(root, cargo_args))?;
+    step("traces", || traces(root))?;
     step("contract", || contract::run(root))?;
     step("simulation", || sim::run_quick(root, SIM_SEEDS))?;
     eprintln!("all steps passed in {}", seconds(whole.elapsed()));
@@ -47,6 +48,13 @@ fn clippy(root: &Path) -> Result<()> {
 
 fn tests(root: &Path, cargo_args: &[OsString]) -> Result<()> {
     shell::run(shell::cargo(root).args(["test", "--workspace"]).args(cargo_args))
+}
+
+/// The one feature that is off by default and that somebody deploys.
+fn traces(root: &Path) -> Result<()> {
+    let with = ["-p", "tenure-cli", "--features", "otel", "--test", "otel"];
+    cargo(root, &[&["clippy"][..], &with, &["--bins", "--", "-D", "warnings"]].concat())?;
+    cargo(root, &[&["test"][..], &with].concat())
 }
 
 fn cargo(root: &Path, args: &[&str]) -> Result<()> {

@@ -31,7 +31,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Run everything a change has to pass: fmt, tidy, clippy, tests, contract, simulation
+    /// Run everything a change has to pass: fmt, tidy, clippy, tests, traces, contract, simulation
     Test {
         /// Arguments for `cargo test --workspace`, handed on as they are
         #[arg(last = true)]

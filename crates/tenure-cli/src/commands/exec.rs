@@ -13,6 +13,7 @@ use tenure::exec::{
     self, Deadlines, Ended, ExitKind, Spec, Stop, Supervisor, Why, forwarded_signals,
 };
 use tenure::tenure::Waiting;
+use tenure::trace::Parent;
 use tenure::{Client, Error, Session, Tenure};
 use tenure_core::{Code, LockPath};
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,8 +34,8 @@ const TERM_LEAD_MAX: Duration = Duration::from_secs(5);
 ///
 /// The command starts when the lock is held, and is dead, with everything it started, before anyone
 /// else can get the lock: also when this process is stopped or killed. It finds TENURE_LOCK,
-/// TENURE_TOKEN, TENURE_SESSION and TENURE_DEADLINE in its environment; give the token to whatever
-/// it writes to.
+/// TENURE_TOKEN, TENURE_SESSION, TENURE_DEADLINE and TRACEPARENT in its environment; give the token
+/// to whatever it writes to.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -199,7 +200,11 @@ impl Exec {
             ("TENURE_SESSION", tenure.session().id().to_string()),
             ("TENURE_DEADLINE", crate::clock::wall_in(left)),
         ];
-        vars.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+        let session = tenure.session().id();
+        let upstream = Parent::of_process();
+        let trace = upstream.unwrap_or_else(|| Parent::of_tenure(session, tenure.token()));
+        let vars = vars.into_iter().map(|(name, value)| (name.into(), value.into()));
+        vars.chain(trace.variables()).collect()
     }
 }
 

@@ -8,10 +8,10 @@ use serde_json::json;
 use tenure_store::StoreError;
 use tenure_store::postgres::{self, Plan};
 
-use super::reload::say;
 use super::serve::{STORES, store_url};
 use super::{Done, Output, print_json};
 use crate::context::Reach;
+use crate::log::say;
 use crate::text;
 
 /// Bring the tables of a database up to date

@@ -21,13 +21,12 @@ mod verify;
 mod why;
 mod worker;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::context::Reach;
-use crate::{bench, exit};
+use crate::{bench, exit, log};
 
 pub(crate) use serve::open_store;
 
@@ -116,9 +115,17 @@ enum Verb {
 /// Runs the command line of this process.
 pub(crate) fn run() -> ExitCode {
     let cli = Cli::parse();
-    let serves = matches!(cli.command, Verb::Serve(_) | Verb::Worker(_));
-    let log = if serves { "info" } else { "error" };
-    start_log(log);
+    let log = match &cli.command {
+        Verb::Serve(serve::Serve { log, .. }) | Verb::Worker(worker::WorkerVerb { log, .. }) => {
+            log::start(Some(log.log_format))
+        }
+        _ => log::start(None),
+    };
+    // Dropped last: it tells of what happened until then.
+    let _log = match log {
+        Ok(log) => log,
+        Err(error) => return exit::report(&error),
+    };
     let result = match &cli.command {
         Verb::Serve(serve) => on_runtime(serve.run(&cli.reach)),
         Verb::Worker(worker) => on_runtime(worker.run(&cli.reach)),
@@ -163,13 +170,6 @@ fn on_runtime_code(work: impl Future<Output = u8>) -> ExitCode {
             ExitCode::from(exit::under_exec::FAILED)
         }
     }
-}
-
-fn start_log(default: &str) {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TENURE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    log.with_ansi(std::io::stderr().is_terminal()).init();
 }
 
 /// Prints data for programs.

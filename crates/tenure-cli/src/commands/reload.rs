@@ -2,7 +2,6 @@
 //!
 //! A file that is wrong is refused loudly and changes nothing: what was read before stays in force.
 
-use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 use super::config::{load, size};
+use crate::log::say;
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -88,9 +88,4 @@ impl Reload {
 fn stamp(path: &Path) -> Stamp {
     let data = path.metadata().ok()?;
     Some((data.ino(), data.mtime(), data.mtime_nsec(), data.len()))
-}
-
-/// Tells people. A terminal that has gone away is no reason to stop serving.
-pub(super) fn say(line: &str) {
-    writeln!(anstream::stderr(), "tenure: {line}").ok();
 }

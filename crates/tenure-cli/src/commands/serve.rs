@@ -5,6 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -23,9 +24,11 @@ use tokio_util::sync::CancellationToken;
 use super::Done;
 use super::config::{ConfigFile, load, size};
 use super::migrate::explain;
-use super::reload::{Reload, say};
+use super::reload::Reload;
 use super::worker::Crew;
-use crate::context::{DEFAULT_LISTEN, Reach, process_name};
+use crate::context::{ADMIN_KEY_FILE, DEFAULT_LISTEN, Reach, process_name};
+use crate::log::{self, LogArgs, say};
+use crate::text::parse_duration;
 
 /// Serve the API on a durable store
 #[derive(Args)]
@@ -50,8 +53,18 @@ pub(super) struct Serve {
     /// behind a proxy that does TLS
     #[arg(long)]
     plain_http: bool,
+    /// How long to go on answering after SIGTERM while /readyz says no, so that load balancers
+    /// send nobody here any more when the server stops
+    #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "0s")]
+    linger: Duration,
+    /// File with the admin key, for servers that share one [default: admin.key in the data
+    /// directory, made at the first start]
+    #[arg(long, env = ADMIN_KEY_FILE, value_name = "FILE")]
+    admin_key_file: Option<PathBuf>,
     #[command(flatten)]
     config: ConfigFile,
+    #[command(flatten)]
+    pub(super) log: LogArgs,
 }
 
 impl Serve {
@@ -60,7 +73,10 @@ impl Serve {
         make_dir(&dir)?;
         let file = self.config.find();
         let config = file.as_deref().map(load).transpose()?.unwrap_or_default();
-        let (key, key_path) = keyfile::ensure(&dir)?;
+        let (key, key_path) = match &self.admin_key_file {
+            Some(file) => (keyfile::read(file)?, file.clone()),
+            None => keyfile::ensure(&dir)?,
+        };
         let store = open_store(&store_url(self.store.as_deref(), &dir)).await?;
         let front = front(&config.server, &dir)?;
         let listener = self.bind(front.tls.is_some()).await?;
@@ -71,10 +87,12 @@ impl Serve {
         let keep = config.retention;
         let server = Server::start(Arc::clone(&store), told, keep, &process_name()).await?;
         server.app().metrics.per_tenant(config.metrics.per_tenant);
+        // Before anybody can know of this server: whoever does may tell it to stop.
+        let stop = StopSignal::telling(server.app().leaving.clone())?;
         let note = AddressNote::write(reach.data().address_file()?, &url)?;
         greet(&url, &server.app().sign_in_link(), &key_path, &*store).await?;
         tell_config(file.as_deref(), &config);
-        work(server, listener, config, Reload::new(file)?).await?;
+        work(server, listener, config, Reload::new(file)?, (stop, self.linger)).await?;
         drop(note);
         close(store).await;
         say("stopped");
@@ -106,7 +124,10 @@ async fn greet(url: &str, link: &str, key: &Path, store: &dyn Store) -> anyhow::
     say(&format!("listening on {url}"));
     say(&format!("store {kind}, safety class: {safety}"));
     say(&format!("the admin key is in {}", key.display()));
-    say(&format!("sign in once within 15 minutes: {url}{link}"));
+    // Whoever has the link is admin once; logs in JSON are kept and read by others.
+    if log::is_text() {
+        say(&format!("sign in once within 15 minutes: {url}{link}"));
+    }
     Ok(())
 }
 
@@ -130,12 +151,13 @@ fn front(settings: &ServerSettings, data: &Path) -> anyhow::Result<Front> {
     Ok(Front { tls, audit, tenants, wrong_keys, connections_max, ..Front::default() })
 }
 
-/// Serves and works until a signal. The server answers until its worker is done.
+/// Serves and works until a signal. The server answers until its worker is done, and lingers.
 async fn work(
     server: Server,
     listener: TcpListener,
     config: Config,
     reload: Reload,
+    (stop, linger): (StopSignal, Duration),
 ) -> anyhow::Result<()> {
     let app = Arc::clone(server.app());
     let client = Client::within(app.committer.clone(), ALL_TENANTS);
@@ -145,7 +167,16 @@ async fn work(
     let declare = async |config: &Config| declare(&app, config).await;
     let work = async {
         let _stopped = stopped.drop_guard();
-        crew.work_until(StopSignal::new()?, reload, declare).await
+        let lingered = async {
+            app.leaving.cancelled().await;
+            tokio::time::sleep(linger).await;
+        };
+        let worked = async {
+            let worked = crew.work_until(stop, reload, declare).await;
+            app.leaving.cancel();
+            worked
+        };
+        tokio::join!(worked, lingered).0
     };
     tokio::pin!(serve);
     tokio::select! {
@@ -240,12 +271,18 @@ impl Drop for AddressNote {
 pub(super) struct StopSignal {
     interrupt: Signal,
     terminate: Signal,
+    leaving: CancellationToken,
 }
 
 impl StopSignal {
     pub(super) fn new() -> anyhow::Result<Self> {
+        Self::telling(CancellationToken::new())
+    }
+
+    /// Cancels `leaving` on the first one.
+    fn telling(leaving: CancellationToken) -> anyhow::Result<Self> {
         let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())?, leaving })
     }
 
     /// Completes on the next one.
@@ -254,6 +291,7 @@ impl StopSignal {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
         }
+        self.leaving.cancel();
         say("stopping");
     }
 }

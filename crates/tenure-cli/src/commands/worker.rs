@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use async_trait::async_trait;
 use clap::Args;
 use tenure::config::{Config, WorkerSettings};
+use tenure::trace::Parent;
 use tenure::worker::command::CANNOT_START;
 use tenure::worker::{Command, Context, Done as JobDone, Failure, Handler, Summary};
 use tenure::{Client, Worker};
@@ -20,9 +21,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::Done;
 use super::config::{ConfigFile, load, size};
-use super::reload::{Reload, say};
+use super::reload::Reload;
 use super::serve::{StopSignal, open_store};
 use crate::context::{Reach, process_name};
+use crate::log::{LogArgs, say};
 
 /// Work jobs by running the commands of tenure.toml
 ///
@@ -42,6 +44,8 @@ pub(super) struct WorkerVerb {
     /// Jobs at once [default: as tenure.toml says, else the number of cores]
     #[arg(long, value_name = "N")]
     slots: Option<usize>,
+    #[command(flatten)]
+    pub(super) log: LogArgs,
 }
 
 impl WorkerVerb {
@@ -141,6 +145,10 @@ impl Crew {
         let mut worker = Worker::new(&self.client, &name).ttl(ttl).drain(drain);
         if let Some(slots) = slots {
             worker = worker.slots(slots);
+        }
+        #[cfg(feature = "otel")]
+        {
+            worker = worker.span(crate::otel::span);
         }
         for kind in kinds {
             worker = self.handle(worker, kind);
@@ -258,6 +266,14 @@ fn what_runs(kind: &Kind) -> Option<Vec<Text>> {
     (!all).then(|| with().collect())
 }
 
+/// The span around an attempt, for commands to go on with; none when nobody takes spans.
+fn present_span() -> Option<Parent> {
+    #[cfg(feature = "otel")]
+    return crate::otel::current();
+    #[cfg(not(feature = "otel"))]
+    None
+}
+
 /// Runs the command that the file has for a job when it starts.
 struct Runner {
     config: watch::Receiver<Arc<Config>>,
@@ -270,7 +286,9 @@ impl Handler for Runner {
         let kind = kinds.get(job.key().kind());
         let operation = kind.and_then(|kind| kind.operations.get(job.operation()));
         match operation.filter(|operation| !operation.run.is_empty()) {
-            Some(operation) => Command::new(&operation.run).run(job).await,
+            Some(operation) => {
+                Command::new(&operation.run).traceparent(present_span()).run(job).await
+            }
             None => {
                 let why = "tenure.toml has no `run` for this operation any more";
                 Err(Failure::transient(CANNOT_START, why))

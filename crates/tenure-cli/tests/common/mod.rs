@@ -12,7 +12,8 @@ pub const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 /// The binary, deaf to the environment of whoever runs the tests.
 pub fn tenure(data: &Path) -> Command {
     let mut command = Command::new(TENURE);
-    for name in ["SERVER", "KEY", "STORE", "TENANT", "LOG", "CONFIG", "CA"] {
+    let ours = ["SERVER", "KEY", "STORE", "TENANT", "LOG", "CONFIG", "CA"];
+    for name in ours.into_iter().chain(["LOG_FORMAT", "ADMIN_KEY_FILE"]) {
         command.env_remove(format!("TENURE_{name}"));
     }
     command.env("TENURE_DATA", data).stdin(Stdio::null());
@@ -143,4 +144,22 @@ pub fn until(condition: impl Fn() -> bool) {
         assert!(started.elapsed() < Duration::from_secs(30), "it never happened");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// An address that nobody listens on.
+pub fn free_address() -> String {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    free.local_addr().expect("it is bound").to_string()
+}
+
+/// One request on a connection: what is sent is `lines` and `body`; the answer as it came.
+pub fn http(listen: &str, lines: &[&str], body: &str) -> std::io::Result<String> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(listen)?;
+    let length = format!("content-length: {}", body.len());
+    let head = [lines, &["host: tenure", "connection: close", &length, "", body]].concat();
+    stream.write_all(head.join("\r\n").as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }

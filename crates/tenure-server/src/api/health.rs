@@ -61,7 +61,7 @@ struct Dependency {
     responses((status = 200, description = "It does", body = Ready), Unavailable)
 )]
 pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<Ready>, Problem> {
-    if app.closing.is_cancelled() {
+    if app.leaving.is_cancelled() {
         return Err(Problem::unavailable("the server is shutting down"));
     }
     let asked = async {

@@ -19,11 +19,11 @@ use tenure_store::store::{JobQuery, JobShown};
 use utoipa::IntoParams;
 
 use super::{check, find, job_cursor, page_size, wait};
-use crate::App;
 use crate::auth::Caller;
 use crate::extract::{Body, DocumentBody, Idempotency, On, OnJob, Params, document};
 use crate::openapi::{Conflict, NotFound};
 use crate::problem::Problem;
+use crate::{App, trace};
 
 type Accepted<T> = Result<(StatusCode, Json<T>), Problem>;
 
@@ -68,6 +68,7 @@ fn run_at(text: &str) -> Result<Millis, Problem> {
 async fn submitted(app: &App, caller: &Caller, command: Command) -> Accepted<SubmitAnswer> {
     match super::submit(app, command).await? {
         Outcome::Submitted { verdict, job } => {
+            trace::made_job(job);
             let shown = find(app, caller, job).await?;
             let job = JobAnswer::of(&shown.key, &shown.job);
             Ok((StatusCode::ACCEPTED, Json(SubmitAnswer { verdict, job })))

@@ -7,7 +7,7 @@
 
 mod jobs;
 mod refusals;
-mod trust;
+pub mod trust;
 
 use std::error::Error as _;
 use std::time::Duration;

@@ -19,7 +19,7 @@ const SYSTEM: [&str; 4] = [
 ];
 
 /// TLS as clients do it.
-pub(super) fn config() -> Result<ClientConfig, Error> {
+pub fn config() -> Result<ClientConfig, Error> {
     let named = std::env::var(CA_VARIABLE).ok().filter(|path| !path.is_empty());
     let path = match &named {
         Some(path) => path.as_str(),
@@ -50,7 +50,7 @@ pub(super) fn config() -> Result<ClientConfig, Error> {
 }
 
 /// For clients that never use TLS.
-pub(super) fn nobody() -> Result<ClientConfig, Error> {
+pub fn nobody() -> Result<ClientConfig, Error> {
     trusting(RootCertStore::empty())
 }
 

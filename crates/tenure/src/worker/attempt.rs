@@ -17,6 +17,7 @@ use tenure_core::retry::{Class, TIME_LIMIT};
 use tenure_core::{Code, Command, Finish, JobAction, JobState, Outcome, Refusal, limits};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
+use tracing::Instrument as _;
 
 use super::context::{Context, Halt};
 use super::handler::{BAD_RESULT, Done, ERROR, Failure, Handler, PANIC};
@@ -201,7 +202,7 @@ struct Task(JoinHandle<Result<Done, Failure>>);
 
 impl Task {
     fn start(handler: Arc<dyn Handler>, job: Context) -> Self {
-        Self(tokio::spawn(async move { handler.run(&job).await }))
+        Self(tokio::spawn(async move { handler.run(&job).await }.in_current_span()))
     }
 }
 

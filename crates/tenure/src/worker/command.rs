@@ -32,6 +32,7 @@ use super::lines::{Line, Lines, Order};
 use super::redact::Stream;
 use crate::exec::{self, Deadlines, Ended, ExitKind, Spec, Stop, Supervisor, Why};
 use crate::session::Session;
+use crate::trace::{Parent, STATE_VARIABLE};
 
 /// The exit code that says: try again later (`EX_TEMPFAIL`).
 const TRY_LATER: i32 = 75;
@@ -43,8 +44,9 @@ pub const HEARTBEAT_LATE: &str = "HEARTBEAT_LATE";
 pub const STOPPED: &str = "STOPPED";
 /// Somebody killed the watchdog, and so the command.
 pub const WATCHDOG_DIED: &str = "WATCHDOG_DIED";
-/// The variable with the credential of this process, which is none of the command's business.
-const KEY: &str = "TENURE_KEY";
+/// Variables of this process that are none of the command's business: its credentials, and what
+/// somebody's systems said about the trace in which it was started.
+const OURS: [&str; 4] = ["TENURE_KEY", "TENURE_STORE", "TENURE_ADMIN_KEY_FILE", STATE_VARIABLE];
 /// How long to look for the rest of the output of a command that is dead. Only somebody who is no
 /// process of the command can hold its pipes open.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -57,6 +59,7 @@ pub struct Command {
     program: Vec<OsString>,
     helper: Option<PathBuf>,
     grace: Duration,
+    parent: Option<Parent>,
 }
 
 impl Command {
@@ -64,7 +67,7 @@ impl Command {
     #[must_use]
     pub fn new(program: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         let program = program.into_iter().map(Into::into).collect();
-        Self { program, helper: None, grace: exec::GRACE_DEFAULT }
+        Self { program, helper: None, grace: exec::GRACE_DEFAULT, parent: None }
     }
 
     /// Another executable than the present one to watch over the command; its `main` calls
@@ -82,10 +85,23 @@ impl Command {
         self
     }
 
+    /// The span that the command goes on with; without one it is told of one that nobody records,
+    /// in the trace of the job.
+    #[must_use]
+    pub fn traceparent(mut self, parent: Option<Parent>) -> Self {
+        self.parent = parent;
+        self
+    }
+
+    fn trace(&self, job: &Context) -> Parent {
+        self.parent.unwrap_or_else(|| Parent::of_attempt(job.id(), job.token()))
+    }
+
     fn spec(&self, job: &Context) -> Spec {
         let mut spec = Spec::new(&self.program);
         spec.env = environment(job);
-        spec.env_remove = vec![KEY.into()];
+        spec.env.extend(self.trace(job).variables());
+        spec.env_remove = OURS.map(Into::into).into();
         spec.grace = self.grace;
         spec.helper = self.helper.clone().unwrap_or(spec.helper);
         spec.stdin = Some(Stdio::piped());

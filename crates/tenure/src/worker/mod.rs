@@ -53,6 +53,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use tenure_core::{Kinds, Refusal, Text, limits};
+use tracing::Span;
 
 use crate::client::Client;
 use crate::error::Error;
@@ -84,7 +85,23 @@ pub struct Worker {
     grace: Duration,
     drain: Duration,
     hand_back: Duration,
+    span: fn(&Context) -> Span,
     handlers: BTreeMap<Text, Handlers>,
+}
+
+/// The span around an attempt: it carries the job's id to every line of the log. Its level is the
+/// highest, so that no filter takes the id away from a line.
+#[must_use]
+pub fn attempt_span(job: &Context) -> Span {
+    tracing::error_span!(
+        "attempt",
+        job = %job.id(),
+        resource = %job.key(),
+        operation = job.operation(),
+        attempt = job.attempt(),
+        token = %job.token(),
+        otel.status_code = tracing::field::Empty,
+    )
 }
 
 /// The handlers of one kind.
@@ -122,6 +139,7 @@ impl Worker {
             grace: GRACE_DEFAULT,
             drain: DRAIN_DEFAULT,
             hand_back: HAND_BACK_DEFAULT,
+            span: attempt_span,
             handlers: BTreeMap::new(),
         }
     }
@@ -129,6 +147,12 @@ impl Worker {
     /// How long its session outlives a lost connection.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
+        self
+    }
+
+    /// Another span around each attempt than [`attempt_span`], for those who record spans.
+    pub fn span(mut self, span: fn(&Context) -> Span) -> Self {
+        self.span = span;
         self
     }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tenure_core::{Assignment, Claim, Code, Command, JobState, Outcome, RequestId, Text, limits};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
+use tracing::Instrument as _;
 
 use super::attempt::{Came, attend, give_back};
 use super::context::Context;
@@ -264,14 +265,17 @@ impl<'a> Claims<'a> {
             let slot = free.split(1);
             let (grace, orders) = (self.shift.worker.grace, self.shift.orders.subscribe());
             let summary = Arc::clone(&self.shift.summary);
-            tokio::spawn(async move {
+            let span = (self.shift.worker.span)(&job);
+            let work = async move {
                 let came = match handler {
                     Some(handler) if slot.is_some() => attend(job, handler, grace, orders).await,
                     _ => give_back(job).await,
                 };
+                tracing::debug!(?came, "the attempt has ended");
                 summary.lock().expect("nothing panics while the summary is locked").note(came);
                 drop(slot);
-            });
+            };
+            tokio::spawn(work.instrument(span));
         }
     }
 
