@@ -53,8 +53,8 @@ impl IntoParams for OnKey {
 }
 
 fn tenant(schema: RefOr<Schema>) -> Parameter {
-    let says = "Act for this tenant, with a key of all tenants; that of the key, or `default`, when \
-                nothing is said";
+    let says = "Act for this tenant, with a key of all tenants; that of the key, or `default`, \
+                when nothing is said";
     optional(ParameterIn::Query, "tenant", says, schema)
 }
 
