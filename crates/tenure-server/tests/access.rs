@@ -136,3 +136,30 @@ async fn a_revoked_key_is_refused_and_only_its_own_tenant_may_revoke_it() {
     assert!(listed.contains("acme") && !listed.contains("other"), "{listed}");
     assert!(!listed.contains(secret.rsplit('_').next().unwrap()), "a secret is shown once");
 }
+
+#[tokio::test]
+async fn a_key_is_made_once_however_often_it_is_asked_for() {
+    let server = Server::start(Arc::new(Memory::new())).await;
+    let body = json!({ "name": "ci", "role": "worker", "tenant": "acme", "reason": "builds" });
+    assert_eq!(server.post_as("/v1/keys", "once", body.clone()).await.0, 201);
+    let (status, answer) = server.post_as("/v1/keys", "once", body.clone()).await;
+    assert_eq!((status, answer["code"].as_str()), (409, Some("conflict")), "{answer}");
+    assert_eq!(server.post_as("/v1/keys", "again", body).await.0, 201);
+    let (_, keys) = server.get("/v1/keys").await;
+    assert_eq!(keys["items"].as_array().map(Vec::len), Some(2), "{keys}");
+}
+
+#[tokio::test]
+async fn a_stream_of_events_ends_with_its_key() {
+    let server = Server::start(Arc::new(Memory::new())).await;
+    let viewer = key(&server, "acme", "viewer").await;
+    let request = http().get(format!("{}/v1/events", server.url)).header("x-api-key", &viewer);
+    let mut events = request.send().await.expect("it answers");
+    assert_eq!(events.status(), StatusCode::OK);
+    let (_, keys) = server.get("/v1/keys").await;
+    let id = keys["items"][0]["id"].as_str().expect("an id");
+    server.post(&format!("/v1/keys/{id}/revoke"), json!({ "reason": "a test" })).await;
+    let end = async { while events.chunk().await.expect("it goes on").is_some() {} };
+    let patience = std::time::Duration::from_secs(10);
+    tokio::time::timeout(patience, end).await.expect("it ends");
+}

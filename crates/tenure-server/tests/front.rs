@@ -221,6 +221,7 @@ async fn the_audit_tells_who_did_what_and_who_tried() {
     assert_eq!(server.ask("wrong", "POST", &path_of_break, Some(&body)).await.0, 401);
     assert_eq!(server.ask(&operator, "POST", &path_of_break, Some(&body)).await.0, 200);
     server.ask(&operator, "GET", "/v1/locks", None).await;
+    sign_in(&server, &operator).await;
 
     let (status, lines) = server.ask(&operator, "GET", "/v1/audit?action=lock.break", None).await;
     assert_eq!(status, 200, "{lines}");
@@ -235,6 +236,8 @@ async fn the_audit_tells_who_did_what_and_who_tried() {
     let all = all["items"].as_array().expect("a list").clone();
     assert!(all.iter().any(|line| line["outcome"] == "unauthenticated"), "{all:?}");
     assert!(all.iter().all(|line| line["action"] != Value::Null));
+    let signed_in = all.iter().find(|line| line["action"] == "signin").expect("it is noted");
+    assert_eq!(signed_in["tenant"], "acme", "{signed_in}");
     let file = std::fs::read_to_string(path).expect("it is there");
     for secret in [KEY, &operator, &viewer] {
         assert!(!file.contains(secret.rsplit('_').next().unwrap()), "a key is in the audit");

@@ -114,6 +114,10 @@ impl Tail {
             if full || !self.ready.is_empty() {
                 continue;
             }
+            // A stream ends with its key.
+            if self.caller.key.as_ref().is_some_and(|id| self.app.keys.good(id, None).is_none()) {
+                return None;
+            }
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
                 () = self.app.closing.cancelled() => return None,

@@ -17,7 +17,7 @@ use crate::App;
 use crate::auth::Caller;
 use crate::auth::guard::check_tenant;
 use crate::auth::keys::Order;
-use crate::extract::{Body, OnKey};
+use crate::extract::{Body, Idempotency, OnKey};
 use crate::openapi::{Conflict, NotFound};
 use crate::problem::Problem;
 
@@ -51,13 +51,14 @@ pub(super) async fn whoami(
     path = "/v1/keys",
     tag = "keys",
     operation_id = "create_key",
-    params(Caller),
+    params(Caller, Idempotency),
     request_body = KeyBody,
     responses((status = 201, description = "The key", body = NewKeyAnswer), Conflict)
 )]
 pub(super) async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
+    request: Idempotency,
     Body(body): Body<KeyBody>,
 ) -> Result<(StatusCode, Json<NewKeyAnswer>), Problem> {
     caller.must_say_why(ReasonBody { reason: body.reason })?;
@@ -75,13 +76,16 @@ pub(super) async fn create(
     if *tenant != *ALL_TENANTS {
         check_tenant(&tenant)?;
     }
+    let request = request.id(&format!("key of {}", caller.home))?;
     let (name, by) = (name.into(), caller.name);
-    let order = Order { name, tenant, role: body.role, expires_in_ms: body.expires_in_ms, by };
+    let (role, expires_in_ms) = (body.role, body.expires_in_ms);
+    let order = Order { request, name, tenant, role, expires_in_ms, by };
     let (kept, secret) = app.keys.create(order);
     let ring = app.committer.store().key_ring();
     if !ring.add(kept.clone()).await? {
-        let detail = "there are as many keys as a store keeps; an operator of the store has to \
-                      remove revoked ones";
+        let detail = "this request has made a key before, which is not shown again: revoke it and \
+                      make another with a new Idempotency-Key; or there are as many keys as a \
+                      store keeps";
         return Err(Problem::new(409, "conflict", detail));
     }
     app.keys.refresh(app.committer.store()).await?;

@@ -15,8 +15,8 @@ use tenure::wire::SignInBody;
 use tenure_store::clock::stopwatch;
 
 use crate::App;
-use crate::auth::COOKIE;
 use crate::auth::keys::Principal;
+use crate::auth::{COOKIE, Keys};
 use crate::extract::{Body, Params};
 use crate::problem::Problem;
 
@@ -59,7 +59,7 @@ pub(super) async fn page(
 ) -> Response {
     match params.code {
         None => Html(include_str!("signin.html")).into_response(),
-        Some(code) if app.links.redeem(&code) => signed_in(&app, None),
+        Some(code) if app.links.redeem(&code) => signed_in(&app, &Keys::root()),
         Some(_) => {
             let page = include_str!("signin.html");
             let said = "<p role=\"alert\">This link was used before, or is too old. Use a key, or \
@@ -84,7 +84,7 @@ pub(super) async fn sign_in(
         Body::<SignInBody>::from_json(request, &app).await?
     };
     match app.keys.find(body.0.key.trim(), app.committer.store()).await {
-        Some(principal) => Ok(signed_in(&app, Some(&principal))),
+        Some(principal) => Ok(signed_in(&app, &principal)),
         None => {
             let again = app.limits.failure(address);
             Err(again.map_or_else(Problem::rate_limited, |()| Problem::unauthenticated()))
@@ -93,12 +93,15 @@ pub(super) async fn sign_in(
 }
 
 /// The cookie, and on to the first page.
-fn signed_in(app: &App, principal: Option<&Principal>) -> Response {
-    let key = principal.and_then(|principal| principal.key.as_deref());
+fn signed_in(app: &App, principal: &Principal) -> Response {
+    let key = principal.key.as_deref();
     let (value, _) = app.signer.issue(key, app.keys.now());
     let secure = if app.secure { "; Secure" } else { "" };
     let cookie = format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict{secure}");
-    (StatusCode::SEE_OTHER, [(SET_COOKIE, cookie), (LOCATION, "/".to_owned())]).into_response()
+    let headers = [(SET_COOKIE, cookie), (LOCATION, "/".to_owned())];
+    let mut response = (StatusCode::SEE_OTHER, headers).into_response();
+    response.extensions_mut().insert(principal.clone());
+    response
 }
 
 pub(super) async fn sign_out(

@@ -48,6 +48,8 @@ pub(crate) async fn guard(
         Err(problem) => problem.into_response(),
     };
     if let Some(action) = rule.action {
+        // Whoever signs in becomes known on the way.
+        let whoever = whoever.or_else(|| response.extensions().get::<Principal>().cloned());
         let entry = Entry::new(action, &path, address, &response, began.elapsed());
         app.audit.write(entry.by(caller.as_ref(), whoever.as_ref())).await;
     }

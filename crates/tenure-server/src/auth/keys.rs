@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use tenure_core::session::ALL_TENANTS;
-use tenure_core::{Millis, Role, Text};
+use tenure_core::{Millis, RequestId, Role, Text};
 use tenure_store::clock::{Clock, ServerClock, stopwatch};
 use tenure_store::{ApiKey, Store, StoreError};
 use tokio::sync::Mutex as AsyncMutex;
@@ -173,10 +173,12 @@ impl Keys {
 
     /// A new key: what is kept of it, and the key itself, which is shown once.
     pub(crate) fn create(&self, order: Order) -> (ApiKey, String) {
-        let id = &tenure_store::random::request_id().to_string()[..12];
+        // Sent again, the same request makes the same id, and so no second key.
+        let id = order.request.to_string();
+        let id = &id[..12];
         let secret: String =
             (0..2).map(|_| tenure_store::random::request_id().to_string()).collect();
-        let Order { name, tenant, role, expires_in_ms, by } = order;
+        let Order { name, tenant, role, expires_in_ms, by, .. } = order;
         // With its tenant in it, whoever has it need not be told. A header has only ASCII.
         let key = match &*tenant {
             tenant if tenant == ALL_TENANTS || !tenant.is_ascii() => format!("{MARK}{id}_{secret}"),
@@ -202,6 +204,7 @@ impl Keys {
 
 /// What a new key is to be.
 pub(crate) struct Order {
+    pub(crate) request: RequestId,
     pub(crate) name: Text,
     pub(crate) tenant: Text,
     pub(crate) role: Role,
@@ -250,7 +253,8 @@ mod tests {
 
     fn order(expires_in_ms: Option<u64>) -> Order {
         let (name, tenant, by) = ("ci".into(), "acme".into(), "admin".into());
-        Order { name, tenant, role: Role::Worker, expires_in_ms, by }
+        let request = tenure_store::random::request_id();
+        Order { request, name, tenant, role: Role::Worker, expires_in_ms, by }
     }
 
     #[tokio::test]

@@ -26,10 +26,11 @@ const BEARER: &str = "bearer";
 const API_KEY: &str = "api_key";
 
 /// Problems that more than one operation answers with: status, name and what it means.
-const PROBLEMS: [(u16, &str, &str); 8] = [
+const PROBLEMS: [(u16, &str, &str); 9] = [
     (401, "Unauthenticated", "There is no key, or it is not known"),
     (403, "Forbidden", "The role of the key is too low, or it belongs to another tenant"),
     (404, "NotFound", "There is no such thing"),
+    (408, "Timeout", "The body did not come in time; nothing happened"),
     (409, "Conflict", "It does not fit the present state; `code` and the facts say why"),
     (413, "TooLarge", "The body is longer than this route reads"),
     (422, "Invalid", "The input is wrong; `detail` names the field and the remedy"),
@@ -124,7 +125,8 @@ fn guard(operation: &mut Operation) {
     let either = [BEARER, API_KEY].map(|scheme| SecurityRequirement::new(scheme, none.clone()));
     operation.security = Some(either.into());
     let input = operation.request_body.is_some();
-    for status in [401, 403, 422, 429, 503].into_iter().chain(input.then_some(413)) {
+    let of_input: &[u16] = if input { &[408, 413] } else { &[] };
+    for &status in [401, 403, 422, 429, 503].iter().chain(of_input) {
         operation.responses.responses.entry(status.to_string()).or_insert_with(|| refer(status));
     }
 }
