@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_core::kind::{Backoff, Policy};
 
-use super::{BadConfig, Config, Error, FILE_BYTES_MAX};
+use super::{AuditSetting, BadConfig, Config, Error, FILE_BYTES_MAX};
 
 /// The example of the guide, with every key that there is.
 const WHOLE: &str = r#"
@@ -97,6 +97,22 @@ fn every_key_is_understood() {
     let day = 24 * 60 * 60 * 1_000;
     let keep = config.retention;
     assert_eq!((keep.jobs_ms, keep.dead_ms, keep.history_ms), (7 * day, 60 * day, day / 2));
+}
+
+#[test]
+fn the_server_is_told_how_to_deal_with_those_who_ask() {
+    let text = "[server]\ntls_certificate = \"c.pem\"\ntls_key = \"/k.pem\"\naudit = \"off\"\n\
+                connections = 5\ntenant_requests_per_s = 6\nwrong_keys_per_s = 7\n";
+    let server = parse(text).expect("it is right").server;
+    assert_eq!(server.tls, Some(("/etc/tenure/c.pem".into(), "/k.pem".into())));
+    assert_eq!(server.audit, AuditSetting::Off);
+    assert_eq!(server.connections, Some(5));
+    assert_eq!((server.tenant_requests_per_s, server.wrong_keys_per_s), (Some(6), Some(7)));
+    let named = parse("[server]\naudit = \"a.jsonl\"\n").expect("it is right").server;
+    assert_eq!(named.audit, AuditSetting::File("/etc/tenure/a.jsonl".into()));
+    let half = problems("[server]\ntls_key = \"k.pem\"\nconnections = 0\naudits = \"off\"\n");
+    assert_eq!(half.len(), 3, "{half:?}");
+    assert!(half.iter().any(|problem| problem.contains("`tls_certificate` is missing")));
 }
 
 #[test]

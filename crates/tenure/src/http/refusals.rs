@@ -11,9 +11,10 @@ pub(super) fn error_of(status: StatusCode, problem: Problem) -> Error {
         StatusCode::UNAUTHORIZED => Error::Denied(problem.detail),
         // Without a reason it is a route or a name; with one, the model says so.
         StatusCode::NOT_FOUND if problem.reason.is_none() => Error::NotFound(problem.detail),
-        status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
             Error::Unavailable(problem.detail)
         }
+        status if status.is_server_error() => Error::Unavailable(problem.detail),
         _ => refusal_of(problem),
     }
 }
