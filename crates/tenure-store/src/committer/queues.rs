@@ -29,24 +29,30 @@ pub(super) struct Item {
 /// Where commands come in.
 #[derive(Clone)]
 pub(super) struct Entry {
-    first: mpsc::Sender<Item>,
-    then: mpsc::Sender<Item>,
+    first: mpsc::Sender<Numbered>,
+    then: mpsc::Sender<Numbered>,
+    arrivals: Arc<AtomicU64>,
     pace: Arc<Pace>,
 }
 
+/// A command with its place among all that came.
+type Numbered = (u64, Item);
+
 /// Where they come out.
 pub(super) struct Waiting {
-    first: mpsc::Receiver<Item>,
-    then: mpsc::Receiver<Item>,
+    first: mpsc::Receiver<Numbered>,
+    then: mpsc::Receiver<Numbered>,
     pace: Arc<Pace>,
+    taken: Vec<Numbered>,
 }
 
 pub(super) fn new() -> (Entry, Waiting) {
     let (first, first_out) = mpsc::channel(QUEUE_MAX);
     let (then, then_out) = mpsc::channel(QUEUE_MAX);
     let pace = Arc::new(Pace::default());
-    let waiting = Waiting { first: first_out, then: then_out, pace: Arc::clone(&pace) };
-    (Entry { first, then, pace }, waiting)
+    let (taken, arrivals) = (Vec::new(), Arc::default());
+    let waiting = Waiting { first: first_out, then: then_out, pace: Arc::clone(&pace), taken };
+    (Entry { first, then, arrivals, pace }, waiting)
 }
 
 impl Entry {
@@ -62,7 +68,8 @@ impl Entry {
         } else {
             &self.first
         };
-        queue.try_send(item).map_err(|error| {
+        let place = self.arrivals.fetch_add(1, Ordering::Relaxed);
+        queue.try_send((place, item)).map_err(|error| {
             StoreError::Unavailable(match error {
                 mpsc::error::TrySendError::Full(_) => format!("{QUEUE_MAX} commands wait already"),
                 mpsc::error::TrySendError::Closed(_) => "it is shutting down".to_owned(),
@@ -72,7 +79,8 @@ impl Entry {
 }
 
 impl Waiting {
-    /// Fills an empty batch. Says whether anybody can still ask.
+    /// Fills an empty batch, which is stepped in the order of arrival: who goes first decides who
+    /// goes along, and nothing else. Says whether anybody can still ask.
     pub(super) async fn fill(&mut self, batch: &mut Vec<Item>) -> bool {
         let item = tokio::select! {
             biased;
@@ -80,19 +88,21 @@ impl Waiting {
             item = self.then.recv() => item,
         };
         let Some(item) = item else { return false };
-        batch.push(item);
-        while batch.len() < BATCH_MAX
+        self.taken.push(item);
+        while self.taken.len() < BATCH_MAX
             && let Ok(item) = self.first.try_recv()
         {
-            batch.push(item);
+            self.taken.push(item);
         }
         // Holders that come meanwhile wait for this batch.
-        while batch.len() < BATCH_MAX
-            && (batch.len() < FEW || self.pace.of(batch.len()) < BATCH_TIME_MAX)
+        while self.taken.len() < BATCH_MAX
+            && (self.taken.len() < FEW || self.pace.of(self.taken.len()) < BATCH_TIME_MAX)
             && let Ok(item) = self.then.try_recv()
         {
-            batch.push(item);
+            self.taken.push(item);
         }
+        self.taken.sort_by_key(|(place, _)| *place);
+        batch.extend(self.taken.drain(..).map(|(_, item)| item));
         true
     }
 
@@ -138,5 +148,58 @@ fn begins_something(command: &Command) -> bool {
         | Command::Lapse { .. }
         | Command::Forget { .. }
         | Command::Job { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::{Claim, RequestId, SessionId};
+
+    use super::*;
+
+    fn item(command: Command) -> Item {
+        let (answer, _) = oneshot::channel();
+        Item { command, answer, waits: false }
+    }
+
+    fn claim() -> Item {
+        let (session, request) = (SessionId(1), RequestId(1));
+        item(Command::Claim(Claim { session, request, kinds: Vec::new(), max: 1 }))
+    }
+
+    fn beat() -> Item {
+        item(Command::Beat { session: SessionId(1), seen: 0 })
+    }
+
+    fn beats(batch: &[Item]) -> Vec<bool> {
+        batch.iter().map(|item| matches!(item.command, Command::Beat { .. })).collect()
+    }
+
+    #[tokio::test]
+    async fn what_fits_in_a_batch_is_in_the_order_of_arrival() {
+        let (entry, mut waiting) = new();
+        for item in [claim(), beat(), claim(), beat()] {
+            entry.push(item).expect("there is room");
+        }
+        let mut batch = Vec::new();
+        assert!(waiting.fill(&mut batch).await);
+        assert_eq!(beats(&batch), [false, true, false, true]);
+    }
+
+    #[tokio::test]
+    async fn when_not_all_fits_holders_go_along_and_too_much_is_refused() {
+        let (entry, mut waiting) = new();
+        waiting.note(FEW, WAIT_MAX * 2);
+        let taken = (0..10 * FEW).filter(|_| entry.push(claim()).is_ok()).count();
+        assert_eq!(taken, FEW + 1, "more would wait for too long");
+        entry.push(beat()).expect("a holder is not refused");
+        let mut batch = Vec::new();
+        assert!(waiting.fill(&mut batch).await);
+        assert_eq!(beats(&batch).iter().filter(|beat| **beat).count(), 1);
+        assert_eq!(batch.len(), FEW, "the batch stays short");
+        batch.clear();
+        drop(entry);
+        assert!(waiting.fill(&mut batch).await, "what was taken in is not lost");
+        assert!(!waiting.fill(&mut batch).await);
     }
 }
