@@ -24,6 +24,10 @@ use crate::problem::ProblemCode;
 
 /// Lines that wait to be written; whoever comes then waits, too.
 const QUEUE_MAX: usize = 4_096;
+/// How long a line may have to wait for its place; then it is given up, and the server goes on.
+const WAIT_MAX: Duration = Duration::from_millis(250);
+/// Longest path that is noted.
+const PATH_BYTES_MAX: usize = 512;
 /// How large a file gets before a new one is begun.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Old files that are kept.
@@ -40,22 +44,27 @@ impl Entry {
         action: &str,
         path: &str,
         address: Option<IpAddr>,
-        response: &Response,
+        response: Option<&Response>,
         took: Duration,
     ) -> Self {
-        let code = response.extensions().get::<ProblemCode>();
+        let code = response.and_then(|response| response.extensions().get::<ProblemCode>());
+        let outcome = match (response, code) {
+            (_, Some(code)) => &code.0,
+            (Some(_), None) => "ok",
+            (None, None) => "not answered",
+        };
         Self {
             line: AuditLine {
                 at: String::new(),
                 action: action.to_owned(),
-                path: path.to_owned(),
+                path: path.chars().take(PATH_BYTES_MAX).collect(),
                 principal: None,
                 key: None,
                 role: None,
                 tenant: None,
                 address: address.map(|address| address.to_string()),
-                status: response.status().as_u16(),
-                outcome: code.map_or("ok", |code| &code.0).to_owned(),
+                status: response.map_or(0, |response| response.status().as_u16()),
+                outcome: outcome.to_owned(),
                 reason: None,
                 request_id: crate::request_id::current(),
                 took_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
@@ -72,7 +81,8 @@ impl Entry {
             self.line.tenant = Some(principal.tenant.to_string());
         }
         if let Some(caller) = caller {
-            self.line.tenant = Some(caller.tenant.to_string());
+            let tenant = caller.about.get().unwrap_or(&caller.tenant);
+            self.line.tenant = Some(tenant.to_string());
             self.line.reason = caller.reason.get().map(Text::to_string);
         }
         self
@@ -134,19 +144,34 @@ impl Audit {
 
     pub(crate) async fn write(&self, entry: Entry) {
         if let Some((asks, _)) = &self.0
-            && asks.send(Ask::Line(Box::new(entry))).await.is_err()
+            && asks.send_timeout(Ask::Line(Box::new(entry)), WAIT_MAX).await.is_err()
         {
-            tracing::error!("the audit has stopped");
+            tracing::error!("a line of the audit is lost: its file takes too long, or is gone");
         }
+    }
+
+    /// The same for one who cannot wait.
+    pub(crate) fn write_now(&self, entry: Entry) {
+        if let Some((asks, _)) = &self.0
+            && asks.try_send(Ask::Line(Box::new(entry))).is_err()
+        {
+            tracing::error!("a line of the audit is lost: too many wait already");
+        }
+    }
+
+    /// Sees to it that all lines so far are in the file.
+    pub(crate) async fn flush(&self) -> std::io::Result<()> {
+        let Some((asks, _)) = &self.0 else { return Ok(()) };
+        let gone = || std::io::Error::other("the audit has stopped");
+        let (to, flushed) = oneshot::channel();
+        asks.send(Ask::Flush(to)).await.map_err(|_| gone())?;
+        flushed.await.map_err(|_| gone())
     }
 
     /// The newest lines, newest first; nothing when there is no audit.
     pub(crate) async fn newest(&self, wish: Wish) -> std::io::Result<Option<Vec<AuditLine>>> {
-        let Some((asks, path)) = self.0.clone() else { return Ok(None) };
-        let gone = || std::io::Error::other("the audit has stopped");
-        let (to, flushed) = oneshot::channel();
-        asks.send(Ask::Flush(to)).await.map_err(|_| gone())?;
-        flushed.await.map_err(|_| gone())?;
+        let Some((_, path)) = self.0.clone() else { return Ok(None) };
+        self.flush().await?;
         let read = tokio::task::spawn_blocking(move || newest(&path, &wish)).await;
         read.map_err(std::io::Error::other)?.map(Some)
     }
@@ -213,7 +238,8 @@ impl Book {
             return Ok(());
         }
         self.file.flush()?;
-        for n in (0..FILES_KEPT).rev() {
+        // After a failure the last one may have been moved away already.
+        for n in (0..FILES_KEPT).rev().filter(|_| self.path.exists()) {
             let from = numbered(&self.path, n);
             if from.exists() {
                 fs::rename(from, numbered(&self.path, n + 1))?;
@@ -264,7 +290,7 @@ mod tests {
     use crate::problem::Problem;
 
     fn entry(action: &str, response: &Response) -> Entry {
-        Entry::new(action, "/v1/x", None, response, Duration::ZERO)
+        Entry::new(action, "/v1/x", None, Some(response), Duration::ZERO)
     }
 
     #[tokio::test]

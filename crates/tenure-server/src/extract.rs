@@ -7,13 +7,13 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use tenure::wire::Object;
 use tenure_core::{JobId, RequestId, ResourceKey, SessionId, Text};
 
 use crate::App;
 use crate::auth::Caller;
 use crate::problem::Problem;
+use crate::whose::Whose;
 
 /// Longest body that is read.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -156,7 +156,7 @@ impl FromRequestParts<Arc<App>> for OnSession {
         let path = Path::<String>::from_request_parts(parts, app).await;
         let Path(id) = path.map_err(|error| Problem::invalid(&error))?;
         let id = id.parse().map_err(|error| Problem::invalid(&format!("the session: {error}")))?;
-        app.whose.check_session(&caller, id, app.committer.store().reads()).await?;
+        Whose::check_session(&caller, id, app.committer.store().reads()).await?;
         Ok(Self { caller, id })
     }
 }
@@ -193,13 +193,13 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
 }
 
 /// The `Idempotency-Key`, if there is one.
-pub struct Idempotency(Option<String>);
+pub struct Idempotency(Option<String>, Arc<App>);
 
 impl Idempotency {
     /// The id of a request within a scope: two scopes may use the same key.
     pub fn id(self, scope: &str) -> Result<RequestId, Problem> {
         match self.0 {
-            Some(key) => request_id(&key, scope),
+            Some(key) => self.1.request_id(&key, scope),
             None => Ok(tenure_store::random::request_id()),
         }
     }
@@ -208,22 +208,25 @@ impl Idempotency {
 impl FromRequestParts<Arc<App>> for Idempotency {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
         let value = parts.headers.get("idempotency-key").map(|value| value.to_str());
         let value = value.transpose().map_err(|error| Problem::invalid(&error))?;
-        Ok(Self(value.map(str::to_owned)))
+        Ok(Self(value.map(str::to_owned), Arc::clone(app)))
     }
 }
 
-/// The request id that a key names in a scope: itself when it is one, otherwise a hash of both.
-pub fn request_id(key: &str, scope: &str) -> Result<RequestId, Problem> {
-    if key.is_empty() || key.len() > IDEMPOTENCY_KEY_MAX {
-        let detail = format!("an Idempotency-Key has 1 to {IDEMPOTENCY_KEY_MAX} characters");
-        return Err(Problem::invalid(&detail));
+impl App {
+    /// The request id that a key names in a scope: itself when it is one, otherwise a hash of both
+    /// that only servers can compute, so that nobody can tell in advance what others will use.
+    pub(crate) fn request_id(&self, key: &str, scope: &str) -> Result<RequestId, Problem> {
+        if key.is_empty() || key.len() > IDEMPOTENCY_KEY_MAX {
+            let detail = format!("an Idempotency-Key has 1 to {IDEMPOTENCY_KEY_MAX} characters");
+            return Err(Problem::invalid(&detail));
+        }
+        if let Ok(id) = key.parse() {
+            return Ok(id);
+        }
+        let hash = self.signer.mac("request", &format!("{scope}\n{key}"));
+        Ok(RequestId(hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))))
     }
-    if let Ok(id) = key.parse() {
-        return Ok(id);
-    }
-    let hash: [u8; 32] = Sha256::digest(format!("{scope}\n{key}").as_bytes()).into();
-    Ok(RequestId(hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))))
 }

@@ -216,6 +216,7 @@ impl Server {
         // Before anything is swept: whoever settles a job without its kind cannot retry it.
         store.declare(Arc::clone(&kinds)).await?;
         let secret = store.key_ring().secret(&fresh_secret()).await?;
+        let root = keys.root_mark();
         keys.refresh(&*store).await?;
         let committer = Committer::start_with(Arc::clone(&store), Sweep::Elsewhere);
         let in_force = watch::Sender::new(InForce { kinds, retention });
@@ -224,7 +225,7 @@ impl Server {
             committer,
             keys: Arc::new(keys),
             limits: Limits::new(tenants, wrong_keys),
-            signer: Signer::new(secret),
+            signer: Signer::new(secret, root),
             audit,
             secure: tls.is_some(),
             patience,
@@ -272,6 +273,7 @@ impl Server {
             task.abort();
         }
         app.keys.note_uses(&*store).await;
+        app.audit.flush().await?;
         janitor.stop().await;
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Whose a session or a job is. That never changes, so it is asked of the store once.
+//! Whose a session or a job is. That of a job never changes, so it is asked of the store once. The
+//! id of a session that is over can be used again, by anybody: that is asked each time.
 //!
 //! Keys of all tenants are not asked. For others everything that is not their tenant's is as if it
 //! were not there.
@@ -12,38 +13,27 @@ use tenure_store::Reads;
 use crate::auth::Caller;
 use crate::problem::Problem;
 
-/// Most sessions and jobs that are remembered.
+/// Most jobs that are remembered.
 const KNOWN_MAX: usize = 100_000;
 
 /// What is remembered.
 #[derive(Default)]
 pub(crate) struct Whose {
-    sessions: Mutex<HashMap<SessionId, Text>>,
     jobs: Mutex<HashMap<JobId, Text>>,
 }
 
 impl Whose {
     /// Refuses a session that is another tenant's, as if it were over.
     pub(crate) async fn check_session(
-        &self,
         caller: &Caller,
         id: SessionId,
         reads: &dyn Reads,
     ) -> Result<(), Problem> {
         let Some(home) = caller.bound() else { return Ok(()) };
-        let tenant = match known(&self.sessions, &id) {
-            Some(tenant) => Some(tenant),
-            None => reads.session(id).await?.inspect(|tenant| note(&self.sessions, id, tenant)),
-        };
-        match tenant {
+        match reads.session(id).await? {
             Some(tenant) if tenant == *home => Ok(()),
             _ => Err(Refusal::SessionOver.into()),
         }
-    }
-
-    /// Notes whose a session is that was just opened.
-    pub(crate) fn opened(&self, id: SessionId, tenant: &Text) {
-        note(&self.sessions, id, tenant);
     }
 
     /// Refuses a job that is not there for the caller.

@@ -212,8 +212,8 @@ async fn commit(store: &dyn Store, mut queues: Waiting, who: Sweep) {
     let mut line = Line::default();
     let mut batch = Vec::new();
     loop {
+        // Whatever is ready gets its turn, also while commands keep coming.
         tokio::select! {
-            biased;
             _ = sweep.tick(), if who == Sweep::Here => {
                 if let Err(error) = store.sweep().await {
                     tracing::warn!(%error, "cannot sweep");

@@ -25,7 +25,7 @@ use utoipa::IntoParams;
 use super::{job_cursor, page_size};
 use crate::App;
 use crate::auth::Caller;
-use crate::extract::{Body, Idempotency, Params, request_id};
+use crate::extract::{Body, Idempotency, Params};
 use crate::problem::Problem;
 
 /// Most dead jobs that one request deals with or counts.
@@ -175,7 +175,7 @@ pub(super) async fn redrive(
     let base = key.id(&caller.tenant)?;
     let action = |by: &Text, reason: &Text, id| {
         let (by, reason) = (by.clone(), reason.clone());
-        JobAction::Retry { request: derived(base, id), by, reason }
+        JobAction::Retry { request: derived(&app, base, id), by, reason }
     };
     let dealt = deal(&app, &caller, body, &action).await?;
     let redriven = dealt.done.into_iter().filter_map(|(from, outcome)| match outcome {
@@ -187,8 +187,8 @@ pub(super) async fn redrive(
 }
 
 /// The request that makes a job from a dead one: the same for a repetition of the redrive.
-fn derived(base: RequestId, id: JobId) -> RequestId {
-    request_id(&format!("{base} {id}"), "redrive").expect("two ids are a key of fitting length")
+fn derived(app: &App, base: RequestId, id: JobId) -> RequestId {
+    app.request_id(&format!("{base} {id}"), "redrive").expect("two ids are a key of fitting length")
 }
 
 /// Throws dead jobs away.

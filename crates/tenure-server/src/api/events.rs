@@ -103,6 +103,11 @@ impl Tail {
             if let Some(line) = self.ready.pop_front() {
                 return Some(line);
             }
+            // A stream ends with its key, and with the server.
+            let revoked = |id| self.app.keys.good(id, None).is_none();
+            if self.app.closing.is_cancelled() || self.caller.key.as_deref().is_some_and(revoked) {
+                return None;
+            }
             let full = match self.read().await {
                 Ok(full) => full,
                 Err(error) => {
@@ -113,10 +118,6 @@ impl Tail {
             };
             if full || !self.ready.is_empty() {
                 continue;
-            }
-            // A stream ends with its key.
-            if self.caller.key.as_ref().is_some_and(|id| self.app.keys.good(id, None).is_none()) {
-                return None;
             }
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}

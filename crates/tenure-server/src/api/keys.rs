@@ -76,6 +76,7 @@ pub(super) async fn create(
     if *tenant != *ALL_TENANTS {
         check_tenant(&tenant)?;
     }
+    caller.about.set(tenant.clone()).ok();
     let request = request.id(&format!("key of {}", caller.home))?;
     let (name, by) = (name.into(), caller.name);
     let (role, expires_in_ms) = (body.role, body.expires_in_ms);
@@ -135,7 +136,7 @@ pub(super) async fn revoke(
         let found = all.into_iter().find(|key| *key.id == *id && sees(&caller, key));
         found.ok_or_else(nothing)
     };
-    find().await?;
+    caller.about.set(find().await?.tenant).ok();
     let by = format!("{}: {reason}", caller.name);
     ring.revoke(&id, app.keys.now(), &by).await?;
     app.keys.refresh(app.committer.store()).await?;

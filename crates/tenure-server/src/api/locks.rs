@@ -23,10 +23,11 @@ use utoipa::IntoParams;
 use super::{page_size, submit};
 use crate::App;
 use crate::auth::Caller;
-use crate::extract::{Body, Idempotency, On, Params, request_id};
+use crate::extract::{Body, Idempotency, On, Params};
 use crate::openapi::{Conflict, NotFound};
 use crate::problem::Problem;
 use crate::repeats::Sending;
+use crate::whose::Whose;
 
 /// Takes locks of a resource, or waits for them.
 #[utoipa::path(
@@ -48,7 +49,7 @@ pub(super) async fn acquire(
     let ask = to_acquire(body, key.id(on.key.as_str())?)?;
     if let Claimant::Session(session) = ask.claimant {
         let reads = app.committer.store().reads();
-        app.whose.check_session(&on.caller, session, reads).await?;
+        Whose::check_session(&on.caller, session, reads).await?;
     }
     let outcome = if ask.wait_ms == 0 {
         let action = LockAction::Acquire(ask);
@@ -217,7 +218,7 @@ pub(super) async fn withdraw(
     on: On,
     Body(body): Body<WithdrawBody>,
 ) -> Result<Json<WithdrawAnswer>, Problem> {
-    let action = LockAction::Withdraw { request: request_id(&body.request, on.key.as_str())? };
+    let action = LockAction::Withdraw { request: app.request_id(&body.request, on.key.as_str())? };
     match submit(&app, Command::Lock { key: on.key, action }).await? {
         Outcome::Withdrawn { released } => {
             Ok(Json(WithdrawAnswer { withdrawn: true, token: released }))

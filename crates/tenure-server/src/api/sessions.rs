@@ -32,10 +32,7 @@ pub(super) async fn open(
 ) -> Result<Json<SessionAnswer>, Problem> {
     let session = SessionId(key.id(&caller.tenant)?.0);
     let (tenant, name, ttl_ms) = (caller.tenant, body.name.into(), body.ttl_ms);
-    let open = Command::Open { session, tenant: tenant.clone(), name, ttl_ms };
-    let answer = alive(submit(&app, open).await?)?;
-    app.whose.opened(session, &tenant);
-    Ok(answer)
+    alive(submit(&app, Command::Open { session, tenant, name, ttl_ms }).await?)
 }
 
 /// Keeps a session and all it holds alive.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::Extension;
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
 use serde::Deserialize;
 use tenure::wire::SignInBody;
@@ -55,9 +55,11 @@ pub(super) struct CodeParams {
 
 pub(super) async fn page(
     State(app): State<Arc<App>>,
+    method: Method,
     Params(params): Params<CodeParams>,
 ) -> Response {
-    match params.code {
+    // Who only asks whether there is something does not use the link up.
+    match params.code.filter(|_| method == Method::GET) {
         None => Html(include_str!("signin.html")).into_response(),
         Some(code) if app.links.redeem(&code) => signed_in(&app, &Keys::root()),
         Some(_) => {

@@ -19,6 +19,18 @@ pub struct Rule {
     pub action: Option<&'static str>,
 }
 
+/// What workers do all the time, and what begins and ends nothing: the audit has it only when it
+/// was refused, or it would have nothing else.
+const ROUTINE: [&str; 4] = ["session.beat", "lock.renew", "job.progress", "job.log"];
+
+impl Rule {
+    /// Whether it is noted only when it was refused.
+    #[must_use]
+    pub fn is_routine(&self) -> bool {
+        self.action.is_some_and(|action| ROUTINE.contains(&action))
+    }
+}
+
 /// Who may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {

@@ -24,6 +24,8 @@ const ROOT: &str = "admin";
 /// Signs cookies with what servers share.
 pub struct Signer {
     secret: String,
+    /// From the admin key, which no store has: whoever reads a store cannot make cookies of it.
+    root: String,
 }
 
 /// Who is signed in.
@@ -38,8 +40,8 @@ pub(crate) struct SignedIn {
 impl Signer {
     /// With what servers share.
     #[must_use]
-    pub fn new(secret: String) -> Self {
-        Self { secret }
+    pub fn new(secret: String, root: String) -> Self {
+        Self { secret, root }
     }
 
     /// What servers share.
@@ -72,10 +74,17 @@ impl Signer {
     }
 
     fn sign(&self, use_of_it: &str, text: &str) -> String {
+        let root = text.starts_with(&format!("{ROOT}."));
+        let use_of_it = if root { format!("{use_of_it} {}", self.root) } else { use_of_it.into() };
+        hex(&self.mac(&use_of_it, text))
+    }
+
+    /// What only servers can compute.
+    pub(crate) fn mac(&self, use_of_it: &str, text: &str) -> [u8; 32] {
         let key = format!("{use_of_it}\n{}", self.secret);
         let mac = Hmac::<Sha256>::new_from_slice(key.as_bytes());
         let mac = mac.expect("a key may have any length").chain_update(text);
-        hex(&mac.finalize().into_bytes())
+        mac.finalize().into_bytes().into()
     }
 }
 
@@ -111,22 +120,24 @@ mod tests {
 
     #[test]
     fn a_cookie_is_good_for_its_time_and_cannot_be_made_up() {
-        let signer = Signer::new("secret".to_owned());
+        let signer = Signer::new("secret".to_owned(), "root".to_owned());
         let (value, csrf) = signer.issue(Some("k1"), Millis(1_000));
         let signed_in = signer.read(&with(&value), Millis(2_000)).expect("it is good");
         assert_eq!(signed_in, SignedIn { key: Some("k1".to_owned()), csrf });
         assert_eq!(signer.read(&with(&value), Millis(1_000 + GOOD_MS)), None, "too late");
         assert_eq!(signer.read(&with(&value.replace("k1", "k2")), Millis(2_000)), None);
-        let other = Signer::new("another".to_owned());
+        let other = Signer::new("another".to_owned(), "root".to_owned());
         assert_eq!(other.read(&with(&value), Millis(2_000)), None);
         assert_eq!(signer.read(&HeaderMap::new(), Millis(0)), None);
         let (root, _) = signer.issue(None, Millis(0));
         assert_eq!(signer.read(&with(&root), Millis(1)).expect("it is good").key, None);
+        let read_in_a_store = Signer::new("secret".to_owned(), "a guess".to_owned());
+        assert_eq!(read_in_a_store.read(&with(&root), Millis(1)), None);
     }
 
     #[test]
     fn only_our_own_pages_know_the_token() {
-        let signer = Signer::new("secret".to_owned());
+        let signer = Signer::new("secret".to_owned(), "root".to_owned());
         let (value, csrf) = signer.issue(Some("k1"), Millis(0));
         let signed_in = signer.read(&with(&value), Millis(1)).expect("it is good");
         assert!(is_ours(&headers(&[(CSRF_HEADER, csrf.clone())]), &signed_in));

@@ -2,8 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use axum::extract::{ConnectInfo, MatchedPath, Query, Request, State};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -32,14 +34,11 @@ pub(crate) async fn guard(
         // What is in no rule is answered to nobody, handler or not.
         return Problem::no_method(&parts.method).into_response();
     };
-    let began = stopwatch();
-    let address = address(&parts);
-    let path = parts.uri.path().to_owned();
-    let (mut caller, mut whoever) = (None, None);
-    let response = match admit(&app, rule, &parts, address, &mut whoever).await {
+    let mut visit = Visit::begin(&app, rule, &parts);
+    let response = match admit(&app, rule, &parts, &mut visit).await {
         Ok(admitted) => {
-            caller.clone_from(&admitted);
-            parts.extensions.insert(address);
+            visit.caller.clone_from(&admitted);
+            parts.extensions.insert(visit.address);
             if let Some(admitted) = admitted {
                 parts.extensions.insert(admitted);
             }
@@ -47,31 +46,88 @@ pub(crate) async fn guard(
         }
         Err(problem) => problem.into_response(),
     };
-    if let Some(action) = rule.action {
-        // Whoever signs in becomes known on the way.
-        let whoever = whoever.or_else(|| response.extensions().get::<Principal>().cloned());
-        let entry = Entry::new(action, &path, address, &response, began.elapsed());
-        app.audit.write(entry.by(caller.as_ref(), whoever.as_ref())).await;
+    if let Some(line) = visit.end(&response) {
+        app.audit.write(line).await;
     }
     response
 }
 
-/// Whoever asks, if they may; nobody where anybody may. `whoever` is known also of those who may
-/// not.
+/// A request on its way, until the audit knows of it.
+struct Visit<'a> {
+    app: &'a App,
+    rule: &'a Rule,
+    path: String,
+    address: Option<IpAddr>,
+    began: Instant,
+    whoever: Option<Principal>,
+    caller: Option<Caller>,
+    /// Too many of the same came before: nothing is noted.
+    too_many: bool,
+    over: bool,
+}
+
+impl<'a> Visit<'a> {
+    fn begin(app: &'a App, rule: &'a Rule, parts: &Parts) -> Self {
+        let (path, address) = (parts.uri.path().to_owned(), address(parts));
+        let (whoever, caller, began) = (None, None, stopwatch());
+        Self { app, rule, path, address, began, whoever, caller, too_many: false, over: false }
+    }
+
+    /// What the audit is to know of it.
+    fn end(mut self, response: &Response) -> Option<Entry> {
+        self.over = true;
+        let status = response.status();
+        let denied = status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN;
+        // Whoever signs in becomes known on the way.
+        let signed_in = response.extensions().get::<Principal>().cloned();
+        let action = match self.rule.action {
+            Some(_) if self.rule.is_routine() && status.is_success() => return None,
+            Some(action) => action,
+            None if signed_in.is_some() => "signin",
+            None if denied => "look",
+            None => return None,
+        };
+        self.whoever = self.whoever.take().or(signed_in);
+        (!self.too_many).then(|| self.entry(action, Some(response)))
+    }
+
+    fn entry(&self, action: &str, response: Option<&Response>) -> Entry {
+        let entry = Entry::new(action, &self.path, self.address, response, self.began.elapsed());
+        entry.by(self.caller.as_ref(), self.whoever.as_ref())
+    }
+}
+
+impl Drop for Visit<'_> {
+    /// Whoever hangs up before the answer may have done something all the same.
+    fn drop(&mut self) {
+        if let Some(action) = self.rule.action.filter(|_| !self.over && self.caller.is_some())
+            && !self.rule.is_routine()
+        {
+            self.app.audit.write_now(self.entry(action, None));
+        }
+    }
+}
+
+/// Whoever asks, if they may; nobody where anybody may.
 async fn admit(
     app: &App,
     rule: &Rule,
     parts: &Parts,
-    address: Option<IpAddr>,
-    whoever: &mut Option<Principal>,
+    visit: &mut Visit<'_>,
 ) -> Result<Option<Caller>, Problem> {
     let Some(role) = rule.who.role() else { return Ok(None) };
+    let address = visit.address;
     let Some(principal) = authenticate(app, rule, parts).await? else {
-        // Whoever has no key at all guesses nothing.
-        let again = key(parts).map_or(Ok(()), |_| app.limits.failure(address));
-        return Err(again.map_or_else(Problem::rate_limited, |()| Problem::unauthenticated()));
+        let again = app.limits.failure(address);
+        visit.too_many = again.is_err();
+        // Whoever has no key at all guesses nothing, and is told what is missing.
+        let guesses = key(parts).is_some();
+        return Err(match again {
+            Err(after) if guesses => Problem::rate_limited(after),
+            _ => Problem::unauthenticated(),
+        });
     };
-    let principal = whoever.insert(principal);
+    let principal = visit.whoever.insert(principal);
     allow(rule, role, principal)?;
     let tenant = tenant(parts, principal)?;
     if *principal.tenant != *ALL_TENANTS {
@@ -85,6 +141,7 @@ async fn admit(
         home: principal.tenant.clone(),
         address,
         reason: Arc::new(OnceLock::new()),
+        about: Arc::new(OnceLock::new()),
     }))
 }
 

@@ -80,6 +80,11 @@ impl Keys {
         self.good(id, Some(&hash))
     }
 
+    /// What is derived from the admin key, and does not give it away.
+    pub(crate) fn root_mark(&self) -> String {
+        hex(&Sha256::digest(self.admin))
+    }
+
     /// The admin key of the data directory.
     pub(crate) fn root() -> Principal {
         let (name, tenant) = ("admin".into(), ALL_TENANTS.into());
@@ -112,7 +117,16 @@ impl Keys {
     /// Reads all keys again.
     pub(crate) async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
         let mut read_at = self.read_at.lock().await;
-        let began = stopwatch();
+        self.read(store, &mut read_at).await
+    }
+
+    async fn read(
+        &self,
+        store: &dyn Store,
+        read_at: &mut Option<Instant>,
+    ) -> Result<(), StoreError> {
+        // Also one that fails is reason enough not to ask again at once.
+        *read_at = Some(stopwatch());
         let keys = store.key_ring().all().await?;
         let known = keys.into_iter().filter_map(|key| {
             let hash = unhex(&key.hash)?;
@@ -120,17 +134,16 @@ impl Keys {
         });
         let known = known.collect();
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
-        *read_at = Some(began);
         Ok(())
     }
 
     /// The same, unless it was done a moment ago.
     async fn look_again(&self, store: &dyn Store) {
-        let read_at = *self.read_at.lock().await;
+        let mut read_at = self.read_at.lock().await;
         if read_at.is_some_and(|at| at.elapsed() < LOOK_AGAIN) {
             return;
         }
-        if let Err(error) = self.refresh(store).await {
+        if let Err(error) = self.read(store, &mut read_at).await {
             tracing::debug!(%error, "cannot look for a new key");
         }
     }
@@ -174,7 +187,7 @@ impl Keys {
     /// A new key: what is kept of it, and the key itself, which is shown once.
     pub(crate) fn create(&self, order: Order) -> (ApiKey, String) {
         // Sent again, the same request makes the same id, and so no second key.
-        let id = order.request.to_string();
+        let id = hex(&Sha256::digest(format!("key {}", order.request)));
         let id = &id[..12];
         let secret: String =
             (0..2).map(|_| tenure_store::random::request_id().to_string()).collect();

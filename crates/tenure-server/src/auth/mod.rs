@@ -46,6 +46,9 @@ pub struct Caller {
     pub address: Option<IpAddr>,
     /// The reason that was given, for the audit.
     pub(crate) reason: Arc<OnceLock<Text>>,
+    /// Whose thing it is about, for the audit, when that is another tenant than the one it is
+    /// acted for.
+    pub(crate) about: Arc<OnceLock<Text>>,
 }
 
 impl Caller {
