@@ -15,6 +15,8 @@ const MIGRATIONS: [(&str, &str); 2] = [
     ("0001_tables", include_str!("0001_tables.sql")),
     ("0002_keys", include_str!("0002_keys.sql")),
 ];
+/// The version of the tables that this program makes.
+pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// What would be done to a database.
 #[derive(Clone, Debug)]

@@ -4,10 +4,9 @@ use tokio_postgres::Row;
 
 use super::{Finding, only};
 use crate::postgres::link::Link;
+use crate::postgres::migrate::VERSION;
 use crate::store::Result;
 
-/// The version of the tables that this program makes; a test compares it with the migrations.
-const VERSION: i64 = 1;
 /// A transaction that did nothing for longer was forgotten by somebody.
 const IDLE_MAX_S: i64 = 60;
 /// So many dead rows are nothing to worry about.
