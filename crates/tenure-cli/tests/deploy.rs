@@ -229,11 +229,8 @@ fn only_a_build_that_wants_traces_has_the_crates_for_them() {
     assert!(!tree("otel").contains("tonic v"), "spans go over HTTP");
 }
 
-/// Where systemd is installed, it reads the units itself.
 #[test]
 fn systemd_takes_the_units() {
-    let Ok(version) = Command::new("systemd-analyze").arg("--version").output() else { return };
-    assert!(version.status.success());
     let dir = TempDir::new().expect("a directory");
     for (path, unit) in units() {
         let copy = dir.path().join(path.file_name().expect("it has one"));
@@ -247,17 +244,12 @@ fn systemd_takes_the_units() {
     }
 }
 
-/// Where Python has a parser for it, the manifests are read as YAML.
 #[test]
 fn the_manifests_are_yaml() {
     let parse = "import sys, yaml
 for path in sys.argv[1:]:
     for one in yaml.safe_load_all(open(path)):
         print(one['apiVersion'], one['kind'], one['metadata']['name'])";
-    let has = Command::new("python3").args(["-c", "import yaml"]).output();
-    if !has.is_ok_and(|output| output.status.success()) {
-        return;
-    }
     let paths = manifests().into_iter().map(|(path, _)| path);
     let mut python = Command::new("python3");
     let output = python.args(["-c", parse]).args(paths).output().expect("it runs");

@@ -19,7 +19,7 @@ use crate::limits;
 use crate::outcome::{Outcome, TenureView};
 use crate::record::{Ending, How, Recent, Tenure, Waiter};
 use crate::refusal::Refusal;
-use crate::session::{Session, Standing};
+use crate::session::{ALL_TENANTS, Session, Standing};
 use crate::settle::Wish;
 use crate::token::Token;
 use crate::turn::Turn;
@@ -226,6 +226,13 @@ impl Turn<'_> {
             return Err(self.lost(token, "renew"));
         };
         let id = tenure.session;
+        let session = self.sessions.get(id).expect("settled: the session of a tenure lives");
+        if !session.solo && *session.tenant == *ALL_TENANTS {
+            // It holds for others, too: whoever knows one of its tokens must not keep it alive.
+            let why =
+                "the tenure belongs to a worker of all tenants; its session is beaten instead";
+            return Err(Refusal::Invalid(why.to_owned()));
+        }
         if let Some(ttl_ms) = ttl_ms {
             self.change_ttl(id, ttl_ms)?;
         }

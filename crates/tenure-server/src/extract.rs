@@ -13,7 +13,7 @@ use tenure_core::{JobId, RequestId, ResourceKey, SessionId, Text};
 use crate::App;
 use crate::auth::Caller;
 use crate::problem::Problem;
-use crate::whose::Whose;
+use crate::whose;
 
 /// Longest body that is read.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -156,7 +156,7 @@ impl FromRequestParts<Arc<App>> for OnSession {
         let path = Path::<String>::from_request_parts(parts, app).await;
         let Path(id) = path.map_err(|error| Problem::invalid(&error))?;
         let id = id.parse().map_err(|error| Problem::invalid(&format!("the session: {error}")))?;
-        Whose::check_session(&caller, id, app.committer.store().reads()).await?;
+        whose::check_session(&caller, id, app.committer.store().reads()).await?;
         Ok(Self { caller, id })
     }
 }

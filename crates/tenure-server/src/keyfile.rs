@@ -81,10 +81,9 @@ pub fn read(path: &Path) -> Result<String, Error> {
     if fits { Ok(key) } else { Err(Error::Short(path.to_owned())) }
 }
 
-/// 256 random bits behind a mark that scanners for leaked secrets can look for.
+/// A secret behind a mark that scanners for leaked secrets can look for.
 fn fresh() -> String {
-    let halves = [tenure_store::random::request_id(), tenure_store::random::request_id()];
-    format!("tenure_{}{}", halves[0], halves[1])
+    format!("tenure_{}", tenure_store::random::secret())
 }
 
 #[cfg(test)]

@@ -215,7 +215,7 @@ impl Server {
         let store: Arc<dyn Store> = Arc::new(Metered::new(store, observer));
         // Before anything is swept: whoever settles a job without its kind cannot retry it.
         store.declare(Arc::clone(&kinds)).await?;
-        let secret = store.key_ring().secret(&fresh_secret()).await?;
+        let secret = store.key_ring().secret(&tenure_store::random::secret()).await?;
         let root = keys.root_mark();
         keys.refresh(&*store).await?;
         let committer = Committer::start_with(Arc::clone(&store), Sweep::Elsewhere);
@@ -277,9 +277,4 @@ impl Server {
         janitor.stop().await;
         Ok(())
     }
-}
-
-/// 256 random bits.
-fn fresh_secret() -> String {
-    (0..2).map(|_| tenure_store::random::request_id().to_string()).collect()
 }

@@ -23,19 +23,6 @@ pub(crate) struct Whose {
 }
 
 impl Whose {
-    /// Refuses a session that is another tenant's, as if it were over.
-    pub(crate) async fn check_session(
-        caller: &Caller,
-        id: SessionId,
-        reads: &dyn Reads,
-    ) -> Result<(), Problem> {
-        let Some(home) = caller.bound() else { return Ok(()) };
-        match reads.session(id).await? {
-            Some(tenant) if tenant == *home => Ok(()),
-            _ => Err(Refusal::SessionOver.into()),
-        }
-    }
-
     /// Refuses a job that is not there for the caller.
     pub(crate) async fn check_job(
         &self,
@@ -58,6 +45,19 @@ impl Whose {
             Some(tenant) if caller.sees(&tenant) => Ok(()),
             _ => Err(Refusal::NoSuchJob.into()),
         }
+    }
+}
+
+/// Refuses a session that is another tenant's, as if it were over.
+pub(crate) async fn check_session(
+    caller: &Caller,
+    id: SessionId,
+    reads: &dyn Reads,
+) -> Result<(), Problem> {
+    let Some(home) = caller.bound() else { return Ok(()) };
+    match reads.session(id).await? {
+        Some(tenant) if tenant == *home => Ok(()),
+        _ => Err(Refusal::SessionOver.into()),
     }
 }
 

@@ -16,6 +16,10 @@ use crate::store::Result;
 /// Most keys that a store keeps, revoked ones included.
 pub const KEYS_MAX: usize = 10_000;
 
+/// What is kept of a key, as the tables of all stores name it.
+pub(crate) const COLUMNS: &str = "id, name, tenant, role, hash, created_at, created_by, \
+                                  expires_at, used_at, revoked_at, revoked_by";
+
 /// A key, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiKey {

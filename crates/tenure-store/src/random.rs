@@ -45,6 +45,12 @@ pub fn request_id() -> RequestId {
     RequestId(draw())
 }
 
+/// 256 bits that nobody guesses, as 64 characters.
+#[must_use]
+pub fn secret() -> String {
+    format!("{}{}", request_id(), request_id())
+}
+
 /// A session id that nobody has.
 #[must_use]
 pub fn session_id() -> SessionId {

@@ -24,6 +24,9 @@ pub(crate) fn machine(root: &Path) -> Result<()> {
     needs("python3", &["python3"])?;
     // So is schemathesis, which is installed into an environment of its own.
     needs_module("ensurepip", &["python3-venv"])?;
+    // What is in deploy/ is read by those who will read it.
+    needs("systemd-analyze", &["systemd"])?;
+    needs_module("yaml", &["python3-yaml"])?;
     // Tests start servers of their own. Debian keeps these programs off the PATH.
     needs_at("postgres", &postgres_folders(), &["postgresql-15"])?;
     needs_at("pgbouncer", &[PathBuf::from("/usr/sbin")], &["pgbouncer"])?;

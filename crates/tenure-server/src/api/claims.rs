@@ -18,7 +18,7 @@ use crate::auth::Caller;
 use crate::extract::{Body, DocumentBody, Idempotency, OnJob, document};
 use crate::openapi::{Conflict, NotFound};
 use crate::problem::Problem;
-use crate::whose::Whose;
+use crate::whose;
 
 /// Takes jobs for a worker, or waits for the first.
 #[utoipa::path(
@@ -37,7 +37,7 @@ pub(super) async fn claim(
     Body(body): Body<ClaimBody>,
 ) -> Result<Json<ClaimAnswer>, Problem> {
     let reads = app.committer.store().reads();
-    Whose::check_session(&caller, body.session, reads).await?;
+    whose::check_session(&caller, body.session, reads).await?;
     let patience = wait(Some(body.wait_ms));
     let claim = Claim {
         session: body.session,

@@ -27,7 +27,7 @@ use crate::extract::{Body, Idempotency, On, Params};
 use crate::openapi::{Conflict, NotFound};
 use crate::problem::Problem;
 use crate::repeats::Sending;
-use crate::whose::Whose;
+use crate::whose;
 
 /// Takes locks of a resource, or waits for them.
 #[utoipa::path(
@@ -49,7 +49,7 @@ pub(super) async fn acquire(
     let ask = to_acquire(body, key.id(on.key.as_str())?)?;
     if let Claimant::Session(session) = ask.claimant {
         let reads = app.committer.store().reads();
-        Whose::check_session(&on.caller, session, reads).await?;
+        whose::check_session(&on.caller, session, reads).await?;
     }
     let outcome = if ask.wait_ms == 0 {
         let action = LockAction::Acquire(ask);

@@ -32,7 +32,7 @@ pub(crate) struct Links(Mutex<HashMap<String, Instant>>);
 impl Links {
     /// A new one.
     pub(crate) fn issue(&self) -> String {
-        let code: String = (0..2).map(|_| tenure_store::random::request_id().to_string()).collect();
+        let code = tenure_store::random::secret();
         let mut links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         links.retain(|_, at| at.elapsed() < LINK_GOOD);
         if links.len() < LINKS_MAX {

@@ -189,8 +189,7 @@ impl Keys {
         // Sent again, the same request makes the same id, and so no second key.
         let id = hex(&Sha256::digest(format!("key {}", order.request)));
         let id = &id[..12];
-        let secret: String =
-            (0..2).map(|_| tenure_store::random::request_id().to_string()).collect();
+        let secret = tenure_store::random::secret();
         let Order { name, tenant, role, expires_in_ms, by, .. } = order;
         // With its tenant in it, whoever has it need not be told. A header has only ASCII.
         let key = match &*tenant {

@@ -168,7 +168,7 @@ impl Database {
         let sql = "SELECT json_extract(line, '$.at') FROM history ORDER BY id DESC LIMIT 1";
         let at = self.connection.query_row(sql, [], |row| row.get::<_, i64>(0)).optional();
         let at = at.map_err(|error| self.error(error))?.unwrap_or(0);
-        Ok(Millis(u64::try_from(at).unwrap_or(0)))
+        Ok(millis(at))
     }
 
     // ----- reading rows -----
@@ -477,4 +477,9 @@ fn owe(
 fn resource(row: &Row<'_>) -> rusqlite::Result<(String, ResourceRow, String)> {
     let at = ResourceRow { id: row.get(1)?, last: row.get(2)?, owes: 0, listed: row.get(4)? };
     Ok((row.get(0)?, at, row.get(3)?))
+}
+
+/// An instant as a column has it.
+pub(super) fn millis(at: i64) -> Millis {
+    Millis(u64::try_from(at).unwrap_or(0))
 }

@@ -5,14 +5,11 @@ use rusqlite::{Row, params};
 use tenure_core::{Millis, Text};
 
 use super::Embedded;
-use super::database::Database;
+use super::database::{Database, millis};
 use super::jobs::millis as integer;
 use super::writer::Ask;
-use crate::keys::{ApiKey, KEYS_MAX, KeyRing};
+use crate::keys::{ApiKey, COLUMNS, KEYS_MAX, KeyRing};
 use crate::store::Result;
-
-const COLUMNS: &str = "id, name, tenant, role, hash, created_at, created_by, expires_at, used_at, \
-                       revoked_at, revoked_by";
 
 impl Embedded {
     /// Does something to the file that the model knows nothing of.
@@ -115,8 +112,4 @@ fn key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
         revoked_at: row.get::<_, Option<i64>>(9)?.map(millis),
         revoked_by: row.get::<_, Option<String>>(10)?.map(Text::from),
     })
-}
-
-fn millis(at: i64) -> Millis {
-    Millis(u64::try_from(at).unwrap_or(0))
 }

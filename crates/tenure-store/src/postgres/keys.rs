@@ -6,11 +6,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::{Shared, bigint, corrupt, millis};
-use crate::keys::{ApiKey, KEYS_MAX, KeyRing};
+use crate::keys::{ApiKey, COLUMNS, KEYS_MAX, KeyRing};
 use crate::store::Result;
-
-const COLUMNS: &str = "id, name, tenant, role, hash, created_at, created_by, expires_at, used_at, \
-                       revoked_at, revoked_by";
 
 #[async_trait]
 impl KeyRing for Shared {
