@@ -31,7 +31,9 @@ pub(crate) fn machine(root: &Path) -> Result<()> {
     needs_at("postgres", &postgres_folders(), &["postgresql-15"])?;
     needs_at("pgbouncer", &[PathBuf::from("/usr/sbin")], &["pgbouncer"])?;
     component(root, "fmt", "rustfmt")?;
-    component(root, "clippy", "clippy")
+    component(root, "clippy", "clippy")?;
+    // A test looks at the crates of every feature, also of those that are never built here.
+    shell::run(shell::cargo(root).args(["fetch", "--locked", "--quiet"]))
 }
 
 /// Makes sure `program` is on the PATH, from these Debian packages if need be.
