@@ -247,6 +247,7 @@ macro_rules! for_each_scenario {
             a_withdrawn_request_leaks_nothing,
             a_worker_hands_work_back,
             a_worker_may_choose_another_end_state,
+            a_worker_of_all_tenants_beats_for_itself,
             an_urgent_wish_stops_the_running_one,
             bad_numbers_are_refused,
             cancel_is_a_state_with_an_end,
