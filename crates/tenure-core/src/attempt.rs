@@ -61,13 +61,14 @@ impl Turn<'_> {
     /// What the worker of a tenure needs to know.
     pub(crate) fn assignment(&self, token: Token) -> Option<Assignment> {
         let job = self.record.job(self.job_of(token)?)?;
-        let operation = self.operation(&job.operation);
+        let (operation, kind) = (self.operation(&job.operation), self.kind());
+        let declared = kind.zip(operation);
         Some(Assignment {
             tenure: self.view_of(token),
             job: Box::new(job.clone()),
             spec: self.record.resource.as_ref()?.spec.clone(),
-            limit_ms: operation.and_then(|operation| operation.limit_ms),
-            attempts_max: operation.map_or(1, |operation| operation.retry.attempts),
+            limit_ms: declared.and_then(|(kind, of)| kind.limit_ms(self.key, of)),
+            attempts_max: declared.map_or(1, |(kind, of)| kind.retry(self.key, of).attempts),
         })
     }
 
@@ -156,7 +157,8 @@ impl Turn<'_> {
     fn come_to(&self, job: &Job, operation: Option<&Operation>, result: Came) -> Ran {
         let Came { outcome, error, class, state: chosen, result } = result;
         let default = Retry::default();
-        let retry = operation.map_or(&default, |operation| &operation.retry);
+        let declared = self.kind().zip(operation);
+        let retry = declared.map_or(&default, |(kind, of)| kind.retry(self.key, of));
         let end = |state: fn(&Operation) -> &Option<Text>| {
             chosen.clone().or_else(|| operation.and_then(|o| state(o).clone()))
         };

@@ -27,6 +27,11 @@ pub enum Fact {
         /// The reason or code of the refusal, or [`GAVE_UP`].
         reason: &'static str,
     },
+    /// A submit got the id of a job that was there already.
+    Joined {
+        /// The resource.
+        key: ResourceKey,
+    },
     /// All of a tenure is over.
     Ended {
         /// The resource.

@@ -310,7 +310,8 @@ impl Chain {
 }
 
 /// 128 bits that only this text has.
-pub(crate) fn digest(text: &str) -> u128 {
+#[must_use]
+pub fn digest(text: &str) -> u128 {
     let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
     hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))
 }

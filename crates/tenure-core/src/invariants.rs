@@ -52,8 +52,11 @@ pub fn running_means_held(key: &ResourceKey, record: &Record) -> Result<(), Stri
 pub fn jobs_within_bounds(key: &ResourceKey, record: &Record, world: &World) -> Result<(), String> {
     let kind = world.kinds.get(key.kind());
     for job in record.lane() {
-        let operation = kind.and_then(|kind| kind.operations.get(&job.operation));
-        let most = operation.map_or(u32::MAX, |operation| operation.retry.attempts);
+        let most = kind.and_then(|kind| {
+            let operation = kind.operations.get(&job.operation)?;
+            Some(kind.retry(key, operation).attempts)
+        });
+        let most = most.unwrap_or(u32::MAX);
         if job.attempt > most {
             return Err(format!("{key}: job {} is at attempt {}/{most}", job.id, job.attempt));
         }

@@ -6,57 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::key::{LockName, LockSet, Text};
+use crate::key::{LockName, LockSet, ResourceKey, Text};
 use crate::limits;
+pub use crate::policy::Policy;
 use crate::retry::Retry;
-
-/// What happens when an operation meets another one of the same resource that is queued or running.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// Waits in the lane.
-    #[default]
-    Queue,
-    /// The caller gets the id of the present job.
-    Attach,
-    /// Refused, naming the present job.
-    Reject,
-    /// At most one waits behind the running one; further submits join it.
-    Coalesce,
-    /// Takes the place of the waiting ones, which end as superseded.
-    Replace,
-    /// The running one is asked to stop; the incoming one runs after it has stopped.
-    Cancel,
-}
-
-impl Policy {
-    const ALL: [Self; 6] =
-        [Self::Queue, Self::Attach, Self::Reject, Self::Coalesce, Self::Replace, Self::Cancel];
-
-    /// The word for it.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Queue => "queue",
-            Self::Attach => "attach",
-            Self::Reject => "reject",
-            Self::Coalesce => "coalesce",
-            Self::Replace => "replace",
-            Self::Cancel => "cancel",
-        }
-    }
-}
-
-impl FromStr for Policy {
-    type Err = String;
-    fn from_str(word: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|policy| policy.word() == word);
-        let words = || Self::ALL.map(Self::word).join(", ");
-        known.ok_or_else(|| format!("{word:?} is no policy; there are {}", words()))
-    }
-}
 
 /// What a lane does while its first job rests between two attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -169,6 +124,15 @@ impl Operation {
     }
 }
 
+/// What holds for an operation on one resource, in place of what the operation says of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Own {
+    /// The longest one attempt may take.
+    pub limit_ms: Option<u64>,
+    /// When to try again.
+    pub retry: Retry,
+}
+
 /// A class of resources.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
@@ -188,6 +152,8 @@ pub struct Kind {
     pub running_max: Option<usize>,
     /// Most jobs that run at once for one tenant.
     pub tenant_running_max: Option<usize>,
+    /// Resources that have limits and retry rules of their own, by operation.
+    pub own: BTreeMap<ResourceKey, BTreeMap<Text, Own>>,
 }
 
 /// The state of resources whose kind declares none.
@@ -206,6 +172,7 @@ impl Kind {
             backoff: Backoff::default(),
             running_max: None,
             tenant_running_max: None,
+            own: BTreeMap::new(),
         }
     }
 
@@ -245,6 +212,29 @@ impl Kind {
         self
     }
 
+    /// What holds for an operation on one resource, in place of what the operation says of it.
+    #[must_use]
+    pub fn own(mut self, key: ResourceKey, operation: &str, own: Own) -> Self {
+        self.own.entry(key).or_default().insert(operation.into(), own);
+        self
+    }
+
+    /// The longest that one attempt at an operation on a resource may take.
+    #[must_use]
+    pub fn limit_ms(&self, key: &ResourceKey, operation: &Operation) -> Option<u64> {
+        self.own_of(key, operation).map_or(operation.limit_ms, |own| own.limit_ms)
+    }
+
+    /// When to try an operation on a resource again.
+    #[must_use]
+    pub fn retry<'k>(&'k self, key: &ResourceKey, operation: &'k Operation) -> &'k Retry {
+        self.own_of(key, operation).map_or(&operation.retry, |own| &own.retry)
+    }
+
+    fn own_of(&self, key: &ResourceKey, operation: &Operation) -> Option<&Own> {
+        self.own.get(key)?.get(&operation.name)
+    }
+
     fn check(&self, problems: &mut Problems) {
         problems.at(&format!("kinds.{}", self.name));
         problems.name("kind", &self.name, limits::KIND_BYTES_MAX);
@@ -269,8 +259,25 @@ impl Kind {
             problems.at(&format!("kinds.{}.operations.{}", self.name, operation.name));
             self.check_operation(operation, problems);
         }
+        for (key, own) in &self.own {
+            problems.at(&format!("kinds.{}.own.{key}", self.name));
+            self.check_own(key, own, problems);
+        }
         problems.at(&format!("kinds.{}", self.name));
         self.check_reach(problems);
+    }
+
+    fn check_own(&self, key: &ResourceKey, own: &BTreeMap<Text, Own>, problems: &mut Problems) {
+        if *key.kind() != *self.name {
+            problems.say("it is a resource of another kind");
+        }
+        for (name, own) in own {
+            if !self.operations.contains_key(name) {
+                problems.say(format!("it names the operation {name}, which is not declared"));
+            }
+            check_limit(own.limit_ms, problems);
+            check_retry(&own.retry, problems);
+        }
     }
 
     fn check_operation(&self, operation: &Operation, problems: &mut Problems) {
@@ -305,9 +312,7 @@ impl Kind {
         if operation.run.first().is_some_and(String::is_empty) {
             problems.say("run begins with an empty word: it must name a program");
         }
-        if operation.limit_ms == Some(0) {
-            problems.say("a limit of 0 lets no attempt run: leave it out for none");
-        }
+        check_limit(operation.limit_ms, problems);
         check_retry(&operation.retry, problems);
     }
 
@@ -371,19 +376,15 @@ impl Kind {
     }
 }
 
+fn check_limit(limit_ms: Option<u64>, problems: &mut Problems) {
+    if limit_ms == Some(0) {
+        problems.say("a limit of 0 lets no attempt run: leave it out for none");
+    }
+}
+
 fn check_retry(retry: &Retry, problems: &mut Problems) {
-    if !(1..=limits::ATTEMPTS_MAX).contains(&retry.attempts) {
-        let max = limits::ATTEMPTS_MAX;
-        problems.say(format!("retry.attempts must be between 1 and {max}"));
-    }
-    if !(1.0..=100.0).contains(&retry.factor) {
-        problems.say("retry.factor must be between 1 and 100");
-    }
-    if retry.initial_ms > retry.max_ms {
-        problems.say("retry.initial is longer than retry.max");
-    }
-    if let Some(code) = retry.transient.iter().find(|code| retry.permanent.contains(code)) {
-        problems.say(format!("retry lists {code} as transient and as permanent"));
+    for problem in retry.problems() {
+        problems.say(format!("retry{problem}"));
     }
 }
 
@@ -439,6 +440,11 @@ impl Kinds {
         problems.at("kinds");
         problems.bound("kinds", checked.len(), limits::KINDS_MAX);
         if problems.found.is_empty() { Ok(Self(checked)) } else { Err(BadKinds(problems.found)) }
+    }
+
+    /// The same kinds and one more, or everything that does not make sense.
+    pub fn with(&self, kind: Kind) -> Result<Self, BadKinds> {
+        Self::new(self.0.values().map(|kind| (**kind).clone()).chain([kind]))
     }
 
     /// The kind of that name.

@@ -27,6 +27,7 @@ pub mod limits;
 pub mod lock;
 mod manage;
 pub mod outcome;
+pub mod policy;
 pub mod ready;
 pub mod record;
 pub mod refusal;

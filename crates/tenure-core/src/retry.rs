@@ -5,6 +5,7 @@
 
 use crate::id::JobId;
 use crate::key::Text;
+use crate::limits;
 
 /// The worker's session lapsed while it worked: it crashed, froze or lost the network.
 pub const WORKER_TIMEOUT: &str = "WORKER_TIMEOUT";
@@ -57,6 +58,25 @@ pub enum Class {
 }
 
 impl Retry {
+    /// Everything about it that makes no sense: `.key must …`.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !(1..=limits::ATTEMPTS_MAX).contains(&self.attempts) {
+            problems.push(format!(".attempts must be between 1 and {}", limits::ATTEMPTS_MAX));
+        }
+        if !(1.0..=100.0).contains(&self.factor) {
+            problems.push(".factor must be between 1 and 100".to_owned());
+        }
+        if self.initial_ms > self.max_ms {
+            problems.push(".initial is longer than retry.max".to_owned());
+        }
+        if let Some(code) = self.transient.iter().find(|code| self.permanent.contains(code)) {
+            problems.push(format!(" lists {code} as transient and as permanent"));
+        }
+        problems
+    }
+
     /// The class of a failure: the lists of the rule first, then what the worker said of it, then
     /// what the code means, and for any other code whether there is a retry rule at all.
     #[must_use]

@@ -7,6 +7,7 @@
 use crate::canary::{Canary, planted};
 use crate::command::Submit;
 use crate::engine::check_text;
+use crate::fact::Fact;
 use crate::history::Event;
 use crate::id::{JobId, RequestId};
 use crate::job::{Asked, Job, JobState, Ran, Verdict};
@@ -43,6 +44,7 @@ impl<'a> Turn<'a> {
             Meeting::Join(job) => {
                 let (request, by) = (ask.request, ask.by.clone());
                 self.tell(Event::Attached { id: job, request, by });
+                self.changes.facts.push(Fact::Joined { key: self.key.clone() });
                 Ok(Outcome::Submitted { verdict: Verdict::Attached, job })
             }
             Meeting::Enter { superseded, cancelled } => {

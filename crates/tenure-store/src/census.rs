@@ -180,5 +180,6 @@ impl Ledger {
 }
 
 fn limit_ms(kinds: &Kinds, key: &ResourceKey, job: &Job) -> Option<u64> {
-    kinds.get(key.kind())?.operations.get(&job.operation)?.limit_ms
+    let kind = kinds.get(key.kind())?;
+    kind.limit_ms(key, kind.operations.get(&job.operation)?)
 }

@@ -1,13 +1,10 @@
 //! The versions of the tables.
 
 use tenure_core::Incarnation;
-use tokio_postgres::{Client, NoTls};
 
 use super::conn::Conn;
 use super::failure::Failure;
-use super::link::unavailable;
-use super::settings::Settings;
-use super::{corrupt, life, tls};
+use super::{corrupt, guest, life};
 use crate::store::{Result, StoreError};
 
 /// What makes each version from the one before.
@@ -45,23 +42,7 @@ pub async fn migrate(url: &str, new_incarnation: bool) -> Result<(Plan, Incarnat
 }
 
 async fn connect(url: &str) -> Result<Conn> {
-    Ok(Conn::new(client(url).await?, "BEGIN".to_owned(), false))
-}
-
-/// A connection to the database of a store, for whoever wants to look at it with SQL.
-pub async fn client(url: &str) -> Result<Client> {
-    use tokio_postgres::config::SslMode;
-    let settings = Settings::parse(url)?;
-    let away = |error: tokio_postgres::Error| unavailable(&error);
-    if settings.config.get_ssl_mode() == SslMode::Disable {
-        let (client, connection) = settings.config.connect(NoTls).await.map_err(away)?;
-        tokio::spawn(connection);
-        return Ok(client);
-    }
-    let tls = tls::connector(&settings.trust, true)?;
-    let (client, connection) = settings.config.connect(tls).await.map_err(away)?;
-    tokio::spawn(connection);
-    Ok(client)
+    Ok(Conn::new(guest::client(url).await?, "BEGIN".to_owned(), false))
 }
 
 /// Begins a transaction that one process at a time may have. The lock is the transaction's, so that

@@ -9,9 +9,9 @@
 //! `batch` is the transaction, `look` what it finds, `journal` what it appends, `failure` why it
 //! did not; `replica` is what is in memory, `load` how it gets there, `flush` how it gets to the
 //! tables; `prune` drops what is old; `read` has the lists, `listen` the wake-ups between servers,
-//! `life` the incarnation; `conn`, `link`, `tls` and `settings` are the connections, `rows` and
-//! `columns` the values; `migrate` has the versions of the tables, `doctor` says what a deployment
-//! is worth.
+//! `life` the incarnation; `conn`, `link`, `tls` and `settings` are the connections, `guest` those
+//! of others, `rows` and `columns` the values; `migrate` has the versions of the tables, `doctor`
+//! says what a deployment is worth.
 
 mod batch;
 mod columns;
@@ -19,6 +19,7 @@ mod conn;
 mod doctor;
 mod failure;
 mod flush;
+mod guest;
 mod journal;
 mod keys;
 mod life;
@@ -59,7 +60,8 @@ use replica::Replica;
 use settings::Settings;
 
 pub use doctor::{Finding, ROLES, Verdict, examine, remedy};
-pub use migrate::{Plan, client, migrate, plan};
+pub use guest::{Canceller, client, connect};
+pub use migrate::{Plan, migrate, plan};
 pub use tokio_postgres::Client;
 
 /// How long a transaction of ours may do nothing before the database ends it: a process that was
