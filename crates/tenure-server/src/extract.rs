@@ -140,6 +140,25 @@ impl FromRequestParts<Arc<App>> for OnJob {
     }
 }
 
+/// Whoever asks, and the pipeline in the path.
+pub struct OnPipeline {
+    /// Whoever asks.
+    pub caller: Caller,
+    /// The name of the pipeline.
+    pub id: String,
+}
+
+impl FromRequestParts<Arc<App>> for OnPipeline {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let path = Path::<String>::from_request_parts(parts, app).await;
+        let Path(id) = path.map_err(|error| Problem::invalid(&error))?;
+        Ok(Self { caller, id })
+    }
+}
+
 /// Whoever asks, and the session in the path, which is the caller's tenant's.
 pub struct OnSession {
     /// Whoever asks.

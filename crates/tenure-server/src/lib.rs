@@ -16,6 +16,7 @@ pub mod keyfile;
 pub mod listen;
 pub mod metrics;
 mod openapi;
+mod places;
 pub mod problem;
 mod repeats;
 mod request_id;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::config::Keep;
+use tenure_apps::pipelines::Catalog;
 use tenure_core::Kinds;
 use tenure_store::committer::Sweep;
 use tenure_store::metered::Metered;
@@ -56,8 +58,10 @@ use whose::Whose;
 pub struct Config {
     /// Who may ask.
     pub keys: Keys,
-    /// What resources can be and what can be done to them.
+    /// What resources can be and what can be done to them, that of pipelines included.
     pub kinds: Arc<Kinds>,
+    /// The pipelines, if there are any.
+    pub pipelines: Option<Arc<Catalog>>,
     /// How it deals with those who ask.
     pub front: Front,
 }
@@ -66,7 +70,7 @@ impl Config {
     /// The usual, with the admin key.
     #[must_use]
     pub fn new(keys: Keys, kinds: Arc<Kinds>) -> Self {
-        Self { keys, kinds, front: Front::default() }
+        Self { keys, kinds, pipelines: None, front: Front::default() }
     }
 }
 
@@ -104,6 +108,8 @@ impl Default for Front {
 pub struct InForce {
     /// What resources can be and what can be done to them.
     pub kinds: Arc<Kinds>,
+    /// The pipelines, if there are any.
+    pub pipelines: Option<Arc<Catalog>>,
     /// How long things are kept after they are over.
     pub retention: Keep,
 }
@@ -147,11 +153,24 @@ impl App {
         Arc::clone(&self.in_force.borrow().kinds)
     }
 
-    /// Declares other kinds, from now on.
-    pub async fn declare(&self, kinds: Arc<Kinds>) -> Result<(), StoreError> {
+    /// The pipelines that are declared.
+    #[must_use]
+    pub fn pipelines(&self) -> Option<Arc<Catalog>> {
+        self.in_force.borrow().pipelines.clone()
+    }
+
+    /// Declares other kinds and pipelines, from now on.
+    pub async fn declare(
+        &self,
+        kinds: Arc<Kinds>,
+        pipelines: Option<Arc<Catalog>>,
+    ) -> Result<(), StoreError> {
         self.committer.store().declare(Arc::clone(&kinds)).await?;
         self.metrics.know(&kinds);
-        self.in_force.send_modify(|in_force| in_force.kinds = kinds);
+        self.metrics.know_pipelines(pipelines.as_ref());
+        self.in_force.send_modify(|in_force| {
+            (in_force.kinds, in_force.pipelines) = (kinds, pipelines);
+        });
         Ok(())
     }
 
@@ -207,10 +226,11 @@ impl Server {
         retention: Keep,
         name: &str,
     ) -> Result<Self, StoreError> {
-        let Config { keys, kinds, front } = config;
+        let Config { keys, kinds, pipelines, front } = config;
         let Front { tls, audit, tenants, wrong_keys, connections_max, patience } = front;
         let metrics = Arc::new(Metrics::new());
         metrics.know(&kinds);
+        metrics.know_pipelines(pipelines.as_ref());
         let observer = Arc::clone(&metrics) as Arc<dyn Observer>;
         let store: Arc<dyn Store> = Arc::new(Metered::new(store, observer));
         // Before anything is swept: whoever settles a job without its kind cannot retry it.
@@ -219,7 +239,7 @@ impl Server {
         let root = keys.root_mark();
         keys.refresh(&*store).await?;
         let committer = Committer::start_with(Arc::clone(&store), Sweep::Elsewhere);
-        let in_force = watch::Sender::new(InForce { kinds, retention });
+        let in_force = watch::Sender::new(InForce { kinds, pipelines, retention });
         let janitor = Janitor::start(committer.clone(), in_force.subscribe(), name);
         let app = Arc::new(App {
             committer,

@@ -10,8 +10,10 @@
 
 mod http;
 mod names;
+mod pipelines;
 mod scrape;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -20,6 +22,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
+use tenure_apps::pipelines::Catalog;
 use tenure_core::record::Ending;
 use tenure_core::{Fact, Kinds, Text};
 use tenure_store::StoreError;
@@ -30,6 +33,7 @@ use tenure_store::store::Swept;
 
 pub(crate) use http::measure;
 use names::Names;
+use pipelines::Pipelines;
 use scrape::Sight;
 
 /// What a metric is.
@@ -151,6 +155,23 @@ define! {
         "How long requests took, the time that they waited on purpose included";
     HTTP_IN_FLIGHT: Gauge "tenure_http_in_flight" [""]
         "Requests that are being answered now";
+    PIPELINE_ACQUISITIONS: Counter "pipeline_lock_acquisitions_total"
+        ["tenant_id,pipeline_id,result"]
+        "Triggers that began a run (success), and those that met another (conflict)";
+    PIPELINE_ACTIVE: Gauge "pipeline_active_locks" ["tenant_id,pipeline_id"]
+        "Locks of a pipeline that are held now";
+    PIPELINE_RUNNING: Gauge "pipeline_running_count" ["tenant_id,pipeline_id"]
+        "Those of them that a run holds, and nobody by hand";
+    PIPELINE_DURATION: Histogram "pipeline_lock_duration_seconds" ["tenant_id,pipeline_id"]
+        "How long runs held the lock of a pipeline";
+    PIPELINE_WAITED: Histogram "pipeline_lock_wait_time_seconds" ["tenant_id,pipeline_id"]
+        "How long runs had waited for it since they could have started";
+    PIPELINE_AGE: Gauge "pipeline_lock_age_seconds" ["tenant_id,pipeline_id"]
+        "Age of the oldest lock of a pipeline; 0 while none is held";
+    PIPELINE_TIMEOUT: Gauge "pipeline_lock_timeout_seconds" ["tenant_id,pipeline_id"]
+        "How long a run of it may take";
+    PIPELINE_THRESHOLD: Gauge "pipeline_lock_expiration_alert_threshold" [""]
+        "The part of its limit at which a run is worth an alert, as the settings say";
 }
 
 /// From an operation in memory to a build of a night.
@@ -193,6 +214,7 @@ pub struct Metrics {
     http_requests: Counters<3>,
     http_duration: Histograms<1>,
     http_in_flight: Gauge,
+    pipelines: Pipelines,
 }
 
 impl Metrics {
@@ -228,6 +250,7 @@ impl Metrics {
             http_requests: add(to, HTTP_REQUESTS, Family::default()),
             http_duration: add(to, HTTP_DURATION, Family::new_with_constructor(answer)),
             http_in_flight: add(to, HTTP_IN_FLIGHT, Gauge::default()),
+            pipelines: Pipelines::new(to),
             registry,
             names: Names::default(),
             per_tenant: AtomicBool::new(false),
@@ -238,6 +261,11 @@ impl Metrics {
     /// These kinds and their operations are called by their names, however many others there are.
     pub fn know(&self, kinds: &Kinds) {
         self.names.know(kinds);
+    }
+
+    /// These pipelines are told apart.
+    pub fn know_pipelines(&self, catalog: Option<&Arc<Catalog>>) {
+        self.pipelines.know(catalog);
     }
 
     fn granted(&self, kind: &Text, waited_ms: u64) {
@@ -262,6 +290,7 @@ impl Metrics {
     }
 
     fn count(&self, fact: &Fact) {
+        self.pipelines.count(fact);
         let names = &self.names;
         let verb = |operation: &Option<Text>| match operation {
             Some(operation) => names.operations.label(operation),
@@ -289,6 +318,8 @@ impl Metrics {
                 self.attempts.get_or_create(&labels).inc();
             }
             Fact::Fenced => drop(self.fenced.inc()),
+            // Not a request for a lock: nobody was refused anything.
+            Fact::Joined { .. } => {}
         }
     }
 }

@@ -2,10 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tenure::config::{BadConfig, Config, Error, FILE_NAME, Problem};
+use tenure_apps::pipelines::{BadCatalog, Catalog};
+use tenure_core::kind::BadKinds;
 
 use super::{Done, Output, print_json};
 use crate::exit;
@@ -39,50 +42,108 @@ struct Checked<'a> {
     file: &'a Path,
     kinds: usize,
     operations: usize,
-    problems: &'a [Problem],
+    pipelines: usize,
+    problems: Vec<Found<'a>>,
+}
+
+/// A problem and the file that it is in.
+#[derive(Serialize)]
+struct Found<'a> {
+    file: &'a Path,
+    #[serde(flatten)]
+    problem: &'a Problem,
 }
 
 impl ConfigVerb {
     pub(super) fn run(&self, output: Output) -> Done {
         let Self::Check(Check { file }) = self;
         let file = file.clone().unwrap_or_else(|| FILE_NAME.into());
-        let (config, problems) = match Config::load(&file) {
-            Ok(config) => (config, Vec::new()),
-            Err(Error::Bad(BadConfig(problems))) => (Config::default(), problems),
-            Err(error @ Error::Unreadable { .. }) => {
+        let (loaded, problems) = match read(&file) {
+            Ok(loaded) => (loaded, Vec::new()),
+            Err(Unread::Bad(problems)) => (Loaded::default(), problems),
+            Err(Unread::Unreadable(error)) => {
                 anstream::eprintln!("tenure: {error}; name a file that is there");
                 return Ok(ExitCode::from(exit::USAGE));
             }
         };
         let ok = problems.is_empty();
-        let (kinds, operations) = (config.kinds.iter().count(), config.operations());
         match output {
             Output::Json => {
-                let problems = &problems;
-                print_json(&Checked { ok, file: &file, kinds, operations, problems })?;
+                let found = |(file, problem)| Found { file, problem };
+                print_json(&Checked {
+                    ok,
+                    file: &file,
+                    kinds: loaded.config.kinds.iter().count(),
+                    operations: loaded.config.operations(),
+                    pipelines: loaded.pipelines(),
+                    problems: problems
+                        .iter()
+                        .map(|(file, problem)| found((file, problem)))
+                        .collect(),
+                })?;
             }
-            Output::Table if ok => anstream::println!("ok: {}", size(&config)),
-            Output::Table => {
-                for line in lines(&file, &problems) {
-                    anstream::println!("{line}");
-                }
-            }
+            Output::Table if ok => anstream::println!("ok: {}", size(&loaded)),
+            Output::Table => anstream::println!("{}", BadCatalog(problems)),
         }
         Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
     }
 }
 
-/// How much a file declares, for people.
-pub(super) fn size(config: &Config) -> String {
-    let s = |n: usize| if n == 1 { "" } else { "s" };
-    let (kinds, operations) = (config.kinds.iter().count(), config.operations());
-    format!("{kinds} kind{}, {operations} operation{}", s(kinds), s(operations))
+/// A file with all that it names.
+#[derive(Default)]
+pub(super) struct Loaded {
+    /// What is in the file; the kind of pipelines is among its kinds.
+    pub(super) config: Config,
+    /// The pipelines that it names the directory of.
+    pub(super) catalog: Option<Arc<Catalog>>,
 }
 
-/// The problems as `file:line: problem`, which editors understand.
-pub(super) fn lines(file: &Path, problems: &[Problem]) -> Vec<String> {
-    let line = |problem: &Problem| format!("{}:{}: {problem}", file.display(), problem.line);
-    problems.iter().map(line).collect()
+impl Loaded {
+    fn pipelines(&self) -> usize {
+        self.catalog.as_ref().map_or(0, |catalog| catalog.len())
+    }
+}
+
+/// Why there is nothing to put in force.
+pub(super) enum Unread {
+    /// These are wrong, each in its file.
+    Bad(Vec<(PathBuf, Problem)>),
+    /// There is no such file, or it is not for us.
+    Unreadable(Error),
+}
+
+/// Reads a file and the pipelines that it names.
+pub(super) fn read(file: &Path) -> Result<Loaded, Unread> {
+    let here = |problem| (file.to_owned(), problem);
+    let mut config = match Config::load(file) {
+        Ok(config) => config,
+        Err(Error::Bad(BadConfig(problems))) => {
+            return Err(Unread::Bad(problems.into_iter().map(here).collect()));
+        }
+        Err(error) => return Err(Unread::Unreadable(error)),
+    };
+    let Some(settings) = &config.pipelines else { return Ok(Loaded { config, catalog: None }) };
+    let catalog = Catalog::load(settings).map_err(|BadCatalog(problems)| Unread::Bad(problems))?;
+    config.kinds = match catalog.declare(&config.kinds) {
+        Ok(kinds) => Arc::new(kinds),
+        Err(BadKinds(problems)) => {
+            let problem = |message| Problem { line: 1, place: "pipelines".to_owned(), message };
+            return Err(Unread::Bad(problems.into_iter().map(problem).map(here).collect()));
+        }
+    };
+    Ok(Loaded { config, catalog: Some(Arc::new(catalog)) })
+}
+
+/// How much a file declares, for people.
+pub(super) fn size(loaded: &Loaded) -> String {
+    let s = |n: usize| if n == 1 { "" } else { "s" };
+    let (kinds, operations) = (loaded.config.kinds.iter().count(), loaded.config.operations());
+    let mut size = format!("{kinds} kind{}, {operations} operation{}", s(kinds), s(operations));
+    if loaded.catalog.is_some() {
+        let pipelines = loaded.pipelines();
+        size += &format!(", {pipelines} pipeline{}", s(pipelines));
+    }
+    size
 }
 
 /// Which file says what kinds there are.
@@ -102,14 +163,14 @@ impl ConfigFile {
 }
 
 /// Reads a file; one that is wrong becomes an error with all its problems.
-pub(super) fn load(file: &Path) -> anyhow::Result<Config> {
-    match Config::load(file) {
-        Ok(config) => Ok(config),
-        Err(Error::Bad(BadConfig(problems))) => {
+pub(super) fn load(file: &Path) -> anyhow::Result<Loaded> {
+    match read(file) {
+        Ok(loaded) => Ok(loaded),
+        Err(Unread::Bad(problems)) => {
             let (n, name) = (problems.len(), file.display());
-            let problems = lines(file, &problems).join("\n");
+            let problems = BadCatalog(problems);
             anyhow::bail!("{name} is refused, it has {n} problem(s):\n{problems}")
         }
-        Err(error) => Err(error.into()),
+        Err(Unread::Unreadable(error)) => Err(error.into()),
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use tenure::Client;
-use tenure::config::{AuditSetting, Config, ServerSettings};
+use tenure::config::{AuditSetting, ServerSettings};
 use tenure_core::session::ALL_TENANTS;
 use tenure_server::audit::Audit;
 use tenure_server::auth::Keys;
@@ -22,7 +22,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::Done;
-use super::config::{ConfigFile, load, size};
+use super::config::{ConfigFile, Loaded, load, size};
 use super::migrate::explain;
 use super::reload::Reload;
 use super::worker::Crew;
@@ -72,7 +72,8 @@ impl Serve {
         let dir = reach.data().dir()?;
         make_dir(&dir)?;
         let file = self.config.find();
-        let config = file.as_deref().map(load).transpose()?.unwrap_or_default();
+        let loaded = file.as_deref().map(load).transpose()?.unwrap_or_default();
+        let config = &loaded.config;
         let (key, key_path) = match &self.admin_key_file {
             Some(file) => (keyfile::read(file)?, file.clone()),
             None => keyfile::ensure(&dir)?,
@@ -83,7 +84,7 @@ impl Serve {
         let scheme = if front.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", listener.local_addr()?);
         let (kinds, keys) = (Arc::clone(&config.kinds), Keys::admin(&key));
-        let told = tenure_server::Config { keys, kinds, front };
+        let told = tenure_server::Config { keys, kinds, pipelines: loaded.catalog.clone(), front };
         let keep = config.retention;
         let server = Server::start(Arc::clone(&store), told, keep, &process_name()).await?;
         server.app().metrics.per_tenant(config.metrics.per_tenant);
@@ -91,8 +92,9 @@ impl Serve {
         let stop = StopSignal::telling(server.app().leaving.clone())?;
         let note = AddressNote::write(reach.data().address_file()?, &url)?;
         greet(&url, &server.app().sign_in_link(), &key_path, &*store).await?;
-        tell_config(file.as_deref(), &config);
-        work(server, listener, config, Reload::new(file)?, (stop, self.linger)).await?;
+        tell_config(file.as_deref(), &loaded);
+        let reload = Reload::new(file, &loaded)?;
+        work(server, listener, loaded, reload, (stop, self.linger)).await?;
         drop(note);
         close(store).await;
         say("stopped");
@@ -155,16 +157,17 @@ fn front(settings: &ServerSettings, data: &Path) -> anyhow::Result<Front> {
 async fn work(
     server: Server,
     listener: TcpListener,
-    config: Config,
+    loaded: Loaded,
     reload: Reload,
     (stop, linger): (StopSignal, Duration),
 ) -> anyhow::Result<()> {
     let app = Arc::clone(server.app());
     let client = Client::within(app.committer.clone(), ALL_TENANTS);
-    let crew = Crew::new(client, config, None);
+    let store = app.committer.store().status().await?.store;
+    let crew = Crew::new(client, loaded, None, store);
     let stopped = CancellationToken::new();
     let serve = server.serve(listener, stopped.clone().cancelled_owned());
-    let declare = async |config: &Config| declare(&app, config).await;
+    let declare = async |loaded: &Loaded| declare(&app, loaded).await;
     let work = async {
         let _stopped = stopped.drop_guard();
         let lingered = async {
@@ -190,8 +193,9 @@ async fn work(
     Ok(())
 }
 
-async fn declare(app: &App, config: &Config) -> Result<(), tenure_store::StoreError> {
-    app.declare(Arc::clone(&config.kinds)).await?;
+async fn declare(app: &App, loaded: &Loaded) -> Result<(), tenure_store::StoreError> {
+    let config = &loaded.config;
+    app.declare(Arc::clone(&config.kinds), loaded.catalog.clone()).await?;
     app.retain(config.retention);
     app.metrics.per_tenant(config.metrics.per_tenant);
     Ok(())
@@ -223,9 +227,9 @@ pub(crate) async fn open_store(url: &str) -> anyhow::Result<Arc<dyn Store>> {
     }
 }
 
-fn tell_config(file: Option<&Path>, config: &Config) {
+fn tell_config(file: Option<&Path>, loaded: &Loaded) {
     match file {
-        Some(file) => say(&format!("kinds from {}: {}", file.display(), size(config))),
+        Some(file) => say(&format!("kinds from {}: {}", file.display(), size(loaded))),
         None => say("no tenure.toml here: no kinds are declared"),
     }
 }

@@ -10,9 +10,11 @@ use async_trait::async_trait;
 use clap::Args;
 use tenure::config::{Config, WorkerSettings};
 use tenure::trace::Parent;
+use tenure::wire::ReadyAnswer;
 use tenure::worker::command::CANNOT_START;
 use tenure::worker::{Command, Context, Done as JobDone, Failure, Handler, Summary};
 use tenure::{Client, Worker};
+use tenure_apps::pipelines::{self, Catalog, Runner};
 use tenure_core::{Kind, Operation, Text, limits};
 use tenure_store::{Committer, Store, StoreError};
 use tokio::sync::watch;
@@ -20,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Done;
-use super::config::{ConfigFile, load, size};
+use super::config::{ConfigFile, Loaded, load, size};
 use super::reload::Reload;
 use super::serve::{StopSignal, open_store};
 use crate::context::{Reach, process_name};
@@ -28,8 +30,9 @@ use crate::log::{LogArgs, say};
 
 /// Work jobs by running the commands of tenure.toml
 ///
-/// Takes jobs of the kinds whose operations have a `run`, for the tenant of --tenant (`*` for all
-/// tenants). Ends on SIGTERM: no more jobs are taken, those that run have the time of `drain`.
+/// Takes jobs of the kinds whose operations have a `run`, and runs of pipelines, for the tenant of
+/// --tenant (`*` for all tenants). Ends on SIGTERM: no more jobs are taken, those that run have the
+/// time of `drain`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -53,18 +56,28 @@ impl WorkerVerb {
         let file = self.config.find().context(
             "there is no tenure.toml here that says what to run; name one with --config",
         )?;
-        let config = load(&file)?;
-        if config.run_kinds().is_empty() {
+        let loaded = load(&file)?;
+        if loaded.config.run_kinds().is_empty() && loaded.catalog.is_none() {
             let file = file.display();
-            bail!("no operation in {file} has a `run`: there is nothing to do for this worker");
+            bail!(
+                "no operation in {file} has a `run`, and there are no [pipelines]: there is \
+                 nothing to do for this worker"
+            );
         }
-        say(&format!("commands from {}: {}", file.display(), size(&config)));
-        let (client, store) = self.client(reach, &config).await?;
+        say(&format!("commands from {}: {}", file.display(), size(&loaded)));
+        let (client, store) = self.client(reach, &loaded.config).await?;
+        let name = match &store {
+            Some(store) => store.status().await?.store.to_owned(),
+            None if loaded.catalog.is_some() => {
+                reach.link()?.get::<ReadyAnswer>("/readyz").await?.store
+            }
+            None => String::new(),
+        };
         let stop = StopSignal::new()?;
-        let reload = Reload::new(Some(file))?;
-        let crew = Crew::new(client, config, self.slots);
-        let declare = async |config: &Config| match &store {
-            Some(store) => store.declare(Arc::clone(&config.kinds)).await,
+        let reload = Reload::new(Some(file), &loaded)?;
+        let crew = Crew::new(client, loaded, self.slots, &name);
+        let declare = async |loaded: &Loaded| match &store {
+            Some(store) => store.declare(Arc::clone(&loaded.config.kinds)).await,
             None => Ok(()),
         };
         crew.work_until(stop, reload, declare).await?;
@@ -94,6 +107,11 @@ pub(super) struct Crew {
     client: Client,
     settings: WorkerSettings,
     config: watch::Sender<Arc<Config>>,
+    catalog: watch::Sender<Option<Arc<Catalog>>>,
+    /// Whether the store is a PostgreSQL database, on which transactions of others can rely.
+    guarded: bool,
+    /// Whether somebody does the runs of pipelines.
+    runs: bool,
     /// What the workers that were started can do: operations, or all of them, of each kind.
     covered: BTreeMap<Text, Option<Vec<Text>>>,
     workers: JoinSet<Result<Summary, tenure::Error>>,
@@ -101,14 +119,18 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    /// Nobody yet. `slots` counts more than what the file says.
-    pub(super) fn new(client: Client, config: Config, slots: Option<usize>) -> Self {
+    /// Nobody yet. `slots` counts more than what the file says; `store` is what the store is.
+    pub(super) fn new(client: Client, loaded: Loaded, slots: Option<usize>, store: &str) -> Self {
+        let Loaded { config, catalog } = loaded;
         let mut settings = config.worker.clone();
         settings.slots = slots.or(settings.slots);
         Self {
             client,
             settings,
             config: watch::Sender::new(Arc::new(config)),
+            catalog: watch::Sender::new(catalog),
+            guarded: store == "postgres",
+            runs: false,
             covered: BTreeMap::new(),
             workers: JoinSet::new(),
             stop: CancellationToken::new(),
@@ -117,7 +139,7 @@ impl Crew {
 
     /// Starts workers for the kinds that nobody works yet. The present ones go on: whoever ended
     /// them because a file has changed would end the commands that they run.
-    fn hire(&mut self) {
+    fn hire(&mut self) -> Result<(), tenure::Error> {
         let config = Arc::clone(&self.config.borrow());
         let mut new = Vec::new();
         for kind in config.run_kinds().iter().filter_map(|name| config.kinds.get(name)) {
@@ -135,12 +157,25 @@ impl Crew {
             }
         }
         for kinds in new.chunks(limits::CLAIM_KINDS_MAX) {
-            self.start(kinds);
+            let mut worker = self.worker(self.settings.slots);
+            for kind in kinds {
+                worker = self.handle(worker, kind);
+            }
+            self.start(worker);
         }
+        let slots = self.catalog.borrow().as_ref().map(|catalog| catalog.settings.slots);
+        if let Some(slots) = slots.filter(|_| !self.runs) {
+            // One of its own: most of the time runs wait for others.
+            let runner = Runner::new(self.catalog.subscribe(), self.guarded, present_span)?;
+            let worker = self.worker(Some(slots)).handle(pipelines::KIND, runner);
+            self.start(worker);
+            self.runs = true;
+        }
+        Ok(())
     }
 
-    fn start(&mut self, kinds: &[&Arc<Kind>]) {
-        let WorkerSettings { slots, ttl, drain, name } = self.settings.clone();
+    fn worker(&self, slots: Option<usize>) -> Worker {
+        let WorkerSettings { ttl, drain, name, .. } = self.settings.clone();
         let name = name.unwrap_or_else(process_name);
         let mut worker = Worker::new(&self.client, &name).ttl(ttl).drain(drain);
         if let Some(slots) = slots {
@@ -150,9 +185,10 @@ impl Crew {
         {
             worker = worker.span(crate::otel::span);
         }
-        for kind in kinds {
-            worker = self.handle(worker, kind);
-        }
+        worker
+    }
+
+    fn start(&mut self, worker: Worker) {
         let stop = self.stop.clone();
         self.workers.spawn(worker.run(async move { stop.cancelled().await }));
     }
@@ -174,7 +210,7 @@ impl Crew {
     }
 
     fn handle(&self, mut worker: Worker, kind: &Kind) -> Worker {
-        let runner = || Runner { config: self.config.subscribe() };
+        let runner = || FromFile { config: self.config.subscribe() };
         match what_runs(kind) {
             None => worker.handle(&kind.name, runner()),
             Some(operations) => {
@@ -192,14 +228,14 @@ impl Crew {
         mut self,
         mut stop: StopSignal,
         mut reload: Reload,
-        declare: impl AsyncFn(&Config) -> Result<(), StoreError>,
+        declare: impl AsyncFn(&Loaded) -> Result<(), StoreError>,
     ) -> anyhow::Result<()> {
-        self.hire();
+        self.hire()?;
         loop {
             tokio::select! {
                 () = stop.told() => break,
                 error = self.fails() => return Err(error.into()),
-                config = reload.next() => self.follow(config, &mut reload, &declare).await,
+                loaded = reload.next() => self.follow(loaded, &mut reload, &declare).await?,
             }
         }
         tokio::select! {
@@ -212,23 +248,26 @@ impl Crew {
     /// Puts another file in force.
     async fn follow(
         &mut self,
-        config: Config,
+        loaded: Loaded,
         reload: &mut Reload,
-        declare: &impl AsyncFn(&Config) -> Result<(), StoreError>,
-    ) {
-        if let Some(why) = self.objection(&config) {
+        declare: &impl AsyncFn(&Loaded) -> Result<(), StoreError>,
+    ) -> Result<(), tenure::Error> {
+        if let Some(why) = self.objection(&loaded.config) {
             Reload::refused(&why);
-            return;
+            return Ok(());
         }
-        match declare(&config).await {
+        match declare(&loaded).await {
             Ok(()) => {
-                reload.took(&config);
+                reload.took(&loaded);
+                let Loaded { config, catalog } = loaded;
                 self.config.send_replace(Arc::new(config));
-                self.hire();
+                self.catalog.send_replace(catalog);
+                self.hire()
             }
             Err(error) => {
                 say(&format!("the kinds cannot be declared, trying on: {error}"));
                 reload.again();
+                Ok(())
             }
         }
     }
@@ -275,12 +314,12 @@ fn present_span() -> Option<Parent> {
 }
 
 /// Runs the command that the file has for a job when it starts.
-struct Runner {
+struct FromFile {
     config: watch::Receiver<Arc<Config>>,
 }
 
 #[async_trait]
-impl Handler for Runner {
+impl Handler for FromFile {
     async fn run(&self, job: &Context) -> Result<JobDone, Failure> {
         let kinds = Arc::clone(&self.config.borrow().kinds);
         let kind = kinds.get(job.key().kind());

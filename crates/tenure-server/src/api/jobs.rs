@@ -156,7 +156,7 @@ pub(super) async fn show(
 }
 
 /// The job when it is over, or as it is when patience ends or the server does.
-async fn over(
+pub(super) async fn over(
     app: &App,
     caller: &Caller,
     id: JobId,

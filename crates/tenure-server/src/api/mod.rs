@@ -13,6 +13,7 @@ mod keys;
 mod locks;
 mod logs;
 mod metrics;
+mod pipelines;
 mod resources;
 mod sessions;
 pub(crate) mod signin;
@@ -43,7 +44,10 @@ const WAIT_MS_MAX: u64 = 60_000;
 pub fn router(app: Arc<App>) -> Router {
     let secure = app.secure;
     let (router, _) = routes().split_for_parts();
+    // The same again beside the general API; `access` knows both.
+    let (pipelines, _) = of_pipelines().split_for_parts();
     router
+        .nest("/v1", pipelines)
         .route_layer(from_fn_with_state(Arc::clone(&app), guard))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
@@ -73,6 +77,7 @@ fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sessions::beat))
         .merge(of_jobs())
         .merge(of_resources())
+        .merge(of_pipelines())
         .routes(routes!(dead::list))
         .routes(routes!(dead::redrive))
         .routes(routes!(dead::discard))
@@ -132,6 +137,16 @@ fn of_jobs() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(claims::progress))
         .routes(routes!(claims::finish))
         .routes(routes!(logs::read, claims::log))
+}
+
+fn of_pipelines() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(pipelines::list))
+        .routes(routes!(pipelines::trigger))
+        .routes(routes!(pipelines::runs))
+        .routes(routes!(pipelines::show, pipelines::cancel))
+        .routes(routes!(pipelines::locks))
+        .routes(routes!(pipelines::release))
 }
 
 async fn no_route() -> Problem {

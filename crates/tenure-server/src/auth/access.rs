@@ -117,6 +117,14 @@ pub const RULES: &[Rule] = &[
     act("POST", "/v1/jobs/{id}/discard", Role::Operator, "job.discard"),
     act("POST", "/v1/jobs/{id}/progress", Role::Worker, "job.progress"),
     act("POST", "/v1/jobs/{id}/finish", Role::Worker, "job.finish"),
+    // Pipelines; the same routes are also under /v1.
+    look("/pipelines", VIEWER),
+    act("POST", "/pipelines/run/{pipeline_id}", Role::Worker, "pipeline.run"),
+    look("/pipelines/runs", VIEWER),
+    look("/pipelines/runs/{id}", VIEWER),
+    act("DELETE", "/pipelines/runs/{id}", Role::Operator, "pipeline.cancel"),
+    look("/pipelines/locks", VIEWER),
+    act("POST", "/pipelines/locks/{pipeline_id}/release", Role::Operator, "pipeline.release"),
     // Dead letters.
     look("/v1/dead", VIEWER),
     act("POST", "/v1/dead/redrive", Role::Operator, "dead.redrive"),
@@ -134,5 +142,7 @@ pub const RULES: &[Rule] = &[
 pub fn rule(method: &Method, path: &str) -> Option<&'static Rule> {
     // Whoever may look may also ask whether there is something to look at.
     let method = if method == Method::HEAD { &Method::GET } else { method };
+    let path =
+        path.strip_prefix("/v1").filter(|rest| rest.starts_with("/pipelines")).unwrap_or(path);
     RULES.iter().find(|rule| rule.path == path && rule.method == method.as_str())
 }

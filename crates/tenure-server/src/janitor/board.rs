@@ -12,7 +12,7 @@ use tenure_store::StoreError;
 use tenure_store::clock::stopwatch;
 
 use super::duty::{Duty, Found};
-use super::{dead, expiry, orphans, overdue, retention, retries};
+use super::{dead, expiry, orphans, overdue, retention, retries, schedule};
 
 /// A duty is late when it is behind by so many of its periods.
 const LATE_PERIODS: u32 = 5;
@@ -82,6 +82,7 @@ impl Board {
             row::<orphans::Orphans>(),
             row::<retention::Retain>(),
             row::<dead::Dead>(),
+            row::<schedule::Schedules>(),
         ];
         Self(Mutex::new(State { here: false, rows }))
     }

@@ -29,6 +29,7 @@ mod orphans;
 mod overdue;
 mod retention;
 mod retries;
+mod schedule;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -196,9 +197,10 @@ impl Around {
             keep(orphans::Orphans, self),
             keep(retention::Retain, self),
             keep(dead::Dead::default(), self),
+            keep(schedule::Schedules::default(), self),
         );
     }
 }
 
 /// The duties of the holder of the lock.
-const HELD: [&str; 4] = [overdue::NAME, orphans::NAME, retention::NAME, dead::NAME];
+const HELD: [&str; 5] = [overdue::NAME, orphans::NAME, retention::NAME, dead::NAME, schedule::NAME];

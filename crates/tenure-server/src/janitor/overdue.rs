@@ -60,8 +60,9 @@ impl Duty for Overdue {
 fn overdue(shown: &JobShown, on: &Around, now: Millis) -> Option<(u32, (u64, u64))> {
     let attempt = shown.job.attempts.last().filter(|attempt| attempt.ended_at.is_none())?;
     let kinds = on.in_force().kinds;
-    let operation = kinds.get(shown.key.kind())?.operations.get(&shown.job.operation)?;
-    let (age_ms, limit_ms) = (now.since(attempt.started_at), operation.limit_ms?);
+    let kind = kinds.get(shown.key.kind())?;
+    let limit_ms = kind.limit_ms(&shown.key, kind.operations.get(&shown.job.operation)?)?;
+    let age_ms = now.since(attempt.started_at);
     (age_ms > limit_ms).then_some((attempt.n, (age_ms, limit_ms)))
 }
 

@@ -59,7 +59,7 @@ impl World {
         store.declare(Arc::clone(&kinds)).await.expect("it answers");
         let on = Around {
             committer: Committer::start_with(store, Sweep::Elsewhere),
-            in_force: watch::Sender::new(InForce { kinds, retention }).subscribe(),
+            in_force: watch::Sender::new(InForce { kinds, pipelines: None, retention }).subscribe(),
             board: Arc::new(Board::new()),
             time: Time::default(),
             name: "test".to_owned(),

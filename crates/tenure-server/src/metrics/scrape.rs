@@ -15,7 +15,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use tenure_core::{JobState, Kinds, Text};
+use tenure_core::{JobState, Kinds, TenureView, Text};
 use tenure_store::census::{Census, Group, seconds};
 use tenure_store::clock::stopwatch;
 use tenure_store::store::Status;
@@ -50,9 +50,11 @@ pub(super) struct Sight {
 struct Seen {
     status: Option<Status>,
     census: Option<Census>,
+    /// The locks of pipelines.
+    pipelines: Option<Vec<TenureView>>,
 }
 
-type Many = Family<Vec<(&'static str, Text)>, Gauge<f64, AtomicU64>>;
+pub(super) type Many = Family<Vec<(&'static str, Text)>, Gauge<f64, AtomicU64>>;
 
 impl Metrics {
     /// Labels what some metrics count by tenant, too, from now on, or does not.
@@ -70,6 +72,9 @@ impl Metrics {
         }
         if let Some(census) = &seen.census {
             self.tell(&mut now, census, kinds);
+        }
+        if let Some(held) = &seen.pipelines {
+            self.pipelines.tell(&mut now, held);
         }
         duties(&mut now, board);
         let mut text = String::new();
@@ -90,7 +95,9 @@ impl Metrics {
         let status = in_time(store.status()).await;
         // Who cannot say how it is cannot say what there is, and nobody should wait twice for it.
         let census = if status.is_some() { in_time(store.reads().census()).await } else { None };
-        sight.seen = Arc::new(Seen { status, census });
+        let pipelines =
+            if census.is_some() { in_time(self.pipelines.look(store)).await } else { None };
+        sight.seen = Arc::new(Seen { status, census, pipelines });
         let now = stopwatch();
         sight.good_until = Some(now + GOOD_FOR.max((now - started) * SPARE));
         Arc::clone(&sight.seen)
@@ -214,11 +221,11 @@ fn gauges(to: &mut Registry, definition: Definition) -> Many {
     add(to, definition, Many::default())
 }
 
-fn one(to: &mut Registry, definition: Definition, value: f64) {
+pub(super) fn one(to: &mut Registry, definition: Definition, value: f64) {
     add(to, definition, Gauge::<f64, AtomicU64>::default()).set(value);
 }
 
 /// A count as Prometheus has it; above 2^32 nobody counts one by one.
-fn number(count: impl TryInto<u32>) -> f64 {
+pub(super) fn number(count: impl TryInto<u32>) -> f64 {
     f64::from(count.try_into().unwrap_or(u32::MAX))
 }

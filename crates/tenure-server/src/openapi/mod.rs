@@ -53,6 +53,7 @@ const PROBLEMS: [(u16, &str, &str); 9] = [
         (name = "jobs", description = "Asked for, looked at, decided about"),
         (name = "work", description = "For workers: claim, tell, finish"),
         (name = "resources", description = "Put, looked at, paused, resumed, forgotten"),
+        (name = "pipelines", description = "One run for each tenant and pipeline; also under /v1"),
         (name = "dead letters", description = "Jobs that used up their attempts"),
         (name = "insight", description = "Who works, what is declared, what happened, the proof"),
         (name = "keys", description = "Who may ask, for whom and for what; and what they did"),

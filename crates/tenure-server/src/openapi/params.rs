@@ -6,7 +6,7 @@ use utoipa::openapi::{RefOr, Required, Schema};
 use utoipa::{IntoParams, PartialSchema};
 
 use crate::auth::Caller;
-use crate::extract::{Idempotency, On, OnJob, OnKey, OnSession};
+use crate::extract::{Idempotency, On, OnJob, OnKey, OnPipeline, OnSession};
 
 type In = Option<ParameterIn>;
 
@@ -29,6 +29,14 @@ impl IntoParams for On {
 impl IntoParams for OnJob {
     fn into_params(_: impl Fn() -> In) -> Vec<Parameter> {
         vec![path("id", "The job", schema::Id::schema()), tenant(schema::TenantOrAll::schema())]
+    }
+}
+
+impl IntoParams for OnPipeline {
+    fn into_params(_: impl Fn() -> In) -> Vec<Parameter> {
+        let says = "The name of the pipeline";
+        let name = path("pipeline_id", says, schema::PipelineName::schema());
+        vec![name, tenant(schema::Tenant::schema())]
     }
 }
 

@@ -110,7 +110,7 @@ fn operation(name: &str, section: &Section<'_>, dir: &Path, report: &mut Report<
     operation.cancelled = section.text("cancelled", report).map(Into::into);
     operation.ends = shared(section.one_or_more("ends", report));
     operation.limit_ms = section.duration_ms("limit", report);
-    operation.run = run(section, dir, report);
+    operation.run = command(section, "run", dir, report);
     operation.retry = retry(section, report);
     operation.meets = meets(section, report);
     if let Some(locks) = locks(section, report) {
@@ -123,16 +123,21 @@ fn shared(texts: Option<Vec<&str>>) -> Vec<Text> {
     texts.unwrap_or_default().into_iter().map(Into::into).collect()
 }
 
-/// The command. A program that is named by a relative path is below the directory of the file,
+/// A command. A program that is named by a relative path is below the directory of the file,
 /// wherever the process that runs it was started; one without a slash is found by `PATH`.
-fn run(section: &Section<'_>, dir: &Path, report: &mut Report<'_>) -> Vec<String> {
-    let Some(words) = section.texts("run", report) else { return Vec::new() };
+pub fn command(
+    section: &Section<'_>,
+    key: &str,
+    dir: &Path,
+    report: &mut Report<'_>,
+) -> Vec<String> {
+    let Some(words) = section.texts(key, report) else { return Vec::new() };
     if words.is_empty() || words.len() > RUN_WORDS_MAX {
-        let why = format!(
-            "a command has between 1 and {RUN_WORDS_MAX} words; leave `run` out when a worker of \
-             your own claims the jobs"
-        );
-        return section.refuse("run", why, report).unwrap_or_default();
+        let mut why = format!("a command has between 1 and {RUN_WORDS_MAX} words");
+        if key == "run" {
+            why += "; leave `run` out when a worker of your own claims the jobs";
+        }
+        return section.refuse(key, why, report).unwrap_or_default();
     }
     let mut run: Vec<String> = words.into_iter().map(str::to_owned).collect();
     if run[0].contains('/') {
@@ -142,7 +147,8 @@ fn run(section: &Section<'_>, dir: &Path, report: &mut Report<'_>) -> Vec<String
     run
 }
 
-fn retry(section: &Section<'_>, report: &mut Report<'_>) -> Retry {
+/// Reads the rule `retry` of a table.
+pub fn retry(section: &Section<'_>, report: &mut Report<'_>) -> Retry {
     let mut retry = Retry::default();
     let Some(section) = section.section("retry", report) else { return retry };
     section.known(&RETRY_KEYS, report);

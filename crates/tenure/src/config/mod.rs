@@ -8,8 +8,9 @@
 
 pub mod duration;
 mod kinds;
-mod report;
-mod section;
+mod pipelines;
+pub mod report;
+pub mod section;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -18,8 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tenure_core::Kinds;
-use toml::de::DeTable;
 
+pub use kinds::{command as read_command, retry as read_retry};
+pub use pipelines::{PipelineSettings, run_limit as read_run_limit};
 use report::Report;
 pub use report::{BadConfig, Problem};
 use section::Section;
@@ -43,6 +45,8 @@ pub struct Config {
     pub server: ServerSettings,
     /// What is told of it to those who watch.
     pub metrics: MetricsSettings,
+    /// Where pipelines are declared, if there are any.
+    pub pipelines: Option<PipelineSettings>,
 }
 
 /// Why there is no config.
@@ -64,13 +68,8 @@ pub enum Error {
 impl Config {
     /// Reads a file.
     pub fn load(path: &Path) -> Result<Self, Error> {
+        let text = read_text(path)?;
         let unreadable = |why: String| Error::Unreadable { path: path.to_owned(), why };
-        let size = path.metadata().map_err(|error| unreadable(error.to_string()))?.len();
-        if size > FILE_BYTES_MAX {
-            let why = format!("it has {size} bytes; at most {FILE_BYTES_MAX} are read");
-            return Err(unreadable(why));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
         let whole = std::path::absolute(path).map_err(|error| unreadable(error.to_string()))?;
         let dir = whole.parent().unwrap_or(Path::new("/"));
         Ok(Self::parse(&text, dir)?)
@@ -79,24 +78,21 @@ impl Config {
     /// Reads a text. Relative paths of commands are below `dir`.
     pub fn parse(text: &str, dir: &Path) -> Result<Self, BadConfig> {
         let mut report = Report::new(text);
-        let (table, errors) = DeTable::parse_recoverable(text);
-        for error in &errors {
-            report.syntax(error.span(), error.message());
-        }
-        if !errors.is_empty() {
-            // What the parser made of the rest is a guess.
-            return Err(report.into_bad());
-        }
+        let table = report.table()?;
         let root = Section::root(table.get_ref());
-        root.known(&["kinds", "worker", "retention", "server", "metrics"], &mut report);
+        root.known(
+            &["kinds", "worker", "retention", "server", "metrics", "pipelines"],
+            &mut report,
+        );
         let worker = settings::worker(&root, &mut report);
         let retention = settings::retention(&root, &mut report);
         let server = settings::server(&root, dir, &mut report);
         let metrics = settings::metrics(&root, &mut report);
+        let pipelines = pipelines::read(&root, dir, &mut report);
         let kinds = kinds::read(&root, dir, &mut report);
         match kinds {
             Some(kinds) if report.is_empty() => {
-                Ok(Self { kinds: Arc::new(kinds), worker, retention, server, metrics })
+                Ok(Self { kinds: Arc::new(kinds), worker, retention, server, metrics, pipelines })
             }
             _ => Err(report.into_bad()),
         }
@@ -116,4 +112,15 @@ impl Config {
         };
         self.kinds.iter().filter(runs).map(|kind| kind.name.clone()).collect()
     }
+}
+
+/// Reads a file of a size that a person may have written.
+pub fn read_text(path: &Path) -> Result<String, Error> {
+    let unreadable = |why: String| Error::Unreadable { path: path.to_owned(), why };
+    let size = path.metadata().map_err(|error| unreadable(error.to_string()))?.len();
+    if size > FILE_BYTES_MAX {
+        let why = format!("it has {size} bytes; at most {FILE_BYTES_MAX} are read");
+        return Err(unreadable(why));
+    }
+    std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))
 }

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
+use toml::Spanned;
+use toml::de::DeTable;
+
 /// One thing that is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Problem {
@@ -36,7 +39,8 @@ impl fmt::Display for BadConfig {
 }
 
 /// Collects problems while a file is read.
-pub(super) struct Report<'t> {
+#[derive(Default)]
+pub struct Report<'t> {
     text: &'t str,
     found: Vec<Problem>,
     /// Where each table and key that was met begins.
@@ -44,33 +48,46 @@ pub(super) struct Report<'t> {
 }
 
 impl<'t> Report<'t> {
-    pub(super) fn new(text: &'t str) -> Self {
+    /// For this text.
+    pub fn new(text: &'t str) -> Self {
         Self { text, found: Vec::new(), places: BTreeMap::new() }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// The text as a table, if it is TOML at all.
+    pub fn table(&mut self) -> Result<Spanned<DeTable<'t>>, BadConfig> {
+        let (table, errors) = DeTable::parse_recoverable(self.text);
+        for error in &errors {
+            self.syntax(error.span(), error.message());
+        }
+        // What the parser made of the rest is a guess.
+        if errors.is_empty() { Ok(table) } else { Err(std::mem::take(self).into_bad()) }
+    }
+
+    /// Whether nothing is wrong so far.
+    pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// How many problems there are so far.
+    pub fn len(&self) -> usize {
         self.found.len()
     }
 
     /// Notes where something begins.
-    pub(super) fn met(&mut self, place: &str, span: Range<usize>) {
+    pub fn met(&mut self, place: &str, span: Range<usize>) {
         let line = self.line(span.start);
         self.places.insert(place.to_owned(), line);
     }
 
     /// Notes a problem with what begins at a place that was met.
-    pub(super) fn say(&mut self, place: &str, message: impl fmt::Display) {
+    pub fn say(&mut self, place: &str, message: impl fmt::Display) {
         let line = self.places.get(place).copied().unwrap_or(1);
         let (place, message) = (place.to_owned(), message.to_string());
         self.found.push(Problem { line, place, message });
     }
 
     /// Notes that the text is not TOML.
-    pub(super) fn syntax(&mut self, span: Option<Range<usize>>, message: &str) {
+    pub fn syntax(&mut self, span: Option<Range<usize>>, message: &str) {
         let line = span.map_or(1, |span| self.line(span.start));
         let message = format!("this is not TOML: {message}");
         self.found.push(Problem { line, place: String::new(), message });
@@ -78,7 +95,7 @@ impl<'t> Report<'t> {
 
     /// Takes a problem of the core, `place: message`, and finds the line of what it is about: the
     /// key that the message begins with, if the table has it, otherwise the table.
-    pub(super) fn semantic(&mut self, problem: &str) {
+    pub fn semantic(&mut self, problem: &str) {
         let of = |place: &&String| {
             problem.strip_prefix(place.as_str()).is_some_and(|rest| rest.starts_with(": "))
         };
@@ -91,7 +108,8 @@ impl<'t> Report<'t> {
         self.found.push(Problem { line, place, message: message.to_owned() });
     }
 
-    pub(super) fn into_bad(mut self) -> BadConfig {
+    /// All problems, of which there is one at least.
+    pub fn into_bad(mut self) -> BadConfig {
         debug_assert!(!self.found.is_empty(), "whoever gives up says why");
         self.found.sort_by_key(|problem| problem.line);
         BadConfig(self.found)

@@ -3,6 +3,7 @@
 
 use std::ops::RangeInclusive;
 
+use serde_json::{Number, Value};
 use toml::de::{DeTable, DeValue};
 
 use super::duration;
@@ -12,25 +13,25 @@ use super::report::Report;
 const SLIP_MAX: usize = 2;
 
 /// A table and where it is.
-pub(super) struct Section<'t> {
+pub struct Section<'t> {
     /// The way to it, with dots; empty for the whole file.
-    pub(super) place: String,
+    pub place: String,
     table: &'t DeTable<'t>,
 }
 
 impl<'t> Section<'t> {
     /// The whole file.
-    pub(super) fn root(table: &'t DeTable<'t>) -> Self {
+    pub fn root(table: &'t DeTable<'t>) -> Self {
         Self { place: String::new(), table }
     }
 
     /// The way to a key of it.
-    pub(super) fn at(&self, key: &str) -> String {
+    pub fn at(&self, key: &str) -> String {
         if self.place.is_empty() { key.to_owned() } else { format!("{}.{key}", self.place) }
     }
 
     /// Notes where each key is, and reports those that mean nothing.
-    pub(super) fn known(&self, keys: &[&str], report: &mut Report<'_>) {
+    pub fn known(&self, keys: &[&str], report: &mut Report<'_>) {
         for key in self.table.keys() {
             let name = key.get_ref().as_ref();
             let place = self.at(name);
@@ -42,7 +43,7 @@ impl<'t> Section<'t> {
     }
 
     /// A table below it.
-    pub(super) fn section(&self, key: &str, report: &mut Report<'_>) -> Option<Self> {
+    pub fn section(&self, key: &str, report: &mut Report<'_>) -> Option<Self> {
         let table = match self.value(key)? {
             DeValue::Table(table) => table,
             other => return self.wrong(key, other, "a table", report),
@@ -51,7 +52,7 @@ impl<'t> Section<'t> {
     }
 
     /// All tables below it, each with its name.
-    pub(super) fn sections(&self, report: &mut Report<'_>) -> Vec<(&'t str, Self)> {
+    pub fn sections(&self, report: &mut Report<'_>) -> Vec<(&'t str, Self)> {
         let mut sections = Vec::new();
         for key in self.table.keys() {
             let name: &'t str = key.get_ref().as_ref();
@@ -62,7 +63,7 @@ impl<'t> Section<'t> {
     }
 
     /// The names and texts of a table whose keys are anybody's choice.
-    pub(super) fn pairs(&self, report: &mut Report<'_>) -> Vec<(&'t str, &'t str)> {
+    pub fn pairs(&self, report: &mut Report<'_>) -> Vec<(&'t str, &'t str)> {
         let mut pairs = Vec::new();
         for key in self.table.keys() {
             let name: &'t str = key.get_ref().as_ref();
@@ -72,8 +73,45 @@ impl<'t> Section<'t> {
         pairs
     }
 
+    /// The tables of a list, each with its place: `steps[0]`.
+    pub fn list(&self, key: &str, report: &mut Report<'_>) -> Vec<Self> {
+        let wanted = "a list of tables such as [[steps]]";
+        let list = match self.value(key) {
+            None => return Vec::new(),
+            Some(DeValue::Array(list)) => list,
+            Some(other) => return self.wrong(key, other, wanted, report).unwrap_or_default(),
+        };
+        let mut sections = Vec::new();
+        for (at, item) in list.iter().enumerate() {
+            let place = format!("{}[{at}]", self.at(key));
+            report.met(&place, item.span());
+            match item.get_ref() {
+                DeValue::Table(table) => sections.push(Self { place, table }),
+                other => {
+                    let got = other.type_str();
+                    report.say(&place, format!("it must be a table, not of the type {got}"));
+                }
+            }
+        }
+        sections
+    }
+
+    /// Any value, as JSON. What JSON has no word for is a text.
+    pub fn json(&self, key: &str, report: &mut Report<'_>) -> Option<Value> {
+        let value = self.value(key)?;
+        match to_json(value) {
+            Some(json) => Some(json),
+            None => self.refuse(key, "it has a number that JSON cannot say".to_owned(), report),
+        }
+    }
+
+    /// The names of its keys.
+    pub fn keys(&self) -> impl Iterator<Item = &'t str> {
+        self.table.keys().map(|key| key.get_ref().as_ref())
+    }
+
     /// A text.
-    pub(super) fn text(&self, key: &str, report: &mut Report<'_>) -> Option<&'t str> {
+    pub fn text(&self, key: &str, report: &mut Report<'_>) -> Option<&'t str> {
         match self.value(key)? {
             DeValue::String(text) => Some(text.as_ref()),
             other => self.wrong(key, other, "a text in quotes", report),
@@ -81,7 +119,7 @@ impl<'t> Section<'t> {
     }
 
     /// A list of texts.
-    pub(super) fn texts(&self, key: &str, report: &mut Report<'_>) -> Option<Vec<&'t str>> {
+    pub fn texts(&self, key: &str, report: &mut Report<'_>) -> Option<Vec<&'t str>> {
         let wanted = "a list of texts such as [\"a\", \"b\"]";
         let list = match self.value(key)? {
             DeValue::Array(list) => list,
@@ -98,7 +136,7 @@ impl<'t> Section<'t> {
     }
 
     /// A text, or a list of texts.
-    pub(super) fn one_or_more(&self, key: &str, report: &mut Report<'_>) -> Option<Vec<&'t str>> {
+    pub fn one_or_more(&self, key: &str, report: &mut Report<'_>) -> Option<Vec<&'t str>> {
         match self.value(key)? {
             DeValue::String(text) => Some(vec![text.as_ref()]),
             _ => self.texts(key, report),
@@ -106,7 +144,7 @@ impl<'t> Section<'t> {
     }
 
     /// A duration, in milliseconds.
-    pub(super) fn duration_ms(&self, key: &str, report: &mut Report<'_>) -> Option<u64> {
+    pub fn duration_ms(&self, key: &str, report: &mut Report<'_>) -> Option<u64> {
         let text = match self.value(key)? {
             DeValue::String(text) => text.as_ref(),
             other => return self.wrong(key, other, "a duration such as \"30m\"", report),
@@ -118,7 +156,7 @@ impl<'t> Section<'t> {
     }
 
     /// A whole number within bounds.
-    pub(super) fn count(
+    pub fn count(
         &self,
         key: &str,
         within: RangeInclusive<u64>,
@@ -139,7 +177,7 @@ impl<'t> Section<'t> {
     }
 
     /// A number.
-    pub(super) fn number(&self, key: &str, report: &mut Report<'_>) -> Option<f64> {
+    pub fn number(&self, key: &str, report: &mut Report<'_>) -> Option<f64> {
         let digits = match self.value(key)? {
             DeValue::Integer(number) => number.as_str(),
             DeValue::Float(number) => number.as_str(),
@@ -152,7 +190,7 @@ impl<'t> Section<'t> {
     }
 
     /// Yes or no.
-    pub(super) fn flag(&self, key: &str, report: &mut Report<'_>) -> Option<bool> {
+    pub fn flag(&self, key: &str, report: &mut Report<'_>) -> Option<bool> {
         match self.value(key)? {
             DeValue::Boolean(flag) => Some(*flag),
             other => self.wrong(key, other, "true or false", report),
@@ -160,12 +198,12 @@ impl<'t> Section<'t> {
     }
 
     /// Whether the key is there at all.
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
     }
 
     /// Reports that the value of a key is not acceptable.
-    pub(super) fn refuse<T>(&self, key: &str, why: String, report: &mut Report<'_>) -> Option<T> {
+    pub fn refuse<T>(&self, key: &str, why: String, report: &mut Report<'_>) -> Option<T> {
         report.say(&self.at(key), why);
         None
     }
@@ -186,12 +224,35 @@ impl<'t> Section<'t> {
     }
 }
 
+fn to_json(value: &DeValue<'_>) -> Option<Value> {
+    Some(match value {
+        DeValue::String(text) => Value::from(text.as_ref()),
+        DeValue::Integer(number) => {
+            let digits = number.as_str().replace('_', "");
+            Value::from(i64::from_str_radix(&digits, number.radix()).ok()?)
+        }
+        DeValue::Float(number) => {
+            let number: f64 = number.as_str().replace('_', "").parse().ok()?;
+            Value::Number(Number::from_f64(number)?)
+        }
+        DeValue::Boolean(flag) => Value::from(*flag),
+        DeValue::Datetime(instant) => Value::from(instant.to_string()),
+        DeValue::Array(list) => {
+            let items = list.iter().map(|item| to_json(item.get_ref()));
+            Value::Array(items.collect::<Option<_>>()?)
+        }
+        DeValue::Table(table) => {
+            let pair = |(key, value): (&toml::Spanned<_>, &toml::Spanned<DeValue<'_>>)| {
+                let key: &std::borrow::Cow<'_, str> = key.get_ref();
+                Some((key.to_string(), to_json(value.get_ref())?))
+            };
+            Value::Object(table.iter().map(pair).collect::<Option<_>>()?)
+        }
+    })
+}
+
 /// Says that a word means nothing, and what may have been meant.
-pub(super) fn unknown<'a>(
-    what: &str,
-    word: &str,
-    known: impl Iterator<Item = &'a str> + Clone,
-) -> String {
+pub fn unknown<'a>(what: &str, word: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let slip = known.clone().map(|known| (distance(word, known), known)).min();
     match slip {
         Some((edits, meant)) if edits <= SLIP_MAX && edits < meant.len() => {

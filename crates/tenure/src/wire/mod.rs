@@ -12,6 +12,7 @@ mod jobs;
 mod kinds;
 mod locks;
 mod object;
+pub mod pipelines;
 mod resources;
 #[cfg(feature = "openapi")]
 pub mod schema;

@@ -15,6 +15,7 @@ use utoipa::openapi::schema::{
 use utoipa::{PartialSchema, ToSchema};
 
 use super::locks::Locks;
+use super::pipelines::RunStatus;
 
 /// Control characters: texts of one line have none.
 macro_rules! control {
@@ -122,6 +123,10 @@ schemas! {
         .examples(["4d0c9f6f2c4e4c7f8a5b1e2d3c4b5a69"]);
     /// Where a job is in its life.
     JobStateWord => words(JobState::ALL.iter().map(|state| state.word()));
+    /// Where a run is in its life.
+    RunStatusWord => words(RunStatus::ALL.iter().map(|status| status.word()));
+    /// The name of a pipeline.
+    PipelineName => name(limits::NAME_BYTES_MAX).examples(["gcp_billing_export"]);
     /// What a submit came to.
     VerdictWord => words(Verdict::ALL.iter().map(|verdict| verdict.word()));
     /// How an attempt ended.

@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -23,7 +24,7 @@ use tenure_core::key::lock_path;
 use tenure_core::retry::{Class, TIME_LIMIT};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe::{Receiver, Sender};
-use tokio::time::timeout;
+use tokio::time::{Sleep, timeout};
 
 use super::clock::wall_in;
 use super::context::{Context, Halt};
@@ -60,6 +61,45 @@ pub struct Command {
     helper: Option<PathBuf>,
     grace: Duration,
     parent: Option<Parent>,
+    env: Vec<(OsString, OsString)>,
+    limit: Option<Duration>,
+    part: Part,
+}
+
+/// Which part of the work of a job a command is.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Its name; empty for all of the work. It stands before each of its lines in the log.
+    pub name: String,
+    /// The progress of the job when it begins.
+    pub from: u8,
+    /// The progress of the job when it is done.
+    pub to: u8,
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Self { name: String::new(), from: 0, to: 100 }
+    }
+}
+
+impl Part {
+    /// Says how far the part has come.
+    pub fn progress(&self, job: &Context, percent: u8, message: &str) {
+        let share = u32::from(self.to.saturating_sub(self.from)) * u32::from(percent.min(100));
+        let percent = u32::from(self.from) + share / 100;
+        let percent = u8::try_from(percent).unwrap_or(100);
+        match (self.name.as_str(), message) {
+            ("", message) => job.progress(percent, message),
+            (name, "") => job.progress(percent, name),
+            (name, message) => job.progress(percent, &format!("{name}: {message}")),
+        }
+    }
+
+    /// What stands before each line of it.
+    fn label(&self) -> String {
+        if self.name.is_empty() { String::new() } else { format!("{} | ", self.name) }
+    }
 }
 
 impl Command {
@@ -67,7 +107,40 @@ impl Command {
     #[must_use]
     pub fn new(program: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         let program = program.into_iter().map(Into::into).collect();
-        Self { program, helper: None, grace: exec::GRACE_DEFAULT, parent: None }
+        Self {
+            program,
+            helper: None,
+            grace: exec::GRACE_DEFAULT,
+            parent: None,
+            env: Vec::new(),
+            limit: None,
+            part: Part::default(),
+        }
+    }
+
+    /// More variables of its environment.
+    #[must_use]
+    pub fn env(
+        mut self,
+        variables: impl IntoIterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
+    ) -> Self {
+        let pair = |(name, value): (_, _)| (Into::into(name), Into::into(value));
+        self.env.extend(variables.into_iter().map(pair));
+        self
+    }
+
+    /// The longest it may take, within what the attempt may take.
+    #[must_use]
+    pub fn limit(mut self, limit: Option<Duration>) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// It is a part of the work and not all of it.
+    #[must_use]
+    pub fn part(mut self, part: Part) -> Self {
+        self.part = part;
+        self
     }
 
     /// Another executable than the present one to watch over the command; its `main` calls
@@ -101,6 +174,7 @@ impl Command {
         let mut spec = Spec::new(&self.program);
         spec.env = environment(job);
         spec.env.extend(self.trace(job).variables());
+        spec.env.extend(self.env.iter().cloned());
         spec.env_remove = OURS.map(Into::into).into();
         spec.grace = self.grace;
         spec.helper = self.helper.clone().unwrap_or(spec.helper);
@@ -108,6 +182,41 @@ impl Command {
         spec.stdout = Some(Stdio::piped());
         spec.stderr = Some(Stdio::piped());
         spec
+    }
+
+    async fn supervise(
+        &self,
+        job: &Context,
+        mut supervisor: Supervisor,
+        said: &Mutex<Said>,
+    ) -> Result<Ended, exec::Error> {
+        let handle = supervisor.handle();
+        let _leash = job.session().leash(&handle);
+        let mut talk = Box::pin(converse(job, &self.part, &mut supervisor, said));
+        let (mut talking, mut held, mut going) = (true, true, true);
+        let mut limit = self.limit.map(|limit| Box::pin(tokio::time::sleep(limit)));
+        let ended = loop {
+            tokio::select! {
+                ended = supervisor.wait() => break ended?,
+                () = &mut talk, if talking => talking = false,
+                _ = job.lost(), if held => {
+                    held = false;
+                    handle.stop(Stop::Lost);
+                }
+                why = job.cancelled(), if going => {
+                    going = false;
+                    handle.stop(if why == Halt::TimeLimit { Stop::TimeLimit } else { Stop::Asked });
+                }
+                Some(()) = at_limit(&mut limit), if limit.is_some() => {
+                    limit = None;
+                    handle.stop(Stop::TimeLimit);
+                }
+            }
+        };
+        if talking {
+            timeout(LAST_WORDS, talk).await.ok();
+        }
+        Ok(ended)
     }
 }
 
@@ -127,7 +236,7 @@ impl Handler for Command {
             }
         };
         let said = Mutex::new(Said::default());
-        let ended = supervise(job, supervisor, &said).await?;
+        let ended = self.supervise(job, supervisor, &said).await?;
         unknown.disarm();
         let said = said.into_inner().expect("nothing panics while it is locked");
         came_to(ended, said)
@@ -181,33 +290,10 @@ fn environment(job: &Context) -> Vec<(OsString, OsString)> {
     variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-async fn supervise(
-    job: &Context,
-    mut supervisor: Supervisor,
-    said: &Mutex<Said>,
-) -> Result<Ended, exec::Error> {
-    let handle = supervisor.handle();
-    let _leash = job.session().leash(&handle);
-    let mut talk = Box::pin(converse(job, &mut supervisor, said));
-    let (mut talking, mut held, mut going) = (true, true, true);
-    let ended = loop {
-        tokio::select! {
-            ended = supervisor.wait() => break ended?,
-            () = &mut talk, if talking => talking = false,
-            _ = job.lost(), if held => {
-                held = false;
-                handle.stop(Stop::Lost);
-            }
-            why = job.cancelled(), if going => {
-                going = false;
-                handle.stop(if why == Halt::TimeLimit { Stop::TimeLimit } else { Stop::Asked });
-            }
-        }
-    };
-    if talking {
-        timeout(LAST_WORDS, talk).await.ok();
-    }
-    Ok(ended)
+/// Completes when the command has taken as long as it may.
+async fn at_limit(limit: &mut Option<Pin<Box<Sleep>>>) -> Option<()> {
+    limit.as_mut()?.await;
+    Some(())
 }
 
 /// What a command has said that counts at its end.
@@ -227,6 +313,7 @@ fn locked(said: &Mutex<Said>) -> MutexGuard<'_, Said> {
 /// Gives the command its arguments, and hears what it says until nobody can say anything more.
 fn converse<'a>(
     job: &'a Context,
+    part: &'a Part,
     supervisor: &mut Supervisor,
     said: &'a Mutex<Said>,
 ) -> impl Future<Output = ()> + Send + use<'a> {
@@ -234,9 +321,10 @@ fn converse<'a>(
     let stdout = supervisor.stdout.take().map(OwnedFd::from).map(Receiver::from_owned_fd);
     let stderr = supervisor.stderr.take().map(OwnedFd::from).map(Receiver::from_owned_fd);
     async move {
-        let out = read(stdout, |stream, line| obey(job, said, stream, &line));
+        let label = part.label();
+        let out = read(stdout, |stream, line| obey(job, (part, &label), said, stream, &line));
         let err = read(stderr, |stream, line| {
-            if let Some(clean) = job.log_line(stream, &line.text, line.cut)
+            if let Some(clean) = job.log_line(stream, &label, &line.text, line.cut)
                 && !clean.trim().is_empty()
             {
                 locked(said).complaint = Some(clean);
@@ -271,9 +359,17 @@ async fn read(pipe: Option<io::Result<Receiver>>, mut each: impl FnMut(&mut Stre
 }
 
 /// Does what a line says, and logs what is for people.
-fn obey(job: &Context, said: &Mutex<Said>, stream: &mut Stream, line: &Line) {
+fn obey(
+    job: &Context,
+    (part, label): (&Part, &str),
+    said: &Mutex<Said>,
+    stream: &mut Stream,
+    line: &Line,
+) {
     match Order::parse(&line.text).filter(|_| !line.cut) {
-        Some(Order::Progress { percent, message }) => return job.progress(percent, &message),
+        Some(Order::Progress { percent, message }) => {
+            return part.progress(job, percent, &message);
+        }
         Some(Order::Result(json)) => {
             locked(said).result = Some(json);
             return;
@@ -282,7 +378,7 @@ fn obey(job: &Context, said: &Mutex<Said>, stream: &mut Stream, line: &Line) {
         Some(Order::Error { code, message }) => locked(said).error = Some((code, message)),
         None => {}
     }
-    job.log_line(stream, &line.text, line.cut);
+    job.log_line(stream, label, &line.text, line.cut);
 }
 
 /// What the end of a command means.

@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -61,7 +61,7 @@ struct Inner {
     deadline: Option<BootInstant>,
     halt: watch::Sender<Option<Halt>>,
     outbox: Outbox,
-    redactor: OnceLock<Redactor>,
+    redactor: RwLock<Option<Redactor>>,
     stream: Mutex<Stream>,
     settled: AtomicBool,
 }
@@ -80,7 +80,7 @@ impl Context {
             deadline: limit_ms.map(|limit| started + Duration::from_millis(limit)),
             halt: watch::Sender::new(None),
             outbox: Outbox::default(),
-            redactor: OnceLock::new(),
+            redactor: RwLock::default(),
             stream: Mutex::default(),
             settled: AtomicBool::new(false),
         }))
@@ -207,33 +207,69 @@ impl Context {
     pub fn log(&self, text: &str) {
         let mut stream = self.0.stream.lock().expect("cleaning a line does not panic");
         for line in text.lines() {
-            self.log_line(&mut stream, &plain(line), false);
+            self.log_line(&mut stream, "", &plain(line), false);
         }
     }
 
-    /// Writes a line that came from a source of its own.
+    /// Keeps so many bytes of the log for [`Context::mark`].
+    pub fn reserve_marks(&self, bytes: u64) {
+        self.0.outbox.reserve(bytes);
+    }
+
+    /// Writes a line to the log that has room there also when the log is full, as far as it was
+    /// kept. For those who read the log as data.
+    pub fn mark(&self, line: &str) {
+        self.0.outbox.mark(&self.redact(line).replace(char::is_control, " "));
+    }
+
+    /// From now on this is not seen in log, progress and failures, wherever it stands.
+    pub fn keep_secret(&self, secret: &str) {
+        let mut redactor = self.0.redactor.write().unwrap_or_else(PoisonError::into_inner);
+        redactor.get_or_insert_with(|| self.new_redactor()).keep_secret(secret);
+    }
+
+    /// Writes a line that came from a source of its own, with a word before it that says which.
     ///
     /// Gives the line without its secrets, if anything of it may be seen at all.
-    pub(crate) fn log_line(&self, stream: &mut Stream, line: &str, cut: bool) -> Option<String> {
-        let clean = stream.clean(self.redactor(), line)?;
+    pub(crate) fn log_line(
+        &self,
+        stream: &mut Stream,
+        label: &str,
+        line: &str,
+        cut: bool,
+    ) -> Option<String> {
+        let clean = self.with_redactor(|redactor| stream.clean(redactor, line))?;
         let shown = at_most(&clean, SHOWN_BYTES_MAX);
         if self.0.outbox.is_full() {
             // What is dropped need not be put together.
         } else if cut || shown.len() < clean.len() {
-            self.0.outbox.log(&format!("{shown} [the rest of this line was dropped]"));
-        } else {
+            self.0.outbox.log(&format!("{label}{shown} [the rest of this line was dropped]"));
+        } else if label.is_empty() {
             self.0.outbox.log(shown);
+        } else {
+            self.0.outbox.log(&format!("{label}{shown}"));
         }
         Some(clean)
     }
 
     /// A text without what looks secret.
     pub(crate) fn redact(&self, text: &str) -> String {
-        self.redactor().text(text)
+        self.with_redactor(|redactor| redactor.text(text))
     }
 
-    fn redactor(&self) -> &Redactor {
-        self.0.redactor.get_or_init(|| Redactor::new(self.0.job.args.as_deref()))
+    fn with_redactor<T>(&self, mut clean: impl FnMut(&Redactor) -> T) -> T {
+        {
+            let redactor = self.0.redactor.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(redactor) = &*redactor {
+                return clean(redactor);
+            }
+        }
+        let mut redactor = self.0.redactor.write().unwrap_or_else(PoisonError::into_inner);
+        clean(redactor.get_or_insert_with(|| self.new_redactor()))
+    }
+
+    fn new_redactor(&self) -> Redactor {
+        Redactor::new(self.0.job.args.as_deref())
     }
 
     pub(crate) fn outbox(&self) -> &Outbox {

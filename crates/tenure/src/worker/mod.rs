@@ -59,7 +59,7 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::exec;
 
-pub use command::Command;
+pub use command::{Command, Part};
 pub use context::{Context, Halt};
 pub use handler::{Done, Failure, Handler};
 

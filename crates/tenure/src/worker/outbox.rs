@@ -20,6 +20,8 @@ use crate::clock::{BootInstant, sleep_until};
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// The log is sent after this long at the latest.
 const LOG_EVERY: Duration = Duration::from_millis(250);
+/// Stands in place of the first line that is too much.
+const LOG_FULL: &str = "[the log is full: what follows is dropped]";
 /// The log is sent at once when there is so much of it.
 const LOG_BATCH_BYTES: usize = 16 * 1024;
 
@@ -39,8 +41,12 @@ struct Pending {
     progress_after: Option<BootInstant>,
     log: String,
     log_at: Option<BootInstant>,
-    /// What was ever put into the log.
+    /// What was ever put into the log, apart from marks.
     logged: u64,
+    /// How much of the log is kept for marks.
+    reserved: u64,
+    /// What was ever marked.
+    marked: u64,
     closed: bool,
 }
 
@@ -62,21 +68,37 @@ impl Outbox {
     /// One more line of the log; one that comes when the log is full is dropped.
     pub(crate) fn log(&self, line: &str) {
         let mut pending = self.pending();
-        if pending.logged > limits::LOG_BYTES_MAX {
+        if pending.is_full() {
             return;
         }
-        // The line that is too much is still sent: the store then says that the log is full.
         pending.logged += line.len() as u64 + 1;
-        pending.log.push_str(line);
-        pending.log.push('\n');
-        pending.log_at.get_or_insert_with(|| BootInstant::now() + LOG_EVERY);
+        // The line that is too much is still sent: the store then says that the log is full. With
+        // room kept for marks the store would not know.
+        let line = if pending.reserved > 0 && pending.is_full() { LOG_FULL } else { line };
+        pending.push(line);
+        drop(pending);
+        self.filled.notify_one();
+    }
+
+    /// Keeps some of the log for lines that come when others are dropped.
+    pub(crate) fn reserve(&self, bytes: u64) {
+        self.pending().reserved = bytes.min(limits::LOG_BYTES_MAX / 2);
+    }
+
+    /// One more line of those that room is kept for; one that does not fit is dropped.
+    pub(crate) fn mark(&self, line: &str) {
+        let mut pending = self.pending();
+        pending.marked += line.len() as u64 + 1;
+        if pending.marked <= pending.reserved {
+            pending.push(line);
+        }
         drop(pending);
         self.filled.notify_one();
     }
 
     /// Whether more lines would be dropped.
     pub(crate) fn is_full(&self) -> bool {
-        self.pending().logged > limits::LOG_BYTES_MAX
+        self.pending().is_full()
     }
 
     /// From now on everything goes at once; when nothing is left, [`Outbox::next`] says so.
@@ -107,6 +129,16 @@ impl Outbox {
 }
 
 impl Pending {
+    fn is_full(&self) -> bool {
+        self.logged > limits::LOG_BYTES_MAX - self.reserved
+    }
+
+    fn push(&mut self, line: &str) {
+        self.log.push_str(line);
+        self.log.push('\n');
+        self.log_at.get_or_insert_with(|| BootInstant::now() + LOG_EVERY);
+    }
+
     fn next(&mut self, token: Token) -> Next {
         let log_due = self.log_at.filter(|_| !self.closed && self.log.len() < LOG_BATCH_BYTES);
         if !self.log.is_empty() && log_due.is_none_or(BootInstant::has_passed) {
@@ -213,6 +245,22 @@ mod tests {
         assert!(outbox.is_full());
         let sent: usize = rest(&outbox).await.iter().map(|piece| log(piece).len()).sum();
         assert_eq!(sent as u64, limits::LOG_BYTES_MAX + 1024);
+    }
+
+    #[tokio::test]
+    async fn marks_find_room_in_a_log_that_is_full() {
+        let outbox = Outbox::default();
+        outbox.reserve(2_000);
+        let line = "x".repeat(1023);
+        (0..limits::LOG_BYTES_MAX / 1024 + 10).for_each(|_| outbox.log(&line));
+        assert!(outbox.is_full());
+        outbox.mark(&"y".repeat(999));
+        outbox.mark(&"z".repeat(999));
+        outbox.mark("one too many");
+        let sent: String = rest(&outbox).await.iter().map(|piece| log(piece).to_owned()).collect();
+        assert!(sent.len() as u64 <= limits::LOG_BYTES_MAX, "the store takes all of it");
+        assert!(sent.contains(LOG_FULL) && sent.contains("yyy"));
+        assert!(sent.contains("zzz") && !sent.contains("one too many"));
     }
 
     #[tokio::test]

@@ -141,6 +141,11 @@ fn collect(value: &Value, secret: bool, secrets: &mut Vec<String>) {
     }
 }
 
+fn longest_first(secrets: &mut Vec<String>) {
+    secrets.sort_unstable_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
+    secrets.dedup();
+}
+
 /// Removes the secrets of one job.
 #[derive(Debug)]
 pub(crate) struct Redactor {
@@ -156,10 +161,15 @@ impl Redactor {
         if let Some(value) = args.and_then(|args| serde_json::from_str(args).ok()) {
             collect(&value, false, &mut secrets);
         }
-        secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
-        secrets.dedup();
+        longest_first(&mut secrets);
         let args = args.filter(|args| args.len() >= ARGS_BYTES_MIN).map(str::to_owned);
         Self { args, secrets }
+    }
+
+    /// One more secret.
+    pub(crate) fn keep_secret(&mut self, secret: &str) {
+        keep(secret, &mut self.secrets);
+        longest_first(&mut self.secrets);
     }
 
     /// Cleans a text that stands for itself, of one line or several.

@@ -9,13 +9,14 @@ use super::Finding;
 use crate::metadata::{Dependency, Package};
 
 /// Each crate with the crates of this workspace that it may use outside of its tests.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("tenure-core", &[]),
     ("tenure-store", &["tenure-core"]),
     ("tenure", &["tenure-store", "tenure-core"]),
     ("tenure-testbed", &[]),
-    ("tenure-server", &["tenure", "tenure-store", "tenure-core"]),
-    ("tenure-cli", &["tenure-server", "tenure", "tenure-store", "tenure-core"]),
+    ("tenure-apps", &["tenure", "tenure-store", "tenure-core"]),
+    ("tenure-server", &["tenure-apps", "tenure", "tenure-store", "tenure-core"]),
+    ("tenure-cli", &["tenure-server", "tenure-apps", "tenure", "tenure-store", "tenure-core"]),
     ("tenure-sim", &["tenure", "tenure-store", "tenure-core"]),
     ("xtask", &[]),
 ];

@@ -1,0 +1,271 @@
+//! What is seen of pipelines: runs with their steps, locks, and what is declared.
+
+use tenure::wire::pipelines::{
+    AttachedAnswer, ParameterAnswer, PipelineAnswer, PipelineLockAnswer, RunAnswer, RunDetail,
+    RunStatus, StepAnswer,
+};
+use tenure::wire::{ListAnswer, instant};
+use tenure_apps::pipelines::{KIND, Pipeline, slots, timeline};
+use tenure_core::history::{Entry, Event};
+use tenure_core::{JobId, Millis, Refusal, ResourceKey, TenureView, Text, Token};
+use tenure_store::store::{
+    HistoryQuery, JobQuery, JobShown, ListQuery, LogQuery, PAGE_MAX, ResourceQuery,
+};
+
+use crate::App;
+use crate::extract::OnPipeline;
+use crate::problem::Problem;
+
+/// Most pages of jobs that are read for one list of runs; then the caller goes on from there.
+const PAGES_MAX: usize = 10;
+/// Most triggers that are shown with the run that they got.
+const ATTACHED_MAX: usize = 100;
+/// Most lines of history that are read to find them.
+const LINES_MAX: usize = 1_000;
+
+/// A run.
+pub(super) fn answer(shown: &JobShown, now: Millis) -> RunAnswer {
+    let key = &shown.key;
+    RunAnswer::of(key.tenant(), slots::pipeline(key.name()), &shown.job, now)
+}
+
+/// A run with all that is known of it.
+pub(super) async fn detail(app: &App, shown: &JobShown) -> Result<RunDetail, Problem> {
+    let now = app.committer.store().status().await?.now;
+    let run = answer(shown, now);
+    let attached = if run.duplicates == 0 { Vec::new() } else { attached(app, shown).await? };
+    Ok(RunDetail { run, steps: steps(app, shown).await?, attached })
+}
+
+/// The steps of the latest attempt; before the first, those that are declared.
+async fn steps(app: &App, shown: &JobShown) -> Result<Vec<StepAnswer>, Problem> {
+    if let Some(attempt) = shown.job.attempts.last() {
+        let mut log = String::new();
+        let mut after = 0;
+        loop {
+            let query = LogQuery { job: shown.job.id, after, limit: PAGE_MAX };
+            let lines = app.committer.store().reads().logs(query).await?;
+            let Some(last) = lines.last() else { break };
+            after = last.position;
+            let of_attempt = lines.iter().filter(|line| line.attempt == attempt.n);
+            of_attempt.for_each(|line| log.push_str(&line.text));
+            if lines.len() < PAGE_MAX {
+                break;
+            }
+        }
+        let steps = timeline::read(log.lines(), attempt.started_at, attempt.ended_at);
+        if !steps.is_empty() {
+            return Ok(steps);
+        }
+    }
+    let catalog = app.pipelines();
+    let name = slots::pipeline(shown.key.name());
+    let declared = catalog.as_ref().and_then(|catalog| catalog.get(shown.key.tenant(), name));
+    let names = declared.iter().flat_map(|one| one.steps.iter().map(|step| step.name.as_str()));
+    Ok(timeline::pending(names))
+}
+
+/// The latest triggers that got the id of a run, oldest first, as history tells them.
+async fn attached(app: &App, shown: &JobShown) -> Result<Vec<AttachedAnswer>, Problem> {
+    let (key, id) = (shown.key.clone(), shown.job.id);
+    let query = HistoryQuery::Of { key, before: None, limit: LINES_MAX };
+    let lines = app.committer.store().reads().history(query).await?;
+    let mut attached = Vec::new();
+    for line in &lines {
+        let Ok(entry) = Entry::parse(&line.text) else { continue };
+        match entry.event {
+            Event::Attached { id: joined, by, .. } if joined == id => {
+                let (trigger_by, at) = (by.to_string(), instant(entry.at));
+                attached.push(AttachedAnswer { trigger_by, at });
+            }
+            // Nobody could get it before it was there.
+            Event::Submitted { job, .. } if job.id == id => break,
+            _ => {}
+        }
+        if attached.len() == ATTACHED_MAX {
+            break;
+        }
+    }
+    attached.reverse();
+    Ok(attached)
+}
+
+/// Which runs to list.
+pub(super) struct Wanted {
+    pub(super) tenant: Option<Text>,
+    pub(super) pipeline: Option<String>,
+    pub(super) status: Option<RunStatus>,
+    pub(super) after: Option<JobId>,
+    pub(super) limit: usize,
+}
+
+impl Wanted {
+    fn is(&self, shown: &JobShown) -> bool {
+        let of = |name: &String| slots::pipeline(shown.key.name()) == name;
+        self.pipeline.as_ref().is_none_or(of)
+            && self.status.is_none_or(|status| status == RunStatus::of(&shown.job))
+    }
+
+    /// The states and the name can be asked for only when there is one of each.
+    fn query(&self, app: &App, after: Option<JobId>) -> JobQuery {
+        let state = match self.status.map(RunStatus::states) {
+            Some([state]) => Some(*state),
+            _ => None,
+        };
+        let catalog = app.pipelines();
+        let single = |name: &String| {
+            let mut all = catalog.iter().flat_map(|catalog| catalog.iter(self.tenant.as_deref()));
+            all.all(|pipeline| pipeline.name != *name || pipeline.max_runs == 1)
+        };
+        let name = self.pipeline.clone().filter(single).map(Text::from);
+        let (tenant, kind) = (self.tenant.clone(), Some(KIND.into()));
+        JobQuery { tenant, kind, name, operation: None, state, after, limit: PAGE_MAX }
+    }
+}
+
+/// Runs, newest first.
+pub(super) async fn runs(app: &App, wanted: Wanted) -> Result<ListAnswer<RunAnswer>, Problem> {
+    let now = app.committer.store().status().await?.now;
+    let mut items = Vec::new();
+    let mut after = wanted.after;
+    for _ in 0..PAGES_MAX {
+        let page = app.committer.store().reads().jobs(wanted.query(app, after)).await?;
+        for shown in &page.items {
+            if items.len() == wanted.limit {
+                return Ok(ListAnswer { items, next: after.map(|id| id.to_string()) });
+            }
+            after = Some(shown.job.id);
+            if wanted.is(shown) {
+                items.push(answer(shown, now));
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(ListAnswer { items, next: after.map(|id| id.to_string()) })
+}
+
+/// The locks that runs hold, and those that somebody holds by hand.
+pub(super) async fn locks(
+    app: &App,
+    tenant: Option<Text>,
+    after: Option<ResourceKey>,
+    limit: usize,
+) -> Result<ListAnswer<PipelineLockAnswer>, Problem> {
+    let query = ListQuery { tenant, kind: Some(KIND.into()), after, limit, ..<_>::default() };
+    let page = app.committer.store().reads().list(query).await?;
+    let mut items = Vec::new();
+    for view in &page.items {
+        items.push(lock(app, view).await?);
+    }
+    Ok(ListAnswer { items, next: page.next.map(String::from) })
+}
+
+async fn lock(app: &App, view: &TenureView) -> Result<PipelineLockAnswer, Problem> {
+    let job = match view.job {
+        Some(id) => app.committer.store().reads().job(id).await?,
+        None => None,
+    };
+    let name = slots::pipeline(view.key.name());
+    let catalog = app.pipelines();
+    let limit_ms = catalog.as_ref().map_or(0, |catalog| {
+        let declared = catalog.get(view.key.tenant(), name);
+        declared.map_or(catalog.settings.limit_ms, |pipeline| pipeline.limit_ms)
+    });
+    Ok(PipelineLockAnswer {
+        tenant_id: view.key.tenant().to_owned(),
+        pipeline_id: name.to_owned(),
+        pipeline_logging_id: view.job,
+        locked_by: job.map_or_else(|| view.holder.to_string(), |shown| shown.job.by.to_string()),
+        locked_at: instant(view.since),
+        age_ms: view.age_ms,
+        limit_ms,
+        token: view.token,
+    })
+}
+
+/// The resource of a pipeline on which a tenure is held.
+pub(super) async fn holding(
+    app: &App,
+    on: &OnPipeline,
+    token: Token,
+    run: Option<JobId>,
+) -> Result<ResourceKey, Problem> {
+    let query = ListQuery {
+        tenant: Some(on.caller.tenant.clone()),
+        kind: Some(KIND.into()),
+        limit: PAGE_MAX,
+        ..<_>::default()
+    };
+    let page = app.committer.store().reads().list(query).await?;
+    let of = |view: &&TenureView| slots::pipeline(view.key.name()) == on.id;
+    let held: Vec<&TenureView> = page.items.iter().filter(of).collect();
+    let meant =
+        |view: &&&TenureView| view.token == token && run.is_none_or(|run| view.job == Some(run));
+    let meant: Vec<&&TenureView> = held.iter().filter(meant).collect();
+    match meant[..] {
+        [view] => Ok(view.key.clone()),
+        [] => {
+            let current = held.first().map(|view| (**view).clone());
+            Err(Refusal::NotCurrent { current }.into())
+        }
+        _ => {
+            let detail = "several runs hold this token; name the one by `pipeline_logging_id`";
+            Err(Problem::new(409, "conflict", detail))
+        }
+    }
+}
+
+/// The pipelines that are declared, with the runs that are not over.
+pub(super) async fn pipelines(
+    app: &App,
+    tenant: Option<&str>,
+) -> Result<Vec<PipelineAnswer>, Problem> {
+    let Some(catalog) = app.pipelines() else { return Ok(Vec::new()) };
+    let now = app.committer.store().status().await?.now;
+    let mut running: Vec<(ResourceKey, JobId)> = Vec::new();
+    let mut after = None;
+    loop {
+        let (tenant, kind) = (tenant.map(Text::from), Some(KIND.into()));
+        let query = ResourceQuery { tenant, kind, state: None, after, limit: PAGE_MAX };
+        let page = app.committer.store().reads().resources(query).await?;
+        for shown in page.items {
+            let lane = &shown.resource.lane;
+            running.extend(lane.iter().map(|job| (shown.key.clone(), job.id)));
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let of = |pipeline: &Pipeline| {
+        let of = |key: &ResourceKey| {
+            key.tenant() == pipeline.tenant && slots::pipeline(key.name()) == pipeline.name
+        };
+        running.iter().filter(|(key, _)| of(key)).map(|(_, id)| *id).collect()
+    };
+    Ok(catalog.iter(tenant).map(|one| pipeline(one, of(one), now)).collect())
+}
+
+fn pipeline(one: &Pipeline, running: Vec<JobId>, now: Millis) -> PipelineAnswer {
+    let parameter = |parameter: &tenure_apps::pipelines::parameters::Parameter| ParameterAnswer {
+        name: parameter.name.clone(),
+        kind: parameter.kind.word().to_owned(),
+        default: parameter.default.clone(),
+    };
+    let schedule = one.schedule.as_ref();
+    PipelineAnswer {
+        tenant_id: one.tenant.clone(),
+        pipeline_id: one.name.clone(),
+        description: one.description.clone(),
+        limit_ms: one.limit_ms,
+        max_runs: one.max_runs,
+        schedule: schedule.map(|schedule| schedule.text().to_owned()),
+        next_at: schedule.and_then(|schedule| schedule.next(now)).map(instant),
+        parameters: one.parameters.iter().map(parameter).collect(),
+        steps: one.steps.iter().map(|step| step.name.clone()).collect(),
+        running,
+    }
+}

@@ -1,0 +1,127 @@
+//! The schedules of pipelines: triggers each at its ticks.
+//!
+//! The request of a trigger is made from the tick, so a second server, or the same one after a
+//! restart, gets the run that is there. A tick that finds a run going on attaches to it. One that
+//! nobody could see to in time is left out: what should have run at night does not run at noon.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tenure_apps::pipelines::{Pipeline, RUN};
+use tenure_core::history::digest;
+use tenure_core::{
+    Command, Millis, Outcome, RequestId, ResourceAction, ResourceKey, Submit, Verdict,
+};
+use tenure_store::StoreError;
+use tenure_store::store::JobQuery;
+
+use super::Around;
+use super::duty::{Duty, Found};
+use crate::places::spot;
+
+pub(super) const NAME: &str = "schedule";
+
+/// How late a tick may be seen to.
+const LATE_MAX_MS: u64 = 60_000;
+/// Most runs that are looked at to know whether a tick has had its own.
+const LOOK_BACK: usize = 20;
+/// What such runs are triggered by.
+const BY: &str = "schedule";
+
+/// Triggers pipelines at their ticks.
+#[derive(Default)]
+pub(super) struct Schedules {
+    /// The last tick of each pipeline that was seen to, by tenant and name.
+    seen: BTreeMap<(String, String), Millis>,
+}
+
+impl Duty for Schedules {
+    const NAME: &'static str = NAME;
+    const EVERY: Duration = Duration::from_secs(1);
+
+    async fn run(&mut self, on: &Around) -> Result<Found, StoreError> {
+        let Some(catalog) = on.in_force().pipelines else { return Ok(Found::default()) };
+        let scheduled: Vec<_> = catalog.iter(None).filter(|one| one.schedule.is_some()).collect();
+        if scheduled.is_empty() {
+            return Ok(Found::default());
+        }
+        let now = on.store().status().await?.now;
+        let mut triggered = 0;
+        for pipeline in scheduled {
+            let Some(tick) = pipeline.schedule.as_ref().and_then(|schedule| schedule.last(now))
+            else {
+                continue;
+            };
+            let of = (pipeline.tenant.clone(), pipeline.name.clone());
+            if self.seen.get(&of).is_some_and(|seen| *seen >= tick) {
+                continue;
+            }
+            if now.since(tick) <= LATE_MAX_MS {
+                triggered += usize::from(trigger(on, pipeline, tick).await?);
+            } else if self.seen.contains_key(&of) {
+                tracing::warn!(tenant_id = %pipeline.tenant, pipeline_id = %pipeline.name,
+                    late_ms = now.since(tick), "a tick of a schedule was missed and is left out");
+            }
+            self.seen.insert(of, tick);
+        }
+        Ok(Found::done(triggered))
+    }
+}
+
+/// Triggers a run for a tick, and says whether it began one.
+async fn trigger(on: &Around, pipeline: &Pipeline, tick: Millis) -> Result<bool, StoreError> {
+    let (tenant, name) = (&pipeline.tenant, &pipeline.name);
+    let request = RequestId(digest(&format!("{tenant}/{name} at {}", tick.0)));
+    for key in pipeline.keys() {
+        if had_its_run(on, key, request).await? {
+            return Ok(false);
+        }
+    }
+    let refused = |why: &dyn std::fmt::Debug| {
+        tracing::error!(tenant_id = %tenant, pipeline_id = %name, ?why, "a tick came to nothing");
+        Ok(false)
+    };
+    let parameters = match pipeline.fill(&Map::new()) {
+        Ok(parameters) => parameters,
+        Err(why) => return refused(&why),
+    };
+    let key = match spot(on.store(), pipeline, request, false).await {
+        Ok(spot) => spot.key,
+        Err(problem) => return Err(StoreError::Unavailable(format!("{problem:?}"))),
+    };
+    let ask = Submit {
+        request,
+        operation: RUN.into(),
+        args: Some(tenure::wire::document(&Value::Object(parameters))),
+        priority: 0,
+        run_at: None,
+        by: BY.into(),
+    };
+    let command = Command::Resource { key, action: ResourceAction::Submit(ask) };
+    match on.committer.submit(command).await? {
+        Outcome::Submitted { verdict, job } => {
+            tracing::info!(tenant_id = %tenant, pipeline_id = %name, pipeline_logging_id = %job,
+                verdict = verdict.word(), "triggered by its schedule");
+            Ok(verdict != Verdict::Attached)
+        }
+        other => refused(&other),
+    }
+}
+
+/// Whether a request has made a run already, also one that is over.
+async fn had_its_run(
+    on: &Around,
+    key: ResourceKey,
+    request: RequestId,
+) -> Result<bool, StoreError> {
+    let query = JobQuery {
+        tenant: Some(key.tenant().into()),
+        kind: Some(key.kind().into()),
+        name: Some(key.name().into()),
+        limit: LOOK_BACK,
+        ..JobQuery::default()
+    };
+    let page = on.store().reads().jobs(query).await?;
+    Ok(page.items.iter().any(|shown| shown.job.request == request))
+}
