@@ -40,7 +40,11 @@ impl Process {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        signal(self.child.as_ref().expect("it runs").id(), name);
+        signal(self.pid(), name);
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
     }
 
     /// How it ended, if it has.

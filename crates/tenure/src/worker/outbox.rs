@@ -85,12 +85,13 @@ impl Outbox {
         self.pending().reserved = bytes.min(limits::LOG_BYTES_MAX / 2);
     }
 
-    /// One more line of those that room is kept for; one that does not fit is dropped.
+    /// One more line of those that room is kept for, sent at once; one that does not fit is dropped.
     pub(crate) fn mark(&self, line: &str) {
         let mut pending = self.pending();
         pending.marked += line.len() as u64 + 1;
         if pending.marked <= pending.reserved {
             pending.push(line);
+            pending.log_at = Some(BootInstant::now());
         }
         drop(pending);
         self.filled.notify_one();
