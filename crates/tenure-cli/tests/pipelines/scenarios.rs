@@ -235,8 +235,8 @@ async fn runs_are_listed_newest_first_and_by_status(on: On) {
     };
     let all = vec![going.clone(), runs[2].clone(), runs[1].clone(), runs[0].clone()];
     assert_eq!(list("").await.0, all);
-    assert_eq!(list("status=RUNNING").await.0, [going.clone()]);
-    assert_eq!(list("status=FAILED").await.0, [runs[1].clone()]);
+    assert_eq!(list("status=RUNNING").await.0, std::slice::from_ref(&going));
+    assert_eq!(list("status=FAILED").await.0, std::slice::from_ref(&runs[1]));
     assert_eq!(list("status=TIMEOUT").await.0, [] as [String; 0]);
     assert_eq!(list("pipeline_id=good").await.0, [runs[2].clone(), runs[0].clone()]);
     assert_eq!(list("pipeline_id=good&status=FAILED").await.0, [] as [String; 0]);
