@@ -37,6 +37,9 @@ def before_call(context, case, kwargs):
         if "token" in case.body:
             # A tenure that does not hold a lock of this name is a bad request, which no schema knows.
             case.body.pop("lock", None)
+        if case.operation.path.startswith("/pipelines/run/"):
+            # The one pipeline that is declared takes no parameters, which no schema knows.
+            case.body = {name: value for name, value in case.body.items() if name == "trigger_by"}
     if choice.random() < 0.5:
         prefer_declared(case, choice)
         prefer_running(case, choice)
@@ -57,6 +60,9 @@ def prefer_declared(case, choice):
         case.path_parameters["kind"] = kind
         if isinstance(case.body, dict) and "operation" in case.body:
             case.body["operation"] = OPERATIONS[kind]
+    if case.operation.path.startswith("/pipelines/run/"):
+        case.path_parameters["pipeline_id"] = "idle"
+        case.query["tenant"] = "default"
 
 
 def prefer_running(case, choice):

@@ -96,7 +96,8 @@ fn bodies_that_are_read_strictly_are_described_strictly() {
         let alternatives = schemas[&body]["oneOf"].as_array();
         let parts =
             alternatives.map_or(vec![body.clone()], |all| all.iter().filter_map(name).collect());
-        for part in parts {
+        // Which parameters there are is the pipeline's to say.
+        for part in parts.into_iter().filter(|part| part != "TriggerBody") {
             assert_eq!(schemas[&part]["additionalProperties"], false, "{operation}: {part}");
         }
     }

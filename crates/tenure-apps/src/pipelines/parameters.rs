@@ -81,7 +81,7 @@ pub fn fill(
     let names = declared.iter().map(|parameter| parameter.name.as_str());
     for name in given.keys().filter(|name| names.clone().all(|known| known != *name)) {
         problems.push(if declared.is_empty() {
-            format!("{name}: this pipeline takes no parameters")
+            format!("{name:?}: this pipeline takes no parameters")
         } else {
             unknown("parameter", name, names.clone())
         });

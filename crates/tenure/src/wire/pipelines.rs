@@ -107,10 +107,11 @@ impl std::str::FromStr for RunStatus {
 /// What triggers a run: who, and the pipeline's parameters beside it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "trigger_by": "ann" })))]
 pub struct TriggerBody {
     /// Who triggers it, for people; the name of the key when nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = String, max_length = 128))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::HolderName>))]
     pub trigger_by: Option<String>,
     /// The parameters that the pipeline declares.
     #[serde(flatten)]
