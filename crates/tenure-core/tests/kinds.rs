@@ -1,6 +1,6 @@
 //! Declarations that make no sense are refused, each for its own reason, and all reasons at once.
 
-use tenure_core::kind::{Backoff, BadKinds};
+use tenure_core::kind::{Backoff, BadKinds, Own};
 use tenure_core::retry::Retry;
 use tenure_core::{Kind, Kinds, LockName, Operation, Policy, limits};
 
@@ -42,6 +42,22 @@ fn only(kind: Kind, place: &str, words: &str) {
 #[test]
 fn what_makes_sense_is_taken() {
     assert_eq!(problems([good(), Kind::new("empty")]), Vec::<String>::new());
+}
+
+#[test]
+fn a_resource_of_its_own_rules_is_one_of_the_kind_and_its_rules_make_sense() {
+    let own = || Own { limit_ms: Some(1), retry: Retry::default() };
+    let of = |key: &str, operation: &str, own: Own| {
+        good().own(key.parse().expect("a good name"), operation, own)
+    };
+    assert_eq!(problems([of("t/box/b1", "create", own())]), Vec::<String>::new());
+    let place = "kinds.box.own.t/box/b1";
+    only(of("t/box/b1", "paint", own()), place, "the operation paint, which is not declared");
+    only(of("t/box/b1", "create", Own { limit_ms: Some(0), ..own() }), place, "a limit of 0");
+    let never = Retry { attempts: 0, ..Retry::default() };
+    let never = Own { retry: never, ..own() };
+    only(of("t/box/b1", "create", never), place, "retry.attempts must be between 1 and");
+    only(of("t/bin/b1", "create", own()), "kinds.box.own.t/bin/b1", "of another kind");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::kind::Backoff;
+use tenure_core::kind::{Backoff, Own};
 use tenure_core::retry::Retry;
 use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy};
 
@@ -33,10 +33,12 @@ fn cluster() -> Kind {
     Kind::new("cluster").states(&states).operation(create).operation(destroy)
 }
 
-/// Single flight.
+/// Single flight; one of them is tried more often than the others.
 fn pipeline() -> Kind {
     let run = Operation::new("run").meets("run", Policy::Attach).retry(times(2));
-    Kind::new("pipeline").operation(run)
+    let key = "t/pipeline/a".parse().expect("a good name");
+    let own = Own { limit_ms: Some(1_000), retry: times(4) };
+    Kind::new("pipeline").operation(run).own(key, "run", own)
 }
 
 /// A reconciler.

@@ -167,7 +167,19 @@ pub async fn a_census_counts_what_there_is(harness: &mut impl Harness) {
     let left = census().await;
     assert!(left.groups().all(|(_, _, group)| group.jobs(JobState::Dead) == 0));
 
-    // The limit of this one is a minute.
+    // Whoever gets the id of another's job is told of, a repetition is not.
+    let patient = key_of("pipeline", "patient");
+    one(&*store, submit(&patient, "run", 61)).await;
+    notes.take();
+    for _ in 0..2 {
+        one(&*store, submit(&patient, "run", 62)).await;
+    }
+    assert_eq!(notes.take(), [Fact::Joined { key: patient }]);
+    // The limit of this one is its own, and a minute.
+    claimed(&*store, claim("pipeline", 71, 1)).await;
+    harness.clock().advance(600);
+    assert_eq!(of(&census().await, "pipeline").age_ratio, Some(0.01));
+    // So is the limit of this one, by its operation.
     one(&*store, submit(&key_of("cluster", "c9"), "create", 41)).await;
     claimed(&*store, claim("cluster", 51, 1)).await;
     assert_eq!(of(&census().await, "cluster").age_ratio, Some(0.0));

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use tenure_core::kind::Backoff;
-use tenure_core::retry::Retry;
-use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy};
+use tenure_core::kind::{Backoff, Own};
+use tenure_core::retry::{Retry, TIME_LIMIT};
+use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy, ResourceKey};
 
 /// The kinds.
 ///
@@ -40,9 +40,12 @@ fn cluster() -> Kind {
     Kind::new("cluster").states(&states).operation(create).operation(destroy)
 }
 
-/// Single flight.
+/// Single flight. One of them has rules of its own.
 fn pipeline() -> Kind {
-    Kind::new("pipeline").operation(Operation::new("run").meets("run", Policy::Attach))
+    let run = Operation::new("run").meets("run", Policy::Attach);
+    let key = ResourceKey::new("t", "pipeline", "patient").expect("a good name");
+    let retry = Retry { permanent: vec![TIME_LIMIT.into()], ..three_times() };
+    Kind::new("pipeline").operation(run).own(key, "run", Own { limit_ms: Some(60_000), retry })
 }
 
 /// A reconciler.

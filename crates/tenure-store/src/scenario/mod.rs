@@ -239,6 +239,7 @@ macro_rules! for_each_scenario {
             a_release_hands_over_to_the_first_living_waiter,
             a_release_matches_the_token,
             a_repeated_request_gives_the_same_tenure,
+            a_resource_may_have_rules_of_its_own,
             a_session_belongs_to_its_tenant,
             a_set_of_locks_is_all_or_nothing,
             a_submit_attaches_to_the_flight,
