@@ -14,6 +14,9 @@ use std::time::Duration;
 use common::{Server, Worker, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tenure_apps::pipelines::{Catalog, KIND};
+use tenure_core::Kinds;
+use tenure_server::auth::Keys;
 use tenure_server::metrics::{ALL, Definition, Type};
 use tenure_store::{Memory, scenario};
 
@@ -46,16 +49,58 @@ fn row(definition: &Definition) -> String {
 #[test]
 fn the_table_of_the_guide_is_what_the_server_defines() {
     let page = read("docs/guide/metrics.md");
-    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `tenure_")).collect();
+    let is_row = |line: &&str| ["| `tenure_", "| `pipeline_"].iter().any(|b| line.starts_with(b));
+    let rows: Vec<&str> = page.lines().filter(is_row).collect();
     let defined: Vec<String> = ALL.iter().map(row).collect();
     assert_eq!(rows, defined, "the table should be:\n{}\n", defined.join("\n"));
 }
 
 // ----- the server -----
 
+/// A server with one pipeline beside the kinds of the scenarios.
+async fn server_with_a_pipeline() -> Server {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let pipelines = dir.path().join("pipelines/default");
+    std::fs::create_dir_all(&pipelines).expect("there is room");
+    let pipeline = "[[steps]]\nname = \"extract\"\ncommand = [\"true\"]\n";
+    std::fs::write(pipelines.join("billing.toml"), pipeline).expect("there is room");
+    let settings = tenure::config::Config::parse("[pipelines]\ndir = \"pipelines\"", dir.path());
+    let settings = settings.expect("it is right").pipelines.expect("it has them");
+    let catalog = Catalog::load(&settings).expect("its file is right");
+    // The scenarios have a kind of that name, too.
+    let kinds = scenario::kinds();
+    let others = kinds.iter().filter(|kind| *kind.name != *KIND).map(|kind| (**kind).clone());
+    let kinds = catalog.declare(&Kinds::new(others).expect("they are right")).expect("they fit");
+    let config = tenure_server::Config {
+        pipelines: Some(Arc::new(catalog)),
+        ..tenure_server::Config::new(Keys::admin(common::KEY), Arc::new(kinds))
+    };
+    Server::run(Arc::new(Memory::new()), config).await
+}
+
+/// A pipeline that was triggered twice and has run once.
+async fn run_a_pipeline(server: &Server, worker: &Worker) {
+    let mut runs = BTreeSet::new();
+    for status in ["PENDING", "RUNNING"] {
+        let (code, answer) = server.post("/pipelines/run/billing", json!({})).await;
+        assert_eq!((code, answer["status"].as_str()), (200, Some(status)), "{answer}");
+        runs.insert(answer["pipeline_logging_id"].as_str().expect("a run").to_owned());
+    }
+    assert_eq!(runs.len(), 1, "both got the same run");
+    finish(server, &worker.claim(server, &["pipeline"], 0).await[0]).await;
+}
+
+/// Finishes a job that was claimed.
+async fn finish(server: &Server, claimed: &Value) {
+    let id = claimed["job"]["id"].as_str().expect("a job");
+    let body = json!({ "token": claimed["tenure"]["token"], "outcome": "ok" });
+    let (status, answer) = server.post(&format!("/v1/jobs/{id}/finish"), body).await;
+    assert_eq!(status, 200, "{answer}");
+}
+
 /// A server on which everything has happened at least once.
 async fn busy_server() -> (Server, String) {
-    let server = Server::start_with(Arc::new(Memory::new()), scenario::kinds()).await;
+    let server = server_with_a_pipeline().await;
     let lock = "/v1/locks/cluster/c1";
     let body = json!({ "holder": "ann", "ttl_ms": 60_000 });
     let (_, tenure) = server.post(&format!("{lock}/acquire"), body.clone()).await;
@@ -66,12 +111,9 @@ async fn busy_server() -> (Server, String) {
         let path = format!("/v1/resources/task/{name}/jobs");
         server.post(&path, json!({ "operation": "work" })).await;
     }
-    let jobs = worker.claim(&server, &["task"], 0).await;
-    let (id, token) = (jobs[0]["job"]["id"].as_str().expect("a job"), &jobs[0]["tenure"]["token"]);
-    let body = json!({ "token": token, "outcome": "ok" });
-    let (status, answer) = server.post(&format!("/v1/jobs/{id}/finish"), body).await;
-    assert_eq!(status, 200, "{answer}");
+    finish(&server, &worker.claim(&server, &["task"], 0).await[0]).await;
     worker.claim(&server, &["task"], 0).await;
+    run_a_pipeline(&server, &worker).await;
     let scrape = async || match server.get("/metrics").await.1 {
         Value::String(text) => text,
         other => panic!("{other} is no text"),
@@ -130,10 +172,12 @@ async fn a_server_exports_what_is_defined_and_what_alerts_and_dashboard_ask_for(
     }
 }
 
-/// The names of metrics in a text.
+/// The names of metrics in a text. A label is no metric, though one begins like some.
 fn used(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words.filter(|word| word.starts_with("tenure_")).map(str::to_owned).collect()
+    let is_label = |word: &str| ALL.iter().any(|one| one.labels.split(',').any(|l| l == word));
+    let named = |word: &&str| word.starts_with("tenure_") || word.starts_with("pipeline_");
+    words.filter(named).filter(|word| !is_label(word)).map(str::to_owned).collect()
 }
 
 /// How long a Prometheus may take to start on a busy machine.
@@ -207,9 +251,11 @@ async fn a_real_prometheus_scrapes_a_server_and_evaluates_the_alerts() {
     let query = "query?query=tenure_lock_acquisitions_total{kind=%22cluster%22}";
     let found = async || prometheus.ask(query).await["result"].clone();
     until(async || found().await.as_array().is_some_and(|found| found.len() == 2)).await;
-    let rules = prometheus.ask("rules").await["groups"][0]["rules"].clone();
+    let groups = prometheus.ask("rules").await["groups"].clone();
     let count = after(&read("deploy/prometheus/rules.yml"), "- alert:").len();
-    assert_eq!(rules.as_array().map(Vec::len), Some(count), "{rules}");
+    let rules = |group: &Value| group["rules"].as_array().map_or(0, Vec::len);
+    let evaluated: usize = groups.as_array().expect("it has groups").iter().map(rules).sum();
+    assert_eq!(evaluated, count, "{groups}");
 }
 
 // ----- the alerts -----
@@ -267,7 +313,9 @@ fn every_panel_of_the_dashboard_has_an_expression_that_prometheus_reads() {
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
         for target in targets {
             let expr = target["expr"].as_str().expect("it is text");
-            let expr = expr.replace("$__rate_interval", "5m").replace("$kind", ".*");
+            let variables = ["$kind", "$tenant", "$pipeline"];
+            let expr = expr.replace("$__rate_interval", "5m");
+            let expr = variables.iter().fold(expr, |expr, name| expr.replace(name, ".*"));
             assert!(!expr.contains('$'), "{expr} has an unknown variable");
             count += 1;
             let expr = serde_json::to_string(&expr).expect("it is text");
