@@ -47,6 +47,9 @@ impl Turn<'_> {
         let counted = if planted(Canary::AttemptCountedTwice) { 2 } else { 1 };
         let attempt = job.attempt + counted;
         let state = operation.during.clone();
+        // An earlier attempt was no waiting.
+        let since =
+            job.attempts.last().and_then(|last| last.ended_at).map_or(since, |e| e.max(since));
         let wish = Wish {
             locks: operation.locks.clone(),
             session,

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::{Map, Value};
+use tenure::config::PipelineSettings;
 use tenure::trace::Parent;
 use tenure::wire::pipelines::StepStatus;
 use tenure::worker::command::STOPPED;
@@ -12,6 +14,7 @@ use tenure::worker::handler::BAD_ARGS;
 use tenure::worker::{Context, Done, Failure, Handler, Part};
 use tenure_core::retry::Class;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::catalog::Catalog;
 use super::declare::{Pipeline, Step};
@@ -24,6 +27,9 @@ use super::{secrets, slots};
 pub const NO_SUCH_PIPELINE: &str = "NO_SUCH_PIPELINE";
 /// A secret that a step names cannot be read.
 pub const NO_SUCH_SECRET: &str = "NO_SUCH_SECRET";
+
+/// How long to wait for the file of a pipeline.
+const FILE_MAX: Duration = Duration::from_secs(10);
 
 /// Does runs. What a pipeline is, is looked up when a run begins.
 pub struct Runner {
@@ -47,20 +53,41 @@ impl Runner {
     ) -> Result<Self, tenure::Error> {
         Ok(Self { catalog, http: http_client()?, guarded, parent })
     }
+
+    /// The pipeline and what holds for all. A new file may come to this process a moment later than
+    /// to the one that took the trigger.
+    async fn find(
+        &self,
+        job: &Context,
+        tenant: &str,
+        name: &str,
+    ) -> Result<(Arc<Pipeline>, PipelineSettings), Failure> {
+        let mut catalog = self.catalog.clone();
+        let has = |catalog: &Option<Arc<Catalog>>| {
+            catalog.as_ref().is_some_and(|catalog| catalog.get(tenant, name).is_some())
+        };
+        let found = tokio::select! {
+            found = timeout(FILE_MAX, catalog.wait_for(has)) => found,
+            _ = job.lost() => return Err(Failure::transient(STOPPED, "the run was lost")),
+            halt = job.cancelled() => return Err(Failure::transient(STOPPED, halt)),
+        };
+        let found = found.ok().and_then(Result::ok).and_then(|found| (*found).clone());
+        let pipeline = found.as_ref().and_then(|catalog| catalog.get(tenant, name));
+        match found.as_ref().zip(pipeline) {
+            Some((catalog, pipeline)) => Ok((Arc::clone(pipeline), catalog.settings.clone())),
+            None => {
+                let why = format!("there is no pipeline {name} of the tenant {tenant} here");
+                Err(Failure::permanent(NO_SUCH_PIPELINE, why))
+            }
+        }
+    }
 }
 
 #[async_trait]
 impl Handler for Runner {
     async fn run(&self, job: &Context) -> Result<Done, Failure> {
-        let catalog = self.catalog.borrow().clone();
         let (tenant, name) = (job.key().tenant(), slots::pipeline(job.key().name()));
-        let found = catalog
-            .as_ref()
-            .and_then(|catalog| Some((Arc::clone(catalog.get(tenant, name)?), &catalog.settings)));
-        let Some((pipeline, settings)) = found else {
-            let why = format!("there is no pipeline {name} of the tenant {tenant} any more");
-            return Err(Failure::permanent(NO_SUCH_PIPELINE, why));
-        };
+        let (pipeline, settings) = self.find(job, tenant, name).await?;
         let mut values = values(job, &pipeline)?;
         let mut known = BTreeMap::new();
         for secret in pipeline.secrets() {
@@ -176,7 +203,7 @@ impl Run<'_> {
         tokio::select! {
             _ = self.job.lost() => {}
             _ = self.job.cancelled() => {}
-            () = tokio::time::sleep(std::time::Duration::from_millis(rest_ms)) => {}
+            () = tokio::time::sleep(Duration::from_millis(rest_ms)) => {}
         }
     }
 }

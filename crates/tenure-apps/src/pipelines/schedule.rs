@@ -69,7 +69,7 @@ fn millis(at: &Zoned) -> Option<Millis> {
     Some(Millis(seconds * 1_000))
 }
 
-/// Reads `schedule`: an expression, or a table with `cron` and `zone`.
+/// Reads `schedule`: a table with `cron` and `zone`.
 pub(super) fn read(root: &Section<'_>, report: &mut Report<'_>) -> Option<Schedule> {
     if !root.has("schedule") {
         return None;

@@ -10,7 +10,7 @@ use tenure::clock::BootInstant;
 use tenure::wire::pipelines::{StepAnswer, StepStatus};
 use tenure::wire::{FailureAnswer, instant};
 use tenure::worker::Failure;
-use tenure_core::Millis;
+use tenure_core::{Millis, Token};
 
 /// What these lines begin with.
 const MARK: &str = "::step ";
@@ -27,6 +27,10 @@ struct Line {
     step: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     steps: Vec<String>,
+    /// The tenure, with the names: an attempt that was handed back has the number of the next. What
+    /// is called a token does not come through the log.
+    #[serde(default, rename = "tenure", skip_serializing_if = "Option::is_none")]
+    token: Option<Token>,
     status: StepStatus,
     #[serde(rename = "try")]
     tries: u32,
@@ -52,6 +56,7 @@ impl<'a> Timeline<'a> {
         timeline.write(&Line {
             step: None,
             steps: steps.map(str::to_owned).collect(),
+            token: Some(job.token()),
             status: StepStatus::Pending,
             tries: 0,
             ms: 0,
@@ -68,6 +73,7 @@ impl<'a> Timeline<'a> {
         self.write(&Line {
             step: Some(step.to_owned()),
             steps: Vec::new(),
+            token: None,
             status,
             tries,
             ms: u64::try_from(passed.as_millis()).unwrap_or(u64::MAX),
@@ -102,12 +108,13 @@ pub fn read<'l>(
     ended: Option<Millis>,
 ) -> Vec<StepAnswer> {
     let mut steps: Vec<StepAnswer> = Vec::new();
+    let mut of = None;
     let lines = log.filter_map(|line| serde_json::from_str(line.strip_prefix(MARK)?).ok());
     for line in lines {
-        let Line { step, steps: names, status, tries, ms, code, message } = line;
+        let Line { step, steps: names, token, status, tries, ms, code, message } = line;
         let Some(name) = step else {
-            // A line may be in the log twice.
-            if steps.is_empty() {
+            // A line may be in the log twice; another tenure begins anew.
+            if of.replace(token) != Some(token) {
                 steps = names.into_iter().map(blank).collect();
             }
             continue;
@@ -160,6 +167,20 @@ extract | ::step {"step":"load","status":"COMPLETE","try":1,"ms":6}
         assert_eq!(steps[0].status, StepStatus::Stopped);
         assert_eq!(steps[0].ended_at.as_deref(), Some("1970-01-01T00:01:03Z"));
         assert_eq!(steps[1].status, StepStatus::Pending);
+    }
+
+    #[test]
+    fn what_was_handed_back_is_not_taken_for_what_came_after() {
+        let log = r#"::step {"steps":["extract","load"],"tenure":1,"status":"PENDING","try":0,"ms":0}
+::step {"step":"extract","status":"COMPLETE","try":1,"ms":5}
+::step {"step":"load","status":"RUNNING","try":1,"ms":900}
+::step {"steps":["extract","load"],"tenure":2,"status":"PENDING","try":0,"ms":0}
+::step {"step":"extract","status":"RUNNING","try":1,"ms":5}
+::step {"steps":["extract","load"],"tenure":2,"status":"PENDING","try":0,"ms":0}
+"#;
+        let steps = read(log.lines(), Millis(0), None);
+        assert_eq!(steps[0].status, StepStatus::Running, "a repeated line changes nothing");
+        assert_eq!((steps[1].status, steps[1].tries), (StepStatus::Pending, 0));
     }
 
     #[test]

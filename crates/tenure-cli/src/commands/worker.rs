@@ -44,7 +44,8 @@ pub(super) struct WorkerVerb {
     /// Store to work on without a server: memory:, embedded:PATH or postgres://…
     #[arg(long, value_name = "URL", conflicts_with = "server")]
     store: Option<String>,
-    /// Jobs at once [default: as tenure.toml says, else the number of cores]
+    /// Jobs at once, and as many runs of pipelines [default: as tenure.toml says, else the number of
+    /// cores and 16 runs]
     #[arg(long, value_name = "N")]
     slots: Option<usize>,
     #[command(flatten)]
@@ -112,6 +113,8 @@ pub(super) struct Crew {
     guarded: bool,
     /// Whether somebody does the runs of pipelines.
     runs: bool,
+    /// How many of them at once, whatever the file says.
+    run_slots: Option<usize>,
     /// What the workers that were started can do: operations, or all of them, of each kind.
     covered: BTreeMap<Text, Option<Vec<Text>>>,
     workers: JoinSet<Result<Summary, tenure::Error>>,
@@ -131,6 +134,7 @@ impl Crew {
             catalog: watch::Sender::new(catalog),
             guarded: store == "postgres",
             runs: false,
+            run_slots: slots,
             covered: BTreeMap::new(),
             workers: JoinSet::new(),
             stop: CancellationToken::new(),
@@ -163,8 +167,9 @@ impl Crew {
             }
             self.start(worker);
         }
-        let slots = self.catalog.borrow().as_ref().map(|catalog| catalog.settings.slots);
-        if let Some(slots) = slots.filter(|_| !self.runs) {
+        let declared = self.catalog.borrow().as_ref().map(|catalog| catalog.settings.slots);
+        let slots = declared.map(|declared| self.run_slots.unwrap_or(declared));
+        if let Some(slots) = slots.filter(|slots| *slots > 0 && !self.runs) {
             // One of its own: most of the time runs wait for others.
             let runner = Runner::new(self.catalog.subscribe(), self.guarded, present_span)?;
             let worker = self.worker(Some(slots)).handle(pipelines::KIND, runner);

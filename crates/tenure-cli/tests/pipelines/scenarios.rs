@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::bed::{HOLD, KEY, On, Site, id, lives, on_each_store, until};
+use crate::bed::{HOLD, HOLD_AGAIN, KEY, On, Site, id, lives, on_each_store, until};
 
 on_each_store! {
     ten_triggers_at_once_make_one_run,
@@ -17,6 +17,7 @@ on_each_store! {
     a_run_may_take_its_limit_and_no_longer,
     tenants_run_the_same_pipeline_side_by_side_and_see_nothing_of_each_other,
     a_lock_is_released_by_force_with_its_token_and_a_reason,
+    a_run_that_was_released_by_force_does_not_come_back,
     runs_are_listed_newest_first_and_by_status,
 }
 
@@ -212,6 +213,25 @@ async fn a_lock_is_released_by_force_with_its_token_and_a_reason(on: On) {
     site.go("billing");
     let second = site.begin("billing").await;
     site.over(&second, "COMPLETE").await;
+}
+
+async fn a_run_that_was_released_by_force_does_not_come_back(on: On) {
+    let site = Site::start(on, &[("default/billing", HOLD_AGAIN)]).await;
+    let first = site.begin("billing").await;
+    let pid = site.until_begun("default", "billing", 1).await;
+    let token = site.get("/pipelines/locks").await["items"][0]["token"].clone();
+    let body = json!({ "token": token, "reason": "stuck" });
+    let path = "/pipelines/locks/billing/release";
+    let (status, answer) = site.ask(0, KEY, Method::POST, path, Some(&body)).await;
+    assert_eq!(status, 200, "{answer}");
+    let run = site.over(&first, "CANCELLED").await;
+    assert_eq!(run["error"]["code"], "LOCK_BROKEN", "{run:#}");
+    until(async || !lives(pid)).await;
+    site.go("billing");
+    let second = site.begin("billing").await;
+    assert_ne!(second, first);
+    site.over(&second, "COMPLETE").await;
+    assert_eq!(site.begun("default", "billing"), 2);
 }
 
 async fn runs_are_listed_newest_first_and_by_status(on: On) {

@@ -218,8 +218,8 @@ pub(super) async fn locks(
     Ok(Json(look::locks(&app, caller.only(), after, limit).await?))
 }
 
-/// Ends the tenure of a run by force, by its exact token. The run learns of it with its next
-/// heartbeat, and stops.
+/// Ends a run by force, by the exact token of its tenure: the next one can begin at once. The old
+/// process learns of it with its next heartbeat, and stops.
 #[utoipa::path(
     post,
     path = "/pipelines/locks/{pipeline_id}/release",
@@ -239,10 +239,15 @@ pub(super) async fn release(
 ) -> Result<Json<ForceReleaseAnswer>, Problem> {
     let ForceReleaseBody { token, pipeline_logging_id, reason } = body;
     let reason = on.caller.must_say_why(ReasonBody { reason: Some(reason) })?;
-    let key = look::holding(&app, &on, token, pipeline_logging_id).await?;
+    let (key, run) = look::holding(&app, &on, token, pipeline_logging_id).await?;
     let by = on.caller.name.clone();
-    let action = LockAction::Break { token, locks: None, by, reason };
+    let action = LockAction::Break { token, locks: None, by: by.clone(), reason: reason.clone() };
     submit(&app, Command::Lock { key, action }).await?;
+    if let Some(id) = run {
+        // A rule that would try it again is not what was asked for. It may be over already.
+        let action = JobAction::Cancel { by, reason };
+        app.committer.submit(Command::Job { id, action }).await?;
+    }
     Ok(Json(ForceReleaseAnswer { pipeline_id: on.id, released: true }))
 }
 

@@ -34,6 +34,8 @@ const BY: &str = "schedule";
 pub(super) struct Schedules {
     /// The last tick of each pipeline that was seen to, by tenant and name.
     seen: BTreeMap<(String, String), Millis>,
+    /// Whether it has looked once. What is declared later has no tick that anybody missed.
+    looked: bool,
 }
 
 impl Duty for Schedules {
@@ -41,9 +43,13 @@ impl Duty for Schedules {
     const EVERY: Duration = Duration::from_secs(1);
 
     async fn run(&mut self, on: &Around) -> Result<Found, StoreError> {
-        let Some(catalog) = on.in_force().pipelines else { return Ok(Found::default()) };
+        let Some(catalog) = on.in_force().pipelines else {
+            self.looked = true;
+            return Ok(Found::default());
+        };
         let scheduled: Vec<_> = catalog.iter(None).filter(|one| one.schedule.is_some()).collect();
         if scheduled.is_empty() {
+            self.looked = true;
             return Ok(Found::default());
         }
         let now = on.store().status().await?.now;
@@ -57,7 +63,8 @@ impl Duty for Schedules {
             if self.seen.get(&of).is_some_and(|seen| *seen >= tick) {
                 continue;
             }
-            if now.since(tick) <= LATE_MAX_MS {
+            let declared_now = self.looked && !self.seen.contains_key(&of);
+            if now.since(tick) <= LATE_MAX_MS && !declared_now {
                 triggered += usize::from(trigger(on, pipeline, tick).await?);
             } else if self.seen.contains_key(&of) {
                 tracing::warn!(tenant_id = %pipeline.tenant, pipeline_id = %pipeline.name,
@@ -65,6 +72,7 @@ impl Duty for Schedules {
             }
             self.seen.insert(of, tick);
         }
+        self.looked = true;
         Ok(Found::done(triggered))
     }
 }

@@ -42,7 +42,7 @@ pub struct PipelineSettings {
     pub max_runs: Option<usize>,
     /// Most runs at once for one tenant.
     pub tenant_max_runs: Option<usize>,
-    /// Most runs at once in one process.
+    /// Most runs at once in one process; none when only workers elsewhere do them.
     pub slots: usize,
     /// Whether there are metrics by tenant and pipeline.
     pub metrics: bool,
@@ -76,14 +76,14 @@ pub(super) fn read(
         report.say("pipelines", "`dir` is missing: the directory with TENANT/PIPELINE.toml");
     }
     let (retries, delay_ms) = contention(&section, report);
-    let mut count = |key, most| {
-        let count = section.count(key, 1..=most, report);
+    let mut count = |key, least, most| {
+        let count = section.count(key, least..=most, report);
         count.and_then(|count| usize::try_from(count).ok())
     };
     Some(PipelineSettings {
-        max_runs: count("max_runs", RUNS_MAX),
-        tenant_max_runs: count("tenant_max_runs", RUNS_MAX),
-        slots: count("slots", SLOTS_MAX as u64).unwrap_or(SLOTS_DEFAULT),
+        max_runs: count("max_runs", 1, RUNS_MAX),
+        tenant_max_runs: count("tenant_max_runs", 1, RUNS_MAX),
+        slots: count("slots", 0, SLOTS_MAX as u64).unwrap_or(SLOTS_DEFAULT),
         dir: dir.join(place?),
         secrets: section.text("secrets", report).map(|place| dir.join(place)),
         limit_ms: limit(&section, report).unwrap_or(LIMIT_MS_DEFAULT),

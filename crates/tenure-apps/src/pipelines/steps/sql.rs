@@ -3,7 +3,7 @@
 //! When the database is the one that the store is in, the last statement before the commit is
 //! `tenure.assert_held`: the commit and a take-over of the run cannot both happen. It comes last
 //! because whatever changes the run has to wait from there on. Elsewhere the run is checked right
-//! before the commit, and `:token` is there for a guard of one's own.
+//! before the commit, and `:run_token` is there for a guard of one's own.
 //!
 //! What a trigger says never becomes a part of a statement: `:name` is a value that is sent apart.
 

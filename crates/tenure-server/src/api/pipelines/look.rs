@@ -186,13 +186,13 @@ async fn lock(app: &App, view: &TenureView) -> Result<PipelineLockAnswer, Proble
     })
 }
 
-/// The resource of a pipeline on which a tenure is held.
+/// The resource of a pipeline on which a tenure is held, and the run that holds it.
 pub(super) async fn holding(
     app: &App,
     on: &OnPipeline,
     token: Token,
     run: Option<JobId>,
-) -> Result<ResourceKey, Problem> {
+) -> Result<(ResourceKey, Option<JobId>), Problem> {
     let query = ListQuery {
         tenant: Some(on.caller.tenant.clone()),
         kind: Some(KIND.into()),
@@ -206,7 +206,7 @@ pub(super) async fn holding(
         |view: &&&TenureView| view.token == token && run.is_none_or(|run| view.job == Some(run));
     let meant: Vec<&&TenureView> = held.iter().filter(meant).collect();
     match meant[..] {
-        [view] => Ok(view.key.clone()),
+        [view] => Ok((view.key.clone(), view.job)),
         [] => {
             let current = held.first().map(|view| (**view).clone());
             Err(Refusal::NotCurrent { current }.into())
