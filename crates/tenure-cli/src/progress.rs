@@ -1,7 +1,7 @@
 //! What happens to a job, shown while it happens: a bar on a terminal, lines elsewhere.
 //!
 //! All of it is talk, so it goes to stderr. Nothing here asks the server or decides anything; who
-//! does is `commands::job::follow`.
+//! does is `commands::job::follow`. Runs of pipelines have a display of their own.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tenure_core::{JobId, JobState};
 use crate::text::{harmless, plain};
 
 /// How often the bar is drawn when nothing happens, so that people see that it lives.
-const TICK: Duration = Duration::from_millis(120);
+pub(crate) const TICK: Duration = Duration::from_millis(120);
 
 /// A job at one moment.
 pub(crate) struct Moment<'a> {

@@ -28,6 +28,12 @@ pub(crate) fn human(ms: u64) -> String {
     }
 }
 
+/// So many of something whose name has a plural with an s: `1 step`, `2 steps`.
+pub(crate) fn count(n: usize, what: &str) -> String {
+    let s = if n == 1 { "" } else { "s" };
+    format!("{n} {what}{s}")
+}
+
 /// How long ago an instant of the server was, by this machine's clock.
 pub(crate) fn age(at: &str) -> String {
     parse_instant(at).map_or_else(|_| at.to_owned(), |at| human(clock::wall().since(at)))
@@ -64,10 +70,20 @@ pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
+    columns(&header, rows)
+}
+
+/// The same, where it is only known then how many columns there are.
+pub(crate) fn columns(
+    header: &[&str],
+    rows: impl IntoIterator<Item = impl IntoIterator<Item = String>>,
+) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(header);
-    table.add_rows(rows);
+    for row in rows {
+        table.add_row(row);
+    }
     table.trim_fmt()
 }
 

@@ -51,8 +51,10 @@ fn a_good_file_is_said_to_be_good() {
     fs::rename(dir.path().join("tenure.toml"), dir.path().join("other.toml")).expect("it moves");
     let output = check(dir.path(), &["other.toml", "-o", "json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let expected =
-        json!({ "ok": true, "file": "other.toml", "kinds": 2, "operations": 3, "problems": [] });
+    let expected = json!({
+        "ok": true, "file": "other.toml", "kinds": 2, "operations": 3, "pipelines": 0,
+        "problems": [],
+    });
     assert_eq!(answer, expected);
 }
 
@@ -85,8 +87,10 @@ fn all_problems_of_a_file_are_named_at_once_with_their_lines() {
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(answer["ok"], false);
     assert_eq!(answer["problems"].as_array().map(Vec::len), Some(3));
-    let last =
-        json!({ "line": 5, "place": "worker.slots", "message": "it must be between 1 and 4096" });
+    let last = json!({
+        "file": "tenure.toml", "line": 5, "place": "worker.slots",
+        "message": "it must be between 1 and 4096",
+    });
     assert_eq!(answer["problems"][2], last);
 }
 

@@ -12,6 +12,7 @@ use tenure_core::kind::BadKinds;
 
 use super::{Done, Output, print_json};
 use crate::exit;
+use crate::text::{count, out};
 
 /// Kinds and settings in tenure.toml
 #[derive(Subcommand)]
@@ -58,35 +59,42 @@ impl ConfigVerb {
     pub(super) fn run(&self, output: Output) -> Done {
         let Self::Check(Check { file }) = self;
         let file = file.clone().unwrap_or_else(|| FILE_NAME.into());
-        let (loaded, problems) = match read(&file) {
-            Ok(loaded) => (loaded, Vec::new()),
-            Err(Unread::Bad(problems)) => (Loaded::default(), problems),
-            Err(Unread::Unreadable(error)) => {
-                anstream::eprintln!("tenure: {error}; name a file that is there");
-                return Ok(ExitCode::from(exit::USAGE));
-            }
-        };
-        let ok = problems.is_empty();
-        match output {
-            Output::Json => {
-                let found = |(file, problem)| Found { file, problem };
-                print_json(&Checked {
-                    ok,
-                    file: &file,
-                    kinds: loaded.config.kinds.iter().count(),
-                    operations: loaded.config.operations(),
-                    pipelines: loaded.pipelines(),
-                    problems: problems
-                        .iter()
-                        .map(|(file, problem)| found((file, problem)))
-                        .collect(),
-                })?;
-            }
-            Output::Table if ok => anstream::println!("ok: {}", size(&loaded)),
-            Output::Table => anstream::println!("{}", BadCatalog(problems)),
-        }
-        Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
+        tell_check(&file, read(&file), size, output)
     }
+}
+
+/// Says what a check of a file or a directory found; `size` says how much there is when it is good.
+pub(super) fn tell_check(
+    file: &Path,
+    read: Result<Loaded, Unread>,
+    size: impl Fn(&Loaded) -> String,
+    output: Output,
+) -> Done {
+    let (loaded, problems) = match read {
+        Ok(loaded) => (loaded, Vec::new()),
+        Err(Unread::Bad(problems)) => (Loaded::default(), problems),
+        Err(Unread::Unreadable(error)) => {
+            anstream::eprintln!("tenure: {error}; name one that is there");
+            return Ok(ExitCode::from(exit::USAGE));
+        }
+    };
+    let ok = problems.is_empty();
+    match output {
+        Output::Json => {
+            let found = |(file, problem)| Found { file, problem };
+            print_json(&Checked {
+                ok,
+                file,
+                kinds: loaded.config.kinds.iter().count(),
+                operations: loaded.config.operations(),
+                pipelines: loaded.pipelines(),
+                problems: problems.iter().map(|(file, problem)| found((file, problem))).collect(),
+            })?;
+        }
+        Output::Table if ok => out(&format!("ok: {}", size(&loaded)))?,
+        Output::Table => out(&BadCatalog(problems).to_string())?,
+    }
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
 }
 
 /// A file with all that it names.
@@ -99,7 +107,8 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    fn pipelines(&self) -> usize {
+    /// How many pipelines there are.
+    pub(super) fn pipelines(&self) -> usize {
         self.catalog.as_ref().map_or(0, |catalog| catalog.len())
     }
 }
@@ -114,21 +123,26 @@ pub(super) enum Unread {
 
 /// Reads a file and the pipelines that it names.
 pub(super) fn read(file: &Path) -> Result<Loaded, Unread> {
-    let here = |problem| (file.to_owned(), problem);
-    let mut config = match Config::load(file) {
-        Ok(config) => config,
+    match Config::load(file) {
+        Ok(config) => with_pipelines(file, config),
         Err(Error::Bad(BadConfig(problems))) => {
-            return Err(Unread::Bad(problems.into_iter().map(here).collect()));
+            let here = |problem| (file.to_owned(), problem);
+            Err(Unread::Bad(problems.into_iter().map(here).collect()))
         }
-        Err(error) => return Err(Unread::Unreadable(error)),
-    };
+        Err(error) => Err(Unread::Unreadable(error)),
+    }
+}
+
+/// Reads the pipelines that a file names.
+pub(super) fn with_pipelines(file: &Path, mut config: Config) -> Result<Loaded, Unread> {
     let Some(settings) = &config.pipelines else { return Ok(Loaded { config, catalog: None }) };
     let catalog = Catalog::load(settings).map_err(|BadCatalog(problems)| Unread::Bad(problems))?;
     config.kinds = match catalog.declare(&config.kinds) {
         Ok(kinds) => Arc::new(kinds),
         Err(BadKinds(problems)) => {
             let problem = |message| Problem { line: 1, place: "pipelines".to_owned(), message };
-            return Err(Unread::Bad(problems.into_iter().map(problem).map(here).collect()));
+            let here = |message| (file.to_owned(), problem(message));
+            return Err(Unread::Bad(problems.into_iter().map(here).collect()));
         }
     };
     Ok(Loaded { config, catalog: Some(Arc::new(catalog)) })
@@ -136,12 +150,10 @@ pub(super) fn read(file: &Path) -> Result<Loaded, Unread> {
 
 /// How much a file declares, for people.
 pub(super) fn size(loaded: &Loaded) -> String {
-    let s = |n: usize| if n == 1 { "" } else { "s" };
     let (kinds, operations) = (loaded.config.kinds.iter().count(), loaded.config.operations());
-    let mut size = format!("{kinds} kind{}, {operations} operation{}", s(kinds), s(operations));
+    let mut size = format!("{}, {}", count(kinds, "kind"), count(operations, "operation"));
     if loaded.catalog.is_some() {
-        let pipelines = loaded.pipelines();
-        size += &format!(", {pipelines} pipeline{}", s(pipelines));
+        size += &format!(", {}", count(loaded.pipelines(), "pipeline"));
     }
     size
 }
@@ -159,6 +171,11 @@ impl ConfigFile {
     pub(super) fn find(&self) -> Option<PathBuf> {
         let default = PathBuf::from(FILE_NAME);
         self.file.clone().or_else(|| default.exists().then_some(default))
+    }
+
+    /// The file that was named, or the default, whether it is there or not.
+    pub(super) fn named(&self) -> PathBuf {
+        self.file.clone().unwrap_or_else(|| FILE_NAME.into())
     }
 }
 

@@ -45,7 +45,7 @@ fn parse(what: &str, text: &str) -> anyhow::Result<Value> {
     serde_json::from_str(text).map_err(|error| usage(format!("{what} is not JSON: {error}")))
 }
 
-/// One `--arg`: a text as `NAME=TEXT`, anything else as `NAME:=JSON`.
+/// One `--arg` or `--param`: a text as `NAME=TEXT`, anything else as `NAME:=JSON`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Arg {
     name: String,
@@ -78,13 +78,25 @@ pub(super) fn arguments(document: Option<&str>, each: &[Arg]) -> anyhow::Result<
         let why = "--arg goes with --args only when that is an object like {\"size\": 3}";
         return Err(usage(why.to_owned()));
     };
+    put("--arg", each, &mut fields)?;
+    Ok(Some(fields.into()))
+}
+
+/// The parameters of a run, each said by an `option` of its own.
+pub(super) fn parameters(option: &str, each: &[Arg]) -> anyhow::Result<Map<String, Value>> {
+    let mut fields = Map::new();
+    put(option, each, &mut fields)?;
+    Ok(fields)
+}
+
+fn put(option: &str, each: &[Arg], fields: &mut Map<String, Value>) -> anyhow::Result<()> {
     for (at, Arg { name, value }) in each.iter().enumerate() {
         if each[..at].iter().any(|earlier| earlier.name == *name) {
-            return Err(usage(format!("--arg {name} is given twice; which one is meant?")));
+            return Err(usage(format!("{option} {name} is given twice; which one is meant?")));
         }
         fields.insert(name.clone(), value.clone());
     }
-    Ok(Some(fields.into()))
+    Ok(())
 }
 
 #[cfg(test)]

@@ -9,11 +9,14 @@ mod dead;
 mod doctor;
 mod document;
 mod exec;
+mod follow;
 mod job;
 mod key;
 mod listing;
 mod lock;
 mod migrate;
+mod pieces;
+mod pipeline;
 mod reload;
 mod resource;
 mod serve;
@@ -43,6 +46,7 @@ Examples:
   tenure exec cluster/c1 -- ./install.sh         run a command under a lock
   tenure lock ls                                 see who holds what
   tenure job submit database/orders create -f    ask for an operation and follow it
+  tenure pipeline run billing --follow           trigger a pipeline and see its steps
   tenure why database/orders                     see what it waits for
   tenure verify                                  prove that no lock ever had two holders
   tenure doctor                                  see what this deployment is worth
@@ -83,6 +87,9 @@ enum Verb {
     /// Submit jobs, look at them, cancel and retry them
     #[command(subcommand)]
     Job(job::Job),
+    /// Trigger pipelines, look at their runs and cancel them
+    #[command(subcommand)]
+    Pipeline(pipeline::Pipeline),
     /// Look at resources, pause and change them
     #[command(subcommand)]
     Resource(resource::ResourceVerb),
@@ -132,6 +139,7 @@ pub(crate) fn run() -> ExitCode {
         Verb::Exec(exec) => return on_runtime_code(exec.run(&cli.reach)),
         Verb::Lock(lock) => on_runtime(lock.run(&cli.reach, cli.output)),
         Verb::Job(job) => on_runtime(job.run(&cli.reach, cli.output)),
+        Verb::Pipeline(pipeline) => on_runtime(pipeline.run(&cli.reach, cli.output)),
         Verb::Resource(resource) => on_runtime(resource.run(&cli.reach, cli.output)),
         Verb::Dead(dead) => on_runtime(dead.run(&cli.reach, cli.output)),
         Verb::Key(key) => on_runtime(key.run(&cli.reach, cli.output)),

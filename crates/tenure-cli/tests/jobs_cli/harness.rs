@@ -45,8 +45,13 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn start() -> Self {
+        Self::start_with(CONFIG)
+    }
+
+    /// Starts one with another `tenure.toml`.
+    pub(crate) fn start_with(config: &str) -> Self {
         let runtime = Runtime::new().expect("a runtime");
-        Self { server: Server::start_with(Some(CONFIG)), runtime }
+        Self { server: Server::start_with(Some(config)), runtime }
     }
 
     /// What the binary prints as data when it succeeds.

@@ -89,6 +89,11 @@ impl HttpLink {
         self.call(Method::POST, path, id, Some(body), patience).await
     }
 
+    /// Ends something: `path` with its query.
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.call(Method::DELETE, path, None, None::<&()>, Duration::ZERO).await
+    }
+
     async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -216,9 +221,7 @@ impl Link for HttpLink {
             }
             Command::Close { session } => {
                 let path = format!("/v1/sessions/{session}");
-                let none = None::<&()>;
-                let closed: Result<serde_json::Value, _> =
-                    self.call(Method::DELETE, &path, None, none, Duration::ZERO).await;
+                let closed: Result<serde_json::Value, _> = self.delete(&path).await;
                 closed.map(|_| Outcome::Closed)
             }
             Command::Lapse { .. } | Command::Forget { .. } => {

@@ -1,102 +1,78 @@
-//! Following a job until it is over. Whoever stops following leaves the job alone.
+//! Following a job until it is over.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tenure::Error;
 use tenure::http::HttpLink;
 use tenure::wire::{AskedAnswer, JobAnswer, KindAnswer, ListAnswer};
 use tenure_core::{JobId, JobState};
 use tokio::signal::unix::Signal;
 
-use super::logs::Reader;
 use super::look;
+use crate::commands::follow;
+use crate::commands::pieces::Reader;
 use crate::commands::why::ask_job;
 use crate::exit;
 use crate::progress::{Display, Moment};
 use crate::text::{plain, span};
-
-/// How often the job is looked at; its end is told at once.
-const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// How often a server is asked again that does not answer, and how long is rested in between:
-/// a restart is survived.
-const OUTAGE_TRIES: u32 = 120;
-const OUTAGE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Shows what happens to a job until it is over, and gives how it ended. Nothing when `interrupt`
 /// came first: then it is said that the job goes on.
 pub(super) async fn follow(
     link: &HttpLink,
     job: &JobAnswer,
-    mut interrupt: Signal,
-) -> Result<Option<JobAnswer>, Error> {
-    let title = format!("{}/{} {}", job.kind, job.name, job.operation);
-    let mut display = Display::new(&title);
-    let over = tokio::select! {
-        over = watch(link, job, &mut display, OUTAGE_PAUSE) => Some(over),
-        _ = interrupt.recv() => None,
-    };
-    drop(display);
+    interrupt: Signal,
+) -> anyhow::Result<Option<JobAnswer>> {
+    let display = Display::new(&format!("{}/{} {}", job.kind, job.name, job.operation));
+    let (id, logs) = (job.id, Reader::new(job.id, None));
+    let follower = Follower { link, id, logs, attempts_max: None, display };
+    let over = follow::follow(follower, interrupt).await?;
     if over.is_none() {
-        let id = job.id;
         anstream::eprintln!(
             "detached: job {id} goes on. Follow it with `tenure job show -f {id}`, stop it with \
              `tenure job cancel {id}`"
         );
     }
-    over.transpose()
-}
-
-async fn watch(
-    link: &HttpLink,
-    job: &JobAnswer,
-    display: &mut Display,
-    outage_pause: Duration,
-) -> Result<JobAnswer, Error> {
-    let attempts_max = attempts_max(link, job).await;
-    let mut follower = Follower { link, id: job.id, logs: Reader::new(job.id, None), attempts_max };
-    let (mut wait, mut outages) = (Duration::ZERO, 0);
-    loop {
-        match follower.step(wait, display).await {
-            Ok(job) if job.state.is_over() => return Ok(job),
-            Ok(_) => (wait, outages) = (LOOK_EVERY, 0),
-            Err(error) if error.is_unavailable() && outages < OUTAGE_TRIES => {
-                if outages == 0 {
-                    display.say(&format!("{error}; asking again, the job does not depend on it"));
-                }
-                outages += 1;
-                tokio::time::sleep(outage_pause).await;
-            }
-            Err(error) => return Err(error),
-        }
-    }
+    Ok(over)
 }
 
 struct Follower<'a> {
     link: &'a HttpLink,
     id: JobId,
     logs: Reader,
-    attempts_max: Option<u32>,
+    /// How many attempts the kind allows, if it was asked and is known.
+    attempts_max: Option<Option<u32>>,
+    display: Display,
 }
 
-impl Follower<'_> {
+impl follow::Follower for Follower<'_> {
+    const WHAT: &'static str = "job";
+    type Over = JobAnswer;
+
     /// One look: the job first, so that all it wrote before its end is there when it is over.
-    async fn step(&mut self, wait: Duration, display: &mut Display) -> Result<JobAnswer, Error> {
+    async fn look(&mut self, wait: Duration) -> anyhow::Result<Option<JobAnswer>> {
         let job = look(self.link, self.id, wait).await?;
-        loop {
-            let pieces = self.logs.next(self.link, Duration::ZERO).await?;
-            pieces.iter().for_each(|piece| display.log(&piece.text));
-            if pieces.is_empty() {
-                break;
-            }
+        let display = &mut self.display;
+        let show = |text: &str| {
+            display.log(text);
+            Ok(())
+        };
+        self.logs.rest(self.link, show).await?;
+        if job.state.is_over() {
+            return Ok(Some(job));
         }
-        let waits = !job.state.is_over() && !job.state.is_running();
+        if self.attempts_max.is_none() {
+            self.attempts_max = Some(attempts_max(self.link, &job).await);
+        }
+        let waits = !job.state.is_running();
         let why = if waits { Some(ask_job(self.link, self.id).await?) } else { None };
-        if !job.state.is_over() {
-            let (job, why, attempts_max) = (&job, why.as_ref(), self.attempts_max);
-            display.update(&Moment { job, why, attempts_max });
-        }
-        Ok(job)
+        let (job, why, attempts_max) = (&job, why.as_ref(), self.attempts_max.flatten());
+        self.display.update(&Moment { job, why, attempts_max });
+        Ok(None)
+    }
+
+    fn say(&self, line: &str) {
+        self.display.say(line);
     }
 }
 
@@ -155,29 +131,8 @@ fn asked(asked: &AskedAnswer) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
-    use crate::commands::canned::canned;
     use crate::progress::example;
-
-    /// Follows a job on a server that fails so often before it says that the job is over.
-    async fn watch_after(outages: u32) -> Result<JobAnswer, Error> {
-        let over = serde_json::to_value(example(|job| job.state = JobState::Succeeded)).unwrap();
-        // No kinds, then nothing but cut connections, then the end and its empty log.
-        let mut answers = vec![json!({ "items": [], "next": null })];
-        answers.extend((0..outages).map(|_| Value::Null));
-        answers.extend([over, json!({ "items": [], "next": 0 })]);
-        let (link, _server) = canned(answers).await;
-        let job = example(|_| {});
-        watch(&link, &job, &mut Display::new("test"), Duration::ZERO).await
-    }
-
-    #[tokio::test]
-    async fn a_server_that_is_away_is_asked_again_up_to_the_bound() {
-        assert_eq!(watch_after(OUTAGE_TRIES).await.unwrap().state, JobState::Succeeded);
-        assert!(watch_after(OUTAGE_TRIES + 1).await.unwrap_err().is_unavailable());
-    }
 
     #[test]
     fn the_end_is_told_with_its_reason_and_the_remedy() {
