@@ -20,8 +20,6 @@ pub(crate) struct Moment<'a> {
     pub(crate) job: &'a JobAnswer,
     /// Why it does not run, when it does not.
     pub(crate) why: Option<&'a WhyAnswer>,
-    /// Attempts in all, when that is known.
-    pub(crate) attempts_max: Option<u32>,
 }
 
 impl Moment<'_> {
@@ -33,7 +31,7 @@ impl Moment<'_> {
     /// `running, attempt 1/3`
     fn state(&self) -> String {
         let state = self.job.state.word();
-        match (self.job.attempt, self.attempts_max) {
+        match (self.job.attempt, self.job.attempts_max) {
             (0, _) => state.to_owned(),
             (n, Some(max)) => format!("{state}, attempt {n}/{max}"),
             (n, None) => format!("{state}, attempt {n}"),
@@ -63,7 +61,7 @@ impl Moment<'_> {
     /// `running 1/3: copying rows`, for a line that is not long.
     fn short(&self) -> String {
         let (n, state, message) = (self.job.attempt, self.job.state.word(), self.message());
-        let attempt = match self.attempts_max {
+        let attempt = match self.job.attempts_max {
             _ if n == 0 => String::new(),
             Some(max) => format!(" {n}/{max}"),
             None => format!(" {n}"),
@@ -181,7 +179,7 @@ pub(crate) fn example(change: impl FnOnce(&mut JobAnswer)) -> JobAnswer {
     let mut job: JobAnswer = serde_json::from_value(serde_json::json!({
         "id": "0".repeat(32), "tenant": "default", "kind": "database", "name": "orders",
         "operation": "create", "args": none, "priority": 0, "by": "ann", "state": "queued",
-        "attempt": 0, "attempts": [], "submitted_at": "", "due_at": "", "ended_at": none,
+        "attempt": 0, "attempts_max": 3, "attempts": [], "submitted_at": "", "due_at": "", "ended_at": none,
         "error": none, "progress": none, "result": none, "joined": 0, "cancel": none,
         "retry_of": none, "followed_by": none, "generation": 0,
     }))
@@ -205,7 +203,7 @@ mod tests {
     }
 
     fn moment<'a>(job: &'a JobAnswer, why: Option<&'a WhyAnswer>) -> Moment<'a> {
-        Moment { job, why, attempts_max: Some(3) }
+        Moment { job, why }
     }
 
     #[test]

@@ -12,8 +12,8 @@ use tenure::wire::{FailureAnswer, instant};
 use tenure::worker::Failure;
 use tenure_core::{Millis, Token};
 
-/// What these lines begin with.
-const MARK: &str = "::step ";
+/// What these lines begin with. They are data, and not for people.
+pub const MARK: &str = "::step ";
 /// How much of a log is kept for them.
 const BYTES_MAX: u64 = 128 * 1024;
 /// Longest message of a failure in them.

@@ -5,14 +5,13 @@ use std::time::Duration;
 use tenure::Error;
 use tenure::http::HttpLink;
 use tenure::wire::{LogAnswer, LogsAnswer};
+use tenure_apps::pipelines::timeline;
 use tenure_core::JobId;
 
 use crate::text::query;
 
 /// Most pieces that are asked for at once.
 const PIECES: usize = 1_000;
-/// What the lines begin with in which a run notes how its steps come along: `show` tells them.
-const STEP_MARK: &str = "::step ";
 
 /// Reads a log from its beginning, each piece once.
 pub(super) struct Reader {
@@ -68,13 +67,12 @@ impl Reader {
 
 /// A piece without the lines that are data. A piece has whole lines.
 pub(super) fn for_people(text: &str) -> String {
-    text.split_inclusive('\n').filter(|line| !line.starts_with(STEP_MARK)).collect()
+    text.split_inclusive('\n').filter(|line| !line.starts_with(timeline::MARK)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tenure_apps::pipelines::timeline;
     use tenure_core::Millis;
 
     use super::*;

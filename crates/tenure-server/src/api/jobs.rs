@@ -151,8 +151,9 @@ pub(super) async fn show(
     on: OnJob,
     Params(params): Params<WaitParams>,
 ) -> Result<Json<JobAnswer>, Problem> {
-    let shown = over(&app, &on.caller, on.id, wait(params.wait_ms)).await?;
-    Ok(Json(JobAnswer::of(&shown.key, &shown.job)))
+    let JobShown { key, job } = over(&app, &on.caller, on.id, wait(params.wait_ms)).await?;
+    let kinds = app.kinds();
+    Ok(Json(JobAnswer::of(&key, &job).under(kinds.get(key.kind()).map(|kind| &**kind), &key)))
 }
 
 /// The job when it is over, or as it is when patience ends or the server does.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tenure_core::job::{Asked, Attempt, AttemptOutcome, Failure, Progress};
 use tenure_core::key::BadName;
-use tenure_core::{Job, JobId, JobState, RequestId, ResourceKey, SessionId, Token, Verdict};
+use tenure_core::{Job, JobId, JobState, Kind, RequestId, ResourceKey, SessionId, Token, Verdict};
 
 #[cfg(feature = "openapi")]
 use super::schema;
@@ -36,6 +36,9 @@ pub struct JobAnswer {
     pub state: JobState,
     /// Attempts that have started and count.
     pub attempt: u32,
+    /// How many it may have in all; only told of a single job, and while its kind is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts_max: Option<u32>,
     /// The latest attempts, the present one last.
     pub attempts: Vec<AttemptAnswer>,
     /// When it was submitted.
@@ -82,6 +85,7 @@ impl JobAnswer {
             by: job.by.to_string(),
             state: job.state,
             attempt: job.attempt,
+            attempts_max: None,
             attempts: job.attempts.iter().map(AttemptAnswer::of).collect(),
             submitted_at: instant(job.submitted_at),
             due_at: instant(job.due),
@@ -95,6 +99,16 @@ impl JobAnswer {
             followed_by: job.followed_by,
             generation: job.generation,
         }
+    }
+
+    /// The same, with how many attempts its kind allows.
+    #[must_use]
+    pub fn under(mut self, kind: Option<&Kind>, key: &ResourceKey) -> Self {
+        self.attempts_max = kind.and_then(|kind| {
+            let operation = kind.operations.get(self.operation.as_str())?;
+            Some(kind.retry(key, operation).attempts)
+        });
+        self
     }
 
     /// The resource.

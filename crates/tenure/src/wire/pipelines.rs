@@ -185,6 +185,8 @@ impl RunAnswer {
             Some(Value::Object(parameters)) => parameters,
             _ => Map::new(),
         };
+        // What an earlier attempt failed with is no error of a run that went well.
+        let failed = job.error.as_ref().filter(|_| job.state != JobState::Succeeded);
         let started = job.attempts.first().map(|attempt| attempt.started_at);
         Self {
             pipeline_logging_id: job.id,
@@ -198,7 +200,7 @@ impl RunAnswer {
             ended_at: job.ended_at.map(instant),
             duration_ms: started.map(|started| job.ended_at.unwrap_or(now).since(started)),
             attempt: job.attempt,
-            error: job.error.as_ref().map(FailureAnswer::of),
+            error: failed.map(FailureAnswer::of),
             progress: job.progress.as_ref().map(ProgressAnswer::of),
             cancel: job.cancel.as_ref().map(AskedAnswer::of),
             result: values(job.result.as_ref()),
@@ -237,6 +239,21 @@ pub enum StepStatus {
     Failed,
     /// The run ended while it ran.
     Stopped,
+}
+
+impl StepStatus {
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "PENDING",
+            Self::Running => "RUNNING",
+            Self::Retrying => "RETRYING",
+            Self::Complete => "COMPLETE",
+            Self::Failed => "FAILED",
+            Self::Stopped => "STOPPED",
+        }
+    }
 }
 
 /// A step of a run.

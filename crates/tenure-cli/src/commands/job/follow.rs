@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tenure::http::HttpLink;
-use tenure::wire::{AskedAnswer, JobAnswer, KindAnswer, ListAnswer};
+use tenure::wire::{AskedAnswer, JobAnswer};
 use tenure_core::{JobId, JobState};
 use tokio::signal::unix::Signal;
 
@@ -25,7 +25,7 @@ pub(super) async fn follow(
 ) -> anyhow::Result<Option<JobAnswer>> {
     let display = Display::new(&format!("{}/{} {}", job.kind, job.name, job.operation));
     let (id, logs) = (job.id, Reader::new(job.id, None));
-    let follower = Follower { link, id, logs, attempts_max: None, display };
+    let follower = Follower { link, id, logs, display };
     let over = follow::follow(follower, interrupt).await?;
     if over.is_none() {
         anstream::eprintln!(
@@ -40,8 +40,6 @@ struct Follower<'a> {
     link: &'a HttpLink,
     id: JobId,
     logs: Reader,
-    /// How many attempts the kind allows, if it was asked and is known.
-    attempts_max: Option<Option<u32>>,
     display: Display,
 }
 
@@ -61,27 +59,15 @@ impl follow::Follower for Follower<'_> {
         if job.state.is_over() {
             return Ok(Some(job));
         }
-        if self.attempts_max.is_none() {
-            self.attempts_max = Some(attempts_max(self.link, &job).await);
-        }
         let waits = !job.state.is_running();
         let why = if waits { Some(ask_job(self.link, self.id).await?) } else { None };
-        let (job, why, attempts_max) = (&job, why.as_ref(), self.attempts_max.flatten());
-        self.display.update(&Moment { job, why, attempts_max });
+        self.display.update(&Moment { job: &job, why: why.as_ref() });
         Ok(None)
     }
 
     fn say(&self, line: &str) {
         self.display.say(line);
     }
-}
-
-/// How many attempts the kind allows; only shown, so that not knowing it is no failure.
-pub(super) async fn attempts_max(link: &HttpLink, job: &JobAnswer) -> Option<u32> {
-    let kinds: ListAnswer<KindAnswer> = link.get("/v1/kinds").await.ok()?;
-    let kind = kinds.items.into_iter().find(|kind| kind.name == job.kind)?;
-    let operation = kind.operations.into_iter().find(|verb| verb.name == job.operation)?;
-    Some(operation.retry.attempts)
 }
 
 /// The exit code for how a job ended.

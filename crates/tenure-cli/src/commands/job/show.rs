@@ -4,12 +4,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
-use tenure::http::HttpLink;
 use tenure::wire::{AskedAnswer, AttemptAnswer, JobAnswer};
 use tenure_core::{JobId, JobState};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::follow::{attempts_max, exit_code, follow};
+use super::follow::{exit_code, follow};
 use super::{due, look, resource_of};
 use crate::commands::{Done, Output, print_json};
 use crate::context::Reach;
@@ -28,13 +27,13 @@ pub(super) async fn run(reach: &Reach, id: JobId, followed: bool, output: Output
     }
     match output {
         Output::Json => print_json(&job)?,
-        Output::Table => print(&link, &job, reach.tenant()).await?,
+        Output::Table => print(&job, reach.tenant())?,
     }
     Ok(code)
 }
 
-async fn print(link: &HttpLink, job: &JobAnswer, tenant: &str) -> anyhow::Result<()> {
-    out(&facts_of(job, attempts_max(link, job).await, tenant))?;
+fn print(job: &JobAnswer, tenant: &str) -> anyhow::Result<()> {
+    out(&facts_of(job, tenant))?;
     if !job.attempts.is_empty() {
         out("")?;
         out(&attempts(&job.attempts))?;
@@ -42,7 +41,7 @@ async fn print(link: &HttpLink, job: &JobAnswer, tenant: &str) -> anyhow::Result
     Ok(())
 }
 
-fn facts_of(job: &JobAnswer, attempts_max: Option<u32>, tenant: &str) -> String {
+fn facts_of(job: &JobAnswer, tenant: &str) -> String {
     let at = |at: &String| format!("{at} ({} ago)", age(at));
     let asked =
         |asked: &AskedAnswer| plain(&format!("{} at {}: {}", asked.by, asked.at, asked.reason));
@@ -51,7 +50,7 @@ fn facts_of(job: &JobAnswer, attempts_max: Option<u32>, tenant: &str) -> String 
     let error = job.error.as_ref().filter(|_| job.state != JobState::Succeeded);
     let progress = job.progress.as_ref().filter(|_| job.state.is_running());
     let number = |n: u32| (n > 0).then(|| n.to_string());
-    let attempt = number(job.attempt).map(|n| match attempts_max {
+    let attempt = number(job.attempt).map(|n| match job.attempts_max {
         Some(max) => format!("{n} of {max}"),
         None => n,
     });

@@ -221,7 +221,7 @@ fn lines(detail: &RunDetail) -> Vec<String> {
 
 /// `RUNNING, try 2, 40 % for 12s`, `FAILED after 3s: EXIT_1: no such file`
 fn told(step: &StepAnswer, took_ms: Option<u64>, percent: Option<u8>) -> String {
-    let mut said = word(step.status).to_owned();
+    let mut said = step.status.word().to_owned();
     if step.tries > 1 || step.status == StepStatus::Retrying {
         said += &format!(", try {}", step.tries);
     }
@@ -268,18 +268,6 @@ fn percent(detail: &RunDetail, at: usize) -> Option<u8> {
     let percent = (100 * past).checked_div(to - from)?.min(100);
     let said = steps[at].status == StepStatus::Running && percent > 0;
     u8::try_from(percent).ok().filter(|_| said)
-}
-
-/// The word for where a step is in its life.
-pub(super) fn word(status: StepStatus) -> &'static str {
-    match status {
-        StepStatus::Pending => "PENDING",
-        StepStatus::Running => "RUNNING",
-        StepStatus::Retrying => "RETRYING",
-        StepStatus::Complete => "COMPLETE",
-        StepStatus::Failed => "FAILED",
-        StepStatus::Stopped => "STOPPED",
-    }
 }
 
 /// A run for tests, with the names, states and tries of its steps.

@@ -10,7 +10,7 @@ use tenure::wire::{AskedAnswer, FailureAnswer};
 use tenure_core::JobId;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::display::{took, word};
+use super::display::took;
 use super::follow::{exit_code, follow};
 use super::look;
 use crate::commands::{Done, Output, print_json};
@@ -105,7 +105,7 @@ fn steps(detail: &RunDetail) -> String {
     let row = |step: &StepAnswer| {
         [
             plain(&step.name),
-            word(step.status).to_owned(),
+            step.status.word().to_owned(),
             step.tries.to_string(),
             step.started_at.clone().unwrap_or_default(),
             took(step, &detail.run).map(human).unwrap_or_default(),
