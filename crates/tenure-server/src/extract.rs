@@ -120,6 +120,14 @@ impl FromRequestParts<Arc<App>> for On {
     }
 }
 
+/// Whoever asks, and the one name in the path.
+async fn named(parts: &mut Parts, app: &Arc<App>) -> Result<(Caller, String), Problem> {
+    let caller = Caller::from_request_parts(parts, app).await?;
+    let path = Path::<String>::from_request_parts(parts, app).await;
+    let Path(name) = path.map_err(|error| Problem::invalid(&error))?;
+    Ok((caller, name))
+}
+
 /// Whoever asks, and the job in the path. Whether it is there for the caller is not known yet.
 pub struct OnJob {
     /// Whoever asks.
@@ -132,9 +140,7 @@ impl FromRequestParts<Arc<App>> for OnJob {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let caller = Caller::from_request_parts(parts, app).await?;
-        let path = Path::<String>::from_request_parts(parts, app).await;
-        let Path(id) = path.map_err(|error| Problem::invalid(&error))?;
+        let (caller, id) = named(parts, app).await?;
         let id = id.parse().map_err(|error| Problem::invalid(&format!("the job: {error}")))?;
         Ok(Self { caller, id })
     }
@@ -152,9 +158,7 @@ impl FromRequestParts<Arc<App>> for OnPipeline {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let caller = Caller::from_request_parts(parts, app).await?;
-        let path = Path::<String>::from_request_parts(parts, app).await;
-        let Path(id) = path.map_err(|error| Problem::invalid(&error))?;
+        let (caller, id) = named(parts, app).await?;
         Ok(Self { caller, id })
     }
 }
@@ -171,9 +175,7 @@ impl FromRequestParts<Arc<App>> for OnSession {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let caller = Caller::from_request_parts(parts, app).await?;
-        let path = Path::<String>::from_request_parts(parts, app).await;
-        let Path(id) = path.map_err(|error| Problem::invalid(&error))?;
+        let (caller, id) = named(parts, app).await?;
         let id = id.parse().map_err(|error| Problem::invalid(&format!("the session: {error}")))?;
         whose::check_session(&caller, id, app.committer.store().reads()).await?;
         Ok(Self { caller, id })
@@ -192,9 +194,7 @@ impl FromRequestParts<Arc<App>> for OnKey {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let caller = Caller::from_request_parts(parts, app).await?;
-        let path = Path::<String>::from_request_parts(parts, app).await;
-        let Path(id) = path.map_err(|error| Problem::invalid(&error))?;
+        let (caller, id) = named(parts, app).await?;
         Ok(Self { caller, id })
     }
 }
