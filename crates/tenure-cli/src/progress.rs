@@ -179,7 +179,8 @@ pub(crate) fn example(change: impl FnOnce(&mut JobAnswer)) -> JobAnswer {
     let mut job: JobAnswer = serde_json::from_value(serde_json::json!({
         "id": "0".repeat(32), "tenant": "default", "kind": "database", "name": "orders",
         "operation": "create", "args": none, "priority": 0, "by": "ann", "state": "queued",
-        "attempt": 0, "attempts_max": 3, "attempts": [], "submitted_at": "", "due_at": "", "ended_at": none,
+        "attempt": 0, "attempts_max": 3, "attempts": [], "submitted_at": "", "due_at": "",
+        "ended_at": none,
         "error": none, "progress": none, "result": none, "joined": 0, "cancel": none,
         "retry_of": none, "followed_by": none, "generation": 0,
     }))

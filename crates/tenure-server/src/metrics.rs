@@ -157,8 +157,8 @@ define! {
         "Requests that are being answered now";
     PIPELINE_ACQUISITIONS: Counter "pipeline_lock_acquisitions_total"
         ["tenant_id,pipeline_id,result"]
-        "Times that an attempt at a run, or a person, got the lock (success), and triggers that met a \
-         run (conflict)";
+        "Times that an attempt at a run, or a person, got the lock (success), and triggers that \
+         met a run (conflict)";
     PIPELINE_ACTIVE: Gauge "pipeline_active_locks" ["tenant_id,pipeline_id"]
         "Locks of a pipeline that are held now";
     PIPELINE_RUNNING: Gauge "pipeline_running_count" ["tenant_id,pipeline_id"]

@@ -33,15 +33,22 @@ pub(crate) async fn spot(
     }
     let (mut free, mut busy) = (None, None);
     for key in &keys {
-        let shown = store.reads().show(key).await?;
-        let Some(resource) = shown.and_then(|shown| shown.record.resource) else {
+        let Some(shown) = store.reads().show(key).await? else {
             free.get_or_insert(key);
+            continue;
+        };
+        // Somebody may hold its lock by hand.
+        let held = !shown.tenures.is_empty();
+        let Some(resource) = shown.record.resource else {
+            if !held {
+                free.get_or_insert(key);
+            }
             continue;
         };
         if is_known(&resource, request) {
             return Ok(Spot { key: key.clone(), busy: None });
         }
-        if resource.lane.is_empty() {
+        if resource.lane.is_empty() && !held {
             free.get_or_insert(key);
         }
         let going = resource.lane.iter().find(|job| job.state != JobState::Cancelling);

@@ -100,6 +100,10 @@ impl Catalog {
 
     /// These kinds and that of pipelines, each of which has its own limit and retry rule.
     pub fn declare(&self, kinds: &Kinds) -> Result<Kinds, BadKinds> {
+        if kinds.get(KIND).is_some() {
+            let why = "kinds.pipeline: this kind is that of [pipelines]: give yours another name";
+            return Err(BadKinds(vec![why.to_owned()]));
+        }
         kinds.with(self.kind())
     }
 

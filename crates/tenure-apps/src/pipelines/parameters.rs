@@ -54,7 +54,7 @@ impl Kind {
             Self::Boolean => value.is_boolean(),
             Self::Date => value.as_str().is_some_and(|text| {
                 // The parser takes more than a day; what it writes is a day.
-                text.parse::<Date>().is_ok_and(|date| date.to_string() == text)
+                text.len() == 10 && text.parse::<Date>().is_ok_and(|date| date.to_string() == text)
             }),
             Self::Json => true,
         }
@@ -89,6 +89,9 @@ pub fn fill(
     let mut filled = Map::new();
     for Parameter { name, kind, default } in declared {
         match (given.get(name), default) {
+            (Some(value), _) if has_zero(value) => {
+                problems.push(format!("{name}: it has a character that is zero"));
+            }
             (Some(value), _) if kind.takes(value) => {
                 filled.insert(name.clone(), value.clone());
             }
@@ -100,6 +103,18 @@ pub fn fill(
         }
     }
     if problems.is_empty() { Ok(filled) } else { Err(problems.join("; ")) }
+}
+
+/// Whether a text in it has a character that no command, database or store takes.
+fn has_zero(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(items) => items.iter().any(has_zero),
+        Value::Object(fields) => {
+            fields.iter().any(|(name, value)| name.contains('\0') || has_zero(value))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
 /// Reads `[parameters]`.
@@ -177,6 +192,8 @@ mod tests {
         assert!(why.contains("unknown parameter `dat`; did you mean `date`?"), "{why}");
         assert!(why.contains("date: it is missing and has no default"), "{why}");
         assert!(why.contains("rows: it must be of type integer"), "{why}");
+        let why = try_fill(&json!({ "date": "2026-01-31\0" })).unwrap_err();
+        assert_eq!(why, "date: it has a character that is zero");
     }
 
     #[test]

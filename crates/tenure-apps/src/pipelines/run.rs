@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::catalog::Catalog;
 use super::declare::{Pipeline, Step};
-use super::steps::{Try, http_client};
+use super::steps::{Try, encoded, http_client};
 use super::template::Values;
 use super::timeline::Timeline;
 use super::{secrets, slots};
@@ -87,6 +87,10 @@ impl Runner {
 impl Handler for Runner {
     async fn run(&self, job: &Context) -> Result<Done, Failure> {
         let (tenant, name) = (job.key().tenant(), slots::pipeline(job.key().name()));
+        if !slots::is_place(job.key().name()) {
+            let why = "no pipeline has such a place; trigger it by POST /pipelines/run/ID";
+            return Err(Failure::permanent(NO_SUCH_PIPELINE, why));
+        }
         let (pipeline, settings) = self.find(job, tenant, name).await?;
         let mut values = values(job, &pipeline)?;
         let mut known = BTreeMap::new();
@@ -96,6 +100,7 @@ impl Handler for Runner {
                 dir.map_err(str::to_owned).and_then(|dir| secrets::read(dir, tenant, secret));
             let value = value.map_err(|why| Failure::permanent(NO_SUCH_SECRET, why))?;
             job.keep_secret(&value);
+            job.keep_secret(&encoded(&value));
             known.insert(secret.to_owned(), value);
         }
         values.secrets = known;

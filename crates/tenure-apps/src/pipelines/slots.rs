@@ -6,6 +6,7 @@
 use tenure_core::ResourceKey;
 
 use super::KIND;
+use super::declare::MAX_RUNS_MAX;
 
 /// Separates the name of a pipeline from the number of its place.
 const MARK: char = '+';
@@ -21,6 +22,14 @@ pub fn key(tenant: &str, pipeline: &str, place: u32) -> Option<ResourceKey> {
 #[must_use]
 pub fn pipeline(name: &str) -> &str {
     name.split_once(MARK).map_or(name, |(pipeline, _)| pipeline)
+}
+
+/// Whether a name is that of a place that a pipeline may have.
+#[must_use]
+pub fn is_place(name: &str) -> bool {
+    let Some((_, place)) = name.split_once(MARK) else { return true };
+    let canonical = |place: &u64| (2..=MAX_RUNS_MAX).contains(place);
+    place.parse().ok().filter(canonical).is_some_and(|number: u64| number.to_string() == place)
 }
 
 /// Whether a text can be the name of a pipeline.
@@ -43,6 +52,8 @@ mod tests {
         assert_eq!(third.as_str(), "acme/pipeline/billing+3");
         assert_eq!(pipeline(third.name()), "billing");
         assert_eq!(pipeline("billing"), "billing");
+        assert!(["billing", "billing+2", "billing+16"].into_iter().all(is_place));
+        assert!(!["b+1", "b+17", "b+02", "b+x", "b+", "b+2+2"].into_iter().any(is_place));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! the name of their step before them, so none can be taken for one of these. Times are counted
 //! from the beginning of the attempt, because only the store knows what time it is.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde::{Deserialize, Serialize};
 use tenure::Context;
 use tenure::clock::BootInstant;
@@ -16,6 +18,8 @@ use tenure_core::{Millis, Token};
 pub const MARK: &str = "::step ";
 /// How much of a log is kept for them.
 const BYTES_MAX: u64 = 128 * 1024;
+/// Of that, how much may be about steps that go on.
+const OPEN_BYTES_MAX: u64 = BYTES_MAX * 3 / 4;
 /// Longest message of a failure in them.
 const MESSAGE_BYTES_MAX: usize = 256;
 
@@ -27,8 +31,7 @@ struct Line {
     step: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     steps: Vec<String>,
-    /// The tenure, with the names: an attempt that was handed back has the number of the next. What
-    /// is called a token does not come through the log.
+    /// The tenure, with the names: an attempt that was handed back has the number of the next.
     #[serde(default, rename = "tenure", skip_serializing_if = "Option::is_none")]
     token: Option<Token>,
     status: StepStatus,
@@ -46,13 +49,14 @@ struct Line {
 pub(super) struct Timeline<'a> {
     job: &'a Context,
     began: BootInstant,
+    written: AtomicU64,
 }
 
 impl<'a> Timeline<'a> {
     /// Begins with the names of all steps.
     pub(super) fn begin<'s>(job: &'a Context, steps: impl Iterator<Item = &'s str>) -> Self {
         job.reserve_marks(BYTES_MAX);
-        let timeline = Self { job, began: BootInstant::now() };
+        let timeline = Self { job, began: BootInstant::now(), written: AtomicU64::new(0) };
         timeline.write(&Line {
             step: None,
             steps: steps.map(str::to_owned).collect(),
@@ -68,8 +72,16 @@ impl<'a> Timeline<'a> {
 
     /// A step has come to something.
     pub(super) fn note(&self, step: &str, tries: u32, status: StepStatus, why: Option<&Failure>) {
+        // What goes on and on must not take the room of how it ends.
+        if is_open(status) && self.written.load(Ordering::Relaxed) > OPEN_BYTES_MAX {
+            return;
+        }
         let passed = BootInstant::now().saturating_duration_since(self.began);
-        let cut = |text: &String| text[..text.floor_char_boundary(MESSAGE_BYTES_MAX)].to_owned();
+        // Cleaned first: what is cut could be half a secret.
+        let clean = |text: &String| {
+            let text = self.job.redact(text);
+            text[..text.floor_char_boundary(MESSAGE_BYTES_MAX)].to_owned()
+        };
         self.write(&Line {
             step: Some(step.to_owned()),
             steps: Vec::new(),
@@ -77,14 +89,16 @@ impl<'a> Timeline<'a> {
             status,
             tries,
             ms: u64::try_from(passed.as_millis()).unwrap_or(u64::MAX),
-            code: why.map(|why| why.code.clone()),
-            message: why.map(|why| cut(&why.message)),
+            code: why.map(|why| clean(&why.code)),
+            message: why.map(|why| clean(&why.message)),
         });
     }
 
     fn write(&self, line: &Line) {
         let json = serde_json::to_string(line).expect("it is made of texts and numbers");
-        self.job.mark(&format!("{MARK}{json}"));
+        let line = format!("{MARK}{json}");
+        self.written.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
+        self.job.mark(&line);
     }
 }
 
@@ -171,7 +185,8 @@ extract | ::step {"step":"load","status":"COMPLETE","try":1,"ms":6}
 
     #[test]
     fn what_was_handed_back_is_not_taken_for_what_came_after() {
-        let log = r#"::step {"steps":["extract","load"],"tenure":1,"status":"PENDING","try":0,"ms":0}
+        let log = r#"
+::step {"steps":["extract","load"],"tenure":1,"status":"PENDING","try":0,"ms":0}
 ::step {"step":"extract","status":"COMPLETE","try":1,"ms":5}
 ::step {"step":"load","status":"RUNNING","try":1,"ms":900}
 ::step {"steps":["extract","load"],"tenure":2,"status":"PENDING","try":0,"ms":0}

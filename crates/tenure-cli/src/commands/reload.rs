@@ -57,7 +57,7 @@ impl Reload {
                 }
                 continue;
             };
-            let now = stamp(path, self.dir.as_deref());
+            let now = aside(path, self.dir.as_deref(), stamp).await;
             let before = std::mem::replace(&mut self.seen, now);
             // A file is read when it has stopped changing: whoever writes it may not be done.
             let settled = self.seen == before && self.seen != self.read;
@@ -65,7 +65,7 @@ impl Reload {
                 continue;
             }
             self.read.clone_from(&self.seen);
-            match load(path) {
+            match aside(path, None, |path, _| load(path)).await {
                 Ok(loaded) => return loaded,
                 Err(error) => Self::refused(&format!("{error:#}")),
             }
@@ -94,6 +94,17 @@ impl Reload {
             self.read = None;
         }
     }
+}
+
+/// Looks at files without keeping anybody waiting: a directory may be far away, and large.
+async fn aside<T: Send + 'static>(
+    path: &Path,
+    dir: Option<&Path>,
+    look: fn(&Path, Option<&Path>) -> T,
+) -> T {
+    let (path, dir) = (path.to_owned(), dir.map(Path::to_owned));
+    let looked = tokio::task::spawn_blocking(move || look(&path, dir.as_deref())).await;
+    looked.expect("looking at files does not panic")
 }
 
 fn dir(loaded: &Loaded) -> Option<PathBuf> {

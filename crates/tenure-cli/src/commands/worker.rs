@@ -44,8 +44,8 @@ pub(super) struct WorkerVerb {
     /// Store to work on without a server: memory:, embedded:PATH or postgres://…
     #[arg(long, value_name = "URL", conflicts_with = "server")]
     store: Option<String>,
-    /// Jobs at once, and as many runs of pipelines [default: as tenure.toml says, else the number of
-    /// cores and 16 runs]
+    /// Jobs at once, and as many runs of pipelines [default: as tenure.toml says, else the number
+    /// of cores and 16 runs]
     #[arg(long, value_name = "N")]
     slots: Option<usize>,
     #[command(flatten)]

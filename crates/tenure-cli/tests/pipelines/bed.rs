@@ -62,8 +62,9 @@ echo "end $PIPELINE_LOGGING_ID $TENURE_TOKEN $$" >> "$trace"
 /// A pipeline that works until it may end.
 pub(crate) const HOLD: &str = "[[steps]]\nname = \"work\"\ncommand = [\"../../work.sh\"]\n";
 /// The same, tried again when it was lost.
-pub(crate) const HOLD_AGAIN: &str = "retry = { attempts = 3, initial = \"100ms\" }\n[[steps]]\nname = \"work\"\n\
-     command = [\"../../work.sh\"]\n";
+pub(crate) const HOLD_AGAIN: &str = "\
+     retry = { attempts = 3, initial = \"100ms\" }\n\
+     [[steps]]\nname = \"work\"\ncommand = [\"../../work.sh\"]\n";
 
 /// Servers that share a store, their files and their admin key.
 pub(crate) struct Site {

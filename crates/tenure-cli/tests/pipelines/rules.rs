@@ -16,9 +16,10 @@ on_each_store! {
 }
 
 async fn several_runs_at_once_are_as_many_as_the_pipeline_says(on: On) {
-    let two = "max_runs = 2\n[[steps]]\nname = \"work\"\n\
-               command = [\"sh\", \"-c\", \"while [ ! -e ../../go.billing ]; do sleep 0.02; done\"]\n";
-    let two = two.replace("../../", "$0/").replace("done\"]", "done\", \"DIR\"]");
+    let wait = "while [ ! -e DIR/go.billing ]; do sleep 0.02; done";
+    let two = format!(
+        "max_runs = 2\n[[steps]]\nname = \"work\"\ncommand = [\"sh\", \"-c\", \"{wait}\"]\n"
+    );
     let site = Site::start(on, &[]).await;
     let dir = site.dir.path().display().to_string();
     site.pipeline("default/billing", &two.replace("DIR", &dir));

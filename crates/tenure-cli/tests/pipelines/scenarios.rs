@@ -34,7 +34,17 @@ async fn triggers_at_once(on: On, count: usize) {
     let trigger = |n: usize| {
         let body = json!({ "trigger_by": format!("caller {n}") });
         let site = &site;
-        async move { site.trigger("billing", body).await }
+        async move {
+            loop {
+                let (status, answer) = site.try_trigger(0, "billing", &body).await;
+                // A server that cannot carry all at once says so, and nothing has happened.
+                if status != 503 {
+                    assert_eq!(status, 200, "{answer}");
+                    return answer;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            }
+        }
     };
     let answers: Vec<Value> = futures_util::future::join_all((0..count).map(trigger)).await;
     let run = id(&answers[0]);

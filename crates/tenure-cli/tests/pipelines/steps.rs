@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use tenure_testbed::shared;
+use tenure_testbed::{Durability, Postgres, shared};
 
 use crate::bed::{On, QUICK, Site, id, until};
 
@@ -47,7 +47,8 @@ impl Peer {
 async fn a_request_is_repeated_under_one_key_while_it_may_help() {
     let peer = Peer::start(&["503 Busy", "200 OK"]);
     let text = format!(
-        "[parameters]\nday = {{ type = \"string\", default = \"a/b c\" }}\n[[steps]]\nname = \"tell\"\n\
+        "[parameters]\nday = {{ type = \"string\", default = \"a/b c\" }}\n\
+         [[steps]]\nname = \"tell\"\n\
          retry = {{ attempts = 3, initial = \"50ms\" }}\n[steps.http]\n\
          url = \"http://{}/days/{{{{ parameters.day }}}}\"\n\
          headers = {{ authorization = \"Bearer {{{{ secrets.hook }}}}\" }}\n\
@@ -90,7 +91,8 @@ async fn a_request_that_is_refused_is_not_repeated() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retries_follow_the_declared_classes_of_errors() {
     let text = "[[steps]]\nname = \"a\"\n\
-        retry = { attempts = 3, initial = \"20ms\", transient = [\"QUOTA\"], permanent = [\"EXIT_5\"] }\n\
+        retry = { attempts = 3, initial = \"20ms\", transient = [\"QUOTA\"], \
+        permanent = [\"EXIT_5\"] }\n\
         command = [\"sh\", \"-c\", \"echo ::error $KIND no; exit $CODE\"]\n\
         env = { KIND = \"{{ parameters.kind }}\", CODE = \"{{ parameters.code }}\" }\n\
         [parameters]\nkind = { type = \"string\" }\ncode = { type = \"integer\" }\n";
@@ -115,7 +117,8 @@ async fn a_step_has_a_limit_of_its_own() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_is_in_the_environment_and_nowhere_else() {
     let text = "[[steps]]\nname = \"a\"\nsecrets = { API_KEY = \"key\" }\n\
-                command = [\"sh\", \"-c\", \"echo got $API_KEY; [ $API_KEY = s3cret-key-of-acme ]\"]\n";
+                command = [\"sh\", \"-c\", \
+                \"echo got $API_KEY; [ $API_KEY = s3cret-key-of-acme ]\"]\n";
     let site = Site::start(On::Embedded, &[("acme/p", text), ("umbrella/p", text)]).await;
     site.write("secrets/acme/key", "s3cret-key-of-acme\n");
     let run = site.begin("acme/p").await;
@@ -129,9 +132,67 @@ async fn a_secret_is_in_the_environment_and_nowhere_else() {
     assert!(failed["error"]["message"].as_str().expect("a text").contains("put it into the file"));
 }
 
+/// Whatever a step says, the secrets that it was given are not in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_is_cut_out_of_results_codes_and_what_is_cut_short() {
+    let secret = "hunter2hunter2";
+    let long = "x".repeat(250);
+    let text = format!(
+        "[[steps]]\nname = \"gives\"\nsecrets = {{ KEY = \"key\" }}\n\
+         command = [\"sh\", \"-c\", \"echo '::result {{\\\"k\\\": \\\"'$KEY'\\\"}}'\"]\n\
+         [[steps]]\nname = \"fails\"\nsecrets = {{ KEY = \"key\" }}\n\
+         command = [\"sh\", \"-c\", \"echo ::error C_$KEY {long}$KEY; exit 3\"]\n"
+    );
+    let site = Site::start(On::Embedded, &[("default/p", &text)]).await;
+    site.write("secrets/default/key", secret);
+    let run = site.begin("p").await;
+    let failed = site.over(&run, "FAILED").await;
+    assert_eq!(failed["error"]["code"], "C_[redacted]", "{failed:#}");
+    assert_eq!(failed["steps"][1]["status"], "FAILED", "{failed:#}");
+    let metrics = site.get("/metrics").await.to_string();
+    for seen in [failed.to_string(), site.log(&run).await, site.said(), metrics] {
+        assert!(!seen.contains("hunter2"), "{seen}");
+    }
+    // What is given by a run that went well is kept, and cleaned.
+    let only = text.split("[[steps]]\nname = \"fails\"").next().expect("the first step");
+    site.pipeline("default/q", only);
+    until(async || site.said().contains("2 pipelines")).await;
+    let run = site.begin("q").await;
+    let done = site.over(&run, "COMPLETE").await;
+    assert_eq!(done["result"], json!({ "gives": { "k": "[redacted]" } }), "{done:#}");
+}
+
+/// Texts that look like secrets do not break what is told of a step.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_looks_secret_does_not_hide_how_a_step_ended() {
+    let text = "[[steps]]\nname = \"a\"\ncommand = [\"sh\", \"-c\", \
+                \"echo '::error BAD {\\\"token\\\":{\\\"a\\\":1}}'; exit 3\"]\n";
+    let site = Site::start(On::Embedded, &[("default/p", text)]).await;
+    let run = site.begin("p").await;
+    let failed = site.over(&run, "FAILED").await;
+    assert_eq!(failed["steps"][0]["status"], "FAILED", "{failed:#}");
+    assert_eq!(failed["steps"][0]["error"]["code"], "BAD", "{failed:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parameter_stays_one_part_of_an_address() {
+    let peer = Peer::start(&["200 OK"]);
+    let text = format!(
+        "[parameters]\ns = {{ type = \"string\" }}\n[[steps]]\nname = \"tell\"\n\
+         http = {{ url = \"http://{}/reports/{{{{ parameters.s }}}}/publish\" }}\n",
+        peer.address
+    );
+    let site = Site::start(On::Embedded, &[("default/p", &text)]).await;
+    let answer = site.trigger("p", json!({ "s": ".." })).await;
+    let failed = site.over(&id(&answer), "FAILED").await;
+    assert_eq!(failed["error"]["code"], "HTTP_INVALID", "{failed:#}");
+    assert_eq!(peer.requests().len(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_talkative_step_does_not_drown_the_timeline() {
-    let text = "[[steps]]\nname = \"loud\"\ncommand = [\"sh\", \"-c\", \"yes 0123456789 | head -c 3000000\"]\n\
+    let text = "[[steps]]\nname = \"loud\"\n\
+                command = [\"sh\", \"-c\", \"yes 0123456789 | head -c 3000000\"]\n\
                 [[steps]]\nname = \"next\"\ncommand = [\"true\"]\n";
     let site = Site::start(On::Embedded, &[("default/p", text)]).await;
     let run = site.begin("p").await;
@@ -215,6 +276,29 @@ async fn a_transaction_of_a_lost_run_does_not_commit() {
     assert_eq!(bed.sql("SELECT token FROM effects"), "2", "only the second run counts");
 }
 
+/// A commit that takes too long may have happened: it is not done again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_nobody_knows_of_is_not_repeated() {
+    let postgres = Postgres::start(Durability::Disk).expect("PostgreSQL starts");
+    let database = postgres.new_database().expect("a database");
+    postgres.psql(&database, "CREATE TABLE effects (n int)").expect("it is taken");
+    // From now on a commit that waits for a standby waits for ever.
+    let wait = "ALTER SYSTEM SET synchronous_standby_names = 'nobody'";
+    postgres.psql("postgres", wait).expect("it is taken");
+    postgres.psql("postgres", "SELECT pg_reload_conf()").expect("it is taken");
+    let text = "[[steps]]\nname = \"load\"\nlimit = \"2s\"\n\
+                retry = { attempts = 3, initial = \"50ms\" }\n\
+                sql = { url = \"{{ secrets.db }}\", run = \"INSERT INTO effects VALUES (1)\" }\n";
+    let site = Site::start(On::Embedded, &[("default/p", text)]).await;
+    site.write("secrets/default/db", &postgres.url(&database));
+    let run = site.begin("p").await;
+    let failed = site.over(&run, "FAILED").await;
+    assert_eq!(failed["error"]["code"], "SQL_COMMIT_UNKNOWN", "{failed:#}");
+    assert_eq!(failed["steps"][0]["tries"], 1, "{failed:#}");
+    let rows = postgres.psql(&database, "SELECT count(*) FROM effects").expect("it answers");
+    assert!(rows == "0" || rows == "1", "{rows} rows");
+}
+
 /// Proof that the fence is asked: a role that may not ask it is refused, and nothing is written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_on_the_stores_database_asserts_the_run() {
@@ -228,9 +312,8 @@ async fn a_transaction_on_the_stores_database_asserts_the_run() {
     let failed = bed.site.over(&run, "FAILED").await;
     assert_eq!(failed["error"]["code"], "SQL_GUARD_DENIED", "{failed:#}");
     assert_eq!(bed.sql("SELECT count(*) FROM effects"), "0");
-    bed.sql(&format!(
-        "GRANT USAGE ON SCHEMA tenure TO {role}; GRANT EXECUTE ON FUNCTION tenure.assert_held TO {role}"
-    ));
+    bed.sql(&format!("GRANT USAGE ON SCHEMA tenure TO {role}"));
+    bed.sql(&format!("GRANT EXECUTE ON FUNCTION tenure.assert_held TO {role}"));
     let run = bed.site.begin("p").await;
     bed.site.over(&run, "COMPLETE").await;
     // Another database has no fence, and needs none.

@@ -46,6 +46,7 @@ pub(super) async fn submit(
     key: Idempotency,
     Body(body): DocumentBody<SubmitBody>,
 ) -> Accepted<SubmitAnswer> {
+    super::pipelines::check_submit(&app, &on.key, body.args.as_ref())?;
     let ask = Submit {
         request: key.id(on.key.as_str())?,
         operation: body.operation.into(),

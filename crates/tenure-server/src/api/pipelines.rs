@@ -12,12 +12,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use tenure::wire::pipelines::{
     ForceReleaseAnswer, ForceReleaseBody, PipelineAnswer, PipelineLockAnswer, RunAnswer, RunDetail,
     TriggerAnswer, TriggerBody,
 };
 use tenure::wire::{ListAnswer, ReasonBody, schema};
-use tenure_apps::pipelines::{Catalog, Pipeline, slots};
+use tenure_apps::pipelines::{Catalog, KIND, Pipeline, slots};
+use tenure_core::session::ALL_TENANTS;
 use tenure_core::{Command, JobAction, LockAction, Outcome, Refusal, ResourceKey};
 use tenure_store::store::JobShown;
 use utoipa::IntoParams;
@@ -37,6 +39,9 @@ fn declared(app: &App, on: &OnPipeline) -> Result<(Arc<Catalog>, Arc<Pipeline>),
             "no pipelines are declared: [pipelines] in tenure.toml names their `dir`",
         )
     })?;
+    if *on.caller.tenant == *ALL_TENANTS {
+        return Err(Problem::invalid(&"a pipeline is one tenant's; name it by ?tenant="));
+    }
     let found = catalog.get(&on.caller.tenant, &on.id).cloned();
     let pipeline = found.ok_or_else(|| {
         let detail = "there is no such pipeline of this tenant; GET /pipelines lists them";
@@ -45,9 +50,31 @@ fn declared(app: &App, on: &OnPipeline) -> Result<(Arc<Catalog>, Arc<Pipeline>),
     Ok((catalog, pipeline))
 }
 
+/// Refuses a job of the general API that is to be a run and cannot be one.
+pub(super) fn check_submit(
+    app: &App,
+    key: &ResourceKey,
+    args: Option<&Value>,
+) -> Result<(), Problem> {
+    let Some(catalog) = app.pipelines().filter(|_| key.kind() == KIND) else { return Ok(()) };
+    let declared = catalog.get(key.tenant(), slots::pipeline(key.name()));
+    let Some(pipeline) = declared.filter(|one| one.keys().any(|place| place == *key)) else {
+        return Err(Problem::not_found("there is no such pipeline; GET /pipelines lists them"));
+    };
+    let none = Map::new();
+    let given = match args {
+        None | Some(Value::Null) => &none,
+        Some(Value::Object(given)) => given,
+        Some(_) => {
+            return Err(Problem::invalid(&"args: an object with the parameters is expected"));
+        }
+    };
+    pipeline.fill(given).map(drop).map_err(|why| Problem::invalid(&why))
+}
+
 /// A run, if it is one and there for the caller.
 fn run(shown: JobShown) -> Result<JobShown, Problem> {
-    let is_run = shown.key.kind() == tenure_apps::pipelines::KIND;
+    let is_run = shown.key.kind() == KIND;
     if is_run { Ok(shown) } else { Err(Refusal::NoSuchJob.into()) }
 }
 

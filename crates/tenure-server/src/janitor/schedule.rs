@@ -32,8 +32,8 @@ const BY: &str = "schedule";
 /// Triggers pipelines at their ticks.
 #[derive(Default)]
 pub(super) struct Schedules {
-    /// The last tick of each pipeline that was seen to, by tenant and name.
-    seen: BTreeMap<(String, String), Millis>,
+    /// The schedule of each pipeline and its last tick that was seen to, by tenant and name.
+    seen: BTreeMap<(String, String), (String, Millis)>,
     /// Whether it has looked once. What is declared later has no tick that anybody missed.
     looked: bool,
 }
@@ -53,25 +53,26 @@ impl Duty for Schedules {
             return Ok(Found::default());
         }
         let now = on.store().status().await?.now;
-        let mut triggered = 0;
+        let (mut triggered, mut seen) = (0, BTreeMap::new());
         for pipeline in scheduled {
-            let Some(tick) = pipeline.schedule.as_ref().and_then(|schedule| schedule.last(now))
-            else {
-                continue;
-            };
+            let Some(schedule) = &pipeline.schedule else { continue };
+            let Some(tick) = schedule.last(now) else { continue };
             let of = (pipeline.tenant.clone(), pipeline.name.clone());
-            if self.seen.get(&of).is_some_and(|seen| *seen >= tick) {
-                continue;
+            // One that was changed is another one.
+            let before = self.seen.get(&of).filter(|(text, _)| text == schedule.text());
+            let before = before.map(|(_, tick)| *tick);
+            if before.is_none_or(|before| before < tick) {
+                let declared_now = self.looked && before.is_none();
+                if now.since(tick) <= LATE_MAX_MS && !declared_now {
+                    triggered += usize::from(trigger(on, pipeline, tick).await?);
+                } else if before.is_some() {
+                    tracing::warn!(tenant_id = %pipeline.tenant, pipeline_id = %pipeline.name,
+                        late_ms = now.since(tick), "a tick was missed and is left out");
+                }
             }
-            let declared_now = self.looked && !self.seen.contains_key(&of);
-            if now.since(tick) <= LATE_MAX_MS && !declared_now {
-                triggered += usize::from(trigger(on, pipeline, tick).await?);
-            } else if self.seen.contains_key(&of) {
-                tracing::warn!(tenant_id = %pipeline.tenant, pipeline_id = %pipeline.name,
-                    late_ms = now.since(tick), "a tick of a schedule was missed and is left out");
-            }
-            self.seen.insert(of, tick);
+            seen.insert(of, (schedule.text().to_owned(), tick));
         }
+        self.seen = seen;
         self.looked = true;
         Ok(Found::done(triggered))
     }

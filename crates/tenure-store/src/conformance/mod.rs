@@ -74,6 +74,7 @@ macro_rules! store_conformance {
                 what_happened_is_told_once,
                 a_census_counts_what_there_is,
                 a_census_of_many_parts_is_whole,
+                joining_is_told_and_limits_may_be_a_resources_own,
             );
         }
     };

@@ -167,19 +167,7 @@ pub async fn a_census_counts_what_there_is(harness: &mut impl Harness) {
     let left = census().await;
     assert!(left.groups().all(|(_, _, group)| group.jobs(JobState::Dead) == 0));
 
-    // Whoever gets the id of another's job is told of, a repetition is not.
-    let patient = key_of("pipeline", "patient");
-    one(&*store, submit(&patient, "run", 61)).await;
-    notes.take();
-    for _ in 0..2 {
-        one(&*store, submit(&patient, "run", 62)).await;
-    }
-    assert_eq!(notes.take(), [Fact::Joined { key: patient }]);
-    // The limit of this one is its own, and a minute.
-    claimed(&*store, claim("pipeline", 71, 1)).await;
-    harness.clock().advance(600);
-    assert_eq!(of(&census().await, "pipeline").age_ratio, Some(0.01));
-    // So is the limit of this one, by its operation.
+    // The limit of this one is a minute.
     one(&*store, submit(&key_of("cluster", "c9"), "create", 41)).await;
     claimed(&*store, claim("cluster", 51, 1)).await;
     assert_eq!(of(&census().await, "cluster").age_ratio, Some(0.0));
@@ -190,6 +178,27 @@ pub async fn a_census_counts_what_there_is(harness: &mut impl Harness) {
     let seen = census().await;
     let cluster = of(&seen, "cluster");
     assert_eq!((cluster.stale, cluster.locks), (cluster.locks, 3));
+}
+
+/// Whoever gets the id of another's job is told of, a repetition is not; and the limit of a
+/// resource may be its own.
+pub async fn joining_is_told_and_limits_may_be_a_resources_own(harness: &mut impl Harness) {
+    let store = harness.store();
+    let notes = Arc::new(Notebook::default());
+    let observer: Arc<dyn Observer> = Arc::clone(&notes) as _;
+    store.observe(&observer);
+    prepare(&*store).await;
+    let patient = key_of("pipeline", "patient");
+    one(&*store, submit(&patient, "run", 61)).await;
+    notes.take();
+    for _ in 0..2 {
+        one(&*store, submit(&patient, "run", 62)).await;
+    }
+    assert_eq!(notes.take(), [Fact::Joined { key: patient }]);
+    claimed(&*store, claim("pipeline", 71, 1)).await;
+    harness.clock().advance(600);
+    let census = store.reads().census().await.expect("the store is there");
+    assert_eq!(of(&census, "pipeline").age_ratio, Some(0.01), "of a minute");
 }
 
 /// What is counted in parts is counted once, on both sides of the bound.

@@ -60,7 +60,7 @@ use replica::Replica;
 use settings::Settings;
 
 pub use doctor::{Finding, ROLES, Verdict, examine, remedy};
-pub use guest::{Canceller, client, connect};
+pub use guest::{check_address, client};
 pub use migrate::{Plan, migrate, plan};
 pub use tokio_postgres::Client;
 

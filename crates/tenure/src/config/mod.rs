@@ -117,7 +117,12 @@ impl Config {
 /// Reads a file of a size that a person may have written.
 pub fn read_text(path: &Path) -> Result<String, Error> {
     let unreadable = |why: String| Error::Unreadable { path: path.to_owned(), why };
-    let size = path.metadata().map_err(|error| unreadable(error.to_string()))?.len();
+    let data = path.metadata().map_err(|error| unreadable(error.to_string()))?;
+    if !data.is_file() {
+        // To read from a pipe would last until somebody writes.
+        return Err(unreadable("it is no file".to_owned()));
+    }
+    let size = data.len();
     if size > FILE_BYTES_MAX {
         let why = format!("it has {size} bytes; at most {FILE_BYTES_MAX} are read");
         return Err(unreadable(why));

@@ -271,7 +271,8 @@ fn is_json(text: &str) -> bool {
 
 /// A failure within the bounds of the store, and without what looks secret.
 fn failed(job: &Context, failure: &Failure) -> Finish {
-    let code: String = failure.code.chars().filter(|c| !c.is_control()).collect();
+    let code = job.redact(&failure.code);
+    let code: String = code.chars().filter(|c| !c.is_control()).collect();
     let code = if code.is_empty() { ERROR } else { at_most(&code, limits::CODE_BYTES_MAX) };
     let message = job.redact(&failure.message);
     Finish::Failed {

@@ -62,6 +62,7 @@ pub struct Command {
     grace: Duration,
     parent: Option<Parent>,
     env: Vec<(OsString, OsString)>,
+    args: Option<String>,
     limit: Option<Duration>,
     part: Part,
 }
@@ -113,6 +114,7 @@ impl Command {
             grace: exec::GRACE_DEFAULT,
             parent: None,
             env: Vec::new(),
+            args: None,
             limit: None,
             part: Part::default(),
         }
@@ -127,6 +129,17 @@ impl Command {
         let pair = |(name, value): (_, _)| (Into::into(name), Into::into(value));
         self.env.extend(variables.into_iter().map(pair));
         self
+    }
+
+    /// Other arguments than those of the job, as JSON.
+    #[must_use]
+    pub fn args(mut self, json: String) -> Self {
+        self.args = Some(json);
+        self
+    }
+
+    fn args_json<'a>(&'a self, job: &'a Context) -> &'a str {
+        self.args.as_deref().unwrap_or_else(|| job.args_json())
     }
 
     /// The longest it may take, within what the attempt may take.
@@ -172,7 +185,7 @@ impl Command {
 
     fn spec(&self, job: &Context) -> Spec {
         let mut spec = Spec::new(&self.program);
-        spec.env = environment(job);
+        spec.env = environment(job, self.args_json(job));
         spec.env.extend(self.trace(job).variables());
         spec.env.extend(self.env.iter().cloned());
         spec.env_remove = OURS.map(Into::into).into();
@@ -192,7 +205,7 @@ impl Command {
     ) -> Result<Ended, exec::Error> {
         let handle = supervisor.handle();
         let _leash = job.session().leash(&handle);
-        let mut talk = Box::pin(converse(job, &self.part, &mut supervisor, said));
+        let mut talk = Box::pin(self.converse(job, &mut supervisor, said));
         let (mut talking, mut held, mut going) = (true, true, true);
         let mut limit = self.limit.map(|limit| Box::pin(tokio::time::sleep(limit)));
         let ended = loop {
@@ -217,6 +230,31 @@ impl Command {
             timeout(LAST_WORDS, talk).await.ok();
         }
         Ok(ended)
+    }
+
+    /// Gives the command its arguments, and hears what it says until nobody can say anything more.
+    fn converse<'a>(
+        &'a self,
+        job: &'a Context,
+        supervisor: &mut Supervisor,
+        said: &'a Mutex<Said>,
+    ) -> impl Future<Output = ()> + Send + use<'a> {
+        let stdin = supervisor.stdin.take().map(OwnedFd::from).map(Sender::from_owned_fd);
+        let stdout = supervisor.stdout.take().map(OwnedFd::from).map(Receiver::from_owned_fd);
+        let stderr = supervisor.stderr.take().map(OwnedFd::from).map(Receiver::from_owned_fd);
+        async move {
+            let label = self.part.label();
+            let of = (&self.part, label.as_str());
+            let out = read(stdout, |stream, line| obey(job, of, said, stream, &line));
+            let err = read(stderr, |stream, line| {
+                if let Some(clean) = job.log_line(stream, &label, &line.text, line.cut)
+                    && !clean.trim().is_empty()
+                {
+                    locked(said).complaint = Some(clean);
+                }
+            });
+            tokio::join!(feed(stdin, self.args_json(job)), out, err);
+        }
     }
 }
 
@@ -272,12 +310,12 @@ fn not_started(error: &exec::Error) -> Failure {
 }
 
 /// What the command finds in its environment beside that of this process.
-fn environment(job: &Context) -> Vec<(OsString, OsString)> {
+fn environment(job: &Context, args: &str) -> Vec<(OsString, OsString)> {
     let key = job.key();
     let locks: Vec<_> = job.locks().iter().map(|lock| lock_path(key, lock)).collect();
     let end = job.deadline().unwrap_or_else(|| job.session().deadline());
     let variables = [
-        ("TENURE_ARGS", job.args_json().to_owned()),
+        ("TENURE_ARGS", args.to_owned()),
         ("TENURE_TOKEN", job.token().to_string()),
         ("TENURE_JOB", job.id().to_string()),
         ("TENURE_RESOURCE", format!("{}/{}", key.kind(), key.name())),
@@ -308,30 +346,6 @@ struct Said {
 
 fn locked(said: &Mutex<Said>) -> MutexGuard<'_, Said> {
     said.lock().expect("nothing panics while it is locked")
-}
-
-/// Gives the command its arguments, and hears what it says until nobody can say anything more.
-fn converse<'a>(
-    job: &'a Context,
-    part: &'a Part,
-    supervisor: &mut Supervisor,
-    said: &'a Mutex<Said>,
-) -> impl Future<Output = ()> + Send + use<'a> {
-    let stdin = supervisor.stdin.take().map(OwnedFd::from).map(Sender::from_owned_fd);
-    let stdout = supervisor.stdout.take().map(OwnedFd::from).map(Receiver::from_owned_fd);
-    let stderr = supervisor.stderr.take().map(OwnedFd::from).map(Receiver::from_owned_fd);
-    async move {
-        let label = part.label();
-        let out = read(stdout, |stream, line| obey(job, (part, &label), said, stream, &line));
-        let err = read(stderr, |stream, line| {
-            if let Some(clean) = job.log_line(stream, &label, &line.text, line.cut)
-                && !clean.trim().is_empty()
-            {
-                locked(said).complaint = Some(clean);
-            }
-        });
-        tokio::join!(feed(stdin, job.args_json()), out, err);
-    }
 }
 
 /// A command need not read its arguments.

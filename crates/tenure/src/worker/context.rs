@@ -217,9 +217,10 @@ impl Context {
     }
 
     /// Writes a line to the log that has room there also when the log is full, as far as it was
-    /// kept. For those who read the log as data.
+    /// kept. For those who read the log as data: it is written as it is, so whoever writes it takes
+    /// out what is secret.
     pub fn mark(&self, line: &str) {
-        self.0.outbox.mark(&self.redact(line).replace(char::is_control, " "));
+        self.0.outbox.mark(&line.replace(char::is_control, " "));
     }
 
     /// From now on this is not seen in log, progress and failures, wherever it stands.
@@ -253,7 +254,8 @@ impl Context {
     }
 
     /// A text without what looks secret.
-    pub(crate) fn redact(&self, text: &str) -> String {
+    #[must_use]
+    pub fn redact(&self, text: &str) -> String {
         self.with_redactor(|redactor| redactor.text(text))
     }
 

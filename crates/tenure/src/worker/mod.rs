@@ -62,6 +62,7 @@ use crate::exec;
 pub use command::{Command, Part};
 pub use context::{Context, Halt};
 pub use handler::{Done, Failure, Handler};
+pub use redact::REDACTED;
 
 /// How long the session of a worker outlives a lost connection, unless said otherwise. Over HTTP a
 /// third of it also bounds how late a job hears that it was cancelled.

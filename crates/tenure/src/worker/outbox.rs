@@ -85,7 +85,7 @@ impl Outbox {
         self.pending().reserved = bytes.min(limits::LOG_BYTES_MAX / 2);
     }
 
-    /// One more line of those that room is kept for, sent at once; one that does not fit is dropped.
+    /// One more line of those that room is kept for, sent at once; what does not fit is dropped.
     pub(crate) fn mark(&self, line: &str) {
         let mut pending = self.pending();
         pending.marked += line.len() as u64 + 1;

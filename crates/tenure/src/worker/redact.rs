@@ -15,7 +15,7 @@ use regex::{Captures, Regex};
 use serde_json::Value;
 
 /// What stands in place of a secret.
-pub(crate) const REDACTED: &str = "[redacted]";
+pub const REDACTED: &str = "[redacted]";
 /// A secret that is shorter could be part of anything; it is only found by its look.
 const SECRET_BYTES_MIN: usize = 4;
 /// Values that are no secrets, whatever they are called.

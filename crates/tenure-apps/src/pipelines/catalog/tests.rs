@@ -108,7 +108,7 @@ fn the_kind_of_pipelines_is_declared_once() {
     bed.write("acme/billing.toml", GOOD);
     let taken = Kinds::new([Kind::new(KIND).operation(Operation::new("x"))]).unwrap();
     let why = bed.load().unwrap().declare(&taken).unwrap_err().to_string();
-    assert!(why.contains("declared twice"), "{why}");
+    assert!(why.contains("give yours another name"), "{why}");
 }
 
 #[test]

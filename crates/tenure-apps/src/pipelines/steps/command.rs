@@ -6,13 +6,13 @@ use serde_json::Value;
 use tenure::config::read_command;
 use tenure::config::report::Report;
 use tenure::config::section::Section;
-use tenure::worker::{Command as Supervised, Failure, Handler as _};
+use tenure::worker::{Command as Supervised, Failure, Handler as _, REDACTED};
 use tenure_core::retry::TIME_LIMIT;
 
 use super::{STEP_TIME_LIMIT, Try};
 use crate::pipelines::declare::{Allowed, Declared};
 use crate::pipelines::slots;
-use crate::pipelines::template::Template;
+use crate::pipelines::template::{Template, Values};
 
 /// A command and what it finds in its environment.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,11 +28,13 @@ impl Command {
         let values = with.values;
         let command = Supervised::new(self.words.iter().map(|word| word.fill(values)))
             .env(self.environment(with))
+            // With the defaults filled in.
+            .args(Value::from(values.parameters.clone()).to_string())
             .limit(with.limit)
             .part(with.part.clone())
             .traceparent(with.parent);
         match command.run(with.job).await {
-            Ok(done) => Ok(done.result.map(|json| tenure::wire::value(&json))),
+            Ok(done) => Ok(done.result.map(|json| cleaned(tenure::wire::value(&json), values))),
             // The limit was that of the step and not that of the run.
             Err(failure) if failure.code == TIME_LIMIT && with.job.halt().is_none() => {
                 Err(Failure::new(STEP_TIME_LIMIT, "the step took longer than it may"))
@@ -48,8 +50,6 @@ impl Command {
             ("PIPELINE_LOGGING_ID", job.id().to_string()),
             ("PIPELINE_STEP", with.part.name.clone()),
             ("TENANT_ID", job.key().tenant().to_owned()),
-            // With the defaults filled in.
-            ("TENURE_ARGS", Value::from(values.parameters.clone()).to_string()),
         ];
         let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
         let plain = self.env.iter().map(|(name, text)| (name.clone(), text.fill(values)));
@@ -61,6 +61,22 @@ impl Command {
 
     pub(super) fn secrets(&self) -> Vec<&str> {
         self.secrets.iter().map(|(_, secret)| secret.as_str()).collect()
+    }
+}
+
+/// What a command gave, without the secrets that it was given.
+fn cleaned(value: Value, values: &Values) -> Value {
+    match value {
+        Value::String(text) => {
+            let secrets = values.secrets.values().filter(|secret| !secret.is_empty());
+            secrets.fold(text, |text, secret| text.replace(secret.as_str(), REDACTED)).into()
+        }
+        Value::Array(items) => items.into_iter().map(|item| cleaned(item, values)).collect(),
+        Value::Object(fields) => {
+            let clean = |(name, value)| (name, cleaned(value, values));
+            Value::Object(fields.into_iter().map(clean).collect())
+        }
+        plain => plain,
     }
 }
 

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use tenure::config::report::Report;
 use tenure::config::section::Section;
 use tenure::worker::Failure;
+use tokio::time::timeout;
 
 use super::Try;
 use crate::pipelines::declare::{Allowed, Declared};
@@ -22,8 +23,15 @@ use crate::pipelines::template::{Place, Template};
 /// The methods that there are.
 const METHODS: [Method; 6] =
     [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
-/// How much of an answer is read.
+/// How much of an answer is shown.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
+/// How much of it is read: what is cut off at the end must not be half a secret.
+const READ_BYTES_MAX: usize = ANSWER_BYTES_MAX + 64 * 1024;
+/// How long to wait for the body of an answer that is good, and of another.
+const GOOD_BODY_MAX: Duration = Duration::from_secs(2);
+const BODY_MAX: Duration = Duration::from_secs(10);
+/// The headers that are the step's own.
+const OWN_HEADERS: [&str; 2] = ["idempotency-key", "x-tenure-token"];
 /// How long making a connection may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Longest request when the step has no limit of its own.
@@ -77,6 +85,12 @@ impl Request {
             Place::Parameter(_) => encoded(&values.text(place)),
             Place::Secret(_) | Place::Run(_) => values.text(place),
         });
+        // A part of the way that means another part is nobody's to fill in.
+        let way = url.split(['?', '#']).next().unwrap_or("");
+        if way.split('/').any(|part| part == "." || part == "..") {
+            let why = "a parameter makes `.` or `..` of a part of the address";
+            return Err(Failure::permanent(HTTP_INVALID, why));
+        }
         let mut request = with.http.request(self.method.clone(), &url);
         request = request.timeout(with.limit.unwrap_or(REQUEST_MAX));
         request =
@@ -111,7 +125,10 @@ impl Request {
         } else {
             self.ok.contains(&status.as_u16())
         };
-        let body = beginning(answer).await;
+        // Whoever answered well has done it, whatever becomes of the rest of the answer.
+        let body = timeout(if good { GOOD_BODY_MAX } else { BODY_MAX }, beginning(answer)).await;
+        let body = with.job.redact(&body.unwrap_or_default());
+        let body = &body[..body.floor_char_boundary(ANSWER_BYTES_MAX)];
         with.log(&format!("HTTP {status}\n{body}"));
         if good {
             return Ok(None);
@@ -182,8 +199,8 @@ async fn beginning(mut answer: reqwest::Response) -> String {
     let mut bytes = Vec::new();
     while let Ok(Some(piece)) = answer.chunk().await {
         bytes.extend_from_slice(&piece);
-        if bytes.len() >= ANSWER_BYTES_MAX {
-            bytes.truncate(ANSWER_BYTES_MAX);
+        if bytes.len() >= READ_BYTES_MAX {
+            bytes.truncate(READ_BYTES_MAX);
             break;
         }
     }
@@ -191,7 +208,7 @@ async fn beginning(mut answer: reqwest::Response) -> String {
 }
 
 /// A text as a part of an address.
-fn encoded(text: &str) -> String {
+pub(in crate::pipelines) fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -241,7 +258,11 @@ fn headers(
     let mut headers = Vec::new();
     for (name, text) in section.pairs(report) {
         let text = declared.template((&section, name), text, Allowed::Secrets, report);
-        match name.parse() {
+        match name.parse::<HeaderName>() {
+            Ok(name) if OWN_HEADERS.contains(&name.as_str()) => {
+                let why = "every step sends this header by itself".to_owned();
+                section.refuse::<()>(name.as_str(), why, report);
+            }
             Ok(name) => headers.push((name, text)),
             Err(_) => drop(section.refuse::<()>(name, "it is no name of a header".into(), report)),
         }

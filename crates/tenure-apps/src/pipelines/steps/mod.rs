@@ -23,6 +23,7 @@ use super::declare::Declared;
 use super::template::Values;
 
 pub use http::client as http_client;
+pub(super) use http::encoded;
 
 /// The keys of a step that say what it does.
 pub(super) const KEYS: [&str; 5] = ["command", "http", "sql", "env", "secrets"];

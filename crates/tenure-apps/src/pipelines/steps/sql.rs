@@ -7,30 +7,34 @@
 //!
 //! What a trigger says never becomes a part of a statement: `:name` is a value that is sent apart.
 
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
 use tenure::config::report::Report;
 use tenure::config::section::Section;
 use tenure::worker::Failure;
+use tenure::worker::command::STOPPED;
 use tenure_store::postgres::{self, Client};
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{Format, IsNull, ToSql, Type};
 use tokio_postgres::{Error, error::SqlState};
 
-use super::Try;
 use super::statement::Statement;
+use super::{STEP_TIME_LIMIT, Try};
 use crate::pipelines::declare::{Allowed, Declared};
 use crate::pipelines::template::{Template, secret};
 
 /// How long to wait for the database to confirm that it has stopped.
-const CANCEL_MAX: Duration = Duration::from_secs(1);
+const STOP_MAX: Duration = Duration::from_secs(1);
 /// Most statements of a step.
 const STATEMENTS_MAX: usize = 64;
 
 /// No connection, or it broke before the commit.
 const SQL_UNREACHABLE: &str = "SQL_UNREACHABLE";
-/// The connection broke during the commit: nobody knows whether it happened.
+/// The address of the database is none.
+const SQL_INVALID_ADDRESS: &str = "SQL_INVALID_ADDRESS";
+/// The connection broke during the commit, or it took too long: nobody knows whether it happened.
 const SQL_COMMIT_UNKNOWN: &str = "SQL_COMMIT_UNKNOWN";
 /// The run was lost before the commit.
 const SQL_NOT_HELD: &str = "SQL_NOT_HELD";
@@ -50,25 +54,46 @@ pub struct Transaction {
     guard: bool,
 }
 
+/// How far a transaction has come.
+#[derive(Default)]
+struct Stage {
+    /// The process of the database that does it; zero before there is one.
+    backend: AtomicI32,
+    /// The commit is on its way: nobody can stop it any more.
+    committing: AtomicBool,
+}
+
 impl Transaction {
     pub(super) async fn perform(&self, with: &Try<'_>) -> Result<Option<Value>, Failure> {
         let url = self.url.fill(with.values);
+        postgres::check_address(&url).map_err(|_| {
+            let why = "the address of the database cannot be read: postgres://USER@HOST/DATABASE";
+            Failure::permanent(SQL_INVALID_ADDRESS, why)
+        })?;
         let connect = async {
             let away = |error| Failure::transient(SQL_UNREACHABLE, error);
-            postgres::connect(&url).await.map_err(away)
+            postgres::client(&url).await.map_err(away)
         };
-        let (client, canceller) = with.held(connect).await?;
-        let done = with.held(self.run(&client, with)).await;
-        if done.is_err() {
-            // What is not committed is nothing, but it may hold rows that the next run needs.
-            tokio::time::timeout(CANCEL_MAX, canceller.cancel()).await.ok();
+        let client = with.held(connect).await?;
+        let stage = Stage::default();
+        match with.held(self.run(&client, with, &stage)).await {
+            Ok(()) => Ok(None),
+            Err(failure) => Err(stage.stop(&url, failure).await),
         }
-        done.map(|()| None)
     }
 
-    async fn run(&self, client: &Client, with: &Try<'_>) -> Result<(), Failure> {
+    async fn run(&self, client: &Client, with: &Try<'_>, stage: &Stage) -> Result<(), Failure> {
         let guard = self.guard && with.guarded && has_guard(client).await?;
-        client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await.map_err(failed)?;
+        // Whoever is frozen must not keep rows that the next run needs.
+        let idle_ms = with.job.session().ttl().as_millis();
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; \
+             SET LOCAL idle_in_transaction_session_timeout = {idle_ms}"
+        );
+        client.batch_execute(&begin).await.map_err(failed)?;
+        let backend = client.query_typed("SELECT pg_backend_pid()", &[]).await.map_err(failed)?;
+        let backend = backend.first().map_or(0, |row| row.get(0));
+        stage.backend.store(backend, Ordering::Relaxed);
         for (at, statement) in self.statements.iter().enumerate() {
             let values: Vec<Param> =
                 statement.places().map(|place| Param::of(&with.values.json(place))).collect();
@@ -82,15 +107,46 @@ impl Transaction {
         }
         // Right before the effect.
         with.job.check()?;
-        client.batch_execute("COMMIT").await.map_err(|error| match error.as_db_error() {
+        stage.committing.store(true, Ordering::Relaxed);
+        let committed = client.batch_execute("COMMIT").await;
+        committed.map_err(|error| match error.as_db_error() {
             Some(_) => failed(error),
-            None => Failure::permanent(SQL_COMMIT_UNKNOWN, "the connection broke at the commit"),
+            None => unknown(),
         })
     }
 
     pub(super) fn secrets(&self) -> Vec<&str> {
         self.url.places().filter_map(secret).collect()
     }
+}
+
+impl Stage {
+    /// Sees to it that nothing of a transaction that failed or was given up goes on, and says why
+    /// it failed.
+    async fn stop(&self, url: &str, failure: Failure) -> Failure {
+        if self.committing.load(Ordering::Relaxed) {
+            // To do it once more would do it twice.
+            return if failure.code == STEP_TIME_LIMIT { unknown() } else { failure };
+        }
+        let backend = self.backend.load(Ordering::Relaxed);
+        if backend != 0 && matches!(failure.code.as_str(), STOPPED | STEP_TIME_LIMIT) {
+            // What is not committed is nothing, but it may hold rows that the next run needs.
+            let end = async {
+                let client = postgres::client(url).await.ok()?;
+                let sql = "SELECT pg_terminate_backend($1, 900)";
+                client.query_typed(sql, &[(&backend, Type::INT4)]).await.ok()
+            };
+            if tokio::time::timeout(STOP_MAX, end).await.ok().flatten().is_none() {
+                tracing::warn!(backend, "cannot end a transaction of a step that was stopped");
+            }
+        }
+        failure
+    }
+}
+
+fn unknown() -> Failure {
+    let why = "nobody knows whether the transaction was committed: look before you run it again";
+    Failure::permanent(SQL_COMMIT_UNKNOWN, why)
 }
 
 async fn has_guard(client: &Client) -> Result<bool, Failure> {

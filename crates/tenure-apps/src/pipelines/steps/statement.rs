@@ -13,6 +13,7 @@ pub(super) struct Statement {
 impl Statement {
     /// Reads a statement; `declared` says which parameters there are.
     pub(super) fn parse(text: &str, declared: impl Fn(&str) -> bool) -> Result<Self, String> {
+        check_first_word(text)?;
         let mut statement = Self { sql: String::new(), places: Vec::new() };
         let mut rest = text;
         while let Some(first) = rest.chars().next() {
@@ -69,6 +70,24 @@ impl Statement {
     }
 }
 
+/// A step is one transaction, which begins and ends around its statements.
+fn check_first_word(text: &str) -> Result<(), String> {
+    let mut rest = text.trim_start();
+    while rest.starts_with("--") || rest.starts_with("/*") {
+        rest = rest[quoted(rest)..].trim_start();
+    }
+    let mut words = rest.split(|c: char| !is_letter(c)).filter(|word| !word.is_empty());
+    let (first, second) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+    let is = |word: &str, other: &str| word.eq_ignore_ascii_case(other);
+    let ends = ["BEGIN", "START", "COMMIT", "END", "ABORT"].iter().any(|word| is(first, word))
+        || is(first, "ROLLBACK") && !is(second, "TO")
+        || is(first, "PREPARE") && is(second, "TRANSACTION");
+    if ends {
+        return Err(format!("{first}: a step is one transaction already; leave it out"));
+    }
+    Ok(())
+}
+
 fn is_first(c: Option<char>) -> bool {
     c.is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
 }
@@ -85,6 +104,16 @@ fn quoted(text: &str) -> usize {
     if text.starts_with('\'') {
         return until("'", 1);
     }
+    // In these a backslash takes the next character along.
+    if text.starts_with("E'") || text.starts_with("e'") {
+        let mut escaped = false;
+        let end = text.char_indices().skip(2).find(|(_, c)| {
+            let ends = *c == '\'' && !escaped;
+            escaped = *c == '\\' && !escaped;
+            ends
+        });
+        return end.map_or(text.len(), |(at, _)| at + 1);
+    }
     if text.starts_with('"') {
         return until("\"", 1);
     }
@@ -92,7 +121,7 @@ fn quoted(text: &str) -> usize {
         return until("\n", 2);
     }
     if text.starts_with("/*") {
-        return until("*/", 2);
+        return comment(text);
     }
     // $$ … $$ and $body$ … $body$
     if let Some(after) = text.strip_prefix('$')
@@ -104,6 +133,25 @@ fn quoted(text: &str) -> usize {
         return until(mark, mark.len());
     }
     0
+}
+
+/// How long a comment is; there may be others in it.
+fn comment(text: &str) -> usize {
+    let (mut depth, mut at) = (0_usize, 0);
+    while at < text.len() {
+        let rest = &text[at..];
+        if rest.starts_with("/*") {
+            (depth, at) = (depth + 1, at + 2);
+        } else if rest.starts_with("*/") {
+            (depth, at) = (depth - 1, at + 2);
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += rest.chars().next().map_or(1, char::len_utf8);
+        }
+    }
+    text.len()
 }
 
 #[cfg(test)]
@@ -127,12 +175,25 @@ mod tests {
         for text in [
             "SELECT ':date', \":date\", x::date, 'it''s :date'",
             "SELECT 1 -- :nothing\n, 2 /* :nothing */",
+            "SELECT /* one /* two */ :nothing ä */ 1",
+            r"SELECT E'it\'s :nothing', e'\\'",
             "DO $$ BEGIN PERFORM :x; END $$",
             "DO $f$ :x $f$",
             "SELECT a[1:2], '2026-01-01 10:30'::timestamp",
         ] {
             let statement = parse(text).unwrap();
             assert_eq!((statement.sql(), statement.places().count()), (text, 0));
+        }
+    }
+
+    #[test]
+    fn a_step_is_one_transaction() {
+        for text in ["COMMIT", " /* x */ -- y\n end;", "rollback", "START TRANSACTION", "abort"] {
+            let why = parse(text).unwrap_err();
+            assert!(why.contains("a step is one transaction already"), "{text}: {why}");
+        }
+        for text in ["ROLLBACK TO SAVEPOINT a", "SAVEPOINT a", "PREPARE x AS SELECT 1", "", "--"] {
+            parse(text).unwrap();
         }
     }
 

@@ -1,10 +1,13 @@
 //! What is seen of pipelines: runs with their steps, locks, and what is declared.
 
+use std::collections::HashMap;
+
 use tenure::wire::pipelines::{
     AttachedAnswer, ParameterAnswer, PipelineAnswer, PipelineLockAnswer, RunAnswer, RunDetail,
     RunStatus, StepAnswer,
 };
 use tenure::wire::{ListAnswer, instant};
+use tenure_apps::pipelines::declare::MAX_RUNS_MAX;
 use tenure_apps::pipelines::{KIND, Pipeline, slots, timeline};
 use tenure_core::history::{Entry, Event};
 use tenure_core::{JobId, Millis, Refusal, ResourceKey, TenureView, Text, Token};
@@ -106,20 +109,17 @@ impl Wanted {
             && self.status.is_none_or(|status| status == RunStatus::of(&shown.job))
     }
 
-    /// The states and the name can be asked for only when there is one of each.
-    fn query(&self, app: &App, after: Option<JobId>) -> JobQuery {
+    /// The status can be asked for only when it is that of one state. A pipeline may have had more
+    /// places than it has now, so its name cannot.
+    fn query(&self, after: Option<JobId>) -> JobQuery {
         let state = match self.status.map(RunStatus::states) {
             Some([state]) => Some(*state),
             _ => None,
         };
-        let catalog = app.pipelines();
-        let single = |name: &String| {
-            let mut all = catalog.iter().flat_map(|catalog| catalog.iter(self.tenant.as_deref()));
-            all.all(|pipeline| pipeline.name != *name || pipeline.max_runs == 1)
-        };
-        let name = self.pipeline.clone().filter(single).map(Text::from);
+        let filtered = self.pipeline.is_some() || (self.status.is_some() && state.is_none());
+        let limit = if filtered { PAGE_MAX } else { (self.limit + 1).min(PAGE_MAX) };
         let (tenant, kind) = (self.tenant.clone(), Some(KIND.into()));
-        JobQuery { tenant, kind, name, operation: None, state, after, limit: PAGE_MAX }
+        JobQuery { tenant, kind, name: None, operation: None, state, after, limit }
     }
 }
 
@@ -129,7 +129,7 @@ pub(super) async fn runs(app: &App, wanted: Wanted) -> Result<ListAnswer<RunAnsw
     let mut items = Vec::new();
     let mut after = wanted.after;
     for _ in 0..PAGES_MAX {
-        let page = app.committer.store().reads().jobs(wanted.query(app, after)).await?;
+        let page = app.committer.store().reads().jobs(wanted.query(after)).await?;
         for shown in &page.items {
             if items.len() == wanted.limit {
                 return Ok(ListAnswer { items, next: after.map(|id| id.to_string()) });
@@ -193,22 +193,20 @@ pub(super) async fn holding(
     token: Token,
     run: Option<JobId>,
 ) -> Result<(ResourceKey, Option<JobId>), Problem> {
-    let query = ListQuery {
-        tenant: Some(on.caller.tenant.clone()),
-        kind: Some(KIND.into()),
-        limit: PAGE_MAX,
-        ..<_>::default()
-    };
-    let page = app.committer.store().reads().list(query).await?;
-    let of = |view: &&TenureView| slots::pipeline(view.key.name()) == on.id;
-    let held: Vec<&TenureView> = page.items.iter().filter(of).collect();
+    let mut held: Vec<TenureView> = Vec::new();
+    for place in 1..=MAX_RUNS_MAX {
+        let place = u32::try_from(place).unwrap_or(1);
+        let Some(key) = slots::key(&on.caller.tenant, &on.id, place) else { continue };
+        let shown = app.committer.store().reads().show(&key).await?;
+        held.extend(shown.into_iter().flat_map(|shown| shown.tenures));
+    }
     let meant =
-        |view: &&&TenureView| view.token == token && run.is_none_or(|run| view.job == Some(run));
-    let meant: Vec<&&TenureView> = held.iter().filter(meant).collect();
+        |view: &&TenureView| view.token == token && run.is_none_or(|run| view.job == Some(run));
+    let meant: Vec<&TenureView> = held.iter().filter(meant).collect();
     match meant[..] {
         [view] => Ok((view.key.clone(), view.job)),
         [] => {
-            let current = held.first().map(|view| (**view).clone());
+            let current = held.first().cloned();
             Err(Refusal::NotCurrent { current }.into())
         }
         _ => {
@@ -225,28 +223,25 @@ pub(super) async fn pipelines(
 ) -> Result<Vec<PipelineAnswer>, Problem> {
     let Some(catalog) = app.pipelines() else { return Ok(Vec::new()) };
     let now = app.committer.store().status().await?.now;
-    let mut running: Vec<(ResourceKey, JobId)> = Vec::new();
+    let mut running: HashMap<(String, String), Vec<JobId>> = HashMap::new();
     let mut after = None;
     loop {
         let (tenant, kind) = (tenant.map(Text::from), Some(KIND.into()));
         let query = ResourceQuery { tenant, kind, state: None, after, limit: PAGE_MAX };
         let page = app.committer.store().reads().resources(query).await?;
         for shown in page.items {
-            let lane = &shown.resource.lane;
-            running.extend(lane.iter().map(|job| (shown.key.clone(), job.id)));
+            let key = &shown.key;
+            let of = (key.tenant().to_owned(), slots::pipeline(key.name()).to_owned());
+            let lane = shown.resource.lane.iter().map(|job| job.id);
+            running.entry(of).or_default().extend(lane);
         }
         after = page.next;
         if after.is_none() {
             break;
         }
     }
-    let of = |pipeline: &Pipeline| {
-        let of = |key: &ResourceKey| {
-            key.tenant() == pipeline.tenant && slots::pipeline(key.name()) == pipeline.name
-        };
-        running.iter().filter(|(key, _)| of(key)).map(|(_, id)| *id).collect()
-    };
-    Ok(catalog.iter(tenant).map(|one| pipeline(one, of(one), now)).collect())
+    let mut of = |one: &Pipeline| running.remove(&(one.tenant.clone(), one.name.clone()));
+    Ok(catalog.iter(tenant).map(|one| pipeline(one, of(one).unwrap_or_default(), now)).collect())
 }
 
 fn pipeline(one: &Pipeline, running: Vec<JobId>, now: Millis) -> PipelineAnswer {

@@ -40,7 +40,7 @@ impl Trigger<'_> {
             args: Some(args.clone()),
             priority: 0,
             run_at: None,
-            by: trigger_by.map_or_else(|| caller.name.clone(), Text::from),
+            by: trigger_by.filter(|by| !by.is_empty()).map_or(caller.name.clone(), Text::from),
         };
         let key = self.patiently().await?;
         let command = Command::Resource { key, action: ResourceAction::Submit(ask) };
