@@ -35,7 +35,7 @@ impl Server {
         Self::run(store, Config { front, ..Config::new(Keys::admin(KEY), Arc::default()) }).await
     }
 
-    async fn run(store: Arc<dyn Store>, config: Config) -> Self {
+    pub async fn run(store: Arc<dyn Store>, config: Config) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
         let (stop, stopped) = oneshot::channel();
