@@ -11,8 +11,10 @@ pub mod audit;
 pub mod auth;
 pub mod docs;
 pub mod extract;
+mod given;
 pub mod janitor;
 pub mod keyfile;
+mod known;
 pub mod listen;
 pub mod metrics;
 mod openapi;
@@ -47,6 +49,7 @@ use api::signin::Links;
 use audit::Audit;
 use auth::limits::{Limits, Rate, WRONG_KEYS};
 use auth::{Caller, Keys, Signer, Veil};
+use given::Given;
 use janitor::{Board, Janitor};
 use listen::Door;
 use metrics::Metrics;
@@ -142,6 +145,7 @@ pub struct App {
     waits: Arc<Waits>,
     repeats: Arc<Repeats>,
     whose: Whose,
+    given: Given,
     links: Links,
     streams: Arc<Semaphore>,
 }
@@ -257,6 +261,7 @@ impl Server {
             waits: Arc::default(),
             repeats: Arc::default(),
             whose: Whose::default(),
+            given: Given::default(),
             links: Links::default(),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
         });

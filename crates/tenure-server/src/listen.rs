@@ -85,6 +85,14 @@ pub fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError
     Ok(Arc::new(config))
 }
 
+/// Serves somebody else's routes over plain HTTP in the way of a server, until `closing`: for what
+/// is measured beside one.
+pub async fn plain(listener: TcpListener, router: Router, closing: CancellationToken) {
+    let (connections_max, patience, leaving) = (CONNECTIONS_MAX, PATIENCE, closing.clone());
+    let door = Door { listener, tls: None, connections_max, patience, leaving };
+    door.serve(router, closing).await;
+}
+
 /// How connections are taken.
 pub(crate) struct Door {
     pub(crate) listener: TcpListener,

@@ -4,22 +4,17 @@
 //! Keys of all tenants are not asked. For others everything that is not their tenant's is as if it
 //! were not there.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
 use tenure_core::{JobId, Refusal, SessionId, Text};
 use tenure_store::Reads;
 
 use crate::auth::Caller;
+use crate::known::Known;
 use crate::problem::Problem;
-
-/// Most jobs that are remembered.
-const KNOWN_MAX: usize = 100_000;
 
 /// What is remembered.
 #[derive(Default)]
 pub(crate) struct Whose {
-    jobs: Mutex<HashMap<JobId, Text>>,
+    jobs: Known<Text>,
 }
 
 impl Whose {
@@ -33,12 +28,12 @@ impl Whose {
         if caller.only().is_none() {
             return Ok(());
         }
-        let tenant = match known(&self.jobs, &id) {
+        let tenant = match self.jobs.get(id) {
             Some(tenant) => Some(tenant),
             None => {
                 let shown = reads.job(id).await?;
                 let tenant = shown.map(|shown| Text::from(shown.key.tenant()));
-                tenant.inspect(|tenant| note(&self.jobs, id, tenant))
+                tenant.inspect(|tenant| self.jobs.note(id, tenant.clone()))
             }
         };
         match tenant {
@@ -59,17 +54,4 @@ pub(crate) async fn check_session(
         Some(tenant) if tenant == *home => Ok(()),
         _ => Err(Refusal::SessionOver.into()),
     }
-}
-
-fn known<K: std::hash::Hash + Eq>(map: &Mutex<HashMap<K, Text>>, id: &K) -> Option<Text> {
-    map.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
-}
-
-fn note<K: std::hash::Hash + Eq>(map: &Mutex<HashMap<K, Text>>, id: K, tenant: &Text) {
-    let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
-    if map.len() >= KNOWN_MAX {
-        // They are asked for again when they are needed.
-        map.clear();
-    }
-    map.insert(id, tenant.clone());
 }

@@ -17,7 +17,7 @@ use super::histogram::{Latencies, Spread};
 const WARM_UP_DIVISOR: u32 = 10;
 
 /// How long after the budget the last pairs may take before the server counts as stuck.
-const GRACE: Duration = Duration::from_secs(30);
+pub(crate) const GRACE: Duration = Duration::from_secs(30);
 
 /// One worker's way to a lock server.
 pub(crate) trait Pairs: Send + 'static {
@@ -118,30 +118,31 @@ async fn work<P: Pairs>(mut locks: P, index: u64, in_flight: u64, window: Window
 
 /// The counted time, the same for every worker.
 #[derive(Clone, Copy)]
-struct Window {
+pub(crate) struct Window {
     from: Instant,
-    until: Instant,
+    pub(crate) until: Instant,
 }
 
 impl Window {
-    fn starting(begin: Instant, budget: Duration) -> Self {
+    pub(crate) fn starting(begin: Instant, budget: Duration) -> Self {
         Self { from: begin + budget / WARM_UP_DIVISOR, until: begin + budget }
     }
 }
 
-struct Tally {
+/// What was counted.
+pub(crate) struct Tally {
     pairs: u64,
     latencies: Latencies,
 }
 
 impl Tally {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         Ok(Self { pairs: 0, latencies: Latencies::new()? })
     }
 
     /// A pair that outlasts the window is no throughput, but its latency counts: leaving it out
     /// would hide exactly the slowest ones.
-    fn record(&mut self, began: Instant, ended: Instant, window: Window) {
+    pub(crate) fn record(&mut self, began: Instant, ended: Instant, window: Window) {
         if ended < window.from {
             return;
         }
@@ -151,12 +152,12 @@ impl Tally {
         }
     }
 
-    fn add(&mut self, other: &Self) -> Result<()> {
+    pub(crate) fn add(&mut self, other: &Self) -> Result<()> {
         self.pairs += other.pairs;
         self.latencies.merge(&other.latencies)
     }
 
-    fn sample(&self, window: Window) -> Sample {
+    pub(crate) fn sample(&self, window: Window) -> Sample {
         let Spread { p50_us, p99_us } = self.latencies.spread();
         Sample { pairs: self.pairs, elapsed: window.until - window.from, p50_us, p99_us }
     }

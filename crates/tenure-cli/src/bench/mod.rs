@@ -1,10 +1,10 @@
 //! `tenure bench`: measures this deployment beside what the machine and its peers can do.
 //!
 //! Every figure stands beside a floor or a peer that was measured in the same run, because absolute
-//! times mean little on shared machines. `locks` and `jobs` are the programs; `local` and `remote`
-//! drive pairs of lock and release, `cycles` and `remote_cycles` jobs; `shared` has two servers on
-//! one database, `beside` a transaction of somebody else on it; `redis` and `etcd` are peers;
-//! `floor` asks the machine; `load` counts.
+//! times mean little on shared machines. `locks`, `jobs` and `pipelines` are the programs; `local`
+//! and `remote` drive pairs of lock and release, `cycles` and `remote_cycles` jobs; `shared` has
+//! two servers on one database, `beside` a transaction of somebody else on it; `redis` and `etcd`
+//! are peers; `floor` asks the machine; `load` counts.
 
 mod beside;
 mod claims;
@@ -20,6 +20,7 @@ mod load;
 mod local;
 mod locks;
 mod memory;
+mod pipelines;
 mod redis;
 mod remote;
 mod remote_cycles;
@@ -41,6 +42,8 @@ pub(crate) enum Bench {
     Locks(locks::Locks),
     /// Jobs: cycles of submit, claim and finish, hand-off in a lane, the cost of a claim
     Jobs(jobs::Jobs),
+    /// Pipelines: duplicate triggers while a run goes on, and the time until a run begins
+    Pipelines(pipelines::Pipelines),
 }
 
 impl Bench {
@@ -48,6 +51,7 @@ impl Bench {
         match self {
             Self::Locks(locks) => locks.run(reach, output).await,
             Self::Jobs(jobs) => jobs.run(reach, output).await,
+            Self::Pipelines(pipelines) => pipelines.run(reach, output).await,
         }
     }
 }

@@ -31,7 +31,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use crate::context::Reach;
 use crate::{bench, exit, log};
 
-pub(crate) use serve::open_store;
+pub(crate) use serve::{close, open_store};
 
 /// One operation at a time on a resource, even when workers crash, freeze, lose the network or are
 /// started twice.

@@ -235,7 +235,7 @@ fn tell_config(file: Option<&Path>, loaded: &Loaded) {
 }
 
 /// Waits until nobody else has the store, then closes it, so that everything is in its file.
-async fn close(store: Arc<dyn Store>) {
+pub(crate) async fn close(store: Arc<dyn Store>) {
     for _ in 0..500 {
         if Arc::strong_count(&store) == 1 {
             break;

@@ -1,7 +1,10 @@
 //! The files that declare pipelines: followed while a server runs, refused as a whole.
 
+use std::path::Path;
+
 use reqwest::Method;
 use serde_json::{Value, json};
+use tenure_testbed::shared;
 
 use crate::bed::{HOLD, KEY, On, Site, until};
 
@@ -35,6 +38,22 @@ async fn a_new_file_is_taken_up_and_a_broken_one_changes_nothing() {
     site.over(&run, "COMPLETE").await;
     std::fs::remove_file(site.file("pipelines/default/third.toml")).expect("it is there");
     until(async || site.try_trigger(0, "third", &json!({})).await.0 == 404).await;
+}
+
+/// What the guide tells people to try.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_examples_work() {
+    let mut site = Site::new(On::Embedded, shared(), 1);
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/pipelines");
+    let text = std::fs::read_to_string(examples.join("tenure.toml")).expect("it is there");
+    let dir = format!("dir = {:?}", examples.join("pipelines"));
+    site.write("tenure.toml", &text.replace("dir = \"pipelines\"", &dir));
+    site.launch(0).await;
+    let answer = site.trigger("gcp_billing_export", json!({ "rows": 2 })).await;
+    let run = site.over(&crate::bed::id(&answer), "COMPLETE").await;
+    assert_eq!(run["result"], json!({ "publish": { "ok": true } }), "{run:#}");
+    let nightly = site.get("/pipelines?tenant=acme").await;
+    assert!(nightly["items"][0]["next_at"].is_string(), "{nightly}");
 }
 
 /// What lasts for ever to read keeps nobody waiting.

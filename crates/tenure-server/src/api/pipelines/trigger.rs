@@ -85,8 +85,8 @@ impl Trigger<'_> {
             return Ok((RunStatus::Pending, format!("{name} was triggered")));
         }
         let mut message = format!("{name} is running already; this is the run that goes on");
-        let shown = self.app.committer.store().reads().job(job).await?;
-        if shown.is_some_and(|shown| shown.job.args.as_ref() != Some(args)) {
+        let reads = self.app.committer.store().reads();
+        if self.app.given.is_other(job, args, reads).await? {
             message += ", with other parameters than yours";
         }
         Ok((RunStatus::Running, message))

@@ -1,0 +1,47 @@
+//! `tenure bench` as somebody types it. What its loads count has tests of its own beside them.
+
+mod common;
+
+use std::process::Output;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use common::tenure;
+
+/// A bench of pipelines that is soon over.
+fn pipelines(args: &[&str]) -> Output {
+    let data = TempDir::new().expect("a temporary directory");
+    let short = ["--seconds", "50ms", "--in-flight", "2", "--at-once", "2"];
+    let mut command = tenure(data.path());
+    command.env_remove("TENURE_BENCH_STORE");
+    let output = command.args(["bench", "pipelines"]).args(short).args(args).output();
+    let output = output.expect("the binary starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let left: Vec<_> = std::fs::read_dir(data.path()).expect("it is there").collect();
+    assert!(left.is_empty(), "{left:?}");
+    output
+}
+
+#[test]
+fn people_get_a_table_and_hear_how_far_it_is() {
+    let output = pipelines(&["--store", "memory:"]);
+    let (stdout, stderr) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    for words in ["fdatasync", "loopback", "triggers/s", "tenure memory: duplicates"] {
+        assert!(stdout.contains(words), "{words}: {stdout}");
+    }
+    assert!(!stdout.contains("flush"), "nothing is flushed in memory: {stdout}");
+    assert!(stdout.trim_end().ends_with("overlaps: 0"), "{stdout}");
+    assert!(stderr.contains("a lock in memory: trigger to start, 2 at once"), "{stderr}");
+}
+
+#[test]
+fn programs_get_a_row_for_each_figure() {
+    let output = pipelines(&["--only", "duplicates", "-o", "json"]);
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(rows.as_array().unwrap().len(), 2, "{rows}");
+    assert_eq!(rows[1]["what"], "tenure embedded, durable: duplicates");
+    assert_eq!(rows[1]["in_flight"], 2);
+    assert!(rows[1]["ratio"].as_str().unwrap().contains("× of a lock in memory"), "{rows}");
+}
