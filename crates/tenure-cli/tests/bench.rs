@@ -45,3 +45,15 @@ fn programs_get_a_row_for_each_figure() {
     assert_eq!(rows[1]["in_flight"], 2);
     assert!(rows[1]["ratio"].as_str().unwrap().contains("× of a lock in memory"), "{rows}");
 }
+
+#[test]
+fn help_says_what_is_measured_and_beside_what() {
+    let data = TempDir::new().expect("a temporary directory");
+    let output = tenure(data.path()).args(["bench", "pipelines", "--help"]).output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    // However wide the terminal is.
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in ["a lock in memory in place of the store", "Examples:", "--at-once"] {
+        assert!(help.contains(words), "{words}: {help}");
+    }
+}

@@ -38,11 +38,9 @@ use crate::context::Reach;
 /// Measure this machine, the stores and their peers
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// Locks: pairs of acquire and release, hand-over, memory
+    // Each says itself what it is for: what stood here would take the place of all of that.
     Locks(locks::Locks),
-    /// Jobs: cycles of submit, claim and finish, hand-off in a lane, the cost of a claim
     Jobs(jobs::Jobs),
-    /// Pipelines: duplicate triggers while a run goes on, and the time until a run begins
     Pipelines(pipelines::Pipelines),
 }
 
