@@ -9,6 +9,7 @@ use std::sync::Arc;
 use common::Server;
 use tenure::config::Config;
 use tenure::wire::CODES;
+use tenure_apps::pipelines::Pipeline;
 use tenure_server::docs::errors::PAGES;
 use tenure_store::Memory;
 
@@ -44,6 +45,19 @@ fn every_tenure_toml_of_the_guide_is_accepted() {
         }
     }
     assert!(seen >= 5, "only {seen} blocks were found: is the guide still there?");
+}
+
+#[test]
+fn every_pipeline_of_the_guide_is_accepted() {
+    let page = std::fs::read_to_string(root().join("docs/guide/pipelines.md")).expect("a text");
+    let settings = Config::parse("[pipelines]\ndir = \"d\"\nsecrets = \"s\"", &root());
+    let settings = settings.expect("good settings").pipelines.expect("they are there");
+    let blocks = blocks(&page, "toml pipeline");
+    assert!(!blocks.is_empty(), "is the guide still there?");
+    for (line, text) in blocks {
+        let problems = Pipeline::parse(&text, &root(), "acme", "billing", &settings).err();
+        assert!(problems.is_none(), "{line}: {problems:?}");
+    }
 }
 
 #[test]
