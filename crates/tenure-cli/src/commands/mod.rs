@@ -77,7 +77,6 @@ pub(crate) enum Output {
 enum Verb {
     /// Serve the API on a durable store
     Serve(serve::Serve),
-    /// Work jobs by running the commands of tenure.toml
     Worker(worker::WorkerVerb),
     /// Run a command under a lock
     Exec(exec::Exec),

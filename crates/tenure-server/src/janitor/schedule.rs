@@ -134,3 +134,6 @@ async fn had_its_run(
     let page = on.store().reads().jobs(query).await?;
     Ok(page.items.iter().any(|shown| shown.job.request == request))
 }
+
+#[cfg(test)]
+mod tests;
