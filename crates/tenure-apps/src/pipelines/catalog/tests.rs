@@ -2,6 +2,7 @@
 
 use tempfile::TempDir;
 use tenure_core::ResourceKey;
+use tenure_core::retry::{Class, TIME_LIMIT};
 
 use super::*;
 
@@ -100,6 +101,18 @@ fn each_place_of_a_pipeline_has_its_limit_and_its_retry_rule() {
     }
     assert_eq!(kind.limit_ms(&key("acme/pipeline/plain"), run), Some(3_600_000), "the default");
     assert_eq!(kind.retry(&key("acme/pipeline/plain"), run).attempts, 1);
+}
+
+#[test]
+fn a_run_that_took_as_long_as_it_may_is_over_unless_the_file_says_otherwise() {
+    let bed = Bed::new();
+    let class = |retry: &str| {
+        let text = format!("retry = {retry}\n[[steps]]\nname = \"a\"\ncommand = [\"true\"]");
+        let catalog = bed.write("acme/p.toml", &text).load().unwrap();
+        catalog.get("acme", "p").unwrap().retry.class(TIME_LIMIT, None)
+    };
+    assert_eq!(class("{ attempts = 3 }"), Class::Permanent);
+    assert_eq!(class("{ attempts = 3, transient = \"TIME_LIMIT\" }"), Class::Transient);
 }
 
 #[test]
