@@ -142,7 +142,7 @@ async fn while_the_store_is_away_what_is_known_is_told_and_nothing_else() {
 async fn every_duty_of_the_janitor_is_seen() {
     let server = Server::start(Arc::new(Memory::new())).await;
     until(async || scrape(&server).await["tenure_janitor_here"] == 1.0).await;
-    let duties = ["dead", "expiry", "orphans", "overdue", "retention", "retries"];
+    let duties = ["dead", "expiry", "orphans", "overdue", "retention", "retries", "schedule"];
     let ran = async || {
         let seen = scrape(&server).await;
         let runs = |duty: &str| seen[&format!("tenure_janitor_runs_total{{duty=\"{duty}\"}}")];
