@@ -109,8 +109,13 @@ async fn a_patient_trigger_waits_for_the_end_of_the_run(on: On) {
         id(&answer)
     };
     let end = async {
-        // It is held back while the run goes on.
-        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        // It is held back while the run goes on: one request beside the one that asks this.
+        until(async || {
+            let metrics = site.get("/metrics").await;
+            let lines = metrics.as_str().expect("a text").lines();
+            lines.filter_map(|line| line.strip_prefix("tenure_http_in_flight ")).any(|n| n == "2")
+        })
+        .await;
         site.go("billing");
         site.over(&first, "COMPLETE").await;
     };
