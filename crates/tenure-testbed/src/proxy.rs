@@ -136,6 +136,7 @@ impl State {
             let part = &bytes[..count];
             let has = |text: &[u8]| outward && part.windows(text.len()).any(|w| w == text);
             match self.fault() {
+                Fault::Down => break,
                 Fault::Hole => continue,
                 Fault::Mute if !outward => continue,
                 Fault::MuteAfter(text) if has(&text) => self.turn_into(Fault::Mute),
