@@ -22,6 +22,11 @@ pub struct PgBouncer {
 impl PgBouncer {
     /// Starts one in front of a server.
     pub fn start(server: &Postgres) -> Result<Self> {
+        Self::before(server.port())
+    }
+
+    /// Starts one in front of whatever leads to a server.
+    pub fn before(server: u16) -> Result<Self> {
         let missing = "`pgbouncer` is missing; on Debian: apt-get install pgbouncer";
         let program = program("pgbouncer")
             .or_else(|error| {
@@ -33,11 +38,10 @@ impl PgBouncer {
         let port = free_port()?;
         let config = scratch.path().join("pgbouncer.ini");
         let text = format!(
-            "[databases]\n* = host=127.0.0.1 port={} user=postgres\n[pgbouncer]\n\
+            "[databases]\n* = host=127.0.0.1 port={server} user=postgres\n[pgbouncer]\n\
              listen_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\nunix_socket_dir =\n\
              pool_mode = transaction\nmax_client_conn = 500\ndefault_pool_size = 10\n\
-             server_login_retry = 1\nserver_idle_timeout = 2\n",
-            server.port()
+             server_login_retry = 1\nserver_idle_timeout = 2\n"
         );
         std::fs::write(&config, text).context("write the settings of PgBouncer")?;
         give(&config)?;
@@ -64,7 +68,13 @@ impl PgBouncer {
     /// The address of a database behind it. Wake-ups need a connection of their own.
     #[must_use]
     pub fn url(&self, server: &Postgres, database: &str) -> String {
-        let (port, direct) = (self.port, server.port());
+        self.url_with(server.port(), database)
+    }
+
+    /// The same, with the port that leads to the server itself.
+    #[must_use]
+    pub fn url_with(&self, direct: u16, database: &str) -> String {
+        let port = self.port;
         format!("postgres://postgres@127.0.0.1:{port}/{database}?listen=127.0.0.1:{direct}")
     }
 }

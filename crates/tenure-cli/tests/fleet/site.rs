@@ -1,4 +1,5 @@
-//! The fleet: a database, two servers with a proxy before each, four workers.
+//! The fleet: a database, two servers with a proxy before each, and four workers. Two of these ask
+//! the servers; two have the database themselves, one of them through a pooler.
 
 use std::fs;
 use std::net::TcpListener;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use tenure::http::HttpLink;
-use tenure_testbed::{Durability, Postgres, Proxy};
+use tenure_testbed::{Durability, PgBouncer, Postgres, Proxy};
 
 use crate::clock::until;
 use crate::common::{stderr, stdout, tenure};
@@ -36,7 +37,9 @@ pub(crate) struct Fleet {
     pub(crate) servers: Vec<Process>,
     listen: [String; 2],
     key: String,
-    pub(crate) proxies: [Proxy; 2],
+    pooler: PgBouncer,
+    /// Before the two servers, and before the workers that have the database themselves.
+    pub(crate) proxies: [Proxy; 3],
     pub(crate) database: String,
     pub(crate) postgres: Postgres,
     pub(crate) dir: TempDir,
@@ -47,7 +50,8 @@ impl Fleet {
     pub(crate) fn start() -> Self {
         let postgres = Postgres::start(Durability::Disk).expect("PostgreSQL starts");
         let database = postgres.new_database().expect("a database");
-        let proxies = [0, 1].map(|_| Proxy::start(postgres.port()).expect("a proxy"));
+        let proxies = [0, 1, 2].map(|_| Proxy::start(postgres.port()).expect("a proxy"));
+        let pooler = PgBouncer::before(proxies[2].port()).expect("PgBouncer starts");
         let dir = TempDir::new().expect("a directory");
         fs::create_dir(dir.path().join("trace")).expect("it is writable");
         let script = dir.path().join("work.sh");
@@ -56,7 +60,8 @@ impl Fleet {
         fs::write(dir.path().join("kinds.toml"), KINDS).expect("it is writable");
         let listen = [free_address(), free_address()];
         let (workers, servers, key) = (Vec::new(), Vec::new(), String::new());
-        let mut fleet = Self { workers, servers, listen, key, proxies, database, postgres, dir };
+        let mut fleet =
+            Self { workers, servers, listen, key, pooler, proxies, database, postgres, dir };
         for n in 0..2 {
             fleet.add_server(n);
         }
@@ -90,15 +95,20 @@ impl Fleet {
         let settings = format!("[worker]\nslots = 2\nttl = \"3s\"\nname = \"{name}\"\n");
         let config = self.file(&format!("{name}.toml"));
         fs::write(&config, KINDS.replace('#', "") + &settings).expect("it is writable");
-        let (url, config) = (self.url(n % 2), self.text(&format!("{name}.toml")));
-        let args = ["worker", "--server", &url, "--config", &config];
+        let (way, url) = match n {
+            0 | 1 => ("--server", self.url(n)),
+            2 => ("--store", self.store(2)),
+            _ => ("--store", self.pooler.url_with(self.proxies[2].port(), &self.database)),
+        };
+        let config = self.text(&format!("{name}.toml"));
+        let args = ["worker", way, &url, "--config", &config];
         let log = self.file(&format!("{name}.log"));
         let mut worker = Process::new(self.dir.path(), log, &args, Some(&self.key));
         worker.launch();
         self.workers.push(worker);
     }
 
-    /// The address of the database for a server.
+    /// The address of the database for a server, or for workers that have it themselves.
     pub(crate) fn store(&self, n: usize) -> String {
         let port = self.proxies[n].port();
         format!("postgres://postgres@127.0.0.1:{port}/{}", self.database)
