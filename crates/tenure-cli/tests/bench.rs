@@ -47,6 +47,24 @@ fn programs_get_a_row_for_each_figure() {
 }
 
 #[test]
+fn claims_are_measured_before_beside_and_after_a_transaction_that_is_idle_for_so_long() {
+    let data = TempDir::new().expect("a temporary directory");
+    let server = tenure_testbed::shared();
+    let url = server.url(&server.new_database().expect("a new database"));
+    let load = ["--only", "beside", "--idle-for", "1s", "--seconds", "50ms", "--in-flight", "2"];
+    let mut command = tenure(data.path());
+    command.args(["bench", "jobs", "--store", &url, "-o", "json"]).args(load);
+    let output = command.output().expect("the binary starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let what: Vec<&str> =
+        rows.as_array().unwrap().iter().filter_map(|r| r["what"].as_str()).collect();
+    assert_eq!((what[0], what[2]), ("a claim, no transaction beside it", "a claim after it"));
+    assert!(what[1].starts_with("a claim beside a transaction idle for "), "{what:?}");
+    assert!(!what[1].contains("idle for 0 s"), "{what:?}");
+}
+
+#[test]
 fn help_says_what_is_measured_and_beside_what() {
     let data = TempDir::new().expect("a temporary directory");
     let output = tenure(data.path()).args(["bench", "pipelines", "--help"]).output().unwrap();

@@ -27,7 +27,7 @@ use super::local::open;
 pub(crate) const KIND: &str = "bench";
 /// Their verb.
 pub(crate) const WORK: &str = "work";
-/// Workers in this process; each takes many jobs at once.
+/// Fewest workers in this process; each takes many jobs at once.
 const WORKERS: usize = 4;
 /// Most jobs that a worker takes with one claim.
 const CLAIM_MAX: usize = 64;
@@ -253,8 +253,10 @@ pub(crate) async fn across(
     }
     let over = CancellationToken::new();
     let mut workers = JoinSet::new();
-    let slots = in_flight.div_ceil(WORKERS).min(CLAIM_MAX);
-    for worker in 0..WORKERS.min(in_flight) {
+    // As many as can have all jobs at work at once.
+    let count = in_flight.div_ceil(CLAIM_MAX).max(WORKERS).min(in_flight);
+    let slots = in_flight.div_ceil(count).min(CLAIM_MAX);
+    for worker in 0..count {
         workers.spawn(work_all(server(worker), Arc::clone(&floor), over.clone(), slots));
     }
     let mut times = Times::new()?;

@@ -13,6 +13,7 @@ use super::beside::Idle;
 use super::cycles::{self, Measured, Shape};
 use super::histogram::Spread;
 use super::kept::Kept;
+use super::load::now;
 use super::servers::Scratch;
 use super::table::{self, Row};
 use super::{claims, floor, remote_cycles, shared};
@@ -20,6 +21,8 @@ use crate::commands::{Output, print_json};
 use crate::context::Reach;
 use crate::text::parse_duration;
 
+/// How long nothing happens beside an idle transaction before jobs go through again.
+const PAUSE: Duration = Duration::from_secs(60);
 /// The load on one server and on two.
 const SHARED: Shape = Shape { resources: 1_000, zipf: false };
 
@@ -33,7 +36,8 @@ Examples:
   tenure bench jobs
   tenure bench jobs --only floor,embedded --resources 1,1000 --seconds 5s
   tenure bench jobs --only claims --idle 1000000 --past 1000000
-  tenure bench jobs --only shared --store postgres://USER@HOST/DATABASE")]
+  tenure bench jobs --only shared --store postgres://USER@HOST/DATABASE
+  tenure bench jobs --only beside --idle-for 1h --store postgres://USER@HOST/DATABASE")]
 pub(crate) struct Jobs {
     /// How long to measure each figure
     #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "2s")]
@@ -58,6 +62,10 @@ pub(crate) struct Jobs {
     /// Finished jobs for the cost of a claim
     #[arg(long, default_value_t = 1_000_000)]
     past: usize,
+    /// How long a transaction is idle before claims beside it are measured; jobs go through for
+    /// --seconds, with a minute in between [default: as long as --seconds]
+    #[arg(long, value_parser = parse_duration, value_name = "DUR")]
+    idle_for: Option<Duration>,
 }
 
 /// What can be measured.
@@ -73,14 +81,15 @@ enum Part {
     Http,
     /// The cost of a claim beside much that is idle or finished
     Claims,
-    /// One server and two on one database, and claims beside an idle transaction; needs --store
-    /// postgres://…
+    /// One server and two on one database; needs --store postgres://…
     Shared,
+    /// The cost of a claim beside an idle transaction; needs --store postgres://…
+    Beside,
 }
 
 impl Jobs {
     pub(crate) async fn run(&self, reach: &Reach, output: Output) -> Result<ExitCode> {
-        if self.only.contains(&Part::Shared) {
+        if self.only.contains(&Part::Shared) || self.only.contains(&Part::Beside) {
             self.kept.ensure_shared()?;
         }
         let dir = match &self.dir {
@@ -136,9 +145,7 @@ impl Run<'_> {
             self.cycles(shape).await?;
         }
         self.claims().await?;
-        if let Some(url) = self.options.kept.shared()
-            && self.wants(Part::Shared)
-        {
+        if let Some(url) = self.options.kept.shared() {
             self.shared().await?;
             self.beside(url).await?;
         }
@@ -207,6 +214,9 @@ impl Run<'_> {
 
     /// One server and two on one database.
     async fn shared(&mut self) -> Result<()> {
+        if !self.wants(Part::Shared) {
+            return Ok(());
+        }
         let Jobs { in_flight, seconds, kept, .. } = self.options;
         let scratch = Scratch::create(&self.dir)?;
         let measure =
@@ -223,9 +233,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A claim, and one beside a transaction that was idle while jobs went through.
+    /// A claim, one beside a transaction that was idle while jobs went through, and one after it.
     async fn beside(&mut self, url: &str) -> Result<()> {
-        let Jobs { in_flight, seconds, kept, .. } = self.options;
+        if !self.wants(Part::Beside) {
+            return Ok(());
+        }
+        let Jobs { seconds, kept, .. } = self.options;
         let scratch = Scratch::create(&self.dir)?;
         // One of its own: it knows of no other server.
         let store = kept.open(&scratch).await?;
@@ -239,16 +252,36 @@ impl Run<'_> {
                 return Ok(());
             }
         };
-        let measured = cycles::across(&server, SHARED, *in_flight, *seconds).await?;
-        self.overlaps += measured.overlaps;
+        let began = now();
+        let cycles = table::rate(self.go_through(&server).await? as f64);
+        let since = began.elapsed().as_secs();
         let beside = claims::cost(&store, *seconds).await?;
         idle.end().await?;
-        let since = table::rate(measured.all as f64);
-        let what = format!("a claim beside a transaction idle since {since} cycles");
-        let mut row = Row::floor(what, beside);
-        row.ratio = format!("{:.2}× of none beside it", beside.p50_us / nothing.p50_us);
-        self.rows.push(row);
+        let after = claims::cost(&store, *seconds).await?;
+        let what = format!("a claim beside a transaction idle for {since} s and {cycles} cycles");
+        for (what, cost) in [(what, beside), ("a claim after it".to_owned(), after)] {
+            let mut row = Row::floor(what, cost);
+            row.ratio = format!("{:.2}× of none beside it", cost.p50_us / nothing.p50_us);
+            self.rows.push(row);
+        }
         Ok(())
+    }
+
+    /// Lets jobs through, again and again for as long as `--idle-for` says; counts them.
+    async fn go_through(&mut self, server: &[Committer]) -> Result<u64> {
+        let Jobs { in_flight, seconds, idle_for, .. } = self.options;
+        let (began, mut cycles) = (now(), 0);
+        loop {
+            let measured = cycles::across(server, SHARED, *in_flight, *seconds).await?;
+            self.overlaps += measured.overlaps;
+            cycles += measured.all;
+            let left = idle_for.unwrap_or_default().saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Ok(cycles);
+            }
+            tracing::info!(cycles, left_s = left.as_secs(), "a transaction is idle");
+            tokio::time::sleep(left.min(PAUSE)).await;
+        }
     }
 
     /// A row of [`Self::shared`].

@@ -36,7 +36,7 @@ impl Kept {
 
     /// Refuses to measure what servers share on a store that they cannot share.
     pub(crate) fn ensure_shared(&self) -> Result<()> {
-        let why = "--only shared needs a store that servers share: \
+        let why = "this can only be measured on a store that servers share: \
                    --store postgres://USER@HOST/DATABASE";
         ensure!(self.shared().is_some(), why);
         Ok(())
