@@ -193,6 +193,15 @@ impl Event {
         matches!(self, Self::Specified { .. } | Self::Paused { .. } | Self::Resumed { .. })
     }
 
+    /// The job that came to be with it.
+    #[must_use]
+    pub fn submitted(&self) -> Option<JobId> {
+        match self {
+            Self::Submitted { job, .. } => Some(job.id),
+            _ => None,
+        }
+    }
+
     /// The job it is about, if it is about one.
     #[must_use]
     pub fn job(&self) -> Option<JobId> {

@@ -5,18 +5,19 @@
 //! within the same batch. It must never do I/O or read a clock.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use tenure_core::canary::{Canary, planted};
 use tenure_core::engine::wake;
-use tenure_core::history::{Chain, Sealed};
+use tenure_core::history::Sealed;
 use tenure_core::world::LogPiece;
 use tenure_core::{
     Changes, Command, Fact, Incarnation, Job, JobId, Kinds, LockAction, Millis, Outcome, Record,
     ResourceKey, Session, SessionId, TenureView, World, step,
 };
 
+use crate::fences::Fences;
 use crate::store::{Hint, Swept};
 
 /// A store that was not looking for longer than this gives every session a full time to live:
@@ -45,14 +46,8 @@ pub struct Ledger {
     looked: Option<Millis>,
     /// Whether everybody got a full time to live in this batch.
     graced: bool,
-    /// The numbers of resources that have to stay as they are for now: see [`fence_number`].
-    pub(crate) fenced: HashSet<i64>,
-}
-
-/// The number by which a resource is fenced.
-pub(crate) fn fence_number(key: &ResourceKey) -> i64 {
-    let digest = Chain::genesis(key).head.0;
-    digest.iter().take(8).fold(0, |number, byte| number << 8 | i64::from(*byte))
+    /// Resources that have to stay as they are for now.
+    pub(crate) fences: Fences,
 }
 
 /// What one batch changed: the rows to write and the wake-ups to send.
@@ -66,6 +61,8 @@ pub struct Batch {
     pub moved: Vec<ResourceKey>,
     /// Jobs that history tells something of: likewise.
     pub jobs: Vec<JobId>,
+    /// Those of them that are new: likewise.
+    pub submitted: Vec<JobId>,
     /// Resources of which history tells something that is for all their jobs: likewise.
     pub lanes: Vec<ResourceKey>,
     /// Sessions to write, or to delete when they are gone, each once.
@@ -344,30 +341,28 @@ impl Ledger {
         }
     }
 
+    /// Says by their numbers which resources have to stay as they are for now.
+    pub(crate) fn fence(&mut self, numbers: Vec<i64>) {
+        self.fences.set(numbers, &self.live);
+    }
+
     /// Keeps what has to stay as it is from coming due or being started by itself.
     pub(crate) fn hide_fenced(&mut self) {
-        for key in self.fenced_keys() {
+        for key in self.fences.keys() {
             self.world.hide(&key);
         }
     }
 
     /// The opposite, after the batch.
     pub(crate) fn show_fenced(&mut self, now: Millis) {
-        for key in self.fenced_keys() {
+        for key in self.fences.keys() {
             self.world.show(&key, now);
         }
     }
 
-    fn fenced_keys(&self) -> Vec<ResourceKey> {
-        if self.fenced.is_empty() {
-            return Vec::new();
-        }
-        self.live.iter().filter(|key| self.is_fenced(key)).cloned().collect()
-    }
-
     /// Whether a resource has to stay as it is for now.
     pub(crate) fn is_fenced(&self, key: &ResourceKey) -> bool {
-        !self.fenced.is_empty() && self.fenced.contains(&fence_number(key))
+        self.fences.has(key)
     }
 
     /// Settles what ended sessions left, seals history and notes what changed.
@@ -412,6 +407,7 @@ impl Ledger {
         let Changes { records, untold, sessions, events, granted, finished, .. } = changes;
         for (key, _, event) in &events {
             batch.jobs.extend(event.job());
+            batch.submitted.extend(event.submitted());
             if event.is_for_all() {
                 batch.lanes.push(key.clone());
             }
@@ -449,9 +445,11 @@ impl Ledger {
     fn note_record(&mut self, key: &ResourceKey) {
         let Some(record) = self.world.records.get(key) else { return };
         if record.is_live() {
-            self.live.insert(key.clone());
-        } else {
-            self.live.remove(key);
+            if self.live.insert(key.clone()) {
+                self.fences.came(key);
+            }
+        } else if self.live.remove(key) {
+            self.fences.went(key);
         }
         self.schedule_wait(key);
     }

@@ -15,6 +15,7 @@ pub mod conformance;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 pub mod faulty;
+mod fences;
 pub mod keys;
 pub mod ledger;
 pub mod memory;

@@ -284,7 +284,7 @@ fn step_all(replica: &mut Replica, work: &Work, now: Millis) -> Done {
             replica.ledger.recall(key, job);
         }
     }
-    if replica.ledger.fenced.is_empty() {
+    if replica.ledger.fences.is_empty() {
         let (outcomes, batch) = replica.ledger.apply(commands, now);
         return Done { outcomes, batch, ..Done::default() };
     }

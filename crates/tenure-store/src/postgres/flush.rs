@@ -8,16 +8,16 @@ use std::borrow::Cow;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tenure_core::{Job, Record, ResourceKey, Session};
+use tenure_core::{Job, ResourceKey, Session};
 use tokio_postgres::types::Type;
 
 use super::columns::{Columns, made, own, there};
 use super::conn::Conn;
 use super::failure::Failure;
 use super::journal::json;
-use super::replica::Snapshot;
+use super::replica::{ResourceRow, Snapshot};
 use super::rows::FLUSHED;
-use super::{Shared, bigint, corrupt};
+use super::{Shared, bigint, corrupt, counter};
 use crate::store::{Result, StoreError, durable};
 
 /// The number of the lock of whoever brings the tables up to the journal.
@@ -106,8 +106,7 @@ impl Shared {
             }
             match written {
                 Written::Here => {
-                    replica.flushed(snapshot.upto.id);
-                    replica.dropped(snapshot.stale.1);
+                    replica.wrote(&snapshot);
                     return Ok(());
                 }
                 // Another server was quicker, but may not have come as far.
@@ -201,16 +200,19 @@ type Statements<'a> = Vec<(&'static str, Columns<'a>)>;
 /// What has to be written of what changed after an entry.
 fn statements(snapshot: &Snapshot, after: i64) -> Statements<'_> {
     let (kept, gone) = sessions(snapshot, after);
-    let (resources, keys, locks, waiters) = resources(snapshot, after);
+    let resources = Resources::of(snapshot, after);
+    let (new, jobs) = jobs(snapshot, after);
     let all = [
         (UPSERT_SESSIONS, kept),
         ("DELETE FROM tenure.sessions WHERE id = ANY($1)", gone),
-        (UPSERT_RESOURCES, resources),
-        ("DELETE FROM tenure.locks WHERE key = ANY($1)", keys.clone()),
-        (INSERT_LOCKS, locks),
-        ("DELETE FROM tenure.waiters WHERE key = ANY($1)", keys),
-        (INSERT_WAITERS, waiters),
-        (UPSERT_JOBS, jobs(snapshot, after)),
+        (UPSERT_RESOURCES, resources.whole),
+        (UPDATE_RESOURCES, resources.moved),
+        ("DELETE FROM tenure.locks WHERE key = ANY($1)", resources.keys.clone()),
+        (INSERT_LOCKS, resources.locks),
+        ("DELETE FROM tenure.waiters WHERE key = ANY($1)", resources.keys),
+        (INSERT_WAITERS, resources.waiters),
+        (INSERT_JOBS, new),
+        (UPSERT_JOBS, jobs),
         (INSERT_HISTORY, history(snapshot, after)),
         (INSERT_LOGS, logs(snapshot, after)),
     ];
@@ -253,19 +255,27 @@ fn push_session<'a>(columns: &mut Columns<'a>, session: &'a Session) {
         worker.and_then(|worker| own(json(&worker.kinds))),
         worker.and_then(|worker| own(json(&worker.claims))),
     ];
-    let ttl = i64::try_from(session.ttl_ms).unwrap_or(i64::MAX);
+    let ttl = counter(session.ttl_ms);
     let asked_at = worker.map(|worker| bigint(worker.asked_at));
     columns.push(texts, [Some(ttl), Some(bigint(session.expires_at)), asked_at]);
 }
 
 const UPSERT_RESOURCES: &str = "\
-    INSERT INTO tenure.resources (key, tenant, kind, name, state, body, token, running, live) \
-    SELECT key, tenant, kind, name, state, body, token, running, live = 1 \
+    INSERT INTO tenure.resources \
+        (key, tenant, kind, name, state, record, token, running, live, n, told) \
+    SELECT key, tenant, kind, name, state, record, token, running, live = 1, n, n \
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], \
-                $7::bigint[], $8::bigint[], $9::bigint[]) \
-        AS new (key, tenant, kind, name, state, body, token, running, live) \
-    ON CONFLICT (key) DO UPDATE SET state = excluded.state, body = excluded.body, \
-        token = excluded.token, running = excluded.running, live = excluded.live";
+                $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[]) \
+        AS new (key, tenant, kind, name, state, record, token, running, live, n) \
+    ON CONFLICT (key) DO UPDATE SET state = excluded.state, record = excluded.record, \
+        token = excluded.token, running = excluded.running, live = excluded.live, \
+        n = excluded.n, told = excluded.told";
+
+const UPDATE_RESOURCES: &str = "\
+    UPDATE tenure.resources r SET state = new.state, token = new.token, \
+        running = new.running, live = new.live = 1, n = new.n \
+    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) \
+        AS new (key, state, token, running, live, n) WHERE r.key = new.key";
 
 const INSERT_LOCKS: &str = "\
     INSERT INTO tenure.locks (key, lock, session, request, purpose, job, token, since) \
@@ -276,56 +286,73 @@ const INSERT_WAITERS: &str = "\
     INSERT INTO tenure.waiters (key, request, session, since, until) \
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[])";
 
-/// Resources to write, their keys, what is held on them, and who waits there.
-fn resources(
-    snapshot: &Snapshot,
-    after: i64,
-) -> (Columns<'_>, Columns<'_>, Columns<'_>, Columns<'_>) {
-    let (mut rows, mut keys) = (Columns::new(6, 3), Columns::new(1, 0));
-    let (mut locks, mut waiters) = (Columns::new(6, 2), Columns::new(3, 2));
-    for (_, key, record) in snapshot.records.iter().filter(|(at, _, _)| *at > after) {
-        let resource = record.resource.as_ref();
-        let texts = [
-            there(key.as_str()),
-            there(key.tenant()),
-            there(key.kind()),
-            there(key.name()),
-            resource.and_then(|resource| there(&resource.state)),
-            own(json(record)),
-        ];
-        let running = resource.map_or(0, |resource| resource.running());
-        let running = i64::try_from(running).unwrap_or(i64::MAX);
-        let token = i64::try_from(record.token.0).unwrap_or(i64::MAX);
-        rows.push(texts, [Some(token), Some(running), Some(i64::from(record.is_live()))]);
-        keys.push([there(key.as_str())], []);
-        push_holders(key.as_str(), record, &mut locks, &mut waiters);
-    }
-    (rows, keys, locks, waiters)
+/// What is to be written of resources.
+struct Resources<'a> {
+    /// Rows with their records.
+    whole: Columns<'a>,
+    /// Rows that keep the records that they have.
+    moved: Columns<'a>,
+    keys: Columns<'a>,
+    locks: Columns<'a>,
+    waiters: Columns<'a>,
 }
 
-fn push_holders<'a>(
-    key: &'a str,
-    record: &'a Record,
-    locks: &mut Columns<'a>,
-    waiters: &mut Columns<'a>,
-) {
-    for tenure in &record.tenures {
-        let texts = [
-            there(key),
-            made(&tenure.lock),
-            made(&tenure.session),
-            made(&tenure.request),
-            tenure.purpose.as_deref().and_then(there),
-            tenure.job.as_ref().and_then(made),
-        ];
-        let token = i64::try_from(tenure.token.0).unwrap_or(i64::MAX);
-        locks.push(texts, [Some(token), Some(bigint(tenure.since))]);
+impl<'a> Resources<'a> {
+    fn of(snapshot: &'a Snapshot, after: i64) -> Self {
+        let mut all = Self {
+            whole: Columns::new(6, 4),
+            moved: Columns::new(2, 4),
+            keys: Columns::new(1, 0),
+            locks: Columns::new(6, 2),
+            waiters: Columns::new(3, 2),
+        };
+        for row in snapshot.records.iter().filter(|row| row.at > after) {
+            all.push(row);
+        }
+        all
     }
-    for waiter in &record.queue {
-        let texts = [there(key), made(&waiter.request), made(&waiter.session)];
-        waiters.push(texts, [Some(bigint(waiter.since)), Some(bigint(waiter.until))]);
+
+    fn push(&mut self, row: &'a ResourceRow) {
+        let (key, state) = (&row.key, row.state.as_deref().and_then(there));
+        let running = i64::try_from(row.running).unwrap_or(i64::MAX);
+        let numbers = [
+            Some(counter(row.token.0)),
+            Some(running),
+            Some(i64::from(row.live)),
+            Some(counter(row.n)),
+        ];
+        match &row.record {
+            Some(record) => {
+                let [tenant, kind, name] = [key.tenant(), key.kind(), key.name()].map(there);
+                let texts = [there(key.as_str()), tenant, kind, name, state, own(json(record))];
+                self.whole.push(texts, numbers);
+            }
+            None => self.moved.push([there(key.as_str()), state], numbers),
+        }
+        self.keys.push([there(key.as_str())], []);
+        for tenure in &row.tenures {
+            let texts = [
+                there(key.as_str()),
+                made(&tenure.lock),
+                made(&tenure.session),
+                made(&tenure.request),
+                tenure.purpose.as_deref().and_then(there),
+                tenure.job.as_ref().and_then(made),
+            ];
+            self.locks.push(texts, [Some(counter(tenure.token.0)), Some(bigint(tenure.since))]);
+        }
+        for waiter in &row.queue {
+            let texts = [there(key.as_str()), made(&waiter.request), made(&waiter.session)];
+            self.waiters.push(texts, [Some(bigint(waiter.since)), Some(bigint(waiter.until))]);
+        }
     }
 }
+
+const INSERT_JOBS: &str = "\
+    INSERT INTO tenure.jobs (id, key, operation, state, previous, body, attempt, due, ended) \
+    SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($4::text[]), \
+           unnest($5::text[]), unnest($6::text[]), unnest($7::bigint[]), unnest($8::bigint[]), \
+           unnest($9::bigint[])";
 
 const UPSERT_JOBS: &str = "\
     INSERT INTO tenure.jobs (id, key, operation, state, previous, body, attempt, due, ended) \
@@ -335,19 +362,20 @@ const UPSERT_JOBS: &str = "\
         attempt = excluded.attempt, due = excluded.due, ended = excluded.ended, \
         previous = excluded.previous";
 
-fn jobs(snapshot: &Snapshot, after: i64) -> Columns<'_> {
-    let mut columns = Columns::new(6, 3);
-    for (at, key, job) in &snapshot.live {
-        if *at > after {
-            push_job(&mut columns, key, job, Cow::Owned(json(job)));
-        }
+/// Jobs that the tables know nothing of, and others: most are over before they are told of.
+fn jobs<'a>(snapshot: &'a Snapshot, after: i64) -> (Columns<'a>, Columns<'a>) {
+    let (mut new, mut others) = (Columns::new(6, 3), Columns::new(6, 3));
+    let mut push = |key: &'a ResourceKey, job: &'a Job, body: Cow<'a, str>| {
+        let is_new = snapshot.new.get(&job.id).is_some_and(|with| *with > after);
+        push_job(if is_new { &mut new } else { &mut others }, key, job, body);
+    };
+    for (_, key, job) in snapshot.live.iter().filter(|(at, _, _)| *at > after) {
+        push(key, job, Cow::Owned(json(job)));
     }
-    for (at, over) in &snapshot.over {
-        if *at > after {
-            push_job(&mut columns, &over.key, &over.job, Cow::Borrowed(&over.body));
-        }
+    for (_, over) in snapshot.over.iter().filter(|(at, _)| *at > after) {
+        push(&over.key, &over.job, Cow::Borrowed(&over.body));
     }
-    columns
+    (new, others)
 }
 
 fn push_job<'a>(columns: &mut Columns<'a>, key: &'a ResourceKey, job: &'a Job, body: Cow<'a, str>) {
@@ -365,16 +393,15 @@ fn push_job<'a>(columns: &mut Columns<'a>, key: &'a ResourceKey, job: &'a Job, b
 
 const INSERT_HISTORY: &str = "\
     INSERT INTO tenure.history (key, line, id, n, at, hash) \
-    SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], \
-                         $6::bytea[])";
+    SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::bigint[]), unnest($4::bigint[]), \
+           unnest($5::bigint[]), unnest($6::bytea[])";
 
 fn history(snapshot: &Snapshot, after: i64) -> Columns<'_> {
     let mut columns = Columns::new(2, 3);
     for line in snapshot.lines.iter().filter(|line| line.entry > after) {
-        let n = i64::try_from(line.sealed.n).unwrap_or(i64::MAX);
         columns.push(
             [there(line.key.as_str()), there(&line.sealed.line)],
-            [Some(line.position), Some(n), Some(bigint(line.sealed.at))],
+            [Some(line.position), Some(counter(line.sealed.n)), Some(bigint(line.sealed.at))],
         );
         columns.push_bytes(&line.sealed.hash.0);
     }

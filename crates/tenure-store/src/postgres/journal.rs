@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
-use tenure_core::history::{self, Hash, Sealed};
+use tenure_core::history::{self, Sealed};
 use tenure_core::session::Worker;
 use tenure_core::world::LogPiece;
 use tenure_core::{JobId, Millis, Record, RequestId, ResourceKey, Session, SessionId, Text, World};
@@ -17,7 +17,7 @@ use tokio_postgres::types::Type;
 
 use super::conn::Conn;
 use super::replica::Over;
-use super::rows::{parse_body, parse_key};
+use super::rows::{parse_body, parse_key, parse_line};
 use super::{bigint, corrupt, millis};
 use crate::ledger::Batch;
 use crate::random;
@@ -182,10 +182,8 @@ impl Change {
         let pair = || rest.split_once(' ').ok_or_else(odd);
         match what {
             "L" => {
-                let (key, rest) = pair()?;
-                let (hash, line) = rest.split_once(' ').ok_or_else(odd)?;
-                let entry = history::Entry::parse(line).map_err(|e| corrupt("a line", &e))?;
-                let hash = Hash::try_from(hash.to_owned()).map_err(|e| corrupt("a hash", &e))?;
+                let (key, hashed) = pair()?;
+                let (hash, entry, line) = parse_line(hashed)?;
                 let (n, at, line) = (entry.n, entry.at, line.to_owned());
                 self.lines.push((parse_key(key)?, entry, Sealed { n, at, line, hash }));
             }

@@ -11,7 +11,7 @@ use super::journal::Change;
 use super::life::{self, Life, Trace};
 use super::look::{admit_rows, entries_sql};
 use super::replica::Replica;
-use super::rows::{FLUSHED, HEAD, NOW, parse_session};
+use super::rows::{FLUSHED, HEAD, NOW, RECORD, parse_session};
 use super::{Shared, corrupt};
 use crate::store::{Hint, Result};
 
@@ -47,8 +47,12 @@ impl Shared {
         let missing = || corrupt("the journal", &format!("entry {flushed} is missing"));
         let position = Change::parse(entry.ok_or_else(missing)?, 0)?.after;
         let mut replica = Replica::new(incarnation, sessions, position);
-        for (sql, since) in [(LIVE, None), (TOUCHED, Some(&flushed))] {
-            self.pages(client, sql, since, |rows| admit_rows(&mut replica, rows)).await?;
+        for (which, since) in [(LIVE, None), (TOUCHED, Some(&flushed))] {
+            let sql = format!(
+                "SELECT {RECORD} FROM tenure.resources r WHERE {which} AND r.key > $1 \
+                 ORDER BY r.key LIMIT $2"
+            );
+            self.pages(client, &sql, since, |rows| admit_rows(&mut replica, rows)).await?;
         }
         while replica.position.id < head {
             let from = replica.position.id;
@@ -101,14 +105,11 @@ const SESSIONS: &str = "\
     WHERE id > $1 ORDER BY id LIMIT $2";
 
 /// The resources that live.
-const LIVE: &str = "\
-    SELECT key, body FROM tenure.resources WHERE live AND key > $1 \
-    ORDER BY key LIMIT $2";
+const LIVE: &str = "r.live";
 
 /// Those that do not, and that entries are about which the tables do not tell yet.
 const TOUCHED: &str = "\
-    SELECT key, body FROM tenure.resources WHERE NOT live AND key > $1 AND key = ANY(ARRAY( \
-        SELECT unnest(keys) FROM tenure.journal WHERE id > $3)) ORDER BY key LIMIT $2";
+    NOT r.live AND r.key = ANY(ARRAY(SELECT unnest(keys) FROM tenure.journal WHERE id > $3))";
 
 fn number(value: &i64) -> Param<'_> {
     (value, Type::INT8)

@@ -13,7 +13,7 @@ use super::journal::{self, Change};
 use super::life::{self, Life, Trace};
 use super::load::SNAPSHOT;
 use super::replica::Replica;
-use super::rows::{FLUSHED, NOW, parse_key, parse_record, text};
+use super::rows::{FLUSHED, NOW, RECORD, parse_key, parse_record, text};
 use super::{Shared, corrupt, read};
 use crate::store::Result;
 
@@ -87,7 +87,7 @@ impl Shared {
     ) -> std::result::Result<(Millis, Vec<Change>), Failure> {
         let now = looked.rows.first().ok_or_else(|| corrupt("the clock", &"no row"))?;
         let fences: Option<Vec<i64>> = now.get(1);
-        replica.ledger.fenced = fences.into_iter().flatten().collect();
+        replica.ledger.fence(fences.unwrap_or_default());
         let seen = Life::parse(now, 3)?;
         client.note_host(seen.host());
         let id = |row: &Row| row.get::<_, Option<i64>>(ENTRY).unwrap_or(-1);
@@ -188,11 +188,12 @@ pub(super) async fn record_rows(
     if keys.is_empty() && jobs.is_empty() {
         return Ok(Vec::new());
     }
-    let sql = "SELECT key, body FROM tenure.resources WHERE key = ANY(ARRAY( \
-                   SELECT unnest($1::text[]) \
-                   UNION ALL SELECT key FROM tenure.jobs WHERE id = ANY($2)))";
+    let sql = format!(
+        "SELECT {RECORD} FROM tenure.resources r WHERE r.key = ANY(ARRAY( \
+             SELECT unnest($1::text[]) UNION ALL SELECT key FROM tenure.jobs WHERE id = ANY($2)))"
+    );
     let params = [(&keys as _, Type::TEXT_ARRAY), (&jobs as _, Type::TEXT_ARRAY)];
-    client.query_typed(sql, &params).await
+    client.query_typed(&sql, &params).await
 }
 
 /// Takes in records that are not at hand.

@@ -8,9 +8,10 @@ use super::{corrupt, guest, life};
 use crate::store::{Result, StoreError};
 
 /// What makes each version from the one before.
-const MIGRATIONS: [(&str, &str); 2] = [
+const MIGRATIONS: [(&str, &str); 3] = [
     ("0001_tables", include_str!("0001_tables.sql")),
     ("0002_keys", include_str!("0002_keys.sql")),
+    ("0003_records", include_str!("0003_records.sql")),
 ];
 /// The version of the tables that this program makes.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;

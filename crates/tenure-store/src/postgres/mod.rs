@@ -299,7 +299,12 @@ fn millis(ms: i64) -> Millis {
 
 /// An instant as the database keeps it.
 fn bigint(at: Millis) -> i64 {
-    i64::try_from(at.0).unwrap_or(i64::MAX)
+    counter(at.0)
+}
+
+/// A number as the database keeps it.
+fn counter(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 /// A row that does not read back.

@@ -7,11 +7,13 @@ use tenure_core::{JobId, Millis};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::columns::{Columns, own, there};
 use super::conn::Conn;
 use super::failure::Failure;
 use super::flush::FLUSHER;
-use super::rows::{NOW, parse_body, parse_key};
-use super::{Shared, bigint, corrupt, read};
+use super::journal::json;
+use super::rows::{NOW, RECORD, parse_body, parse_key, parse_record};
+use super::{Shared, bigint, corrupt, counter, read};
 use crate::store::{Pruned, Result, Retention};
 
 impl Shared {
@@ -75,7 +77,7 @@ impl Shared {
     ) -> std::result::Result<usize, Failure> {
         client.begin().await?;
         client.batch_execute(&format!("SELECT pg_advisory_xact_lock({FLUSHER})")).await?;
-        let sql = "SELECT id, key, line, hash, at FROM tenure.history ORDER BY id LIMIT $1";
+        let sql = "SELECT id, key, line, hash, at, n FROM tenure.history ORDER BY id LIMIT $1";
         let lines = client.query_typed(sql, &[(&rows as _, Type::INT8)]).await?;
         let old = lines.iter().take_while(|row| row.get::<_, i64>(4) < before);
         let old: Vec<&Row> = old.collect();
@@ -84,20 +86,30 @@ impl Shared {
             of.entry(row.get(1)).or_default().push(row);
         }
         let keys: Vec<&str> = of.keys().copied().collect();
-        let sql = "SELECT key, base FROM tenure.resources WHERE key = ANY($1)";
-        let bases = client.query_typed(sql, &[(&keys as _, Type::TEXT_ARRAY)]).await?;
-        let (mut texts, mut ids) = (Vec::new(), Vec::<i64>::new());
-        let mut keys: Vec<&str> = Vec::new();
-        for row in &bases {
-            let key = row.get(0);
-            keys.push(key);
-            texts.push(fold(key, row.get(1), &of[key])?);
-            ids.extend(of[key].iter().map(|row| row.get::<_, i64>(0)));
+        let sql = format!(
+            "SELECT {RECORD}, r.told, r.base FROM tenure.resources r WHERE r.key = ANY($1)"
+        );
+        let rows = client.query_typed(&sql, &[(&keys as _, Type::TEXT_ARRAY)]).await?;
+        let (mut kept, mut ids) = (Columns::new(3, 1), Vec::<i64>::new());
+        for row in &rows {
+            let key: &str = row.get(0);
+            let lines = &of[key];
+            let (mut whole, mut told): (_, i64) = (None, row.get(3));
+            if lines.iter().any(|line| line.get::<_, i64>(5) > told) {
+                // A record that needs these lines has to tell them itself.
+                let record = parse_record(row)?;
+                (whole, told) = (own(json(&record)), counter(record.chain.n));
+            }
+            let base = own(fold(key, row.get(4), lines)?);
+            kept.push([there(key), base, whole], [Some(told)]);
+            ids.extend(lines.iter().map(|line| line.get::<_, i64>(0)));
         }
-        let update = "UPDATE tenure.resources r SET base = new.base \
-                      FROM unnest($1::text[], $2::text[]) AS new (key, base) WHERE r.key = new.key";
-        let params = [(&keys as _, Type::TEXT_ARRAY), (&texts as _, Type::TEXT_ARRAY)];
-        client.execute_typed(update, &params).await?;
+        let update = "\
+            UPDATE tenure.resources r \
+            SET base = new.base, record = coalesce(new.record, r.record), told = new.told \
+            FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) \
+                AS new (key, base, record, told) WHERE r.key = new.key";
+        kept.run(client, update).await?;
         let delete = "DELETE FROM tenure.history WHERE id = ANY($1)";
         client.execute_typed(delete, &[(&ids as _, Type::INT8_ARRAY)]).await?;
         client.batch_execute("COMMIT").await?;

@@ -17,7 +17,7 @@ use super::conn::Conn;
 use super::link::unavailable;
 use super::look::record_rows;
 use super::replica::Replica;
-use super::rows::{HEAD, NOW, parse_job, parse_key, parse_record, text};
+use super::rows::{HEAD, NOW, RECORD, parse_job, parse_key, parse_record, text};
 use super::{Shared, corrupt, millis};
 use crate::census::Census;
 use crate::clock::stopwatch;
@@ -318,9 +318,11 @@ impl Reads for Shared {
 
     async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceShown>> {
         self.tables_up().await?;
-        let sql = "SELECT key, body FROM tenure.resources WHERE state IS NOT NULL AND key > $1 \
-                   AND key >= $2 AND key < $3 AND ($4 = '' OR kind = $4) \
-                   AND ($5 = '' OR state = $5) ORDER BY key LIMIT $6";
+        let sql = format!(
+            "SELECT {RECORD} FROM tenure.resources r WHERE r.state IS NOT NULL AND r.key > $1 \
+             AND r.key >= $2 AND r.key < $3 AND ($4 = '' OR r.kind = $4) \
+             AND ($5 = '' OR r.state = $5) ORDER BY r.key LIMIT $6"
+        );
         let after = query.after.as_ref().map_or("", ResourceKey::as_str);
         let (from, to) = range(query.tenant.as_ref(), query.kind.as_ref());
         let (kind, state) = (or(&query.kind), or(&query.state));
@@ -332,7 +334,7 @@ impl Reads for Shared {
             (&state as _, Type::TEXT),
             (&limit(query.limit + 1) as _, Type::INT8),
         ];
-        let rows = self.reader.rows(sql, &params).await?;
+        let rows = self.reader.rows(&sql, &params).await?;
         let shown = |row: &Row| {
             let resource = parse_record(row)?.resource;
             let resource = resource.ok_or_else(|| corrupt("a resource", &"it has no state"))?;

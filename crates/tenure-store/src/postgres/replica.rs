@@ -8,9 +8,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use tenure_core::history::Sealed;
+use tenure_core::record::{Tenure, Waiter};
+use tenure_core::resource::Resource;
 use tenure_core::world::LogPiece;
 use tenure_core::{
-    Incarnation, Job, JobId, JobState, Millis, Record, ResourceKey, Session, SessionId,
+    Incarnation, Job, JobId, JobState, Millis, Record, ResourceKey, Session, SessionId, Text, Token,
 };
 
 use super::journal::{Change, Entry, Position, Told, note};
@@ -27,6 +29,11 @@ const LOOKS_MAX: usize = 128;
 const KEEP_MS: u64 = 60_000;
 /// Most entries that are dropped at once.
 const DROP_MAX: i64 = 20_000;
+
+/// Most lines of history that the record in a row may be behind its resource.
+const LAG_MAX: usize = 64;
+/// What a line of history costs, in requests that a record remembers.
+const LINE_COST: usize = 4;
 
 /// What this process has of the store.
 pub(super) struct Replica {
@@ -46,9 +53,13 @@ pub(super) struct Replica {
 pub(super) struct Pending {
     /// Up to which entry they have.
     pub(super) flushed: i64,
-    records: HashMap<ResourceKey, i64>,
+    records: HashMap<ResourceKey, Touched>,
+    /// How many lines of history the records tell that this process wrote into their rows.
+    written: HashMap<ResourceKey, u64>,
     sessions: HashMap<SessionId, i64>,
     jobs: HashMap<JobId, i64>,
+    /// Jobs of which they know nothing at all, with the entries that they came with.
+    new: HashMap<JobId, i64>,
     over: HashMap<JobId, (i64, Arc<Over>)>,
     lines: VecDeque<Arc<PendingLine>>,
     logs: VecDeque<Arc<PendingLog>>,
@@ -57,6 +68,15 @@ pub(super) struct Pending {
     /// Up to which entry nobody needs the journal, and up to which it was dropped.
     stale: i64,
     dropped: i64,
+}
+
+/// A record that the tables do not tell yet.
+#[derive(Clone, Copy)]
+struct Touched {
+    /// The last entry that changed it.
+    last: i64,
+    /// The last one that changed something that history does not tell.
+    untold: i64,
 }
 
 /// A job that is over, and its body as the tables have it.
@@ -85,16 +105,36 @@ pub(super) struct PendingLog {
 /// with the entry that changed it last.
 pub(super) struct Snapshot {
     pub(super) upto: Position,
-    pub(super) records: Vec<(i64, ResourceKey, Box<Record>)>,
+    pub(super) records: Vec<ResourceRow>,
     pub(super) sessions: Vec<(i64, SessionId, Option<Session>)>,
     pub(super) live: Vec<(i64, ResourceKey, Box<Job>)>,
     pub(super) over: Vec<(i64, Arc<Over>)>,
+    /// Those of the jobs that the tables know nothing of, with the entries that they came with.
+    pub(super) new: HashMap<JobId, i64>,
     pub(super) lines: Vec<Arc<PendingLine>>,
     pub(super) logs: Vec<Arc<PendingLog>>,
     /// From which to which entry nobody needs the journal any more.
     pub(super) stale: (i64, i64),
     /// Which replica it is of.
     pub(super) of: i64,
+}
+
+/// A resource as the tables have it.
+pub(super) struct ResourceRow {
+    /// The last entry that changed it.
+    pub(super) at: i64,
+    pub(super) key: ResourceKey,
+    /// How many lines of history it has.
+    pub(super) n: u64,
+    pub(super) token: Token,
+    pub(super) state: Option<Text>,
+    pub(super) running: usize,
+    pub(super) live: bool,
+    pub(super) tenures: Vec<Tenure>,
+    pub(super) queue: VecDeque<Waiter>,
+    /// The record as a whole. Where it is missing the row keeps the one that it has, and history
+    /// tells the rest.
+    pub(super) record: Option<Box<Record>>,
 }
 
 impl Replica {
@@ -130,10 +170,12 @@ impl Replica {
             self.pending.over.insert(job.id, (after.id, Arc::new(over)));
         }
         self.pending.jobs.extend(batch.jobs.iter().map(|id| (*id, after.id)));
+        self.pending.new.extend(batch.submitted.iter().map(|id| (*id, after.id)));
         for key in batch.records.iter().chain(&batch.moved) {
             self.changed(key, after.id);
         }
         for key in batch.untold.iter().chain(&batch.moved) {
+            self.untold(key, after.id);
             self.jobs_of(key, after.id, |job| job.state != JobState::Queued);
         }
         for key in &batch.lanes {
@@ -168,6 +210,7 @@ impl Replica {
                 lanes.push(key.clone());
             }
             self.pending.jobs.extend(entry.event.job().map(|job| (job, id)));
+            self.pending.new.extend(entry.event.submitted().map(|job| (job, id)));
             if !change.whole.contains_key(&key) {
                 let record = told.entry(key.clone()).or_insert_with(|| self.record(&key));
                 record.replay(&entry, sealed.hash);
@@ -180,6 +223,7 @@ impl Replica {
             self.changed(&key, id);
         }
         for key in whole {
+            self.untold(&key, id);
             self.jobs_of(&key, id, |job| job.state != JobState::Queued);
         }
         for key in lanes {
@@ -204,8 +248,19 @@ impl Replica {
 
     fn changed(&mut self, key: &ResourceKey, id: i64) {
         match self.pending.records.get_mut(key) {
-            Some(last) => *last = id,
-            None => drop(self.pending.records.insert(key.clone(), id)),
+            Some(touched) => touched.last = id,
+            None => {
+                let touched = Touched { last: id, untold: 0 };
+                self.pending.records.insert(key.clone(), touched);
+            }
+        }
+    }
+
+    /// Notes that something changed that history does not tell. The record is among those that
+    /// changed.
+    fn untold(&mut self, key: &ResourceKey, id: i64) {
+        if let Some(touched) = self.pending.records.get_mut(key) {
+            touched.untold = id;
         }
     }
 
@@ -247,9 +302,9 @@ impl Replica {
         }
         let world = self.ledger.world();
         let pending = &self.pending;
-        let records = pending.records.iter().filter_map(|(key, id)| {
+        let records = pending.records.iter().filter_map(|(key, touched)| {
             let record = world.records.get(key)?;
-            (**record != Record::new(key)).then(|| (*id, key.clone(), record.clone()))
+            (**record != Record::new(key)).then(|| pending.row(key, record, *touched))
         });
         let sessions = pending.sessions.iter();
         let sessions = sessions.map(|(id, at)| (*at, *id, world.sessions.get(*id).cloned()));
@@ -266,11 +321,20 @@ impl Replica {
             sessions: sessions.collect(),
             live: live.collect(),
             over: pending.over.values().cloned().collect(),
+            new: pending.new.clone(),
             lines: pending.lines.iter().cloned().collect(),
             logs: pending.logs.iter().cloned().collect(),
             stale: (pending.dropped, stale),
             of: self.nonce,
         })
+    }
+
+    /// Notes what was written.
+    pub(super) fn wrote(&mut self, snapshot: &Snapshot) {
+        self.flushed(snapshot.upto.id);
+        self.pending.dropped = self.pending.dropped.max(snapshot.stale.1);
+        let whole = snapshot.records.iter().filter(|row| row.record.is_some());
+        self.pending.written.extend(whole.map(|row| (row.key.clone(), row.n)));
     }
 
     /// Notes up to which entry the tables have been told.
@@ -280,9 +344,10 @@ impl Replica {
             return;
         }
         pending.flushed = upto;
-        pending.records.retain(|_, last| *last > upto);
+        pending.records.retain(|_, touched| touched.last > upto);
         pending.sessions.retain(|_, last| *last > upto);
         pending.jobs.retain(|_, last| *last > upto);
+        pending.new.retain(|_, with| *with > upto);
         pending.over.retain(|_, (last, _)| *last > upto);
         while pending.lines.front().is_some_and(|line| line.entry <= upto) {
             pending.lines.pop_front();
@@ -290,11 +355,6 @@ impl Replica {
         while pending.logs.front().is_some_and(|log| log.entry <= upto) {
             pending.logs.pop_front();
         }
-    }
-
-    /// Notes up to which entry the journal was dropped.
-    pub(super) fn dropped(&mut self, upto: i64) {
-        self.pending.dropped = self.pending.dropped.max(upto);
     }
 
     /// Lets go of records that nobody holds or wants anything of, if there are many: they are in
@@ -310,11 +370,35 @@ impl Replica {
         let idle: Vec<ResourceKey> = world.records.keys().filter(idle).cloned().collect();
         for key in &idle {
             self.ledger.evict(key);
+            self.pending.written.remove(key);
         }
     }
 }
 
 impl Pending {
+    /// What the tables have to be told of a record: all of it, if history does not tell what
+    /// changed, or if the lines that readers would need beside the old record cost as much.
+    fn row(&self, key: &ResourceKey, record: &Record, touched: Touched) -> ResourceRow {
+        let resource = record.resource.as_deref();
+        let requests = record.recent.len() + resource.map_or(0, |r| r.answered.len());
+        let lag_max = u64::try_from((requests / LINE_COST).min(LAG_MAX)).unwrap_or(0);
+        let told = self.written.get(key);
+        let behind = told.is_none_or(|told| record.chain.n.saturating_sub(*told) >= lag_max);
+        let whole = behind || touched.untold > self.flushed;
+        ResourceRow {
+            at: touched.last,
+            key: key.clone(),
+            n: record.chain.n,
+            token: record.token,
+            state: resource.map(|resource| resource.state.clone()),
+            running: resource.map_or(0, Resource::running),
+            live: record.is_live(),
+            tenures: record.tenures.clone(),
+            queue: record.queue.clone(),
+            record: whole.then(|| Box::new(record.clone())),
+        }
+    }
+
     fn append(
         &mut self,
         before: Position,

@@ -1,5 +1,6 @@
 //! Reading values back from rows.
 
+use tenure_core::history::{Entry, Hash};
 use tenure_core::session::Worker;
 use tenure_core::{Job, Millis, Record, ResourceKey, Session, Text};
 use tokio_postgres::Row;
@@ -13,6 +14,11 @@ pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bi
 pub(super) const FLUSHED: &str = "(SELECT max(position) FROM tenure.flushes)";
 /// The last entry of the journal, as an expression.
 pub(super) const HEAD: &str = "(SELECT max(id) FROM tenure.journal)";
+
+/// What [`parse_record`] needs of a row `r` of resources, whose record may be behind its history.
+pub(super) const RECORD: &str = "r.key, r.record, CASE WHEN r.n > r.told THEN ARRAY( \
+    SELECT encode(h.hash, 'hex') || ' ' || h.line FROM tenure.history h \
+    WHERE h.key = r.key AND h.n > r.told ORDER BY h.n) END";
 
 /// An id or the like, as the tables have it.
 pub(super) fn text<T: ToString + ?Sized>(id: &T) -> String {
@@ -41,9 +47,23 @@ pub(super) fn parse_session(row: &Row) -> Result<Session> {
     Ok(session)
 }
 
-/// A record from its key and body.
+/// A line of history from its hash and text.
+pub(super) fn parse_line(hashed: &str) -> Result<(Hash, Entry, &str)> {
+    let odd = || corrupt("a line", &format!("no hash before {hashed:.80}"));
+    let (hash, line) = hashed.split_once(' ').ok_or_else(odd)?;
+    let hash = Hash::try_from(hash.to_owned()).map_err(|e| corrupt("a hash", &e))?;
+    Ok((hash, Entry::parse(line).map_err(|e| corrupt("a line", &e))?, line))
+}
+
+/// A record from the columns of [`RECORD`].
 pub(super) fn parse_record(row: &Row) -> Result<Box<Record>> {
-    parse_body(&format!("resource {}", row.get::<_, &str>(0)), row.get(1))
+    let mut record: Box<Record> =
+        parse_body(&format!("resource {}", row.get::<_, &str>(0)), row.get(1))?;
+    for hashed in row.get::<_, Option<Vec<&str>>>(2).unwrap_or_default() {
+        let (hash, entry, _) = parse_line(hashed)?;
+        record.replay(&entry, hash);
+    }
+    Ok(record)
 }
 
 /// A job from its key and body.
