@@ -25,6 +25,8 @@ macro_rules! control {
 }
 
 const LINE: &str = concat!("^[^", control!(), "]*$");
+/// Texts of several lines have any character but zero.
+const LINES: &str = r"^[^\u0000]*$";
 const NOT_BLANK: &str = concat!("^[^", control!(), "]*[^", control!(), r"\s][^", control!(), "]*$");
 const KEY_NAME: &str =
     concat!("^[^/", control!(), "]*[^/", control!(), r"\s][^/", control!(), "]*$");
@@ -95,7 +97,8 @@ schemas! {
     /// What an attempt does now.
     Doing => text(0, limits::MESSAGE_BYTES_MAX).examples(["copying"]);
     /// Why an attempt failed, for people.
-    FailureMessage => string().max_length(Some(limits::MESSAGE_BYTES_MAX));
+    FailureMessage => string().max_length(Some(limits::MESSAGE_BYTES_MAX)).pattern(Some(LINES))
+        .examples(["no room\nfree some, or ask for less"]);
     /// Whole lines of a log.
     LogText => string().max_length(Some(limits::LOG_PIECE_BYTES_MAX)).examples(["one\ntwo\n"]);
     /// How long something lives without a heartbeat, in milliseconds.
