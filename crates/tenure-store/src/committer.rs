@@ -9,6 +9,7 @@
 //! loses a lock, and locks get free. Whatever would wait longer than [`WAIT_MAX`] to begin
 //! something is told "unavailable" at once.
 
+mod answer;
 mod queues;
 mod sleepers;
 
@@ -23,6 +24,7 @@ use tenure_core::{
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
+use answer::{Answer, Call};
 use queues::{Entry, Item, Waiting};
 pub use queues::{QUEUE_MAX, WAIT_MAX};
 use sleepers::{Sleepers, wake_on_hints};
@@ -102,9 +104,33 @@ impl Committer {
         }
     }
 
+    /// Sends many commands in one call and waits until all are answered; each has an answer of its
+    /// own, in the order of the commands. They go along in as few batches as have room for them.
+    /// Not for claims: what is claimed for somebody who goes away would not go back.
+    pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome>> {
+        let (call, answers) = Call::of(commands.len());
+        for (place, command) in commands.iter().enumerate() {
+            let answer = Answer::Among(Arc::clone(&call), place);
+            let item = Item { command: command.clone(), answer, waits: false };
+            if let Err(error) = self.queues.push(item) {
+                call.answer(place, Err(error));
+            }
+        }
+        drop(call);
+        let gone = || Err(StoreError::Unavailable("it is shutting down".to_owned()));
+        let mut answers =
+            answers.await.unwrap_or_else(|_| commands.iter().map(|_| gone()).collect());
+        for (answer, command) in answers.iter_mut().zip(commands) {
+            if matches!(answer, Ok(Outcome::Refused(Refusal::Busy))) {
+                *answer = self.submit(command).await;
+            }
+        }
+        answers
+    }
+
     fn send(&self, command: Command, waits: bool) -> Result<oneshot::Receiver<Result<Outcome>>> {
         let (answer, outcome) = oneshot::channel();
-        self.queues.push(Item { command, answer, waits })?;
+        self.queues.push(Item { command, answer: Answer::Alone(answer), waits })?;
         Ok(outcome)
     }
 
@@ -356,5 +382,5 @@ fn hand_back(job: &Assignment) -> Item {
     let action = JobAction::Finish { token: job.tenure.token, finish: Finish::HandBack };
     let command = Command::Job { id: job.job.id, action };
     let (answer, _) = oneshot::channel();
-    Item { command, answer, waits: false }
+    Item { command, answer: Answer::Alone(answer), waits: false }
 }

@@ -72,15 +72,19 @@ fn claim(request: u128) -> Claim {
 }
 
 fn submit() -> Command {
+    submit_to("t1", 10)
+}
+
+fn submit_to(name: &str, request: u128) -> Command {
     let submit = Submit {
-        request: RequestId(10),
+        request: RequestId(request),
         operation: "work".into(),
         args: None,
         priority: 0,
         run_at: None,
         by: "A".into(),
     };
-    let key = "t/task/t1".parse().expect("a good name");
+    let key = format!("t/task/{name}").parse().expect("a good name");
     Command::Resource { key, action: ResourceAction::Submit(submit) }
 }
 
@@ -226,4 +230,52 @@ async fn a_command_whose_resource_is_busy_is_sent_again() {
         assert_eq!(comes.try_recv(), Ok(1));
     }
     assert!(comes.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn commands_of_one_call_come_in_one_batch_and_are_answered_in_their_order() {
+    let (store, mut comes) = store().await;
+    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+    // Something is on its way, so that all of them wait for the next batch.
+    let busy = tokio::spawn({
+        let committer = committer.clone();
+        async move { committer.submit(Command::Close { session: SessionId(9) }).await }
+    });
+    assert_eq!(comes.recv().await, Some(1));
+    let calling = tokio::spawn({
+        let committer = committer.clone();
+        let odd = Command::Job {
+            id: tenure_core::JobId(1),
+            action: JobAction::Discard { by: "A".into(), reason: "odd".into() },
+        };
+        let call = vec![submit_to("t1", 10), odd, submit_to("t2", 11), submit_to("t1", 10)];
+        async move { committer.submit_all(call).await }
+    });
+    store.gate.add_permits(1_000);
+    let answers = calling.await.expect("no panic");
+    busy.await.expect("no panic").expect("memory is there");
+    let jobs: Vec<_> = answers
+        .iter()
+        .map(|answer| match answer {
+            Ok(Outcome::Submitted { job, .. }) => Some(*job),
+            Ok(Outcome::Refused(Refusal::NoSuchJob)) => None,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(jobs[1].is_none() && jobs[0].is_some() && jobs[2].is_some(), "{jobs:?}");
+    assert_eq!(jobs[0], jobs[3], "the same request");
+    assert_ne!(jobs[0], jobs[2]);
+    assert!(committer.submit_all(Vec::new()).await.is_empty());
+}
+
+#[tokio::test]
+async fn those_of_a_call_whose_resource_is_busy_are_sent_again() {
+    let (store, _comes) = store().await;
+    store.gate.add_permits(1_000);
+    store.busy.store(1, Ordering::SeqCst);
+    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+    let answers = committer.submit_all(vec![submit_to("t1", 10), submit_to("t2", 11)]).await;
+    for answer in answers {
+        assert!(matches!(answer, Ok(Outcome::Submitted { .. })), "{answer:?}");
+    }
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::{Command, JobAction, LockAction, Outcome, ResourceAction};
-use tokio::sync::{mpsc, oneshot};
+use tenure_core::{Command, JobAction, LockAction, ResourceAction};
+use tokio::sync::mpsc;
 
+use super::answer::Answer;
 use crate::store::{BATCH_MAX, Result, StoreError};
 
 /// Most commands of holders, and of others, that wait to be sent to the store.
@@ -21,7 +22,7 @@ const FEW: usize = 32;
 /// A command on its way.
 pub(super) struct Item {
     pub(super) command: Command,
-    pub(super) answer: oneshot::Sender<Result<Outcome>>,
+    pub(super) answer: Answer,
     /// A claim that would rather wait than get nothing.
     pub(super) waits: bool,
 }
@@ -159,12 +160,13 @@ fn begins_something(command: &Command) -> bool {
 #[cfg(test)]
 mod tests {
     use tenure_core::{Claim, RequestId, SessionId};
+    use tokio::sync::oneshot;
 
     use super::*;
 
     fn item(command: Command) -> Item {
         let (answer, _) = oneshot::channel();
-        Item { command, answer, waits: false }
+        Item { command, answer: Answer::Alone(answer), waits: false }
     }
 
     fn claim() -> Item {
