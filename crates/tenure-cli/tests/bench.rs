@@ -65,6 +65,22 @@ fn claims_are_measured_before_beside_and_after_a_transaction_that_is_idle_for_so
 }
 
 #[test]
+fn jobs_go_through_in_calls_of_many() {
+    let data = TempDir::new().expect("a temporary directory");
+    let load = ["--only", "calls", "--resources", "10", "--seconds", "100ms"];
+    let calls = ["--in-flight", "12", "--in-a-call", "4", "-o", "json"];
+    let mut command = tenure(data.path());
+    command.env_remove("TENURE_BENCH_STORE");
+    let output = command.args(["bench", "jobs"]).args(load).args(calls).output();
+    let output = output.expect("the binary starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let what = "embedded, durable, in calls of 4, 10 resource(s), uniform: submit to start";
+    assert_eq!(rows[0]["what"], what, "{rows}");
+    assert!(rows[0]["pairs_per_s"].as_f64().unwrap() > 0.0, "{rows}");
+}
+
+#[test]
 fn help_says_what_is_measured_and_beside_what() {
     let data = TempDir::new().expect("a temporary directory");
     let output = tenure(data.path()).args(["bench", "pipelines", "--help"]).output().unwrap();

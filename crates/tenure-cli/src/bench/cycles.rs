@@ -138,7 +138,7 @@ impl Floor {
     }
 
     /// A job was not taken.
-    fn refused(&self, resource: usize) {
+    pub(crate) fn refused(&self, resource: usize) {
         self.pending[resource].fetch_sub(1, Ordering::SeqCst);
     }
 
@@ -177,14 +177,24 @@ impl Floor {
         if at > self.warm && at <= self.until {
             self.cycles.fetch_add(1, Ordering::Relaxed);
         }
-        self.done[ticket.submitter].add_permits(1);
+        self.allow(ticket.submitter, 1);
     }
 
     /// Waits until the job of a submitter is over.
     pub(crate) async fn wait(&self, submitter: usize) -> Result<()> {
-        let done = self.done[submitter].acquire();
-        done.await.context("wait for a job")?.forget();
+        self.wait_for(submitter, 1).await
+    }
+
+    /// Waits until so many jobs of a submitter are over.
+    pub(crate) async fn wait_for(&self, submitter: usize, jobs: u32) -> Result<()> {
+        let done = self.done[submitter].acquire_many(jobs);
+        done.await.context("wait for jobs")?.forget();
         Ok(())
+    }
+
+    /// Lets a submitter have so many more jobs under way.
+    pub(crate) fn allow(&self, submitter: usize, jobs: usize) {
+        self.done[submitter].add_permits(jobs);
     }
 
     pub(crate) fn measured(&self, times: &Times) -> Measured {
@@ -259,6 +269,16 @@ pub(crate) async fn across(
     for worker in 0..count {
         workers.spawn(work_all(server(worker), Arc::clone(&floor), over.clone(), slots));
     }
+    all_over(&floor, submitters, workers, &over).await
+}
+
+/// Waits for submitters, and then for the workers.
+pub(crate) async fn all_over(
+    floor: &Floor,
+    mut submitters: JoinSet<Result<()>>,
+    mut workers: JoinSet<Result<Times>>,
+    over: &CancellationToken,
+) -> Result<Measured> {
     let mut times = Times::new()?;
     loop {
         // Both at once: without its worker a submitter would wait for ever.
@@ -287,20 +307,7 @@ async fn submit_all(
     submitter: usize,
 ) -> Result<()> {
     while floor.open() {
-        let request = tenure_store::random::request_id();
-        let random = u64::try_from(request.0 >> 64)?;
-        let resource = shape.pick(random);
-        let args = floor.submit(submitter, resource);
-        let submit = Submit {
-            request,
-            operation: WORK.into(),
-            args: Some(args.into()),
-            priority: 0,
-            run_at: None,
-            by: "bench".into(),
-        };
-        let action = ResourceAction::Submit(submit);
-        let command = Command::Resource { key: keys[resource].clone(), action };
+        let (resource, command) = submission(&floor, &keys, shape, submitter);
         match committer.submit(command).await? {
             Outcome::Submitted { .. } => floor.wait(submitter).await?,
             // With much in flight a lane fills up now and then: another resource, then.
@@ -309,6 +316,28 @@ async fn submit_all(
         }
     }
     Ok(())
+}
+
+/// A submit for a resource of the load's choice.
+pub(crate) fn submission(
+    floor: &Floor,
+    keys: &[ResourceKey],
+    shape: Shape,
+    submitter: usize,
+) -> (usize, Command) {
+    let request = tenure_store::random::request_id();
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half is as random")]
+    let resource = shape.pick(request.0 as u64);
+    let submit = Submit {
+        request,
+        operation: WORK.into(),
+        args: Some(floor.submit(submitter, resource).into()),
+        priority: 0,
+        run_at: None,
+        by: "bench".into(),
+    };
+    let action = ResourceAction::Submit(submit);
+    (resource, Command::Resource { key: keys[resource].clone(), action })
 }
 
 /// Works until no job can come any more.
@@ -332,11 +361,7 @@ async fn work_all(
             done??;
         }
         // Claims go on after the load has ended, so that nobody is left waiting.
-        let claim = claim(session, slots - running.len());
-        let patience = Duration::from_millis(if floor.open() { 500 } else { 50 });
-        let Outcome::Claimed(jobs) = committer.claim(&claim, patience).await? else {
-            bail!("a claim was refused")
-        };
+        let jobs = claimed(&committer, &floor, session, slots - running.len()).await?;
         if jobs.is_empty() && over.is_cancelled() && running.is_empty() {
             return Ok(times);
         }
@@ -347,9 +372,20 @@ async fn work_all(
     }
 }
 
-fn claim(session: SessionId, max: usize) -> Claim {
+/// Jobs for a worker; none if none came for a while.
+pub(crate) async fn claimed(
+    committer: &Committer,
+    floor: &Floor,
+    session: SessionId,
+    max: usize,
+) -> Result<Vec<Assignment>> {
     let kinds: Vec<Text> = vec![KIND.into()];
-    Claim { session, request: tenure_store::random::request_id(), kinds, max }
+    let claim = Claim { session, request: tenure_store::random::request_id(), kinds, max };
+    let patience = Duration::from_millis(if floor.open() { 500 } else { 50 });
+    match committer.claim(&claim, patience).await? {
+        Outcome::Claimed(jobs) => Ok(jobs),
+        other => bail!("a claim was answered with {other:?}"),
+    }
 }
 
 async fn finish(
@@ -359,9 +395,19 @@ async fn finish(
     ticket: Ticket,
 ) -> Result<()> {
     floor.finishing(ticket);
+    let outcome = committer.submit(done(&job)).await?;
+    over(&floor, ticket, &outcome)
+}
+
+/// That a job is done.
+pub(crate) fn done(job: &Assignment) -> Command {
     let finish = Finish::Ok { state: None, result: None };
     let action = JobAction::Finish { token: job.tenure.token, finish };
-    let outcome = committer.submit(Command::Job { id: job.job.id, action }).await?;
+    Command::Job { id: job.job.id, action }
+}
+
+/// Notes that a job is over, as the store says.
+pub(crate) fn over(floor: &Floor, ticket: Ticket, outcome: &Outcome) -> Result<()> {
     let done = matches!(outcome, Outcome::Finished { already: false, .. });
     ensure!(done, "a finish was answered with {outcome:?}");
     floor.finished(ticket);

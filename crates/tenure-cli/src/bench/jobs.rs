@@ -16,7 +16,7 @@ use super::kept::Kept;
 use super::load::now;
 use super::servers::Scratch;
 use super::table::{self, Row};
-use super::{claims, floor, remote_cycles, shared};
+use super::{calls, claims, floor, remote_cycles, shared};
 use crate::commands::{Output, print_json};
 use crate::context::Reach;
 use crate::text::parse_duration;
@@ -48,6 +48,9 @@ pub(crate) struct Jobs {
     /// Jobs under way at once
     #[arg(long, default_value_t = 256)]
     in_flight: usize,
+    /// Jobs of one call, where they are submitted, claimed and finished in calls of many
+    #[arg(long, default_value_t = 64)]
+    in_a_call: usize,
     /// Distinct resources
     #[arg(long, value_delimiter = ',', default_values_t = [1, 1_000, 100_000])]
     resources: Vec<usize>,
@@ -77,6 +80,8 @@ enum Part {
     Memory,
     /// The durable store: the embedded one, or that of --store
     Embedded,
+    /// The durable store, with jobs in calls of many
+    Calls,
     /// A server on the durable store
     Http,
     /// The cost of a claim beside much that is idle or finished
@@ -181,6 +186,14 @@ impl Run<'_> {
             let store = self.options.kept.open(&scratch).await?;
             let measured = cycles::local(store, shape, in_flight, seconds).await?;
             let what = format!("{}, durable, in process", self.options.kept.name());
+            self.push(&what, shape, &measured);
+        }
+        if self.wants(Part::Calls) {
+            let scratch = Scratch::create(&self.dir)?;
+            let store = self.options.kept.open(&scratch).await?;
+            let size = self.options.in_a_call.clamp(1, in_flight);
+            let measured = calls::local(store, shape, in_flight, size, seconds).await?;
+            let what = format!("{}, durable, in calls of {size}", self.options.kept.name());
             self.push(&what, shape, &measured);
         }
         if self.wants(Part::Http) {

@@ -7,6 +7,7 @@
 //! are peers; `floor` asks the machine; `load` counts.
 
 mod beside;
+mod calls;
 mod claims;
 mod cycles;
 mod etcd;
