@@ -177,22 +177,23 @@ fn claimed_before(world: &mut World, claim: &Claim, now: Millis) -> Option<Vec<A
 
 /// The jobs that an earlier sending of the same claim got and that are not over.
 fn taken(world: &mut World, claim: &Claim, now: Millis) -> Vec<Assignment> {
-    let keys: Vec<ResourceKey> = world.bonds.of(claim.session).cloned().collect();
     let mine = |tenure: &&Tenure| {
         tenure.session == claim.session && tenure.request == claim.request && tenure.job.is_some()
     };
-    let mut assigned = Vec::new();
-    for key in keys {
-        let tenures = world.records.get(&key).map_or(&[][..], |record| &record.tenures);
+    let tokens = |key: &ResourceKey| {
+        let tenures = world.records.get(key).map_or(&[][..], |record| &record.tenures);
         let mut tokens: Vec<Token> = tenures.iter().filter(mine).map(|t| t.token).collect();
         // One resource may have given it several jobs, and one job may hold several locks.
         tokens.dedup();
-        if !tokens.is_empty() {
-            let of = |turn: &mut Turn<'_>, _| -> Vec<Assignment> {
-                tokens.iter().filter_map(|token| turn.assignment(*token)).collect()
-            };
-            assigned.extend(visit(world, &key, now, of));
-        }
+        (!tokens.is_empty()).then(|| (key.clone(), tokens))
+    };
+    let taken: Vec<_> = world.bonds.of(claim.session).filter_map(tokens).collect();
+    let mut assigned = Vec::new();
+    for (key, tokens) in taken {
+        let of = |turn: &mut Turn<'_>, _| -> Vec<Assignment> {
+            tokens.iter().filter_map(|token| turn.assignment(*token)).collect()
+        };
+        assigned.extend(visit(world, &key, now, of));
     }
     assigned
 }

@@ -308,10 +308,13 @@ impl Chain {
         Self { n: 0, head: Hash(Sha256::digest(key.as_str().as_bytes()).into()) }
     }
 
-    /// Appends an event.
-    pub fn seal(&mut self, at: Millis, event: Event) -> Sealed {
+    /// Appends an event. The room is for the line in the making, so that it takes no more than it
+    /// needs: many are kept until they are written.
+    pub fn seal(&mut self, at: Millis, event: Event, room: &mut Vec<u8>) -> Sealed {
         let entry = Entry { n: self.n + 1, at, event };
-        let line = serde_json::to_string(&entry).expect("an event has no map with odd keys");
+        room.clear();
+        serde_json::to_writer(&mut *room, &entry).expect("an event has no map with odd keys");
+        let line = str::from_utf8(room).expect("JSON is text").to_owned();
         self.n = entry.n;
         self.head = link(self.head, &line);
         Sealed { n: self.n, at, line, hash: self.head }
@@ -348,7 +351,7 @@ mod tests {
             how: How::Broken { by: "ann".into(), reason: "stuck".into() },
             job: None,
         };
-        let sealed = chain.seal(Millis(5), event.clone());
+        let sealed = chain.seal(Millis(5), event.clone(), &mut Vec::new());
         assert_eq!(Entry::parse(&sealed.line).unwrap(), Entry { n: 1, at: Millis(5), event });
         assert_eq!(sealed.hash, link(Chain::genesis(&key).head, &sealed.line));
     }

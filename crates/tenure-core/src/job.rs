@@ -85,6 +85,12 @@ impl JobState {
     pub fn is_running(self) -> bool {
         matches!(self, Self::Running | Self::Cancelling)
     }
+
+    /// Whether a person has dealt with it after it was over.
+    #[must_use]
+    pub fn is_dealt_with(self) -> bool {
+        matches!(self, Self::Redriven | Self::Discarded)
+    }
 }
 
 impl std::str::FromStr for JobState {

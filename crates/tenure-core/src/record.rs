@@ -284,12 +284,14 @@ impl Record {
     /// A store that keeps history need not write the record as well each time: what history tells
     /// can be made up for. What it does not tell are the queue, requests that were withdrawn, and
     /// how far the attempts of jobs have come.
-    pub fn replay(&mut self, entry: &Entry, hash: Hash) {
+    ///
+    /// Gives back the job that was over with it.
+    pub fn replay(&mut self, entry: &Entry, hash: Hash) -> Option<Box<Job>> {
         if entry.n <= self.chain.n {
-            return;
+            return None;
         }
         self.chain = Chain { n: entry.n, head: hash };
-        self.apply(&entry.event, entry.at);
+        self.apply(&entry.event, entry.at)
     }
 
     /// Remembers what became of a request, forgetting what is too old or too much.

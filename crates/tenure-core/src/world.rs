@@ -89,14 +89,7 @@ impl World {
     /// Puts in the record of a resource that was kept elsewhere, or changed elsewhere. Says whether
     /// the resource became ready by that.
     pub fn admit(&mut self, key: &ResourceKey, record: Box<Record>, now: Millis) -> bool {
-        if let Some(before) = self.records.remove(key) {
-            for session in before.sessions() {
-                self.bonds.remove(session, key);
-            }
-            for job in before.lane() {
-                self.whereabouts.remove(&job.id);
-            }
-        }
+        self.take(key);
         for session in record.sessions() {
             self.bonds.add(session, key);
         }
@@ -106,6 +99,18 @@ impl World {
         let ready = self.ready.note(key, &record, &self.kinds, now);
         self.records.insert(key.clone(), record);
         ready
+    }
+
+    /// Takes out the record of a resource, to be [put in](Self::admit) again after a change.
+    pub fn take(&mut self, key: &ResourceKey) -> Option<Box<Record>> {
+        let record = self.records.remove(key)?;
+        for session in record.sessions() {
+            self.bonds.remove(session, key);
+        }
+        for job in record.lane() {
+            self.whereabouts.remove(&job.id);
+        }
+        Some(record)
     }
 
     /// Says what resources can be from now on.
@@ -141,9 +146,10 @@ impl World {
         &mut self,
         events: Vec<(ResourceKey, Millis, Event)>,
     ) -> Vec<(ResourceKey, Sealed)> {
+        let mut room = Vec::new();
         let seal = |(key, at, event): (ResourceKey, Millis, Event)| {
             let record = self.records.get_mut(&key).expect("an event is about a record at hand");
-            let sealed = record.chain.seal(at, event);
+            let sealed = record.chain.seal(at, event, &mut room);
             (key, sealed)
         };
         events.into_iter().map(seal).collect()

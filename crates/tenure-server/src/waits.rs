@@ -25,8 +25,9 @@ impl Waits {
     pub(crate) async fn listen(self: Arc<Self>, mut hints: broadcast::Receiver<Hint>) {
         loop {
             match hints.recv().await {
-                Ok(Hint::Over(job)) => {
-                    if let Some(sender) = self.map().get(&job) {
+                Ok(Hint::Over(jobs)) => {
+                    let waits = self.map();
+                    for sender in jobs.iter().filter_map(|job| waits.get(job)) {
                         sender.send_replace(());
                     }
                 }
@@ -85,7 +86,7 @@ mod tests {
         let listening = tokio::spawn(Arc::clone(&waits).listen(listener));
         let (mut first, mut second) = (waits.enter(JobId(1)), waits.enter(JobId(1)));
         let other = waits.enter(JobId(2));
-        hints.send(Hint::Over(JobId(1))).unwrap();
+        hints.send(Hint::Over([JobId(3), JobId(1)].into())).unwrap();
         first.told().await;
         second.told().await;
         drop((first, second, other));

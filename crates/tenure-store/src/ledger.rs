@@ -75,6 +75,8 @@ pub struct Batch {
     pub history: Vec<(ResourceKey, Sealed)>,
     /// Jobs that are over, or that somebody dealt with after they were: to be kept.
     pub finished: Vec<(ResourceKey, Box<Job>)>,
+    /// Their ids.
+    pub over: Vec<JobId>,
     /// Pieces of logs to append.
     pub logs: Vec<LogPiece>,
     /// What was granted to requests while they waited: their clients should be told.
@@ -99,7 +101,7 @@ impl Batch {
         let granted = self.granted.into_iter().map(|tenure| Hint::Granted(Arc::new(tenure)));
         let ready = self.ready.into_iter().map(|key| Hint::Ready(key.kind().into()));
         let notified = self.notified.into_iter().map(Hint::Notified);
-        let over = self.finished.into_iter().map(|(_, job)| Hint::Over(job.id));
+        let over = (!self.over.is_empty()).then(|| Hint::Over(self.over.into()));
         granted.chain(ready).chain(notified).chain(over)
     }
 }
@@ -150,6 +152,11 @@ impl Ledger {
         let ready = self.world.admit(key, record, now);
         self.note_record(key);
         ready
+    }
+
+    /// Takes out the record of a resource, to be put in again as it was changed elsewhere.
+    pub fn take(&mut self, key: &ResourceKey) -> Box<Record> {
+        self.world.take(key).unwrap_or_else(|| Box::new(Record::new(key)))
     }
 
     /// Puts in a session that was kept or changed elsewhere.
@@ -425,6 +432,7 @@ impl Ledger {
         batch.sessions.extend(sessions);
         batch.beats.extend(changes.beats);
         batch.granted.extend(granted);
+        batch.over.extend(finished.iter().map(|(_, job)| job.id));
         batch.finished.extend(finished);
         batch.logs.extend(changes.logs);
         batch.ready.extend(changes.ready);

@@ -126,8 +126,8 @@ pub enum Hint {
     Ready(Text),
     /// The next heartbeat of this session has something to tell.
     Notified(SessionId),
-    /// This job is over.
-    Over(JobId),
+    /// These jobs are over.
+    Over(Arc<[JobId]>),
     /// Some may have been missed: whoever waits asks again.
     Missed,
 }

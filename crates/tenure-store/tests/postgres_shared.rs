@@ -14,6 +14,8 @@ mod fence;
 mod lives;
 #[path = "postgres_shared/locks.rs"]
 mod locks;
+#[path = "postgres_shared/pages.rs"]
+mod pages;
 #[path = "postgres_shared/records.rs"]
 mod records;
 #[path = "postgres_shared/tables.rs"]

@@ -50,10 +50,10 @@ fn a_server_works_as_tenure_app_and_cannot_do_more() {
     let (_, report) = doctor(&app);
     assert_eq!(finding(&report, "privileges")["verdict"], "ok", "{report}");
     for sql in [
-        "UPDATE tenure.history SET line = ''",
+        "UPDATE tenure.pages SET lines = ''",
         "UPDATE tenure.logs SET text = ''",
         "DELETE FROM tenure.meta",
-        "TRUNCATE tenure.history",
+        "TRUNCATE tenure.pages",
         "ALTER TABLE tenure.jobs ADD x int",
         "CREATE TABLE tenure.mine (x int)",
     ] {
@@ -80,9 +80,11 @@ fn a_reader_reads_and_the_queries_of_the_guide_work() {
     let reader = url_as(server, &format!("reader_{database}"), &database);
     let answers: Vec<_> =
         blocks("sql query").into_iter().map(|sql| psql(&reader, sql).unwrap()).collect();
-    assert_eq!(answers.len(), 2);
+    assert_eq!(answers.len(), 3);
     assert!(answers[0].contains("default/cluster/c1|main|1|"), "{}", answers[0]);
     assert!(answers[1].starts_with("report|build|queued|1|"), "{}", answers[1]);
+    let line = &answers[2];
+    assert!(line.starts_with("1|") && line.contains(r#"|granted|{"n":1,"#), "{line}");
     let error = psql(&reader, "DELETE FROM tenure.locks").unwrap_err();
     assert!(error.contains("permission denied"), "{error}");
 }

@@ -86,7 +86,7 @@ pub(super) struct Done {
 impl Shared {
     /// Does something when it is our turn, and tells everybody what came of it.
     pub(super) async fn change(&self, work: Work) -> Result<Done> {
-        self.to_the_end(|me| async move { me.change_now(work).await }).await
+        self.to_the_end(&self.writing, |me| async move { me.change_now(work).await }).await
     }
 
     async fn change_now(&self, work: Work) -> Result<Done> {
@@ -232,7 +232,7 @@ impl Shared {
             }
             Err(failure) => return Err(failure),
         }
-        replica.advance(sent.entry, &mut sent.done.batch);
+        replica.advance(&sent.entry, &mut sent.done.batch);
         self.life().mark = replica.position;
         state.replica = Some(replica);
         client.prepare().await.ok();
@@ -256,7 +256,7 @@ fn settle(replica: &mut Replica, mut sent: Sent, changes: &mut Vec<Change>) -> S
     let next = changes.first().map(|change| change.after);
     if next == Some(sent.entry.after) {
         changes.remove(0);
-        replica.advance(sent.entry, &mut sent.done.batch);
+        replica.advance(&sent.entry, &mut sent.done.batch);
         return if sent.abandoned {
             Settled::Late(sent.done)
         } else {

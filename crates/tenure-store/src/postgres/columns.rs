@@ -6,13 +6,12 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::conn::Conn;
 
-/// The columns of one statement: texts, then numbers, then bytes.
+/// The columns of one statement: texts, then numbers.
 #[derive(Clone, Default)]
 pub(super) struct Columns<'a> {
     rows: usize,
     texts: Vec<Vec<Option<Cow<'a, str>>>>,
     numbers: Vec<Vec<Option<i64>>>,
-    bytes: Vec<&'a [u8]>,
 }
 
 /// A text that is there already.
@@ -33,7 +32,7 @@ pub(super) fn made<'a>(text: &impl ToString) -> Option<Cow<'a, str>> {
 impl<'a> Columns<'a> {
     pub(super) fn new(texts: usize, numbers: usize) -> Self {
         let (texts, numbers) = (vec![Vec::new(); texts], vec![Vec::new(); numbers]);
-        Self { rows: 0, texts, numbers, bytes: Vec::new() }
+        Self { rows: 0, texts, numbers }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -54,11 +53,6 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// The last column of the row that was pushed last, when it has bytes.
-    pub(super) fn push_bytes(&mut self, bytes: &'a [u8]) {
-        self.bytes.push(bytes);
-    }
-
     /// The same rows in parts of at most so many.
     pub(super) fn split(mut self, rows_max: usize) -> Vec<Self> {
         let mut parts = Vec::new();
@@ -67,7 +61,6 @@ impl<'a> Columns<'a> {
                 rows: self.rows - rows_max,
                 texts: self.texts.iter_mut().map(|c| c.split_off(rows_max)).collect(),
                 numbers: self.numbers.iter_mut().map(|c| c.split_off(rows_max)).collect(),
-                bytes: self.bytes.split_off(rows_max.min(self.bytes.len())),
             };
             self.rows = rows_max;
             parts.push(std::mem::replace(&mut self, rest));
@@ -85,10 +78,7 @@ impl<'a> Columns<'a> {
         }
         let texts = self.texts.iter().map(|c| (c as &(dyn ToSql + Sync), Type::TEXT_ARRAY));
         let numbers = self.numbers.iter().map(|c| (c as &(dyn ToSql + Sync), Type::INT8_ARRAY));
-        let mut params: Vec<_> = texts.chain(numbers).collect();
-        if !self.bytes.is_empty() {
-            params.push((&self.bytes, Type::BYTEA_ARRAY));
-        }
+        let params: Vec<_> = texts.chain(numbers).collect();
         client.execute_typed(sql, &params).await
     }
 }

@@ -4,7 +4,6 @@
 //! comes first; the rows are those of one position of the journal, and the position is written with
 //! them.
 
-use std::borrow::Cow;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use super::columns::{Columns, made, own, there};
 use super::conn::Conn;
 use super::failure::Failure;
 use super::journal::json;
+use super::pages::{self, PendingLine};
 use super::replica::{ResourceRow, Snapshot};
 use super::rows::FLUSHED;
 use super::{Shared, bigint, corrupt, counter};
@@ -80,7 +80,7 @@ impl Shared {
 
     /// Brings the tables up to where this process is in the journal.
     pub(super) async fn flush(&self) -> Result<()> {
-        self.to_the_end(|me| async move { me.flush_now().await }).await
+        self.to_the_end(&self.beside, |me| async move { me.flush_now().await }).await
     }
 
     async fn flush_now(&self) -> Result<()> {
@@ -213,7 +213,7 @@ fn statements(snapshot: &Snapshot, after: i64) -> Statements<'_> {
         (INSERT_WAITERS, resources.waiters),
         (INSERT_JOBS, new),
         (UPSERT_JOBS, jobs),
-        (INSERT_HISTORY, history(snapshot, after)),
+        (pages::INSERT, pages::of(lines(snapshot, after))),
         (INSERT_LOGS, logs(snapshot, after)),
     ];
     let mut parts = Statements::new();
@@ -365,47 +365,39 @@ const UPSERT_JOBS: &str = "\
 /// Jobs that the tables know nothing of, and others: most are over before they are told of.
 fn jobs<'a>(snapshot: &'a Snapshot, after: i64) -> (Columns<'a>, Columns<'a>) {
     let (mut new, mut others) = (Columns::new(6, 3), Columns::new(6, 3));
-    let mut push = |key: &'a ResourceKey, job: &'a Job, body: Cow<'a, str>| {
+    let mut push = |key: &'a ResourceKey, job: &'a Job| {
         let is_new = snapshot.new.get(&job.id).is_some_and(|with| *with > after);
-        push_job(if is_new { &mut new } else { &mut others }, key, job, body);
+        push_job(if is_new { &mut new } else { &mut others }, key, job);
     };
     for (_, key, job) in snapshot.live.iter().filter(|(at, _, _)| *at > after) {
-        push(key, job, Cow::Owned(json(job)));
+        push(key, job);
     }
     for (_, over) in snapshot.over.iter().filter(|(at, _)| *at > after) {
-        push(&over.key, &over.job, Cow::Borrowed(&over.body));
+        push(&over.key, &over.job);
     }
     (new, others)
 }
 
-fn push_job<'a>(columns: &mut Columns<'a>, key: &'a ResourceKey, job: &'a Job, body: Cow<'a, str>) {
+fn push_job<'a>(columns: &mut Columns<'a>, key: &'a ResourceKey, job: &'a Job) {
     let texts = [
         made(&job.id),
         there(key.as_str()),
         there(&job.operation),
         there(job.state.word()),
         job.previous.as_ref().and_then(made),
-        Some(body),
+        own(json(job)),
     ];
     let over = job.state.is_over().then(|| bigint(job.ended_at.unwrap_or_default()));
     columns.push(texts, [Some(i64::from(job.attempt)), Some(bigint(job.due)), over]);
 }
 
-const INSERT_HISTORY: &str = "\
-    INSERT INTO tenure.history (key, line, id, n, at, hash) \
-    SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::bigint[]), unnest($4::bigint[]), \
-           unnest($5::bigint[]), unnest($6::bytea[])";
-
-fn history(snapshot: &Snapshot, after: i64) -> Columns<'_> {
-    let mut columns = Columns::new(2, 3);
-    for line in snapshot.lines.iter().filter(|line| line.entry > after) {
-        columns.push(
-            [there(line.key.as_str()), there(&line.sealed.line)],
-            [Some(line.position), Some(counter(line.sealed.n)), Some(bigint(line.sealed.at))],
-        );
-        columns.push_bytes(&line.sealed.hash.0);
-    }
-    columns
+/// The lines of history that have to be told, in order.
+fn lines(snapshot: &Snapshot, after: i64) -> impl Iterator<Item = PendingLine<'_>> {
+    let entries = snapshot.lines.iter().filter(move |lines| lines.entry > after);
+    entries.flat_map(|entry| {
+        let lines = (entry.first..).zip(&entry.lines);
+        lines.map(|(position, (key, sealed))| PendingLine { position, key, sealed })
+    })
 }
 
 const INSERT_LOGS: &str = "\

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use tenure_core::history::{self, Sealed};
 use tenure_core::session::Worker;
 use tenure_core::world::LogPiece;
-use tenure_core::{JobId, Millis, Record, RequestId, ResourceKey, Session, SessionId, Text, World};
+use tenure_core::{
+    Job, JobId, Millis, Record, RequestId, ResourceKey, Session, SessionId, Text, World,
+};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -49,8 +51,6 @@ pub(super) struct Entry {
     keys: Vec<String>,
     tenures: Vec<String>,
     body: String,
-    /// The bodies of jobs that are over, for the tables.
-    pub(super) over: Vec<String>,
 }
 
 /// What an entry changed.
@@ -87,7 +87,7 @@ impl Entry {
         let mut whole: Vec<&ResourceKey> = batch.untold.iter().chain(&batch.moved).collect();
         whole.sort_unstable();
         whole.dedup();
-        let records = whole.into_iter().filter_map(|key| Some((key, world.records.get(key)?)));
+        let records = whole.iter().filter_map(|key| Some((key, world.records.get(*key)?)));
         for (key, record) in records {
             writeln!(body, "R {key} {}", json(record)).expect(put);
         }
@@ -108,9 +108,12 @@ impl Entry {
                 }
             }
         }
-        let over: Vec<String> = batch.finished.iter().map(|(_, job)| json(job)).collect();
-        for ((key, _), job) in batch.finished.iter().zip(&over) {
-            writeln!(body, "J {key} {job}").expect(put);
+        // Whoever replays the lines of a resource knows which of its jobs are over by that.
+        let untold = |key: &ResourceKey, job: &Job| {
+            whole.binary_search(&key).is_ok() || job.state.is_dealt_with()
+        };
+        for (key, job) in batch.finished.iter().filter(|(key, job)| untold(key, job)) {
+            writeln!(body, "J {key} {}", json(job)).expect(put);
         }
         for LogPiece { job, attempt, at, text } in &batch.logs {
             writeln!(body, "P {job} {attempt} {} {}", at.0, json(text)).expect(put);
@@ -128,7 +131,7 @@ impl Entry {
         changed.sort_unstable();
         changed.dedup();
         let (keys, tenures) = changed.into_iter().filter_map(held).unzip();
-        Self { after, grace: batch.grace, keys, tenures, body, over }
+        Self { after, grace: batch.grace, keys, tenures, body }
     }
 
     /// Whether it tells nothing but that somebody has looked.
@@ -196,7 +199,7 @@ impl Change {
             "J" => {
                 let (key, body) = pair()?;
                 let (key, job) = (parse_key(key)?, parse_body("a job", body)?);
-                self.over.push(Over { key, job, body: body.to_owned() });
+                self.over.push(Over { key, job });
             }
             "P" => {
                 let mut words = rest.splitn(4, ' ');

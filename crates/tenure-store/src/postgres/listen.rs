@@ -51,14 +51,14 @@ enum Told {
 }
 
 impl Told {
-    fn of(hint: &Hint) -> Option<Self> {
-        Some(match hint {
-            Hint::Granted(tenure) => Self::Granted(Box::new((**tenure).clone())),
-            Hint::Ready(kind) => Self::Ready(kind.clone()),
-            Hint::Notified(session) => Self::Notified(*session),
-            Hint::Over(job) => Self::Over(*job),
-            Hint::Missed => return None,
-        })
+    fn of(hint: &Hint) -> Vec<Self> {
+        match hint {
+            Hint::Granted(tenure) => vec![Self::Granted(Box::new((**tenure).clone()))],
+            Hint::Ready(kind) => vec![Self::Ready(kind.clone())],
+            Hint::Notified(session) => vec![Self::Notified(*session)],
+            Hint::Over(jobs) => jobs.iter().copied().map(Self::Over).collect(),
+            Hint::Missed => Vec::new(),
+        }
     }
 
     fn into_hint(self) -> Hint {
@@ -66,7 +66,7 @@ impl Told {
             Self::Granted(tenure) => Hint::Granted(Arc::new(*tenure)),
             Self::Ready(kind) => Hint::Ready(kind),
             Self::Notified(session) => Hint::Notified(session),
-            Self::Over(job) => Hint::Over(job),
+            Self::Over(job) => Hint::Over([job].into()),
         }
     }
 }
@@ -120,10 +120,10 @@ impl Notifier {
 
     /// Tells others, if there are any, unless too much is to be told already.
     pub(super) fn tell(&self, hint: &Hint) {
-        if self.heard.lately(&self.heard.others)
-            && let Some(told) = Told::of(hint)
-        {
-            self.queue.try_send(told).ok();
+        if self.heard.lately(&self.heard.others) {
+            for told in Told::of(hint) {
+                self.queue.try_send(told).ok();
+            }
         }
     }
 

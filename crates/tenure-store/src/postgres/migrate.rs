@@ -8,10 +8,11 @@ use super::{corrupt, guest, life};
 use crate::store::{Result, StoreError};
 
 /// What makes each version from the one before.
-const MIGRATIONS: [(&str, &str); 3] = [
+const MIGRATIONS: [(&str, &str); 4] = [
     ("0001_tables", include_str!("0001_tables.sql")),
     ("0002_keys", include_str!("0002_keys.sql")),
     ("0003_records", include_str!("0003_records.sql")),
+    ("0004_pages", include_str!("0004_pages.sql")),
 ];
 /// The version of the tables that this program makes.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
@@ -52,8 +53,17 @@ pub(super) fn begin() -> String {
     "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('tenure migrate', 0))".to_owned()
 }
 
+/// The same, for a server that starts. What there is to do may take longer than anything else may,
+/// so it gets a connection of its own.
+pub(super) async fn up(client: &Conn, url: &str) -> Result<Incarnation> {
+    if version(client).await.map_err(Failure::into_store)? == MIGRATIONS.len() {
+        return life::begin(client, false).await;
+    }
+    run(&connect(url).await?).await
+}
+
 /// Brings the tables up to date, and says which life this is.
-pub(super) async fn run(client: &Conn) -> Result<Incarnation> {
+async fn run(client: &Conn) -> Result<Incarnation> {
     let work = async {
         client.batch_execute(&begin()).await?;
         let from = version(client).await?;

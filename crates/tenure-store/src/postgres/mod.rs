@@ -8,10 +8,10 @@
 //!
 //! `batch` is the transaction, `look` what it finds, `journal` what it appends, `failure` why it
 //! did not; `replica` is what is in memory, `load` how it gets there, `flush` how it gets to the
-//! tables; `prune` drops what is old; `read` has the lists, `listen` the wake-ups between servers,
-//! `life` the incarnation; `conn`, `link`, `tls` and `settings` are the connections, `guest` those
-//! of others, `rows` and `columns` the values; `migrate` has the versions of the tables, `doctor`
-//! says what a deployment is worth.
+//! tables, `pages` how history is kept there; `prune` drops what is old; `read` has the lists,
+//! `listen` the wake-ups between servers, `life` the incarnation; `conn`, `link`, `tls` and
+//! `settings` are the connections, `guest` those of others, `rows` and `columns` the values;
+//! `migrate` has the versions of the tables, `doctor` says what a deployment is worth.
 
 mod batch;
 mod columns;
@@ -28,6 +28,7 @@ mod listen;
 mod load;
 mod look;
 mod migrate;
+mod pages;
 mod prune;
 mod read;
 mod replica;
@@ -75,15 +76,18 @@ const TURN_MAX_MS: u64 = IDLE_MAX_MS + 1_000;
 /// The store `postgres://…`.
 pub struct Postgres {
     shared: Arc<Shared>,
-    /// Moves the bytes.
-    runtime: Option<Runtime>,
+    /// What runs everything.
+    runtimes: Option<[Runtime; 2]>,
 }
 
 /// What the store and its tasks share.
 struct Shared {
     /// Itself, for tasks that outlive whoever asks.
     me: Weak<Self>,
-    runtime: Handle,
+    /// Runs the batches, and moves the bytes of their connection.
+    writing: Handle,
+    /// Runs everything else.
+    beside: Handle,
     writer: Writer,
     /// Reads, beside it.
     reader: Pool,
@@ -124,19 +128,13 @@ impl Postgres {
         let settings = Settings::parse(url)?;
         let wanted = settings.config.get_ssl_mode() != SslMode::Disable;
         let tls = tls::connector(&settings.trust, wanted)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            // One for the batches while another makes rows for the tables.
-            .worker_threads(2)
-            .thread_name("tenure-postgres")
-            .enable_all()
-            .build();
-        let runtime =
-            runtime.map_err(|error| StoreError::Unavailable(format!("no thread: {error}")))?;
-        let handle = runtime.handle();
+        // A batch and its connection have one thread, so that no answer waits until another wakes.
+        let runtimes = [threads("tenure-writer", 1)?, threads("tenure-postgres", 2)?];
+        let [writing, beside] = runtimes.each_ref().map(|runtime| runtime.handle().clone());
         let ways = Ways {
             config: settings.config.clone(),
             tls: tls.clone(),
-            runtime: handle.clone(),
+            runtime: beside.clone(),
             settings: Arc::new(transaction_settings(settings.statement_ms)),
             patience: Duration::from_millis(settings.statement_ms) + ON_THE_WAY,
             pooled: Arc::new(AtomicBool::new(settings.listen.is_some())),
@@ -145,12 +143,13 @@ impl Postgres {
         let (hints, _) = broadcast::channel(HINTS_MAX);
         let id = random::request_id().to_string();
         let ears = listen::Ears { settings: settings.clone(), tls: tls.clone() };
-        let notifier = listen::Notifier::start(handle, &id, link(), ears, hints.clone());
+        let notifier = listen::Notifier::start(&beside, &id, link(), ears, hints.clone());
         let flush_wanted = Arc::new(tokio::sync::Notify::new());
         let shared = Arc::new_cyclic(|me| Shared {
             me: Weak::clone(me),
-            runtime: handle.clone(),
-            writer: Writer::new(link()),
+            writing: writing.clone(),
+            beside: beside.clone(),
+            writer: Writer::new(Link::new(&Ways { runtime: writing, ..ways.clone() })),
             reader: Pool::new((0..settings.pool).map(|_| link()).collect()),
             head: tokio::sync::Mutex::default(),
             flusher: link(),
@@ -163,9 +162,9 @@ impl Postgres {
             notifier,
             clock: options.clock,
         });
-        handle.spawn(flush::run(Arc::downgrade(&shared), flush_wanted));
-        let store = Self { shared, runtime: Some(runtime) };
-        migrate::run(&*store.shared.writer.link.client().await?).await?;
+        beside.spawn(flush::run(Arc::downgrade(&shared), flush_wanted));
+        let store = Self { shared, runtimes: Some(runtimes) };
+        migrate::up(&*store.shared.writer.link.client().await?, url).await?;
         // So that all that lives is at hand.
         store.shared.change(Work::Follow).await?;
         Ok(store)
@@ -175,14 +174,14 @@ impl Postgres {
 impl Shared {
     /// Does something in a task of its own: when whoever asks goes away in the middle of it, no
     /// transaction is left open, and nothing that was taken is lost.
-    async fn to_the_end<T, F>(&self, work: impl FnOnce(Arc<Self>) -> F) -> Result<T>
+    async fn to_the_end<T, F>(&self, on: &Handle, work: impl FnOnce(Arc<Self>) -> F) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let closing = || StoreError::Unavailable("the store is closing".to_owned());
         let me = self.me.upgrade().ok_or_else(closing)?;
-        self.runtime.spawn(work(me)).await.map_err(|_| closing())?
+        on.spawn(work(me)).await.map_err(|_| closing())?
     }
 
     fn kinds(&self) -> Arc<Kinds> {
@@ -230,7 +229,7 @@ impl Shared {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
+        for runtime in self.runtimes.take().into_iter().flatten() {
             runtime.shutdown_background();
         }
     }
@@ -274,6 +273,13 @@ impl Store for Postgres {
     fn key_ring(&self) -> &dyn KeyRing {
         &*self.shared
     }
+}
+
+/// Threads to run something on.
+fn threads(name: &str, count: usize) -> Result<Runtime> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(count).thread_name(name).enable_all();
+    runtime.build().map_err(|error| StoreError::Unavailable(format!("no thread: {error}")))
 }
 
 /// The settings of our transactions. Every statement finds its rows by an index, and most are

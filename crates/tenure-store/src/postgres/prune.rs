@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tenure_core::history::Entry;
 use tenure_core::verify::Replay;
 use tenure_core::{JobId, Millis};
 use tokio_postgres::Row;
@@ -12,14 +13,15 @@ use super::conn::Conn;
 use super::failure::Failure;
 use super::flush::FLUSHER;
 use super::journal::json;
+use super::pages::{self, Page};
 use super::rows::{NOW, RECORD, parse_body, parse_key, parse_record};
-use super::{Shared, bigint, corrupt, counter, read};
-use crate::store::{Pruned, Result, Retention};
+use super::{Shared, bigint, corrupt, counter};
+use crate::store::{Line, Pruned, Result, Retention};
 
 impl Shared {
     pub(super) async fn prune_once(&self, keep: Retention) -> Result<Pruned> {
         self.tables_up().await?;
-        self.to_the_end(move |me| async move { me.prune_now(keep).await }).await
+        self.to_the_end(&self.beside, move |me| async move { me.prune_now(keep).await }).await
     }
 
     async fn prune_now(&self, keep: Retention) -> Result<Pruned> {
@@ -77,32 +79,30 @@ impl Shared {
     ) -> std::result::Result<usize, Failure> {
         client.begin().await?;
         client.batch_execute(&format!("SELECT pg_advisory_xact_lock({FLUSHER})")).await?;
-        let sql = "SELECT id, key, line, hash, at, n FROM tenure.history ORDER BY id LIMIT $1";
-        let lines = client.query_typed(sql, &[(&rows as _, Type::INT8)]).await?;
-        let old = lines.iter().take_while(|row| row.get::<_, i64>(4) < before);
-        let old: Vec<&Row> = old.collect();
-        let mut of: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
-        for row in &old {
-            of.entry(row.get(1)).or_default().push(row);
+        let params = [(&i64::MIN as _, Type::INT8), (&rows as _, Type::INT8)];
+        let pages = client.query_typed(pages::OLDEST, &params).await?;
+        let old = oldest(&pages, rows, before)?;
+        let mut of: BTreeMap<&str, Vec<&Old>> = BTreeMap::new();
+        for line in &old {
+            of.entry(line.line.key.as_str()).or_default().push(line);
         }
         let keys: Vec<&str> = of.keys().copied().collect();
         let sql = format!(
             "SELECT {RECORD}, r.told, r.base FROM tenure.resources r WHERE r.key = ANY($1)"
         );
         let rows = client.query_typed(&sql, &[(&keys as _, Type::TEXT_ARRAY)]).await?;
-        let (mut kept, mut ids) = (Columns::new(3, 1), Vec::<i64>::new());
+        let mut kept = Columns::new(3, 1);
         for row in &rows {
             let key: &str = row.get(0);
             let lines = &of[key];
             let (mut whole, mut told): (_, i64) = (None, row.get(3));
-            if lines.iter().any(|line| line.get::<_, i64>(5) > told) {
+            if lines.iter().any(|line| counter(line.entry.n) > told) {
                 // A record that needs these lines has to tell them itself.
                 let record = parse_record(row)?;
                 (whole, told) = (own(json(&record)), counter(record.chain.n));
             }
             let base = own(fold(key, row.get(4), lines)?);
             kept.push([there(key), base, whole], [Some(told)]);
-            ids.extend(lines.iter().map(|line| line.get::<_, i64>(0)));
         }
         let update = "\
             UPDATE tenure.resources r \
@@ -110,21 +110,74 @@ impl Shared {
             FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) \
                 AS new (key, base, record, told) WHERE r.key = new.key";
         kept.run(client, update).await?;
-        let delete = "DELETE FROM tenure.history WHERE id = ANY($1)";
-        client.execute_typed(delete, &[(&ids as _, Type::INT8_ARRAY)]).await?;
+        drop_lines(client, &pages, &old).await?;
         client.batch_execute("COMMIT").await?;
-        Ok(ids.len())
+        Ok(old.len())
     }
 }
 
-fn fold(key: &str, base: Option<&str>, lines: &[&Row]) -> Result<String> {
+/// A line that is to go.
+struct Old {
+    /// The page that it is in.
+    page: usize,
+    line: Line,
+    entry: Entry,
+}
+
+/// The oldest lines of pages, at most so many, and those only that are older than an instant.
+fn oldest(pages: &[Row], most: i64, before: i64) -> Result<Vec<Old>> {
+    let mut all = Vec::new();
+    for (page, row) in pages.iter().enumerate() {
+        for line in pages::lines(&parse_key(row.get(1))?, row.get(2)) {
+            all.push((page, line?));
+        }
+    }
+    all.sort_unstable_by_key(|(_, line)| line.position);
+    let mut old = Vec::new();
+    for (page, line) in all.into_iter().take(usize::try_from(most).unwrap_or(usize::MAX)) {
+        let entry = Entry::parse(&line.text).map_err(|error| corrupt("a line", &error))?;
+        if bigint(entry.at) >= before {
+            break;
+        }
+        old.push(Old { page, line, entry });
+    }
+    Ok(old)
+}
+
+/// Drops lines. What is left of their pages are pages of their own.
+async fn drop_lines(client: &Conn, pages: &[Row], old: &[Old]) -> std::result::Result<(), Failure> {
+    let mut gone: BTreeMap<usize, usize> = BTreeMap::new();
+    for line in old {
+        *gone.entry(line.page).or_default() += 1;
+    }
+    let (mut dropped, mut left) = (Columns::new(1, 1), Page::columns());
+    for (page, gone) in gone {
+        let row = &pages[page];
+        let (key, n): (&str, i64) = (row.get(1), row.get(3));
+        dropped.push([there(key)], [Some(n)]);
+        let mut rest = Page::new(key);
+        for line in pages::lines(&parse_key(key)?, row.get(2)).skip(gone) {
+            let line = line?;
+            // Only the number of the last line of a page is kept, and that one stays.
+            rest.push(counter(line.position), &line.hash, &line.text, n.unsigned_abs());
+        }
+        rest.put(row.get(0), &mut left);
+    }
+    let delete = "DELETE FROM tenure.pages p \
+                  USING unnest($1::text[], $2::bigint[]) AS old (key, n) \
+                  WHERE p.key = old.key AND p.n = old.n";
+    dropped.run(client, delete).await?;
+    left.run(client, pages::INSERT).await?;
+    Ok(())
+}
+
+fn fold(key: &str, base: Option<&str>, lines: &[&Old]) -> Result<String> {
     let mut replay = match base {
         Some(base) => parse_body("a base", base)?,
         None => Replay::new(&parse_key(key)?),
     };
-    for row in lines {
-        let hash = read::hash(row.get(3))?;
-        replay.fold(row.get(2), hash).map_err(|error| corrupt("a line", &error))?;
+    for Old { line, .. } in lines {
+        replay.fold(&line.text, line.hash).map_err(|error| corrupt("a line", &error))?;
     }
     Ok(serde_json::to_string(&replay).expect("its keys are texts"))
 }

@@ -6,7 +6,6 @@
 use std::time::Instant;
 
 use async_trait::async_trait;
-use tenure_core::history::Hash;
 use tenure_core::verify::Replay;
 use tenure_core::{JobId, JobState, Millis, ResourceKey, SessionId, TenureView, Text};
 use tokio_postgres::Row;
@@ -16,6 +15,7 @@ use super::batch::Work;
 use super::conn::Conn;
 use super::link::unavailable;
 use super::look::record_rows;
+use super::pages;
 use super::replica::Replica;
 use super::rows::{HEAD, NOW, RECORD, parse_job, parse_key, parse_record, text};
 use super::{Shared, corrupt, millis};
@@ -177,19 +177,9 @@ fn key(row: &Row, at: usize) -> Result<ResourceKey> {
     row.get::<_, &str>(at).parse().map_err(|error| corrupt("a key", &error))
 }
 
-fn line(row: &Row) -> Result<Line> {
-    let position = u64::try_from(row.get::<_, i64>(0)).unwrap_or(0);
-    Ok(Line { position, key: key(row, 1)?, text: row.get(2), hash: hash(row.get(3))? })
-}
-
 fn shown(row: &Row) -> Result<JobShown> {
     let (key, job) = parse_job(row)?;
     Ok(JobShown { key, job })
-}
-
-/// A hash as it is kept.
-pub(super) fn hash(bytes: &[u8]) -> Result<Hash> {
-    bytes.try_into().map(Hash).map_err(|error| corrupt("a hash", &error))
 }
 
 #[async_trait]
@@ -232,42 +222,7 @@ impl Reads for Shared {
 
     async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>> {
         self.tables_up().await?;
-        let below = |before: Option<u64>| {
-            before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX))
-        };
-        let rows = match &query {
-            HistoryQuery::Of { key, before, limit: count } => {
-                let sql = "SELECT id, key, line, hash FROM tenure.history \
-                           WHERE key = $1 AND id < $2 ORDER BY n DESC LIMIT $3";
-                let key = key.as_str();
-                let params = [
-                    (&key as _, Type::TEXT),
-                    (&below(*before) as _, Type::INT8),
-                    (&limit(*count) as _, Type::INT8),
-                ];
-                self.reader.rows(sql, &params).await?
-            }
-            HistoryQuery::Newest { tenant, before, limit: count } => {
-                let sql = "SELECT id, key, line, hash FROM tenure.history WHERE id < $1 \
-                           AND ($2 = '' OR split_part(key, '/', 1) = $2) \
-                           ORDER BY id DESC LIMIT $3";
-                let tenant = tenant.as_deref().unwrap_or("");
-                let params = [
-                    (&below(*before) as _, Type::INT8),
-                    (&tenant as _, Type::TEXT),
-                    (&limit(*count) as _, Type::INT8),
-                ];
-                self.reader.rows(sql, &params).await?
-            }
-            HistoryQuery::Scan { after, limit: count } => {
-                let sql = "SELECT id, key, line, hash FROM tenure.history WHERE id > $1 \
-                           ORDER BY id LIMIT $2";
-                let after = i64::try_from(*after).unwrap_or(i64::MAX);
-                let params = [(&after as _, Type::INT8), (&limit(*count) as _, Type::INT8)];
-                self.reader.rows(sql, &params).await?
-            }
-        };
-        rows.iter().map(line).collect()
+        pages::read(&self.reader, &query).await
     }
 
     async fn bases(

@@ -61,7 +61,7 @@ pub(super) struct Pending {
     /// Jobs of which they know nothing at all, with the entries that they came with.
     new: HashMap<JobId, i64>,
     over: HashMap<JobId, (i64, Arc<Over>)>,
-    lines: VecDeque<Arc<PendingLine>>,
+    lines: VecDeque<Arc<PendingLines>>,
     logs: VecDeque<Arc<PendingLog>>,
     /// Entries that servers may need that are behind, with their instants.
     entries: VecDeque<(i64, Millis)>,
@@ -79,19 +79,18 @@ struct Touched {
     untold: i64,
 }
 
-/// A job that is over, and its body as the tables have it.
+/// A job that is over.
 pub(super) struct Over {
     pub(super) key: ResourceKey,
     pub(super) job: Box<Job>,
-    pub(super) body: String,
 }
 
-/// A line of history, with the entry that it is from and its place in all of history.
-pub(super) struct PendingLine {
+/// Lines of history of one entry that the tables do not have yet.
+pub(super) struct PendingLines {
     pub(super) entry: i64,
-    pub(super) position: i64,
-    pub(super) key: ResourceKey,
-    pub(super) sealed: Sealed,
+    /// The place of the first of them among all lines.
+    pub(super) first: i64,
+    pub(super) lines: Vec<(ResourceKey, Sealed)>,
 }
 
 /// A piece of a log; likewise.
@@ -111,7 +110,7 @@ pub(super) struct Snapshot {
     pub(super) over: Vec<(i64, Arc<Over>)>,
     /// Those of the jobs that the tables know nothing of, with the entries that they came with.
     pub(super) new: HashMap<JobId, i64>,
-    pub(super) lines: Vec<Arc<PendingLine>>,
+    pub(super) lines: Vec<Arc<PendingLines>>,
     pub(super) logs: Vec<Arc<PendingLog>>,
     /// From which to which entry nobody needs the journal any more.
     pub(super) stale: (i64, i64),
@@ -159,15 +158,14 @@ impl Replica {
     }
 
     /// Goes on to where the journal is after a batch of our own. Takes what only the tables want.
-    pub(super) fn advance(&mut self, entry: Entry, batch: &mut Batch) {
+    pub(super) fn advance(&mut self, entry: &Entry, batch: &mut Batch) {
         let after = entry.after;
         let before = std::mem::replace(&mut self.position, after);
         let lines = std::mem::take(&mut batch.history);
         let logs = std::mem::take(&mut batch.logs);
         self.pending.append(before, after, lines, logs);
-        for ((key, job), body) in batch.finished.iter().zip(entry.over) {
-            let over = Over { key: key.clone(), job: job.clone(), body };
-            self.pending.over.insert(job.id, (after.id, Arc::new(over)));
+        for (key, job) in batch.finished.drain(..) {
+            self.pending.over.insert(job.id, (after.id, Arc::new(Over { key, job })));
         }
         self.pending.jobs.extend(batch.jobs.iter().map(|id| (*id, after.id)));
         self.pending.new.extend(batch.submitted.iter().map(|id| (*id, after.id)));
@@ -212,8 +210,11 @@ impl Replica {
             self.pending.jobs.extend(entry.event.job().map(|job| (job, id)));
             self.pending.new.extend(entry.event.submitted().map(|job| (job, id)));
             if !change.whole.contains_key(&key) {
-                let record = told.entry(key.clone()).or_insert_with(|| self.record(&key));
-                record.replay(&entry, sealed.hash);
+                let record = told.entry(key.clone()).or_insert_with(|| self.ledger.take(&key));
+                if let Some(job) = record.replay(&entry, sealed.hash) {
+                    let over = Over { key: key.clone(), job };
+                    self.pending.over.insert(over.job.id, (id, Arc::new(over)));
+                }
             }
             lines.push((key, sealed));
         }
@@ -238,12 +239,6 @@ impl Replica {
             self.pending.over.insert(over.job.id, (id, Arc::new(over)));
         }
         self.pending.append(before, change.after, lines, change.logs);
-    }
-
-    /// The record of a resource, as it is here.
-    fn record(&self, key: &ResourceKey) -> Box<Record> {
-        let record = self.ledger.world().records.get(key).cloned();
-        record.unwrap_or_else(|| Box::new(Record::new(key)))
     }
 
     fn changed(&mut self, key: &ResourceKey, id: i64) {
@@ -292,7 +287,9 @@ impl Replica {
     pub(super) fn to_tell(&self) -> usize {
         let Pending { records, sessions, lines, logs, flushed, .. } = &self.pending;
         let entries = usize::try_from(self.position.id - flushed).unwrap_or(0) / LOOKS_MAX;
-        records.len() + sessions.len() + lines.len() + logs.len() + entries
+        let told = lines.front().map_or(self.position.lines, |lines| lines.first - 1);
+        let lines = usize::try_from(self.position.lines - told).unwrap_or(0);
+        records.len() + sessions.len() + lines + logs.len() + entries
     }
 
     /// What the tables have to be told to be where the journal is; nothing if they are.
@@ -407,9 +404,9 @@ impl Pending {
         logs: Vec<LogPiece>,
     ) {
         let entry = after.id;
-        let lines = (before.lines + 1..).zip(lines);
-        let line = |(position, (key, sealed))| PendingLine { entry, position, key, sealed };
-        self.lines.extend(lines.map(line).map(Arc::new));
+        if !lines.is_empty() {
+            self.lines.push_back(Arc::new(PendingLines { entry, first: before.lines + 1, lines }));
+        }
         let logs = (before.logs + 1..).zip(logs);
         let log = |(position, piece)| PendingLog { entry, position, piece };
         self.logs.extend(logs.map(log).map(Arc::new));

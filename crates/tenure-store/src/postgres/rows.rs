@@ -5,6 +5,7 @@ use tenure_core::session::Worker;
 use tenure_core::{Job, Millis, Record, ResourceKey, Session, Text};
 use tokio_postgres::Row;
 
+use super::pages;
 use super::{Shared, corrupt, millis};
 use crate::store::Result;
 
@@ -17,8 +18,7 @@ pub(super) const HEAD: &str = "(SELECT max(id) FROM tenure.journal)";
 
 /// What [`parse_record`] needs of a row `r` of resources, whose record may be behind its history.
 pub(super) const RECORD: &str = "r.key, r.record, CASE WHEN r.n > r.told THEN ARRAY( \
-    SELECT encode(h.hash, 'hex') || ' ' || h.line FROM tenure.history h \
-    WHERE h.key = r.key AND h.n > r.told ORDER BY h.n) END";
+    SELECT h.lines FROM tenure.pages h WHERE h.key = r.key AND h.n > r.told ORDER BY h.n) END";
 
 /// An id or the like, as the tables have it.
 pub(super) fn text<T: ToString + ?Sized>(id: &T) -> String {
@@ -59,8 +59,9 @@ pub(super) fn parse_line(hashed: &str) -> Result<(Hash, Entry, &str)> {
 pub(super) fn parse_record(row: &Row) -> Result<Box<Record>> {
     let mut record: Box<Record> =
         parse_body(&format!("resource {}", row.get::<_, &str>(0)), row.get(1))?;
-    for hashed in row.get::<_, Option<Vec<&str>>>(2).unwrap_or_default() {
-        let (hash, entry, _) = parse_line(hashed)?;
+    let pages: Option<Vec<&str>> = row.get(2);
+    for part in pages.iter().flatten().flat_map(|page| page.lines()) {
+        let (hash, entry, _) = parse_line(pages::split(part)?.1)?;
         record.replay(&entry, hash);
     }
     Ok(record)

@@ -110,6 +110,12 @@ async fn rows_of_the_version_before_tell_everything() {
     drop(a);
     let back = "ALTER TABLE tenure.resources DROP COLUMN n, DROP COLUMN told; \
                 ALTER TABLE tenure.resources RENAME COLUMN record TO body; \
+                CREATE TABLE tenure.lines (id bigint PRIMARY KEY, key text COLLATE \"C\" NOT NULL, \
+                    n bigint NOT NULL, at bigint NOT NULL, line text NOT NULL, \
+                    hash bytea NOT NULL); \
+                INSERT INTO tenure.lines SELECT * FROM tenure.history; \
+                DROP VIEW tenure.history; DROP TABLE tenure.pages; \
+                ALTER TABLE tenure.lines RENAME TO history; \
                 UPDATE tenure.meta SET value = '2' WHERE key = 'version'";
     user.batch_execute(back).await.expect("it is ours");
     let b = open(&url).await;

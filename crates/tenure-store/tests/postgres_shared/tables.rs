@@ -39,7 +39,7 @@ async fn tables_that_a_crash_of_the_database_took_back_are_brought_up_again() {
     }
     assert_eq!(lines(&store).await, 10);
     let user = raw(&url).await;
-    let back = "TRUNCATE tenure.history, tenure.resources, tenure.locks, tenure.sessions, \
+    let back = "TRUNCATE tenure.pages, tenure.resources, tenure.locks, tenure.sessions, \
                 tenure.flushes; INSERT INTO tenure.flushes VALUES (0)";
     user.batch_execute(back).await.expect("it is ours");
     assert_eq!(token(&one(&*store, acquire("c1", 1, 20)).await).0, 6);

@@ -107,7 +107,7 @@ async fn listen(
 ) -> Result<()> {
     loop {
         match hints.recv().await {
-            Ok(Hint::Over(id)) => runs.over(id),
+            Ok(Hint::Over(ids)) => ids.iter().for_each(|id| runs.over(*id)),
             // What was missed is found by asking.
             Ok(Hint::Missed) | Err(RecvError::Lagged(_)) => {
                 for id in runs.not_over() {
