@@ -35,6 +35,7 @@ const SHARED: Shape = Shape { resources: 1_000, zipf: false };
 Examples:
   tenure bench jobs
   tenure bench jobs --only floor,embedded --resources 1,1000 --seconds 5s
+  tenure bench jobs --only calls --in-a-call 64 --store postgres://USER@HOST/DATABASE
   tenure bench jobs --only claims --idle 1000000 --past 1000000
   tenure bench jobs --only shared --store postgres://USER@HOST/DATABASE
   tenure bench jobs --only beside --idle-for 1h --store postgres://USER@HOST/DATABASE")]

@@ -1,5 +1,5 @@
 -- History is kept in pages: the lines of one resource that were told to the tables together. A row
--- and two entries of indexes for each line cost more than all the rest of a job.
+-- and two entries of indexes for each line were a third of what the tables cost.
 -- A page is found by its resource and the number of its last line, and by the end of the part of all
 -- lines that it belongs to: parts follow each other, and within one the pages mingle.
 

@@ -49,10 +49,15 @@ pub(super) fn parse_session(row: &Row) -> Result<Session> {
 
 /// A line of history from its hash and text.
 pub(super) fn parse_line(hashed: &str) -> Result<(Hash, Entry, &str)> {
+    let (hash, line) = split_hash(hashed)?;
+    Ok((hash, Entry::parse(line).map_err(|e| corrupt("a line", &e))?, line))
+}
+
+/// The hash before a line, and the line.
+pub(super) fn split_hash(hashed: &str) -> Result<(Hash, &str)> {
     let odd = || corrupt("a line", &format!("no hash before {hashed:.80}"));
     let (hash, line) = hashed.split_once(' ').ok_or_else(odd)?;
-    let hash = Hash::try_from(hash.to_owned()).map_err(|e| corrupt("a hash", &e))?;
-    Ok((hash, Entry::parse(line).map_err(|e| corrupt("a line", &e))?, line))
+    Ok((Hash::try_from(hash.to_owned()).map_err(|e| corrupt("a hash", &e))?, line))
 }
 
 /// A record from the columns of [`RECORD`].
