@@ -198,13 +198,12 @@ fn taken(world: &mut World, claim: &Claim, now: Millis) -> Vec<Assignment> {
     assigned
 }
 
-/// Looks again at the resources on which something is due by now. Says how many there were.
-pub fn wake(world: &mut World, now: Millis) -> usize {
+/// Looks again at the resources on which something is due by now. Says how many there were, and how
+/// many tenures ended there.
+pub fn wake(world: &mut World, now: Millis) -> (usize, usize) {
     let due = world.ready.due(now);
-    for key in &due {
-        visit(world, key, now, |_, _| ());
-    }
-    due.len()
+    let ended = due.iter().map(|key| visit(world, key, now, |_, ended| ended)).sum();
+    (due.len(), ended)
 }
 
 /// Whether a time to live is within its bounds; the message names them.

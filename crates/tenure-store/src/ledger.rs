@@ -239,7 +239,7 @@ impl Ledger {
                 swept.sessions += 1;
             }
         }
-        swept.due = wake(&mut self.world, now);
+        (swept.due, swept.tenures) = wake(&mut self.world, now);
         for key in self.waits_run_out(now) {
             swept.tenures += self.settle(key.clone(), now);
             // A wait may have been prolonged meanwhile: then it is still there, with a later end.

@@ -343,3 +343,39 @@ impl Rows {
         gone
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::{Claim, RequestId, ResourceAction, SessionId, Submit};
+
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::scenario;
+
+    #[tokio::test]
+    async fn a_tenure_counts_that_ends_where_something_comes_due() {
+        let clock = ManualClock::default();
+        let store = Memory::with_clock(clock.clone());
+        store.declare(scenario::kinds()).await.expect("it is there");
+        let submit = |request, run_at| {
+            let (request, operation) = (RequestId(request), "work".into());
+            let by = "ann".into();
+            let ask = Submit { request, operation, args: None, priority: 0, run_at, by };
+            let key = "t/task/r".parse().expect("a good name");
+            Command::Resource { key, action: ResourceAction::Submit(ask) }
+        };
+        let (session, tenant, name) = (SessionId(1), "t".into(), "W".into());
+        let claim = Claim { session, request: RequestId(3), kinds: vec!["task".into()], max: 1 };
+        let commands = vec![
+            Command::Open { session, tenant, name, ttl_ms: 1_000 },
+            submit(1, None),
+            Command::Claim(claim),
+            submit(2, Some(Millis(900))),
+        ];
+        let outcomes = store.apply(commands).await.expect("it is there");
+        assert!(matches!(&outcomes[2], Outcome::Claimed(jobs) if jobs.len() == 1), "{outcomes:?}");
+        clock.advance(1_500);
+        let swept = store.sweep().await.expect("it is there");
+        assert_eq!(swept, Swept { sessions: 1, tenures: 1, due: 1 });
+    }
+}

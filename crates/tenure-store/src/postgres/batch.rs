@@ -232,7 +232,7 @@ impl Shared {
             }
             Err(failure) => return Err(failure),
         }
-        replica.advance(&sent.entry, &mut sent.done.batch);
+        replica.advance(sent.entry, &mut sent.done.batch);
         self.life().mark = replica.position;
         state.replica = Some(replica);
         client.prepare().await.ok();
@@ -256,7 +256,7 @@ fn settle(replica: &mut Replica, mut sent: Sent, changes: &mut Vec<Change>) -> S
     let next = changes.first().map(|change| change.after);
     if next == Some(sent.entry.after) {
         changes.remove(0);
-        replica.advance(&sent.entry, &mut sent.done.batch);
+        replica.advance(sent.entry, &mut sent.done.batch);
         return if sent.abandoned {
             Settled::Late(sent.done)
         } else {

@@ -15,7 +15,7 @@ use super::conn::Conn;
 use super::failure::Failure;
 use super::journal::json;
 use super::pages::{self, PendingLine};
-use super::replica::{ResourceRow, Snapshot};
+use super::replica::{Over, PlacedLine, ResourceRow, Snapshot};
 use super::rows::FLUSHED;
 use super::{Shared, bigint, corrupt, counter};
 use crate::store::{Result, StoreError, durable};
@@ -372,7 +372,11 @@ fn jobs<'a>(snapshot: &'a Snapshot, after: i64) -> (Columns<'a>, Columns<'a>) {
     for (_, key, job) in snapshot.live.iter().filter(|(at, _, _)| *at > after) {
         push(key, job);
     }
-    for (_, over) in snapshot.over.iter().filter(|(at, _)| *at > after) {
+    let mut over: Vec<&Over> =
+        snapshot.over.iter().filter(|(at, _)| *at > after).map(|(_, over)| &**over).collect();
+    // In the order of their ids, which is how the index has them.
+    over.sort_unstable_by_key(|over| over.job.id);
+    for over in over {
         push(&over.key, &over.job);
     }
     (new, others)
@@ -396,7 +400,13 @@ fn lines(snapshot: &Snapshot, after: i64) -> impl Iterator<Item = PendingLine<'_
     let entries = snapshot.lines.iter().filter(move |lines| lines.entry > after);
     entries.flat_map(|entry| {
         let lines = (entry.first..).zip(&entry.lines);
-        lines.map(|(position, (key, sealed))| PendingLine { position, key, sealed })
+        lines.map(|(position, PlacedLine { key, n, hash, at })| PendingLine {
+            position,
+            key,
+            n: *n,
+            hash: *hash,
+            line: &entry.text[at.clone()],
+        })
     })
 }
 

@@ -4,8 +4,9 @@
 //! tell, sessions, jobs that are over, pieces of logs. Whoever has the state before an entry and
 //! follows it has the state after it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use tenure_core::history::{self, Sealed};
@@ -48,9 +49,11 @@ pub(super) struct Entry {
     /// Where the journal is after it.
     pub(super) after: Position,
     grace: bool,
-    keys: Vec<String>,
-    tenures: Vec<String>,
+    /// What is held on the resources that it changed, for the fence of users' own transactions.
+    held: String,
     body: String,
+    /// Where in the body the lines of history are.
+    lines: Vec<Range<usize>>,
 }
 
 /// What an entry changed.
@@ -59,7 +62,9 @@ pub(super) struct Change {
     /// Where the journal is after it.
     pub(super) after: Position,
     pub(super) grace: bool,
-    pub(super) lines: Vec<(ResourceKey, history::Entry, Sealed)>,
+    pub(super) body: String,
+    /// Lines of history, and where in the body they are.
+    pub(super) lines: Vec<(ResourceKey, history::Entry, Range<usize>)>,
     pub(super) whole: HashMap<ResourceKey, Box<Record>>,
     pub(super) sessions: Vec<Session>,
     pub(super) gone: Vec<SessionId>,
@@ -79,11 +84,8 @@ impl Entry {
         at: Millis,
         told: &mut Told,
     ) -> Self {
-        let mut body = String::with_capacity(512 * (1 + batch.history.len()));
+        let (mut body, lines) = told_lines(batch);
         let put = "a string takes everything";
-        for (key, sealed) in &batch.history {
-            writeln!(body, "L {key} {} {}", sealed.hash, sealed.line).expect(put);
-        }
         let mut whole: Vec<&ResourceKey> = batch.untold.iter().chain(&batch.moved).collect();
         whole.sort_unstable();
         whole.dedup();
@@ -126,12 +128,7 @@ impl Entry {
             lines: before.lines + count(batch.history.len()),
             logs: before.logs + count(batch.logs.len()),
         };
-        let held = |key: &ResourceKey| Some((key.to_string(), tenures(world.records.get(key)?)));
-        let mut changed: Vec<_> = batch.records.iter().chain(&batch.moved).collect();
-        changed.sort_unstable();
-        changed.dedup();
-        let (keys, tenures) = changed.into_iter().filter_map(held).unzip();
-        Self { after, grace: batch.grace, keys, tenures, body }
+        Self { after, grace: batch.grace, held: held(world, batch), body, lines }
     }
 
     /// Whether it tells nothing but that somebody has looked.
@@ -145,8 +142,8 @@ impl Entry {
         client: &Conn,
     ) -> std::result::Result<u64, tokio_postgres::Error> {
         let sql = "INSERT INTO tenure.journal \
-                       (id, nonce, at, grace, lines, logs, keys, tenures, body) \
-                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+                       (id, nonce, at, grace, lines, logs, held, body) \
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
         let params = [
             (&self.after.id as _, Type::INT8),
             (&self.after.nonce as _, Type::INT8),
@@ -154,21 +151,67 @@ impl Entry {
             (&self.grace as _, Type::BOOL),
             (&self.after.lines as _, Type::INT8),
             (&self.after.logs as _, Type::INT8),
-            (&self.keys as _, Type::TEXT_ARRAY),
-            (&self.tenures as _, Type::TEXT_ARRAY),
+            (&self.held as _, Type::TEXT),
             (&self.body as _, Type::TEXT),
         ];
         client.execute_typed(sql, &params).await
     }
+
+    /// Its body and where the lines of history are in it, when it has been appended.
+    pub(super) fn into_lines(self) -> (String, Vec<Range<usize>>) {
+        (self.body, self.lines)
+    }
+}
+
+/// The lines of history of a batch as the body of an entry begins with them, and where they are.
+/// Their hashes follow from the lines before them.
+fn told_lines(batch: &Batch) -> (String, Vec<Range<usize>>) {
+    let room = |(key, sealed): &(ResourceKey, Sealed)| key.as_str().len() + sealed.line.len() + 4;
+    let mut body = String::with_capacity(batch.history.iter().map(room).sum());
+    let mut lines = Vec::with_capacity(batch.history.len());
+    for (key, sealed) in &batch.history {
+        for part in ["L ", key.as_str(), " "] {
+            body.push_str(part);
+        }
+        let from = body.len();
+        body.push_str(&sealed.line);
+        lines.push(from..body.len());
+        body.push('\n');
+    }
+    (body, lines)
+}
+
+/// What is held on the resources that a batch changed: a line for each, with a blank after each
+/// word of it.
+fn held(world: &World, batch: &Batch) -> String {
+    let mut changed: Vec<&ResourceKey> = batch.records.iter().chain(&batch.moved).collect();
+    changed.sort_unstable();
+    changed.dedup();
+    let mut held = String::from("\n");
+    for (key, record) in changed.into_iter().filter_map(|key| Some((key, world.records.get(key)?)))
+    {
+        held.push_str(key.as_str());
+        held.push(' ');
+        for tenure in &record.tenures {
+            write!(held, "{}={} ", tenure.lock, tenure.token).expect("a string takes everything");
+        }
+        held.push('\n');
+    }
+    held
 }
 
 impl Change {
     /// Reads the [`COLUMNS`] of an entry and its body, from a position on.
     pub(super) fn parse(row: &Row, at: usize) -> Result<Self> {
+        let body: String = row.get(at + 6);
         let mut change = Self { grace: row.get(at + 3), ..Self::default() };
-        for part in row.get::<_, &str>(at + 6).lines() {
-            change.take(part)?;
+        let mut end = 0;
+        for part in body.split_terminator('\n') {
+            end += part.len();
+            change.take(part, end)?;
+            end += 1;
         }
+        change.body = body;
         change.after = Position {
             id: row.get(at),
             nonce: row.get(at + 1),
@@ -179,16 +222,17 @@ impl Change {
         Ok(change)
     }
 
-    fn take(&mut self, part: &str) -> Result<()> {
+    /// Takes in a part of the body, which ends there.
+    fn take(&mut self, part: &str, end: usize) -> Result<()> {
         let odd = || corrupt("the journal", &format!("cannot read {part:.80}"));
         let (what, rest) = part.split_once(' ').ok_or_else(odd)?;
         let pair = || rest.split_once(' ').ok_or_else(odd);
         match what {
             "L" => {
-                let (key, hashed) = pair()?;
-                let (hash, entry, line) = parse_line(hashed)?;
-                let (n, at, line) = (entry.n, entry.at, line.to_owned());
-                self.lines.push((parse_key(key)?, entry, Sealed { n, at, line, hash }));
+                let (key, rest) = pair()?;
+                // An older version of this program wrote the hash before the line.
+                let line = &rest[rest.find('{').ok_or_else(odd)?..];
+                self.lines.push((parse_key(key)?, parse_line(line)?, end - line.len()..end));
             }
             "R" => {
                 let (key, body) = pair()?;
@@ -262,13 +306,6 @@ fn is_news(session: &Session, told: &Told) -> bool {
 /// Notes what others know of a session.
 pub(super) fn note(session: &Session, told: &mut Told) {
     told.insert(session.id, (session.expires_at, session.worker.clone()));
-}
-
-/// What is held on a resource, for the fence of users' own transactions.
-fn tenures(record: &Record) -> String {
-    let held: BTreeMap<_, _> = record.tenures.iter().map(|t| (&t.lock, t.token)).collect();
-    let held: Vec<String> = held.iter().map(|(lock, token)| format!("{lock}={token}")).collect();
-    held.join(" ")
 }
 
 pub(super) fn json(value: &impl serde::Serialize) -> String {

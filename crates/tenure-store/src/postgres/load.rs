@@ -109,7 +109,8 @@ const LIVE: &str = "r.live";
 
 /// Those that do not, and that entries are about which the tables do not tell yet.
 const TOUCHED: &str = "\
-    NOT r.live AND r.key = ANY(ARRAY(SELECT unnest(keys) FROM tenure.journal WHERE id > $3))";
+    NOT r.live AND r.key = ANY(ARRAY(SELECT split_part(line, ' ', 1) FROM tenure.journal, \
+        unnest(string_to_array(held, E'\\n')) AS line WHERE id > $3))";
 
 fn number(value: &i64) -> Param<'_> {
     (value, Type::INT8)

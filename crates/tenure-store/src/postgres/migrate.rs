@@ -8,11 +8,12 @@ use super::{corrupt, guest, life};
 use crate::store::{Result, StoreError};
 
 /// What makes each version from the one before.
-const MIGRATIONS: [(&str, &str); 4] = [
+const MIGRATIONS: [(&str, &str); 5] = [
     ("0001_tables", include_str!("0001_tables.sql")),
     ("0002_keys", include_str!("0002_keys.sql")),
     ("0003_records", include_str!("0003_records.sql")),
     ("0004_pages", include_str!("0004_pages.sql")),
+    ("0005_held", include_str!("0005_held.sql")),
 ];
 /// The version of the tables that this program makes.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;

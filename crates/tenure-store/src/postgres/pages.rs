@@ -9,13 +9,13 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use tenure_core::ResourceKey;
-use tenure_core::history::{Hash, Sealed};
+use tenure_core::history::{self, Hash};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::columns::{Columns, own, there};
 use super::link::Pool;
-use super::rows::{parse_key, split_hash};
+use super::rows::parse_key;
 use super::{corrupt, counter};
 use crate::store::{HistoryQuery, Line, Result, StoreError};
 
@@ -35,20 +35,25 @@ pub(super) struct Page<'a> {
     lines: String,
     n: u64,
     first: i64,
+    /// The hash of the last line, and where it belongs; the first line has its own.
+    last: Option<(usize, Hash)>,
 }
 
 impl<'a> Page<'a> {
     /// A page without lines.
     pub(super) fn new(key: &'a str) -> Self {
-        Self { key, lines: String::new(), n: 0, first: i64::MAX }
+        Self { key, lines: String::new(), n: 0, first: i64::MAX, last: None }
     }
 
     /// Puts a line at its end.
-    pub(super) fn push(&mut self, position: i64, hash: &Hash, line: &str, n: u64) {
-        if !self.lines.is_empty() {
-            self.lines.push('\n');
+    pub(super) fn push(&mut self, position: i64, hash: Hash, line: &str, n: u64) {
+        let put = "a string takes everything";
+        if self.lines.is_empty() {
+            write!(self.lines, "{position} {hash} ").expect(put);
+        } else {
+            write!(self.lines, "\n{position} ").expect(put);
+            self.last = Some((self.lines.len(), hash));
         }
-        write!(self.lines, "{position} {hash} ").expect("a string takes everything");
         self.lines.push_str(line);
         (self.n, self.first) = (n, self.first.min(position));
     }
@@ -59,7 +64,10 @@ impl<'a> Page<'a> {
     }
 
     /// Puts it among others; a page without lines is none.
-    pub(super) fn put(self, upto: i64, columns: &mut Columns<'a>) {
+    pub(super) fn put(mut self, upto: i64, columns: &mut Columns<'a>) {
+        if let Some((at, hash)) = self.last {
+            self.lines.insert_str(at, &format!("{hash} "));
+        }
         if !self.lines.is_empty() {
             let numbers = [Some(counter(self.n)), Some(self.first), Some(upto)];
             columns.push([there(self.key), own(self.lines)], numbers);
@@ -71,7 +79,9 @@ impl<'a> Page<'a> {
 pub(super) struct PendingLine<'a> {
     pub(super) position: i64,
     pub(super) key: &'a ResourceKey,
-    pub(super) sealed: &'a Sealed,
+    pub(super) n: u64,
+    pub(super) hash: Hash,
+    pub(super) line: &'a str,
 }
 
 /// The pages of lines that are in order.
@@ -81,12 +91,12 @@ pub(super) fn of<'a>(lines: impl Iterator<Item = PendingLine<'a>>) -> Columns<'a
     while lines.peek().is_some() {
         let (mut pages, mut place) = (Vec::new(), HashMap::new());
         let mut upto = 0;
-        for PendingLine { position, key, sealed } in lines.by_ref().take(PART_MAX) {
+        for PendingLine { position, key, n, hash, line } in lines.by_ref().take(PART_MAX) {
             let at = *place.entry(key).or_insert_with(|| {
                 pages.push(Page::new(key.as_str()));
                 pages.len() - 1
             });
-            pages[at].push(position, &sealed.hash, &sealed.line, sealed.n);
+            pages[at].push(position, hash, line, n);
             upto = position;
         }
         pages.into_iter().for_each(|page| page.put(upto, &mut columns));
@@ -98,18 +108,30 @@ pub(super) fn of<'a>(lines: impl Iterator<Item = PendingLine<'a>>) -> Columns<'a
 pub(super) fn lines<'a>(
     key: &'a ResourceKey,
     page: &'a str,
-) -> impl DoubleEndedIterator<Item = Result<Line>> {
-    page.lines().map(|part| {
-        let (position, hashed) = split(part)?;
-        let (hash, line) = split_hash(hashed)?;
+) -> impl Iterator<Item = Result<Line>> + 'a {
+    parts(page).map(|part| {
+        let (position, hash, line) = part?;
         Ok(Line { position, key: key.clone(), text: line.to_owned(), hash })
     })
 }
 
-/// The place of a line among all lines, and the line with its hash.
-pub(super) fn split(part: &str) -> Result<(u64, &str)> {
-    let (position, hashed) = part.split_once(' ').ok_or_else(|| odd(part))?;
-    Ok((position.parse().map_err(|_| odd(part))?, hashed))
+/// What a page has: for each line its place among all lines, its hash, and the line. Only the first
+/// and the last hash are written down; the others follow from them, and so the last one shows
+/// whether anything was changed.
+pub(super) fn parts(page: &str) -> impl Iterator<Item = Result<(u64, Hash, &str)>> {
+    let mut before = None;
+    page.lines().map(move |part| {
+        let (position, rest) = part.split_once(' ').ok_or_else(|| odd(part))?;
+        let position = position.parse().map_err(|_| odd(part))?;
+        let (hash, line) = if rest.starts_with('{') {
+            (history::link(before.ok_or_else(|| odd(part))?, rest), rest)
+        } else {
+            let (hash, line) = rest.split_once(' ').ok_or_else(|| odd(part))?;
+            (Hash::try_from(hash.to_owned()).map_err(|error| corrupt("a hash", &error))?, line)
+        };
+        before = Some(hash);
+        Ok((position, hash, line))
+    })
 }
 
 fn odd(part: &str) -> StoreError {
@@ -150,8 +172,8 @@ async fn of_resource(
         let Some(last) = rows.last() else { return Ok(all) };
         below = last.get(0);
         for row in &rows {
-            for line in lines(key, row.get(1)).rev() {
-                let line = line?;
+            let page = lines(key, row.get(1)).collect::<Result<Vec<_>>>()?;
+            for line in page.into_iter().rev() {
                 if counter(line.position) < before {
                     all.push(line);
                 }

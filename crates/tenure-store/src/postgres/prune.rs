@@ -159,7 +159,7 @@ async fn drop_lines(client: &Conn, pages: &[Row], old: &[Old]) -> std::result::R
         for line in pages::lines(&parse_key(key)?, row.get(2)).skip(gone) {
             let line = line?;
             // Only the number of the last line of a page is kept, and that one stays.
-            rest.push(counter(line.position), &line.hash, &line.text, n.unsigned_abs());
+            rest.push(counter(line.position), line.hash, &line.text, n.unsigned_abs());
         }
         rest.put(row.get(0), &mut left);
     }

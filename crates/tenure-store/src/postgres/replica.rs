@@ -5,9 +5,10 @@
 //! here until its row has been written.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
-use tenure_core::history::Sealed;
+use tenure_core::history::{self, Chain, Hash, Sealed};
 use tenure_core::record::{Tenure, Waiter};
 use tenure_core::resource::Resource;
 use tenure_core::world::LogPiece;
@@ -31,9 +32,7 @@ const KEEP_MS: u64 = 60_000;
 const DROP_MAX: i64 = 20_000;
 
 /// Most lines of history that the record in a row may be behind its resource.
-const LAG_MAX: usize = 64;
-/// What a line of history costs, in requests that a record remembers.
-const LINE_COST: usize = 4;
+const LAG_MAX: usize = 128;
 
 /// What this process has of the store.
 pub(super) struct Replica {
@@ -90,7 +89,17 @@ pub(super) struct PendingLines {
     pub(super) entry: i64,
     /// The place of the first of them among all lines.
     pub(super) first: i64,
-    pub(super) lines: Vec<(ResourceKey, Sealed)>,
+    /// The entry, as far as it tells history: one text takes less time and room than many.
+    pub(super) text: String,
+    pub(super) lines: Vec<PlacedLine>,
+}
+
+/// A line of history that is somewhere in a text.
+pub(super) struct PlacedLine {
+    pub(super) key: ResourceKey,
+    pub(super) n: u64,
+    pub(super) hash: Hash,
+    pub(super) at: Range<usize>,
 }
 
 /// A piece of a log; likewise.
@@ -158,12 +167,15 @@ impl Replica {
     }
 
     /// Goes on to where the journal is after a batch of our own. Takes what only the tables want.
-    pub(super) fn advance(&mut self, entry: &Entry, batch: &mut Batch) {
+    pub(super) fn advance(&mut self, entry: Entry, batch: &mut Batch) {
         let after = entry.after;
         let before = std::mem::replace(&mut self.position, after);
-        let lines = std::mem::take(&mut batch.history);
+        let (text, places) = entry.into_lines();
+        let lines = batch.history.drain(..).zip(places);
+        let lines =
+            lines.map(|((key, Sealed { n, hash, .. }), at)| PlacedLine { key, n, hash, at });
         let logs = std::mem::take(&mut batch.logs);
-        self.pending.append(before, after, lines, logs);
+        self.pending.append(before, after, text, lines.collect(), logs);
         for (key, job) in batch.finished.drain(..) {
             self.pending.over.insert(job.id, (after.id, Arc::new(Over { key, job })));
         }
@@ -203,22 +215,29 @@ impl Replica {
         let mut told: HashMap<ResourceKey, Box<Record>> = HashMap::new();
         let mut lines = Vec::with_capacity(change.lines.len());
         let mut lanes = Vec::new();
-        for (key, entry, sealed) in change.lines {
+        for (key, entry, place) in change.lines {
             if entry.event.is_for_all() {
                 lanes.push(key.clone());
             }
             self.pending.jobs.extend(entry.event.job().map(|job| (job, id)));
             self.pending.new.extend(entry.event.submitted().map(|job| (job, id)));
-            if !change.whole.contains_key(&key) {
-                let record = told.entry(key.clone()).or_insert_with(|| self.ledger.take(&key));
-                if let Some(job) = record.replay(&entry, sealed.hash) {
+            let record = told.entry(key.clone()).or_insert_with(|| self.ledger.take(&key));
+            // A record that knows the line already is from tables that have it: then nobody writes
+            // it again, nor its hash.
+            let (n, mut hash) = (entry.n, record.chain.head);
+            if n > record.chain.n {
+                hash = history::link(hash, &change.body[place.clone()]);
+                if change.whole.contains_key(&key) {
+                    record.chain = Chain { n, head: hash };
+                } else if let Some(job) = record.replay(&entry, hash) {
                     let over = Over { key: key.clone(), job };
                     self.pending.over.insert(over.job.id, (id, Arc::new(over)));
                 }
             }
-            lines.push((key, sealed));
+            lines.push(PlacedLine { key, n, hash, at: place });
         }
         let whole: Vec<ResourceKey> = change.whole.keys().cloned().collect();
+        told.retain(|key, _| !change.whole.contains_key(key));
         for (key, record) in told.into_iter().chain(change.whole) {
             self.ledger.admit(&key, record, at);
             self.changed(&key, id);
@@ -238,7 +257,7 @@ impl Replica {
         for over in change.over {
             self.pending.over.insert(over.job.id, (id, Arc::new(over)));
         }
-        self.pending.append(before, change.after, lines, change.logs);
+        self.pending.append(before, change.after, change.body, lines, change.logs);
     }
 
     fn changed(&mut self, key: &ResourceKey, id: i64) {
@@ -374,11 +393,12 @@ impl Replica {
 
 impl Pending {
     /// What the tables have to be told of a record: all of it, if history does not tell what
-    /// changed, or if the lines that readers would need beside the old record cost as much.
+    /// changed, or if readers would need more lines beside the old record than it remembers
+    /// requests.
     fn row(&self, key: &ResourceKey, record: &Record, touched: Touched) -> ResourceRow {
         let resource = record.resource.as_deref();
         let requests = record.recent.len() + resource.map_or(0, |r| r.answered.len());
-        let lag_max = u64::try_from((requests / LINE_COST).min(LAG_MAX)).unwrap_or(0);
+        let lag_max = u64::try_from(requests.min(LAG_MAX)).unwrap_or(0);
         let told = self.written.get(key);
         let behind = told.is_none_or(|told| record.chain.n.saturating_sub(*told) >= lag_max);
         let whole = behind || touched.untold > self.flushed;
@@ -400,12 +420,16 @@ impl Pending {
         &mut self,
         before: Position,
         after: Position,
-        lines: Vec<(ResourceKey, Sealed)>,
+        mut text: String,
+        lines: Vec<PlacedLine>,
         logs: Vec<LogPiece>,
     ) {
         let entry = after.id;
-        if !lines.is_empty() {
-            self.lines.push_back(Arc::new(PendingLines { entry, first: before.lines + 1, lines }));
+        if let Some(last) = lines.last() {
+            text.truncate(last.at.end);
+            text.shrink_to_fit();
+            let first = before.lines + 1;
+            self.lines.push_back(Arc::new(PendingLines { entry, first, text, lines }));
         }
         let logs = (before.logs + 1..).zip(logs);
         let log = |(position, piece)| PendingLog { entry, position, piece };

@@ -34,7 +34,7 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tenure TO tenure_app;
 
 GRANT SELECT ON ALL TABLES IN SCHEMA tenure TO tenure_reader;
 REVOKE ALL ON tenure.secrets FROM tenure_reader;
-GRANT EXECUTE ON FUNCTION tenure.at(bigint) TO tenure_reader;
+GRANT EXECUTE ON FUNCTION tenure.at(bigint), tenure.unfold(text) TO tenure_reader;
 
 GRANT EXECUTE ON FUNCTION tenure.assert_held(text, bigint) TO tenure_guard;
 

@@ -1,6 +1,6 @@
 //! Reading values back from rows.
 
-use tenure_core::history::{Entry, Hash};
+use tenure_core::history::Entry;
 use tenure_core::session::Worker;
 use tenure_core::{Job, Millis, Record, ResourceKey, Session, Text};
 use tokio_postgres::Row;
@@ -47,17 +47,9 @@ pub(super) fn parse_session(row: &Row) -> Result<Session> {
     Ok(session)
 }
 
-/// A line of history from its hash and text.
-pub(super) fn parse_line(hashed: &str) -> Result<(Hash, Entry, &str)> {
-    let (hash, line) = split_hash(hashed)?;
-    Ok((hash, Entry::parse(line).map_err(|e| corrupt("a line", &e))?, line))
-}
-
-/// The hash before a line, and the line.
-pub(super) fn split_hash(hashed: &str) -> Result<(Hash, &str)> {
-    let odd = || corrupt("a line", &format!("no hash before {hashed:.80}"));
-    let (hash, line) = hashed.split_once(' ').ok_or_else(odd)?;
-    Ok((Hash::try_from(hash.to_owned()).map_err(|e| corrupt("a hash", &e))?, line))
+/// A line of history.
+pub(super) fn parse_line(line: &str) -> Result<Entry> {
+    Entry::parse(line).map_err(|error| corrupt("a line", &error))
 }
 
 /// A record from the columns of [`RECORD`].
@@ -65,9 +57,9 @@ pub(super) fn parse_record(row: &Row) -> Result<Box<Record>> {
     let mut record: Box<Record> =
         parse_body(&format!("resource {}", row.get::<_, &str>(0)), row.get(1))?;
     let pages: Option<Vec<&str>> = row.get(2);
-    for part in pages.iter().flatten().flat_map(|page| page.lines()) {
-        let (hash, entry, _) = parse_line(pages::split(part)?.1)?;
-        record.replay(&entry, hash);
+    for part in pages.iter().flatten().flat_map(|page| pages::parts(page)) {
+        let (_, hash, line) = part?;
+        record.replay(&parse_line(line)?, hash);
     }
     Ok(record)
 }

@@ -34,7 +34,19 @@ async fn a_statement_of_somebody_who_does_not_hold_the_lock_fails() {
     // A transaction that has failed may not be quite over when it has its answer.
     let token = token(&insist(&*store, acquire("c1", 1, 10)).await);
     user.execute(HELD, &[]).await.expect("it is held");
-    for other in ["'t/cluster/c1', 2", "'t/cluster/c1', 0", "'t/cluster/c1#other', 1", "'c1', 1"] {
+    // A name that begins or ends like another is another.
+    one(&*store, acquire("c", 1, 11)).await;
+    one(&*store, acquire("c12", 1, 12)).await;
+    let others = [
+        "'t/cluster/c1', 2",
+        "'t/cluster/c1', 0",
+        "'t/cluster/c1', 11",
+        "'t/cluster/c1#other', 1",
+        "'t/cluster/c1#mai', 1",
+        "'c1', 1",
+        "'cluster/c1', 1",
+    ];
+    for other in others {
         let sql = format!("SELECT tenure.assert_held({other})");
         let error = user.execute(&sql, &[]).await.expect_err("it is not held");
         assert_eq!(state(&error), "TN001", "{other}");

@@ -6,6 +6,7 @@ use tenure_core::Token;
 use tenure_store::Store;
 use tenure_store::postgres::Postgres;
 use tenure_store::store::{HistoryQuery, Line, PAGE_MAX, Retention};
+use tenure_store::verify::verify;
 
 use crate::bed::*;
 
@@ -148,4 +149,50 @@ async fn people_have_the_lines_one_by_one_and_can_check_them() {
     let row = user.query_one(sql, &[]).await.expect("it is there");
     assert_eq!((row.get::<_, i64>(0), row.get::<_, &str>(1)), (192, &*all[191].text));
     assert!(row.get::<_, i64>(2) > 0);
+}
+
+#[tokio::test]
+async fn a_line_that_was_edited_in_the_middle_of_a_page_is_found() {
+    let url = database();
+    let (store, all) = mingled(&url).await;
+    let user = raw(&url).await;
+    // The last one, which no other follows that would show it.
+    let sql = "SELECT key, n, lines FROM tenure.pages WHERE key = 't/cluster/c1' \
+               ORDER BY n DESC LIMIT 1";
+    let row = user.query_one(sql, &[]).await.expect("it is there");
+    let (key, n, lines): (&str, i64, &str) = (row.get(0), row.get(1), row.get(2));
+    let middle = lines.lines().nth(1).expect("it has three lines");
+    assert_eq!(middle.split_once(' ').map(|(_, line)| &line[..1]), Some("{"), "it has a hash");
+    let edited = lines.replacen(middle, &middle.replacen("\"at\":1", "\"at\":2", 1), 1);
+    assert_ne!(edited, lines);
+    let edit = "UPDATE tenure.pages SET lines = $3 WHERE key = $1 AND n = $2";
+    user.execute(edit, &[&key, &n, &edited]).await.expect("it is ours");
+    let problems = verify(&*open(&url).await).await.expect("it reads").problems;
+    assert!(problems.iter().any(|problem| problem.to_string().contains(key)), "{problems:?}");
+    user.execute(edit, &[&key, &n, &lines]).await.expect("it is ours");
+    assert_eq!(scan(&store, 0, PAGE_MAX).await, all);
+    verified(&[&store]).await;
+}
+
+#[tokio::test]
+async fn what_was_written_with_all_hashes_is_read_as_before() {
+    let url = database();
+    let (a, all) = mingled(&url).await;
+    let (b, user) = (open(&url).await, raw(&url).await);
+    let pages = "UPDATE tenure.pages p SET lines = (SELECT string_agg( \
+                     h.id || ' ' || encode(h.hash, 'hex') || ' ' || h.line, E'\n' ORDER BY h.id) \
+                 FROM tenure.unfold(p.lines) AS h)";
+    assert!(user.execute(pages, &[]).await.expect("it is ours") > 64);
+    assert_eq!(scan(&a, 0, PAGE_MAX).await, all);
+    take_and_release(&*a, "c1", 9_000).await;
+    let entries = "UPDATE tenure.journal SET \
+                   body = regexp_replace(body, '^(L \\S+) ', '\\1 ' || repeat('0', 64) || ' ', 'gn')";
+    user.execute(entries, &[]).await.expect("it is ours");
+    let shown = async |store: &Arc<Postgres>| {
+        store.reads().show(&key("c1")).await.expect("it reads").expect("it is there").record
+    };
+    take_and_release(&*b, "c1", 9_001).await;
+    assert_eq!(shown(&b).await, shown(&a).await);
+    assert_eq!(scan(&b, LINES, PAGE_MAX).await.len(), 4);
+    verified(&[&a, &b]).await;
 }
