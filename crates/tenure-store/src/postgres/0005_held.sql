@@ -47,7 +47,9 @@ BEGIN
     EXCEPTION WHEN SQLSTATE 'TN000' THEN
         NULL;
     END;
-    IF coalesce(strpos(held, format(' %s=%s ', name, assert_held.token)), 0) = 0 THEN
+    -- A blank or a new line would reach into what is said of the resource, or of the next one.
+    IF resource ~ '\s' OR coalesce(strpos(held, format(' %s=%s ', name, assert_held.token)), 0) = 0
+    THEN
         RAISE EXCEPTION 'the lock % is not held with token %', assert_held.lock, assert_held.token
             USING ERRCODE = 'TN001', HINT = 'It was lost. Stop the work that it was for.';
     END IF;

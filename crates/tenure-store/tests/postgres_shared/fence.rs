@@ -43,6 +43,8 @@ async fn a_statement_of_somebody_who_does_not_hold_the_lock_fails() {
         "'t/cluster/c1', 11",
         "'t/cluster/c1#other', 1",
         "'t/cluster/c1#mai', 1",
+        "'t/cluster/c1 main=1', 1",
+        "E't/cluster/c1 main=1 \\nt/cluster/c12', 1",
         "'c1', 1",
         "'cluster/c1', 1",
     ];

@@ -169,6 +169,10 @@ async fn a_line_that_was_edited_in_the_middle_of_a_page_is_found() {
     user.execute(edit, &[&key, &n, &edited]).await.expect("it is ours");
     let problems = verify(&*open(&url).await).await.expect("it reads").problems;
     assert!(problems.iter().any(|problem| problem.to_string().contains(key)), "{problems:?}");
+    // The hash of the last line is what was written down, whatever the lines before it say.
+    let edited = scan(&store, 0, PAGE_MAX).await;
+    let last = |lines: &[Line]| lines.iter().rfind(|line| line.key.as_str() == key).cloned();
+    assert_eq!(last(&edited), last(&all));
     user.execute(edit, &[&key, &n, &lines]).await.expect("it is ours");
     assert_eq!(scan(&store, 0, PAGE_MAX).await, all);
     verified(&[&store]).await;
@@ -185,8 +189,8 @@ async fn what_was_written_with_all_hashes_is_read_as_before() {
     assert!(user.execute(pages, &[]).await.expect("it is ours") > 64);
     assert_eq!(scan(&a, 0, PAGE_MAX).await, all);
     take_and_release(&*a, "c1", 9_000).await;
-    let entries = "UPDATE tenure.journal SET \
-                   body = regexp_replace(body, '^(L \\S+) ', '\\1 ' || repeat('0', 64) || ' ', 'gn')";
+    let entries = "UPDATE tenure.journal SET body = \
+                   regexp_replace(body, '^(L \\S+) ', '\\1 ' || repeat('0', 64) || ' ', 'gn')";
     user.execute(entries, &[]).await.expect("it is ours");
     let shown = async |store: &Arc<Postgres>| {
         store.reads().show(&key("c1")).await.expect("it reads").expect("it is there").record
