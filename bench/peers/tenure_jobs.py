@@ -35,7 +35,6 @@ def measure(binary, url, seconds, part, in_flight):
     with tempfile.TemporaryDirectory() as folder:
         command = [binary, "bench", "jobs", "--only", *part, "--in-flight", str(in_flight), "--resources", "1000",
                    "--seconds", f"{seconds}s", "--dir", folder, "-o", "json"]
-        # The address may have a password, which is not for the list of processes.
         env = {**os.environ, "TENURE_BENCH_STORE": url}
         rows = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env).stdout)
     return round(next(row["pairs_per_s"] for row in rows if "uniform: submit to start" in row["what"]))

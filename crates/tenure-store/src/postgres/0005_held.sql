@@ -9,9 +9,11 @@ UPDATE tenure.journal j SET held = E'\n' || (
 ALTER TABLE tenure.journal DROP COLUMN keys, DROP COLUMN tenures;
 COMMENT ON COLUMN tenure.journal.held IS
     'The resources that it changed, a line for each: the key, and what is held on it since (lock=token), with a blank after each.';
+ALTER TABLE tenure.journal ALTER COLUMN held SET STORAGE EXTERNAL;
 DO $$
 BEGIN
     ALTER TABLE tenure.journal ALTER COLUMN held SET COMPRESSION lz4;
+    ALTER TABLE tenure.journal ALTER COLUMN held SET STORAGE EXTENDED;
 EXCEPTION WHEN feature_not_supported THEN
     NULL;
 END $$;
@@ -48,13 +50,15 @@ BEGIN
         NULL;
     END;
     -- A blank or a new line would reach into what is said of the resource, or of the next one.
-    IF resource ~ '\s' OR coalesce(strpos(held, format(' %s=%s ', name, assert_held.token)), 0) = 0
+    IF resource ~ '[[:space:]]'
+        OR coalesce(strpos(held, format(' %s=%s ', name, assert_held.token)), 0) = 0
     THEN
         RAISE EXCEPTION 'the lock % is not held with token %', assert_held.lock, assert_held.token
             USING ERRCODE = 'TN001', HINT = 'It was lost. Stop the work that it was for.';
     END IF;
 END $$;
 
+-- Whoever reads the view calls it, and it reads nothing by itself: anybody may.
 CREATE FUNCTION tenure.unfold(page text) RETURNS TABLE (id bigint, line text, hash bytea)
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -71,13 +75,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tenure.unfold IS
     'The lines of a page of tenure.pages, one by one, each with its place among all lines and its hash.';
-REVOKE ALL ON FUNCTION tenure.unfold FROM PUBLIC;
-DO $$
-BEGIN
-    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'tenure_reader') THEN
-        GRANT EXECUTE ON FUNCTION tenure.unfold(text) TO tenure_reader;
-    END IF;
-END $$;
 COMMENT ON COLUMN tenure.pages.lines IS
     'For each line its place among all lines, its hash, and the line itself, with a blank between them. Between the first and the last line hashes are left out: they follow from those before.';
 

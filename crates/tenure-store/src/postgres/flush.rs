@@ -15,7 +15,7 @@ use super::conn::Conn;
 use super::failure::Failure;
 use super::journal::json;
 use super::pages::{self, PendingLine};
-use super::replica::{Over, PlacedLine, ResourceRow, Snapshot};
+use super::replica::{Over, ResourceRow, Snapshot};
 use super::rows::FLUSHED;
 use super::{Shared, bigint, corrupt, counter};
 use crate::store::{Result, StoreError, durable};
@@ -124,6 +124,9 @@ impl Shared {
         let upto = snapshot.upto;
         if flushed >= upto.id {
             return Ok(Written::Elsewhere(flushed));
+        }
+        if flushed < snapshot.seen {
+            return Err(Failure::Stale);
         }
         let statements = statements(snapshot, flushed);
         let client = link.client().await?;
@@ -398,16 +401,7 @@ fn push_job<'a>(columns: &mut Columns<'a>, key: &'a ResourceKey, job: &'a Job) {
 /// The lines of history that have to be told, in order.
 fn lines(snapshot: &Snapshot, after: i64) -> impl Iterator<Item = PendingLine<'_>> {
     let entries = snapshot.lines.iter().filter(move |lines| lines.entry > after);
-    entries.flat_map(|entry| {
-        let lines = (entry.first..).zip(&entry.lines);
-        lines.map(|(position, PlacedLine { key, n, hash, at })| PendingLine {
-            position,
-            key,
-            n: *n,
-            hash: *hash,
-            line: &entry.text[at.clone()],
-        })
-    })
+    entries.flat_map(|lines| lines.each())
 }
 
 const INSERT_LOGS: &str = "\

@@ -62,7 +62,7 @@ impl Shared {
                 if change.after.id <= born {
                     end_all(&mut change.sessions, &mut ended);
                 }
-                replica.follow(change);
+                replica.follow(change)?;
             }
         }
         client.batch_execute("COMMIT").await?;
@@ -98,7 +98,7 @@ impl Shared {
 }
 
 /// Most rows of one statement.
-const PAGE: i64 = 5_000;
+const PAGE: i64 = 1_000;
 
 const SESSIONS: &str = "\
     SELECT id, body, expires_at, kinds, asked_at, claims FROM tenure.sessions \

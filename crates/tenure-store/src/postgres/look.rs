@@ -103,7 +103,7 @@ impl Shared {
         let changes = looked.rows.iter().skip(1).map(|row| Change::parse(row, ENTRY));
         let changes = changes.collect::<Result<Vec<_>>>()?;
         let flushed: i64 = now.get(2);
-        if flushed < replica.pending.flushed {
+        if flushed < replica.pending.flushed.max(replica.pending.seen) {
             return Err(Failure::Stale);
         }
         replica.flushed(flushed);
@@ -160,7 +160,7 @@ impl Shared {
         admit_rows(replica, &record_rows(client, &unknown, &[]).await?)?;
         replica.crowded |= !changes.is_empty();
         for change in changes {
-            replica.follow(change);
+            replica.follow(change)?;
         }
         self.life().mark = replica.position;
         Ok(())

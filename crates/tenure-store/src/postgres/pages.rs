@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use tenure_core::ResourceKey;
 use tenure_core::history::{self, Hash};
@@ -72,6 +73,33 @@ impl<'a> Page<'a> {
             let numbers = [Some(counter(self.n)), Some(self.first), Some(upto)];
             columns.push([there(self.key), own(self.lines)], numbers);
         }
+    }
+}
+
+/// Lines of history of one entry that the tables do not have yet.
+pub(super) struct PendingLines {
+    pub(super) entry: i64,
+    /// The place of the first of them among all lines.
+    pub(super) first: i64,
+    /// The entry, as far as it tells history: one text takes less time and room than many.
+    pub(super) text: String,
+    pub(super) lines: Vec<PlacedLine>,
+}
+
+/// A line of history that is somewhere in a text.
+pub(super) struct PlacedLine {
+    pub(super) key: ResourceKey,
+    pub(super) n: u64,
+    pub(super) hash: Hash,
+    pub(super) at: Range<usize>,
+}
+
+impl PendingLines {
+    /// The lines, each with its place.
+    pub(super) fn each(&self) -> impl Iterator<Item = PendingLine<'_>> {
+        (self.first..).zip(&self.lines).map(|(position, PlacedLine { key, n, hash, at })| {
+            PendingLine { position, key, n: *n, hash: *hash, line: &self.text[at.clone()] }
+        })
     }
 }
 

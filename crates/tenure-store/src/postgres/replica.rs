@@ -5,10 +5,9 @@
 //! here until its row has been written.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 
-use tenure_core::history::{self, Chain, Hash, Sealed};
+use tenure_core::history::{self, Chain, Sealed};
 use tenure_core::record::{Tenure, Waiter};
 use tenure_core::resource::Resource;
 use tenure_core::world::LogPiece;
@@ -16,9 +15,12 @@ use tenure_core::{
     Incarnation, Job, JobId, JobState, Millis, Record, ResourceKey, Session, SessionId, Text, Token,
 };
 
+use super::corrupt;
 use super::journal::{Change, Entry, Position, Told, note};
+use super::pages::{PendingLines, PlacedLine};
 use crate::ledger::{Batch, Ledger};
 use crate::random;
+use crate::store::Result;
 
 /// Most records in memory that nobody holds or wants anything of; when there are more, all go.
 const IDLE_MAX: usize = 65_536;
@@ -52,6 +54,9 @@ pub(super) struct Replica {
 pub(super) struct Pending {
     /// Up to which entry they have.
     pub(super) flushed: i64,
+    /// Up to which entry rows were found to tell, before it was known that all do. If the tables
+    /// are behind it they have gone back, and what is here must not be written to them.
+    pub(super) seen: i64,
     records: HashMap<ResourceKey, Touched>,
     /// How many lines of history the records tell that this process wrote into their rows.
     written: HashMap<ResourceKey, u64>,
@@ -84,25 +89,7 @@ pub(super) struct Over {
     pub(super) job: Box<Job>,
 }
 
-/// Lines of history of one entry that the tables do not have yet.
-pub(super) struct PendingLines {
-    pub(super) entry: i64,
-    /// The place of the first of them among all lines.
-    pub(super) first: i64,
-    /// The entry, as far as it tells history: one text takes less time and room than many.
-    pub(super) text: String,
-    pub(super) lines: Vec<PlacedLine>,
-}
-
-/// A line of history that is somewhere in a text.
-pub(super) struct PlacedLine {
-    pub(super) key: ResourceKey,
-    pub(super) n: u64,
-    pub(super) hash: Hash,
-    pub(super) at: Range<usize>,
-}
-
-/// A piece of a log; likewise.
+/// A piece of a log that the tables do not have yet.
 pub(super) struct PendingLog {
     pub(super) entry: i64,
     pub(super) position: i64,
@@ -123,6 +110,8 @@ pub(super) struct Snapshot {
     pub(super) logs: Vec<Arc<PendingLog>>,
     /// From which to which entry nobody needs the journal any more.
     pub(super) stale: (i64, i64),
+    /// Up to which entry rows of the tables were found to tell.
+    pub(super) seen: i64,
     /// Which replica it is of.
     pub(super) of: i64,
 }
@@ -199,7 +188,7 @@ impl Replica {
     }
 
     /// Follows an entry of somebody else. The records that it changes are here, if there are any.
-    pub(super) fn follow(&mut self, change: Change) {
+    pub(super) fn follow(&mut self, change: Change) -> Result<()> {
         let before = std::mem::replace(&mut self.position, change.after);
         let (id, at) = (change.after.id, change.after.at);
         self.ledger.looked_elsewhere(at);
@@ -222,10 +211,14 @@ impl Replica {
             self.pending.jobs.extend(entry.event.job().map(|job| (job, id)));
             self.pending.new.extend(entry.event.submitted().map(|job| (job, id)));
             let record = told.entry(key.clone()).or_insert_with(|| self.ledger.take(&key));
-            // A record that knows the line already is from tables that have it: then nobody writes
-            // it again, nor its hash.
             let (n, mut hash) = (entry.n, record.chain.head);
-            if n > record.chain.n {
+            if n <= record.chain.n {
+                // It is from tables that have the line: nobody writes it again, nor its hash.
+                self.pending.seen = self.pending.seen.max(id);
+            } else if n > record.chain.n + 1 {
+                let gap = format!("line {n} comes after line {}", record.chain.n);
+                return Err(corrupt(&format!("the history of {key}"), &gap));
+            } else {
                 hash = history::link(hash, &change.body[place.clone()]);
                 if change.whole.contains_key(&key) {
                     record.chain = Chain { n, head: hash };
@@ -258,6 +251,7 @@ impl Replica {
             self.pending.over.insert(over.job.id, (id, Arc::new(over)));
         }
         self.pending.append(before, change.after, change.body, lines, change.logs);
+        Ok(())
     }
 
     fn changed(&mut self, key: &ResourceKey, id: i64) {
@@ -341,6 +335,7 @@ impl Replica {
             lines: pending.lines.iter().cloned().collect(),
             logs: pending.logs.iter().cloned().collect(),
             stale: (pending.dropped, stale),
+            seen: pending.seen,
             of: self.nonce,
         })
     }
@@ -462,5 +457,35 @@ mod tests {
         replica.evict();
         let left: Vec<_> = replica.ledger.world().records.keys().collect();
         assert_eq!(left, [&key(0)], "its row is not written yet");
+    }
+
+    /// An entry with one line of history.
+    fn told(id: i64, key: &ResourceKey, Sealed { n, line, .. }: &Sealed) -> Change {
+        let entry = history::Entry::parse(line).expect("it was sealed");
+        assert_eq!(entry.n, *n);
+        let after = Position { id, ..Position::default() };
+        let lines = vec![(key.clone(), entry, 0..line.len())];
+        Change { after, body: line.clone(), lines, ..Change::default() }
+    }
+
+    #[test]
+    fn hashes_follow_from_the_lines_before_and_a_gap_is_noticed() {
+        let mut replica = Replica::new(Incarnation::default(), Vec::new(), Position::default());
+        let key = "t/k/r".parse::<ResourceKey>().expect("a good name");
+        let (mut chain, mut room) = (Chain::genesis(&key), Vec::new());
+        let fenced = history::Event::Fenced { token: Token(1), verb: "renew".into() };
+        let mut seal = || chain.seal(Millis(1), fenced.clone(), &mut room);
+        let lines: Vec<Sealed> = (0..4).map(|_| seal()).collect();
+        for (id, line) in (1..).zip(&lines[..2]) {
+            replica.follow(told(id, &key, line)).expect("it goes on");
+        }
+        let hashes: Vec<_> = replica.pending.lines.iter().map(|all| all.lines[0].hash).collect();
+        assert_eq!(hashes, [lines[0].hash, lines[1].hash]);
+        assert_eq!(replica.pending.seen, 0);
+        // The record was read from a row that knows the line already.
+        replica.follow(told(3, &key, &lines[1])).expect("it is known");
+        assert_eq!(replica.pending.seen, 3);
+        let gap = replica.follow(told(4, &key, &lines[3])).expect_err("a line is missing");
+        assert!(gap.to_string().contains("line 4 comes after line 2"), "{gap}");
     }
 }
