@@ -99,6 +99,13 @@ pub(crate) struct Leashed {
     number: u64,
 }
 
+/// Opens a session, or renews it. The time counts from before it is sent.
+async fn opened(link: &Arc<dyn Link>, open: &Command, ttl: Duration) -> Result<Lease, Error> {
+    let sent = BootInstant::now();
+    alive(link.send(open.clone(), ttl).await?)?;
+    Ok(Lease::new(ttl, sent))
+}
+
 impl Drop for Leashed {
     fn drop(&mut self) {
         self.shared.leashes().by_number.remove(&self.number);
@@ -117,9 +124,16 @@ impl Session {
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         let (tenant, name) = (tenant.clone(), name.into());
         let command = Command::Open { session: id, tenant: tenant.clone(), name, ttl_ms };
-        let sent = BootInstant::now();
-        alive(link.send(command, ttl).await?)?;
-        let lease = Lease::new(ttl, sent);
+        let mut lease = opened(link, &command, ttl).await?;
+        if lease.standing(BootInstant::now()) != Standing::Safe {
+            // The answer was long on its way, and nobody should begin with a session that is about
+            // to be lost. Said again, the opening renews it.
+            lease = opened(link, &command, ttl).await?;
+        }
+        if lease.standing(BootInstant::now()) == Standing::Lost {
+            let why = format!("the store takes longer to open a session than the {ttl:?} it lasts");
+            return Err(Error::Unavailable(why));
+        }
         let shared = Arc::new(Shared {
             id,
             tenant,

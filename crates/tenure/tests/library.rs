@@ -1,7 +1,7 @@
 //! Sessions and tenures of the library, on a store in this process.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -92,6 +92,45 @@ async fn a_heartbeat_keeps_the_lock_for_longer_than_its_time_to_live() {
     assert_eq!(bed.holders("c1").await, ["a"]);
     tenure.release().await.unwrap();
     assert!(bed.holders("c1").await.is_empty());
+}
+
+/// A link on which so many openings of sessions reach the store only after their time to live.
+struct Late {
+    committer: Committer,
+    openings: AtomicUsize,
+}
+
+#[async_trait]
+impl Link for Late {
+    async fn send(&self, command: Command, patience: Duration) -> Result<Outcome, Error> {
+        let take = |left: usize| left.checked_sub(1);
+        if matches!(command, Command::Open { .. })
+            && self.openings.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
+        {
+            tokio::time::sleep(TTL).await;
+        }
+        self.committer.send(command, patience).await
+    }
+
+    fn twin(&self) -> Result<Box<dyn Link>, Error> {
+        self.committer.twin()
+    }
+}
+
+fn late(openings: usize) -> Client {
+    let committer = Committer::start(Arc::new(Memory::new()));
+    let openings = AtomicUsize::new(openings);
+    Client::over(Arc::new(Late { committer, openings }), "default")
+}
+
+#[tokio::test]
+async fn a_session_that_was_long_in_opening_is_no_lost_one() {
+    let session = late(1).session("a", TTL).await.expect("the second opening is in time");
+    assert_eq!(session.standing(), Standing::Safe);
+    let tenure = session.lock("cluster/c1").unwrap().acquire().await.unwrap();
+    assert_eq!(tenure.check(), Ok(()));
+    let error = late(2).session("a", TTL).await.err().expect("no opening is in time");
+    assert!(error.to_string().contains("takes longer to open a session than"), "{error}");
 }
 
 #[tokio::test]
