@@ -128,7 +128,7 @@ impl State {
     }
 
     fn pump(&self, mut from: TcpStream, mut to: TcpStream, outward: bool) {
-        let mut bytes = vec![0; 64 * 1024];
+        let (mut bytes, mut lost) = (vec![0; 64 * 1024], false);
         while let Ok(count) = from.read(&mut bytes) {
             if count == 0 {
                 break;
@@ -137,11 +137,21 @@ impl State {
             let has = |text: &[u8]| outward && part.windows(text.len()).any(|w| w == text);
             match self.fault() {
                 Fault::Down => break,
-                Fault::Hole => continue,
-                Fault::Mute if !outward => continue,
+                // What was lost never comes, and so nothing that came after it can: a stream has no
+                // gaps, and answers would be taken for those to other questions.
+                _ if lost => continue,
+                Fault::Hole => {
+                    lost = true;
+                    continue;
+                }
+                Fault::Mute if !outward => {
+                    lost = true;
+                    continue;
+                }
                 Fault::MuteAfter(text) if has(&text) => self.turn_into(Fault::Mute),
                 Fault::HoleBefore(text) if has(&text) => {
                     self.turn_into(Fault::Hole);
+                    lost = true;
                     continue;
                 }
                 Fault::CutBefore(text) if has(&text) => {
