@@ -315,9 +315,14 @@ impl Chain {
         room.clear();
         serde_json::to_writer(&mut *room, &entry).expect("an event has no map with odd keys");
         let line = str::from_utf8(room).expect("JSON is text").to_owned();
-        self.n = entry.n;
-        self.head = link(self.head, &line);
+        *self = self.after(&line);
         Sealed { n: self.n, at, line, hash: self.head }
+    }
+
+    /// The chain with one more line.
+    #[must_use]
+    pub fn after(&self, line: &str) -> Self {
+        Self { n: self.n + 1, head: link(self.head, line) }
     }
 }
 

@@ -173,3 +173,50 @@ impl State {
         to.shutdown(Shutdown::Both).ok();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Says back what it hears, on every connection.
+    fn echo() -> u16 {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = listener.local_addr().expect("it listens").port();
+        thread::spawn(move || {
+            for mut client in listener.incoming().flatten() {
+                thread::spawn(move || {
+                    let mut byte = [0];
+                    while client.read_exact(&mut byte).is_ok() && client.write_all(&byte).is_ok() {}
+                });
+            }
+        });
+        port
+    }
+
+    #[test]
+    fn nothing_comes_through_a_connection_after_what_was_lost() {
+        let proxy = Proxy::start(echo()).expect("it starts");
+        let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).expect("it is");
+        let heard = |stream: &mut TcpStream| {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).map(|()| byte[0])
+        };
+        let mut old = connect();
+        old.write_all(b"a").expect("it is sent");
+        assert_eq!(heard(&mut old).expect("nothing is wrong yet"), b'a');
+        proxy.set(Fault::HoleBefore(b"b".to_vec()));
+        old.write_all(b"b").expect("it is sent");
+        while proxy.cuts() == 0 {
+            thread::yield_now();
+        }
+        proxy.set(Fault::None);
+        old.write_all(b"c").expect("it is sent");
+        let mut new = connect();
+        new.write_all(b"d").expect("it is sent");
+        assert_eq!(heard(&mut new).expect("nothing is wrong any more"), b'd');
+        old.set_read_timeout(Some(Duration::from_millis(300))).expect("it is set");
+        assert!(heard(&mut old).is_err(), "a stream has a gap");
+    }
+}

@@ -14,7 +14,7 @@ use super::failure::Failure;
 use super::flush::FLUSHER;
 use super::journal::json;
 use super::pages::{self, Page};
-use super::rows::{NOW, RECORD, parse_body, parse_key, parse_record};
+use super::rows::{NOW, RECORD, parse_body, parse_key, parse_line, parse_record};
 use super::{Shared, bigint, corrupt, counter};
 use crate::store::{Line, Pruned, Result, Retention};
 
@@ -135,7 +135,7 @@ fn oldest(pages: &[Row], most: i64, before: i64) -> Result<Vec<Old>> {
     all.sort_unstable_by_key(|(_, line)| line.position);
     let mut old = Vec::new();
     for (page, line) in all.into_iter().take(usize::try_from(most).unwrap_or(usize::MAX)) {
-        let entry = Entry::parse(&line.text).map_err(|error| corrupt("a line", &error))?;
+        let entry = parse_line(&line.text)?;
         if bigint(entry.at) >= before {
             break;
         }

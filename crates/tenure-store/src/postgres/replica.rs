@@ -4,10 +4,11 @@
 //! A record that is not here is in its row, and the row is up to date: a record that changed stays
 //! here until its row has been written.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use tenure_core::history::{self, Chain, Sealed};
+use tenure_core::history::Sealed;
 use tenure_core::record::{Tenure, Waiter};
 use tenure_core::resource::Resource;
 use tenure_core::world::LogPiece;
@@ -211,20 +212,21 @@ impl Replica {
             self.pending.jobs.extend(entry.event.job().map(|job| (job, id)));
             self.pending.new.extend(entry.event.submitted().map(|job| (job, id)));
             let record = told.entry(key.clone()).or_insert_with(|| self.ledger.take(&key));
-            let (n, mut hash) = (entry.n, record.chain.head);
-            if n <= record.chain.n {
+            let (n, next) = (entry.n, record.chain.after(&change.body[place.clone()]));
+            let hash = next.head;
+            match n.cmp(&next.n) {
                 // It is from tables that have the line: nobody writes it again, nor its hash.
-                self.pending.seen = self.pending.seen.max(id);
-            } else if n > record.chain.n + 1 {
-                let gap = format!("line {n} comes after line {}", record.chain.n);
-                return Err(corrupt(&format!("the history of {key}"), &gap));
-            } else {
-                hash = history::link(hash, &change.body[place.clone()]);
-                if change.whole.contains_key(&key) {
-                    record.chain = Chain { n, head: hash };
-                } else if let Some(job) = record.replay(&entry, hash) {
-                    let over = Over { key: key.clone(), job };
-                    self.pending.over.insert(over.job.id, (id, Arc::new(over)));
+                Ordering::Less => self.pending.seen = self.pending.seen.max(id),
+                Ordering::Greater => {
+                    let gap = format!("line {n} comes after line {}", record.chain.n);
+                    return Err(corrupt(&format!("the history of {key}"), &gap));
+                }
+                Ordering::Equal if change.whole.contains_key(&key) => record.chain = next,
+                Ordering::Equal => {
+                    if let Some(job) = record.replay(&entry, hash) {
+                        let over = Over { key: key.clone(), job };
+                        self.pending.over.insert(over.job.id, (id, Arc::new(over)));
+                    }
                 }
             }
             lines.push(PlacedLine { key, n, hash, at: place });
@@ -441,6 +443,8 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
+    use tenure_core::history::{self, Chain};
+
     use super::*;
 
     #[test]
