@@ -23,7 +23,7 @@ const NETWORK: [i64; 7] =
 /// Holds the lock on a store's file.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    _lock: File,
+    lock: File,
     life: PathBuf,
 }
 
@@ -56,7 +56,7 @@ impl Guard {
             return Err(Error::Network(path.to_path_buf()));
         }
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _lock: lock, life: beside(path, "life") }),
+            Ok(()) => Ok(Self { lock, life: beside(path, "life") }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::InUse(path.to_path_buf())),
             Err(errno) => Err(io("lock")(errno.into())),
         }
@@ -90,6 +90,16 @@ impl Guard {
         file.write_all(text.as_bytes())?;
         fs::rename(&fresh, &self.life)?;
         Ok(file)
+    }
+}
+
+impl Drop for Guard {
+    /// Closing the file is not enough: a process that this one is just starting has the same file
+    /// open until it becomes another program.
+    fn drop(&mut self) {
+        if let Err(error) = flock(&self.lock, FlockOperation::Unlock) {
+            tracing::warn!(%error, "cannot unlock the file of the store");
+        }
     }
 }
 
@@ -136,6 +146,17 @@ fn beside(path: &Path, extension: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_is_free_again_although_a_process_that_begins_has_its_lock_open() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join("tenure.db");
+        let guard = Guard::take(&path).unwrap();
+        let _of_a_fork = guard.lock.try_clone().unwrap();
+        assert!(matches!(Guard::take(&path), Err(Error::InUse(_))));
+        drop(guard);
+        Guard::take(&path).unwrap();
+    }
 
     fn life(opened: u64, incarnation: u32) -> Life {
         Life { store: "s".to_owned(), incarnation: Incarnation(incarnation), opened, seen: 0 }
