@@ -18,6 +18,8 @@ pub const WAIT_MAX: Duration = Duration::from_millis(1_000);
 const BATCH_TIME_MAX: Duration = Duration::from_millis(250);
 /// So many never wait too long: how long they take is not known well enough.
 const FEW: usize = 32;
+/// A batch of so many says as much about how long a command takes as all before it.
+const PACE_OVER: usize = 1_024;
 
 /// A command on its way.
 pub(super) struct Item {
@@ -116,7 +118,8 @@ impl Waiting {
     }
 }
 
-/// How long a command takes among many, as a moving average.
+/// How long a command takes among many, as an average that moves with the size of the batches: one
+/// that was held up, with little in it, must not have those refused that come next.
 #[derive(Default)]
 struct Pace(AtomicU64);
 
@@ -127,9 +130,8 @@ impl Pace {
             return;
         }
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let each = nanos / commands as u64;
-        let before = self.0.load(Ordering::Relaxed);
-        let now = if before == 0 { each } else { before - before / 4 + each / 4 };
+        let before = self.0.load(Ordering::Relaxed).saturating_mul(PACE_OVER as u64);
+        let now = before.saturating_add(nanos) / (PACE_OVER + commands) as u64;
         self.0.store(now, Ordering::Relaxed);
     }
 
@@ -193,10 +195,28 @@ mod tests {
         assert_eq!(beats(&batch), [false, true, false, true]);
     }
 
+    /// Batches of a few that took so long, for a while.
+    fn slow(waiting: &Waiting, took: Duration) {
+        for _ in 0..10 * PACE_OVER / FEW {
+            waiting.note(FEW, took);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_was_held_up_has_nobody_refused() {
+        let (entry, waiting) = new();
+        waiting.note(FEW, WAIT_MAX / 10);
+        for _ in 0..BATCH_MAX {
+            entry.push(claim()).expect("it is not known to be slow");
+        }
+        slow(&waiting, WAIT_MAX / 10);
+        assert!(entry.push(claim()).is_err(), "by now it is");
+    }
+
     #[tokio::test]
     async fn when_not_all_fits_holders_go_along_and_too_much_is_refused() {
         let (entry, mut waiting) = new();
-        waiting.note(FEW, WAIT_MAX * 2);
+        slow(&waiting, WAIT_MAX * 2);
         let taken = (0..10 * FEW).filter(|_| entry.push(claim()).is_ok()).count();
         assert_eq!(taken, FEW + 1, "more would wait for too long");
         entry.push(beat()).expect("a holder is not refused");
@@ -209,7 +229,7 @@ mod tests {
     #[tokio::test]
     async fn holders_never_keep_others_out_of_every_batch() {
         let (entry, mut waiting) = new();
-        waiting.note(FEW, BATCH_TIME_MAX * 2);
+        slow(&waiting, BATCH_TIME_MAX * 2);
         entry.push(claim()).expect("there is room");
         for _ in 0..2 * BATCH_MAX {
             entry.push(beat()).expect("there is room");
