@@ -1,8 +1,9 @@
 //! Cycles of jobs in calls: producers submit many jobs in one call, workers claim as many and
-//! finish them in one call. Closed loop: a producer waits until as many are over as it submits.
+//! finish them in one call. Closed loop: a producer waits until as many were worked as it submits.
 //!
 //! This is how other job queues are measured that take jobs in calls of 64, say; see `bench/peers`.
-//! A job counts as under way until its end is durable and answered.
+//! As there, a job is under way until it was worked, and counts when its end is durable and
+//! answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::cycles::{
-    Floor, Measured, Shape, Ticket, Times, all_over, claimed, done, keys, kinds, over, submission,
+    Floor, Measured, Shape, Ticket, Times, all_over, check_over, claimed, done, keys, kinds,
+    submission,
 };
 use super::local::open;
 
@@ -22,6 +24,8 @@ use super::local::open;
 const EACH: usize = 4;
 /// All producers wait for jobs together.
 const PRODUCERS: usize = 0;
+/// Most calls of a worker that finish jobs at once.
+const FINISHING_MAX: usize = 4;
 
 /// Keeps up to `in_flight` jobs under way on a store in this process for `budget`.
 pub(crate) async fn local(
@@ -89,6 +93,11 @@ async fn work(
         while let Some(done) = calls.try_join_next() {
             done??;
         }
+        while calls.len() >= FINISHING_MAX
+            && let Some(done) = calls.join_next().await
+        {
+            done??;
+        }
         if jobs.is_empty() {
             if calls.is_empty() && ended.is_cancelled() {
                 return Ok(times);
@@ -99,6 +108,7 @@ async fn work(
         for job in &jobs {
             tickets.push(floor.started(job.job.args.as_deref().unwrap_or(""), &mut times)?);
         }
+        floor.allow(PRODUCERS, jobs.len());
         calls.spawn(finish(committer.clone(), Arc::clone(&floor), jobs, tickets));
     }
 }
@@ -110,10 +120,10 @@ async fn finish(
     jobs: Vec<Assignment>,
     tickets: Vec<Ticket>,
 ) -> Result<()> {
-    tickets.iter().for_each(|ticket| floor.finishing(*ticket));
-    let outcomes = committer.submit_all(jobs.iter().map(done).collect()).await;
-    for (ticket, outcome) in tickets.into_iter().zip(outcomes) {
-        over(&floor, ticket, &outcome?)?;
+    tickets.into_iter().for_each(|ticket| floor.finishing(ticket));
+    for outcome in committer.submit_all(jobs.iter().map(done).collect()).await {
+        check_over(&outcome?)?;
+        floor.count();
     }
     Ok(())
 }

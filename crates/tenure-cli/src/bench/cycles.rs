@@ -172,12 +172,17 @@ impl Floor {
 
     /// A job is over, as the store says.
     pub(crate) fn finished(&self, ticket: Ticket) {
+        self.count();
+        self.allow(ticket.submitter, 1);
+    }
+
+    /// Counts a job that is over.
+    pub(crate) fn count(&self) {
         let at = self.began.elapsed();
         self.all.fetch_add(1, Ordering::Relaxed);
         if at > self.warm && at <= self.until {
             self.cycles.fetch_add(1, Ordering::Relaxed);
         }
-        self.allow(ticket.submitter, 1);
     }
 
     /// Waits until the job of a submitter is over.
@@ -408,8 +413,14 @@ pub(crate) fn done(job: &Assignment) -> Command {
 
 /// Notes that a job is over, as the store says.
 pub(crate) fn over(floor: &Floor, ticket: Ticket, outcome: &Outcome) -> Result<()> {
+    check_over(outcome)?;
+    floor.finished(ticket);
+    Ok(())
+}
+
+/// Whether the store says that a job is over.
+pub(crate) fn check_over(outcome: &Outcome) -> Result<()> {
     let done = matches!(outcome, Outcome::Finished { already: false, .. });
     ensure!(done, "a finish was answered with {outcome:?}");
-    floor.finished(ticket);
     Ok(())
 }
