@@ -124,15 +124,21 @@ impl Session {
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         let (tenant, name) = (tenant.clone(), name.into());
         let command = Command::Open { session: id, tenant: tenant.clone(), name, ttl_ms };
+        let late = || {
+            let why = format!("the store takes longer to open a session than the {ttl:?} it lasts");
+            Error::Unavailable(why)
+        };
         let mut lease = opened(link, &command, ttl).await?;
         if lease.standing(BootInstant::now()) != Standing::Safe {
             // The answer was long on its way, and nobody should begin with a session that is about
-            // to be lost. Said again, the opening renews it.
-            lease = opened(link, &command, ttl).await?;
+            // to be lost. Said again, the opening renews it, unless it has lapsed by now.
+            lease = match opened(link, &command, ttl).await {
+                Err(Error::Refused(Refusal::SessionOver)) => return Err(late()),
+                renewed => renewed?,
+            };
         }
         if lease.standing(BootInstant::now()) == Standing::Lost {
-            let why = format!("the store takes longer to open a session than the {ttl:?} it lasts");
-            return Err(Error::Unavailable(why));
+            return Err(late());
         }
         let shared = Arc::new(Shared {
             id,

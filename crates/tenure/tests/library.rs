@@ -9,6 +9,7 @@ use tenure::clock::BootInstant;
 use tenure::lease::Standing;
 use tenure::{Client, Error, Link, Lost};
 use tenure_core::{Code, Command, LockAction, Outcome, ResourceKey, Token};
+use tenure_store::committer::Sweep;
 use tenure_store::store::HistoryQuery;
 use tenure_store::{Committer, Memory, Store};
 
@@ -94,22 +95,37 @@ async fn a_heartbeat_keeps_the_lock_for_longer_than_its_time_to_live() {
     assert!(bed.holders("c1").await.is_empty());
 }
 
-/// A link on which so many openings of sessions reach the store only after their time to live.
+/// Shorter than what a store takes for a stop of its own.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// A link on which so many openings of sessions take as long as their time to live.
 struct Late {
     committer: Committer,
     openings: AtomicUsize,
+    way: Way,
+}
+
+/// On which way they do.
+#[derive(PartialEq)]
+enum Way {
+    There,
+    Back,
 }
 
 #[async_trait]
 impl Link for Late {
     async fn send(&self, command: Command, patience: Duration) -> Result<Outcome, Error> {
         let take = |left: usize| left.checked_sub(1);
-        if matches!(command, Command::Open { .. })
-            && self.openings.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
-        {
-            tokio::time::sleep(TTL).await;
+        let late = matches!(command, Command::Open { .. })
+            && self.openings.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok();
+        if late && self.way == Way::There {
+            tokio::time::sleep(SHORT).await;
         }
-        self.committer.send(command, patience).await
+        let answer = self.committer.send(command, patience).await;
+        if late && self.way == Way::Back {
+            tokio::time::sleep(SHORT).await;
+        }
+        answer
     }
 
     fn twin(&self) -> Result<Box<dyn Link>, Error> {
@@ -117,20 +133,25 @@ impl Link for Late {
     }
 }
 
-fn late(openings: usize) -> Client {
-    let committer = Committer::start(Arc::new(Memory::new()));
+fn late(openings: usize, way: Way) -> Client {
+    // Nobody sweeps: what has lapsed is found to have by whoever names it.
+    let committer = Committer::start_with(Arc::new(Memory::new()), Sweep::Elsewhere);
     let openings = AtomicUsize::new(openings);
-    Client::over(Arc::new(Late { committer, openings }), "default")
+    Client::over(Arc::new(Late { committer, openings, way }), "default")
 }
 
 #[tokio::test]
 async fn a_session_that_was_long_in_opening_is_no_lost_one() {
-    let session = late(1).session("a", TTL).await.expect("the second opening is in time");
+    let session =
+        late(1, Way::There).session("a", SHORT).await.expect("the second opening is in time");
     assert_eq!(session.standing(), Standing::Safe);
     let tenure = session.lock("cluster/c1").unwrap().acquire().await.unwrap();
     assert_eq!(tenure.check(), Ok(()));
-    let error = late(2).session("a", TTL).await.err().expect("no opening is in time");
-    assert!(error.to_string().contains("takes longer to open a session than"), "{error}");
+    for (openings, way) in [(2, Way::There), (1, Way::Back)] {
+        let error = late(openings, way).session("a", SHORT).await.err().expect("none is in time");
+        assert!(error.is_unavailable(), "whoever opens one may try again: {error}");
+        assert!(error.to_string().contains("takes longer to open a session than"), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -153,7 +153,13 @@ impl Shared {
         let replica = state.replica.as_mut().expect("it was loaded above");
         if replica.crowded && state.sent.is_none() && matches!(work, Work::Sweep) {
             let follow = Box::pin(self.follow_aside(&client, replica));
-            link.in_time(follow).await.map_err(Failure::Broken)??;
+            let followed = link.in_time(follow).await.map_err(Failure::Broken)?;
+            if let Err(failure @ Failure::Store(_)) = followed {
+                // It may have followed an entry in part.
+                state.replica = None;
+                return Err(failure);
+            }
+            followed?;
         }
         let look = Box::pin(self.look(&client, replica, work));
         let looked = link.in_time(look).await.map_err(Failure::Broken)??;

@@ -106,6 +106,29 @@ async fn lines_that_a_record_needs_are_not_pruned_before_it_tells_them() {
 }
 
 #[tokio::test]
+async fn nobody_goes_on_from_an_entry_that_was_followed_in_part() {
+    let url = database();
+    let (a, user) = lagging(&url).await;
+    let b = open(&url).await;
+    take_and_release(&*a, "c2", 50).await;
+    b.sweep().await.expect("it follows");
+    let run = async |sql: &str| user.batch_execute(sql).await.expect("the server is there");
+    run("UPDATE tenure.pages SET key = '-' WHERE key = 't/cluster/c1' AND n = 42").await;
+    // Nobody brings the tables up meanwhile.
+    run("SELECT pg_advisory_lock(7117003)").await;
+    take_and_release(&*a, "c1", 60).await;
+    for _ in 0..2 {
+        let error = b.sweep().await.expect_err("lines are missing").to_string();
+        assert!(error.contains("line 43 comes after line 40"), "{error}");
+    }
+    run("UPDATE tenure.pages SET key = 't/cluster/c1' WHERE key = '-'").await;
+    run("SELECT pg_advisory_unlock(7117003)").await;
+    b.sweep().await.expect("nothing is missing any more");
+    assert_eq!(record(&b).await, record(&a).await);
+    verified(&[&a, &b]).await;
+}
+
+#[tokio::test]
 async fn rows_of_the_version_before_tell_everything() {
     let url = database();
     let (a, user) = (open(&url).await, raw(&url).await);
