@@ -3,9 +3,10 @@
 //! It decides nothing: an event says all there is to know. A job that is over leaves the lane here
 //! and is given to the caller, who keeps it elsewhere.
 
+use crate::answers::Answered;
 use crate::history::Event;
 use crate::id::{JobId, SessionId};
-use crate::job::{Answered, Attempt, Begun, Job, JobState, Ran, Verdict};
+use crate::job::{Attempt, Begun, Job, JobState, Ran, Verdict};
 use crate::key::Text;
 use crate::limits;
 use crate::record::{How, Recent, Record, Tenure};
@@ -78,7 +79,7 @@ impl Resource {
             Event::Resumed { .. } => self.paused = None,
             Event::Submitted { job, place, verdict } => {
                 let (request, id, verdict) = (job.request, job.id, *verdict);
-                self.remember(Answered { request, job: id, verdict, at });
+                self.answered.remember(Answered { request, job: id, verdict, at });
                 self.lane.insert((*place).min(self.lane.len()), job.clone());
             }
             Event::Attached { id, request, .. } => {
@@ -86,7 +87,7 @@ impl Resource {
                     job.joined += 1;
                 }
                 let verdict = Verdict::Attached;
-                self.remember(Answered { request: *request, job: *id, verdict, at });
+                self.answered.remember(Answered { request: *request, job: *id, verdict, at });
             }
             Event::Superseded { id, followed_by } => {
                 let mut job = self.leave(*id, at)?;

@@ -353,39 +353,3 @@ impl Verdict {
         }
     }
 }
-
-/// What became of a submit, kept for a while for those who repeat it. There are many of them, so
-/// they are kept in one short text each.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Answered {
-    /// The request.
-    pub request: RequestId,
-    /// The job that counts.
-    pub job: JobId,
-    /// What was answered.
-    pub verdict: Verdict,
-    /// When.
-    pub at: Millis,
-}
-
-impl From<Answered> for String {
-    fn from(Answered { request, job, verdict, at }: Answered) -> Self {
-        format!("{request} {job} {} {}", verdict.word(), at.0)
-    }
-}
-
-impl TryFrom<String> for Answered {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        let parse = || -> Option<Self> {
-            let mut words = text.split(' ');
-            let (request, job) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-            let word = words.next()?;
-            let verdict = Verdict::ALL.into_iter().find(|verdict| verdict.word() == word)?;
-            let at = Millis(words.next()?.parse().ok()?);
-            Some(Self { request, job, verdict, at })
-        };
-        parse().ok_or_else(|| format!("{text:?} says nothing about a submit"))
-    }
-}

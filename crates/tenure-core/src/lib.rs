@@ -10,6 +10,7 @@
 //! Start at [`engine`], then read [`lock`], [`session`] and [`job`]; [`invariants`] says what may
 //! never happen.
 
+pub mod answers;
 mod apply;
 mod attempt;
 pub mod canary;
@@ -26,6 +27,7 @@ pub mod lane;
 pub mod limits;
 pub mod lock;
 mod manage;
+pub mod map;
 pub mod outcome;
 pub mod policy;
 pub mod ready;

@@ -156,7 +156,7 @@ impl Turn<'_> {
     ) -> Result<Outcome, Refusal> {
         let asked = self.asked(by, reason)?;
         if matches!(job.state, JobState::Redriven | JobState::Discarded)
-            && self.record.resource.as_ref().is_none_or(|r| r.answer(request).is_none())
+            && self.record.resource.as_ref().is_none_or(|r| r.answered.of(request).is_none())
         {
             return Err(Refusal::JobIs { state: job.state, wanted: "not dealt with yet" });
         }

@@ -7,11 +7,12 @@
 //! is no counter that a crash could leave wrong, because the index is made from the records.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use crate::key::{ResourceKey, Text};
 use crate::kind::{Kind, Kinds};
 use crate::lane::Next;
+use crate::map::Map;
 use crate::record::Record;
 use crate::session::ALL_TENANTS;
 use crate::time::Millis;
@@ -22,9 +23,9 @@ type Spot = (Reverse<i32>, Millis, ResourceKey);
 /// The ready resources of all kinds.
 #[derive(Clone, Debug, Default)]
 pub struct Ready {
-    kinds: HashMap<Text, Shelf>,
+    kinds: Map<Text, Shelf>,
     /// What the index knows of each resource.
-    of: HashMap<ResourceKey, Known>,
+    of: Map<ResourceKey, Known>,
     /// Resources that have to be looked at again at an instant.
     later: BTreeSet<(Millis, ResourceKey)>,
     /// Counts the picks, to know who was served longest ago.
@@ -47,12 +48,12 @@ struct Known {
 #[derive(Clone, Debug, Default)]
 struct Shelf {
     running: usize,
-    tenants: HashMap<Text, Line>,
+    tenants: Map<Text, Line>,
     /// Tenants with something ready: by running jobs, then by when they were last served.
     order: BTreeSet<(usize, u64, Text)>,
     /// When tenants were last served that have nothing now: who comes back a moment later must not
     /// go before those who have waited.
-    served: HashMap<Text, u64>,
+    served: Map<Text, u64>,
 }
 
 /// The ready resources of one tenant and kind.
@@ -102,7 +103,10 @@ impl Ready {
         if let Some(at) = known.later {
             self.later.insert((at, key.clone()));
         }
-        let shelf = self.kinds.entry(key.kind().into()).or_default();
+        if !self.kinds.contains_key(key.kind()) {
+            self.kinds.insert(key.kind().into(), Shelf::default());
+        }
+        let shelf = self.kinds.get_mut(key.kind()).expect("it was put in above");
         shelf.replace(key, &before, &known);
         let became = known.spot.is_some() && before.spot.is_none();
         if known == Known::default() {
@@ -183,6 +187,13 @@ impl Ready {
     }
 }
 
+impl Line {
+    /// What its place among the tenants depends on, while it has something ready.
+    fn rank(&self) -> Option<(usize, u64)> {
+        (!self.ready.is_empty()).then_some((self.running, self.served))
+    }
+}
+
 impl Shelf {
     fn replace(&mut self, key: &ResourceKey, before: &Known, after: &Known) {
         self.running = self.running + after.running - before.running;
@@ -207,13 +218,18 @@ impl Shelf {
             let served = self.served.remove(&name).unwrap_or(0);
             Line { served, ..Line::default() }
         });
-        if !line.ready.is_empty() {
-            self.order.remove(&(line.running, line.served, name.clone()));
-        }
+        let before = line.rank();
         change(line);
-        if !line.ready.is_empty() {
-            self.order.insert((line.running, line.served, name));
-        } else if line.running == 0 {
+        let after = line.rank();
+        if before != after {
+            if let Some((running, served)) = before {
+                self.order.remove(&(running, served, name.clone()));
+            }
+            if let Some((running, served)) = after {
+                self.order.insert((running, served, name.clone()));
+            }
+        }
+        if after.is_none() && line.running == 0 {
             let served = line.served;
             self.tenants.remove(&name);
             if self.served.len() >= SERVED_MAX {

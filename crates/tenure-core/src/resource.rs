@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{JobId, RequestId};
-use crate::job::{Answered, Asked, Job, Verdict};
+use crate::answers::Answers;
+use crate::id::JobId;
+use crate::job::{Asked, Job};
 use crate::key::Text;
-use crate::limits;
 use crate::time::Millis;
 
 /// What is known of a resource beside its locks.
@@ -37,8 +37,8 @@ pub struct Resource {
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub lane: VecDeque<Box<Job>>,
     /// What became of the latest submits.
-    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    pub answered: VecDeque<Answered>,
+    #[serde(default, skip_serializing_if = "Answers::is_empty")]
+    pub answered: Answers,
     /// The job that was over last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_job: Option<JobId>,
@@ -56,7 +56,7 @@ impl Resource {
             observed: 0,
             paused: None,
             lane: VecDeque::new(),
-            answered: VecDeque::new(),
+            answered: Answers::default(),
             last_job: None,
         }
     }
@@ -78,12 +78,6 @@ impl Resource {
         self.lane.iter().filter(|job| job.state.is_running()).count()
     }
 
-    /// The answer that a request got before.
-    #[must_use]
-    pub fn answer(&self, request: RequestId) -> Option<&Answered> {
-        self.answered.iter().rev().find(|answered| answered.request == request)
-    }
-
     /// Moves it to a state, if one is given.
     pub(crate) fn enter(&mut self, state: Option<&Text>, at: Millis) {
         if let Some(state) = state
@@ -98,22 +92,6 @@ impl Resource {
     #[must_use]
     pub(crate) fn place(&self, priority: i32) -> usize {
         self.lane.iter().position(|job| job.priority < priority).unwrap_or(self.lane.len())
-    }
-
-    /// Remembers what a submit was answered, forgetting what is too old or too much.
-    pub(crate) fn remember(&mut self, answered: Answered) {
-        let now = answered.at;
-        let stale = |a: &Answered| now.since(a.at) > limits::RECENT_MS;
-        while self.answered.front().is_some_and(stale) {
-            self.answered.pop_front();
-        }
-        if self.answered.len() >= limits::ANSWERED_MAX {
-            // Who made a job must not make a second one because many have joined the first.
-            let joined = |a: &Answered| a.verdict == Verdict::Attached;
-            let first = self.answered.iter().position(joined).unwrap_or(0);
-            self.answered.remove(first);
-        }
-        self.answered.push_back(answered);
     }
 
     /// Takes a job that is over out of the lane.

@@ -4,7 +4,7 @@
 //! closed, and never comes back: its row stays marked until every tenure behind it is settled, and
 //! an id that is not found is over. Go to [`crate::lock`] for what a session holds.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +12,7 @@ use crate::canary::{Canary, planted};
 use crate::id::{RequestId, SessionId};
 use crate::key::{ResourceKey, Text};
 use crate::limits;
+use crate::map::Map;
 use crate::time::Millis;
 use crate::token::Token;
 
@@ -166,7 +167,7 @@ impl Session {
 
 /// The session rows that are at hand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sessions(HashMap<SessionId, Session>);
+pub struct Sessions(Map<SessionId, Session>);
 
 impl Sessions {
     /// The session, unless it is over, at `now`. Ending what has lapsed is the guarded write: it
@@ -242,7 +243,7 @@ pub(crate) enum Standing<'a> {
 
 /// What each session holds or wants, and how often; in order, so that a run can be replayed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bonds(HashMap<SessionId, BTreeMap<ResourceKey, u32>>);
+pub struct Bonds(Map<SessionId, BTreeMap<ResourceKey, u32>>);
 
 impl Bonds {
     /// Something more of a resource.

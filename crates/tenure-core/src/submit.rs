@@ -59,7 +59,7 @@ impl<'a> Turn<'a> {
             return None;
         }
         let resource = self.record.resource.as_ref()?;
-        let answered = resource.answer(ask.request);
+        let answered = resource.answered.of(ask.request);
         // Its own job is known as long as it is not over, however many submits came since.
         if let Some(job) = resource.lane.iter().find(|job| job.request == ask.request) {
             if job.operation != ask.operation {

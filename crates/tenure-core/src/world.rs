@@ -3,7 +3,7 @@
 //! A store fills a world with the rows that a batch needs (or keeps all live ones in it), lets
 //! [`crate::step`] loose on it, and takes the [`Changes`] to write them down.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::fact::Fact;
@@ -12,6 +12,7 @@ use crate::id::{JobId, SessionId};
 use crate::job::Job;
 use crate::key::{ResourceKey, Text};
 use crate::kind::Kinds;
+use crate::map::Map;
 use crate::outcome::TenureView;
 use crate::ready::Ready;
 use crate::record::Record;
@@ -27,13 +28,13 @@ pub struct World {
     /// The session rows.
     pub sessions: Sessions,
     /// The resource records. One that is missing here is new: a store loads before it steps.
-    pub records: HashMap<ResourceKey, Box<Record>>,
+    pub records: Map<ResourceKey, Box<Record>>,
     /// What the sessions hold or want, as the records at hand say.
     pub bonds: Bonds,
     /// The resources of the jobs at hand that are not over.
     pub whereabouts: BTreeMap<JobId, ResourceKey>,
     /// Jobs that are over and that a command of this batch names: a store loads them before.
-    pub past: HashMap<JobId, (ResourceKey, Box<Job>)>,
+    pub past: Map<JobId, (ResourceKey, Box<Job>)>,
     /// The resources at hand that are ready to be worked.
     pub ready: Ready,
     /// What resources can be, and what can be done to them.

@@ -62,5 +62,6 @@ pub(crate) async fn spot(
 
 /// Whether an earlier sending of a request came there.
 fn is_known(resource: &Resource, request: RequestId) -> bool {
-    resource.lane.iter().any(|job| job.request == request) || resource.answer(request).is_some()
+    resource.lane.iter().any(|job| job.request == request)
+        || resource.answered.of(request).is_some()
 }

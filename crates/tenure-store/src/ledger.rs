@@ -5,12 +5,13 @@
 //! within the same batch. It must never do I/O or read a clock.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use tenure_core::canary::{Canary, planted};
 use tenure_core::engine::wake;
 use tenure_core::history::Sealed;
+use tenure_core::map::Map;
 use tenure_core::world::LogPiece;
 use tenure_core::{
     Changes, Command, Fact, Incarnation, Job, JobId, Kinds, LockAction, Millis, Outcome, Record,
@@ -33,11 +34,11 @@ pub struct Ledger {
     /// When sessions may lapse. An entry may be out of date; it is put back when it comes up.
     lapses: BinaryHeap<Reverse<(Millis, SessionId)>>,
     /// The one entry of each session among `lapses` that counts.
-    lapse_of: HashMap<SessionId, Millis>,
+    lapse_of: Map<SessionId, Millis>,
     /// When waits may run out; likewise.
     waits: BinaryHeap<Reverse<(Millis, ResourceKey)>>,
     /// The earliest entry of each resource among `waits`.
-    wait_of: HashMap<ResourceKey, Millis>,
+    wait_of: Map<ResourceKey, Millis>,
     /// Sessions that are over and may have left something behind.
     over: VecDeque<SessionId>,
     /// Resources that somebody holds or waits for, in order.

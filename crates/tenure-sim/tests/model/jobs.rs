@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tenure_core::answers::Answered;
 use tenure_core::history::Event;
 use tenure_core::job::AttemptOutcome;
 use tenure_core::{
@@ -222,9 +223,8 @@ pub(crate) fn plain(record: &mut Record, over: &mut [Job], now: Millis) {
     if let Some(resource) = &mut record.resource {
         resource.since = Millis(0);
         resource.last_job = resource.last_job.map(name);
-        for answered in &mut resource.answered {
-            (answered.job, answered.at) = (name(answered.job), Millis(0));
-        }
+        let plain = |a: Answered| Answered { job: name(a.job), at: Millis(0), ..a };
+        resource.answered = resource.answered.iter().map(plain).collect();
         resource.lane.iter_mut().for_each(|job| plain_job(job, now, &name));
     }
     over.iter_mut().for_each(|job| plain_job(job, now, &name));

@@ -145,7 +145,7 @@ impl Shared {
             let quicker = now > flushed;
             return if quicker { Ok(Written::Elsewhere(now)) } else { Err(Failure::Stale) };
         }
-        for (sql, columns) in &statements {
+        for (sql, columns) in statements {
             link.in_time(columns.run(&client, sql)).await??;
         }
         link.in_time(finish(&client, snapshot, flushed)).await??;

@@ -4,12 +4,12 @@
 //! tell, sessions, jobs that are over, pieces of logs. Whoever has the state before an entry and
 //! follows it has the state after it.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use tenure_core::history::{self, Sealed};
+use tenure_core::map::Map;
 use tenure_core::session::Worker;
 use tenure_core::world::LogPiece;
 use tenure_core::{
@@ -28,6 +28,9 @@ use crate::store::Result;
 
 /// The columns of an entry for [`Change::parse`], before its body.
 pub(super) const COLUMNS: &str = "id, nonce, at, grace, lines, logs";
+
+/// Room for most of what is told as JSON, so that it need not be moved while it is made.
+const JSON_ROOM: usize = 768;
 
 /// A session that asked for jobs is told of when so much time has passed, or more has changed.
 const ASKED_MS: u64 = 1_000;
@@ -65,7 +68,7 @@ pub(super) struct Change {
     pub(super) body: String,
     /// Lines of history, and where in the body they are.
     pub(super) lines: Vec<(ResourceKey, history::Entry, Range<usize>)>,
-    pub(super) whole: HashMap<ResourceKey, Box<Record>>,
+    pub(super) whole: Map<ResourceKey, Box<Record>>,
     pub(super) sessions: Vec<Session>,
     pub(super) gone: Vec<SessionId>,
     pub(super) over: Vec<Over>,
@@ -73,7 +76,7 @@ pub(super) struct Change {
 }
 
 /// What others know of when sessions expire and what they work.
-pub(super) type Told = HashMap<SessionId, (Millis, Option<Box<Worker>>)>;
+pub(super) type Told = Map<SessionId, (Millis, Option<Box<Worker>>)>;
 
 impl Entry {
     /// What a batch changed, as the entry that comes after `before`.
@@ -309,5 +312,7 @@ pub(super) fn note(session: &Session, told: &mut Told) {
 }
 
 pub(super) fn json(value: &impl serde::Serialize) -> String {
-    serde_json::to_string(value).expect("it is plain JSON")
+    let mut room = Vec::with_capacity(JSON_ROOM);
+    serde_json::to_writer(&mut room, value).expect("it is plain JSON");
+    String::from_utf8(room).expect("JSON is text")
 }

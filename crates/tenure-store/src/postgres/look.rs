@@ -1,7 +1,6 @@
 //! What a transaction finds when it has the turn, and catching up with it.
 
-use std::collections::HashSet;
-
+use tenure_core::map::Set;
 use tenure_core::{Command, JobId, Millis, ResourceKey};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -154,7 +153,7 @@ impl Shared {
         replica: &mut Replica,
         changes: Vec<Change>,
     ) -> std::result::Result<(), Failure> {
-        let unknown: HashSet<&ResourceKey> =
+        let unknown: Set<&ResourceKey> =
             changes.iter().flat_map(Change::keys).filter(|key| !replica.ledger.has(key)).collect();
         let unknown: Vec<String> = unknown.into_iter().map(text).collect();
         admit_rows(replica, &record_rows(client, &unknown, &[]).await?)?;
@@ -212,9 +211,9 @@ pub(super) fn admit_rows(replica: &mut Replica, rows: &[Row]) -> Result<()> {
 fn unknown(replica: &Replica, work: &Work) -> (Vec<String>, Vec<String>) {
     let Work::Apply(commands) = work else { return (Vec::new(), Vec::new()) };
     let ledger = &replica.ledger;
-    let keys: HashSet<&ResourceKey> =
+    let keys: Set<&ResourceKey> =
         commands.iter().filter_map(Command::key).filter(|key| !ledger.has(key)).collect();
-    let jobs: HashSet<JobId> =
+    let jobs: Set<JobId> =
         commands.iter().filter_map(Command::job).filter(|id| !ledger.has_job(*id)).collect();
     (keys.into_iter().map(text).collect(), jobs.iter().map(text).collect())
 }

@@ -5,12 +5,12 @@
 //! spent on the tables. Lines that are told together are divided into parts; those of one part are
 //! in the pages that have the same `upto`, and what is in an earlier part happened before.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::ops::Range;
 
 use tenure_core::ResourceKey;
 use tenure_core::history::{self, Hash};
+use tenure_core::map::Map;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -22,6 +22,8 @@ use crate::store::{HistoryQuery, Line, Result, StoreError};
 
 /// Most lines of a part: who reads what happened to all reads this much at least.
 const PART_MAX: usize = 8_192;
+/// Room in a new page, in lines as long as its first one.
+const PAGE_ROOM: usize = 4;
 /// Most pages that are read at once.
 const READ_MAX: i64 = 64;
 
@@ -50,6 +52,7 @@ impl<'a> Page<'a> {
     pub(super) fn push(&mut self, position: i64, hash: Hash, line: &str, n: u64) {
         let put = "a string takes everything";
         if self.lines.is_empty() {
+            self.lines.reserve(PAGE_ROOM * line.len());
             write!(self.lines, "{position} {hash} ").expect(put);
         } else {
             write!(self.lines, "\n{position} ").expect(put);
@@ -117,7 +120,7 @@ pub(super) fn of<'a>(lines: impl Iterator<Item = PendingLine<'a>>) -> Columns<'a
     let mut columns = Page::columns();
     let mut lines = lines.peekable();
     while lines.peek().is_some() {
-        let (mut pages, mut place) = (Vec::new(), HashMap::new());
+        let (mut pages, mut place) = (Vec::new(), Map::default());
         let mut upto = 0;
         for PendingLine { position, key, n, hash, line } in lines.by_ref().take(PART_MAX) {
             let at = *place.entry(key).or_insert_with(|| {

@@ -5,10 +5,11 @@
 //! here until its row has been written.
 
 use std::cmp::Ordering;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tenure_core::history::Sealed;
+use tenure_core::map::Map;
 use tenure_core::record::{Tenure, Waiter};
 use tenure_core::resource::Resource;
 use tenure_core::world::LogPiece;
@@ -58,14 +59,14 @@ pub(super) struct Pending {
     /// Up to which entry rows were found to tell, before it was known that all do. If the tables
     /// are behind it they have gone back, and what is here must not be written to them.
     pub(super) seen: i64,
-    records: HashMap<ResourceKey, Touched>,
+    records: Map<ResourceKey, Touched>,
     /// How many lines of history the records tell that this process wrote into their rows.
-    written: HashMap<ResourceKey, u64>,
-    sessions: HashMap<SessionId, i64>,
-    jobs: HashMap<JobId, i64>,
+    written: Map<ResourceKey, u64>,
+    sessions: Map<SessionId, i64>,
+    jobs: Map<JobId, i64>,
     /// Jobs of which they know nothing at all, with the entries that they came with.
-    new: HashMap<JobId, i64>,
-    over: HashMap<JobId, (i64, Arc<Over>)>,
+    new: Map<JobId, i64>,
+    over: Map<JobId, (i64, Arc<Over>)>,
     lines: VecDeque<Arc<PendingLines>>,
     logs: VecDeque<Arc<PendingLog>>,
     /// Entries that servers may need that are behind, with their instants.
@@ -106,7 +107,7 @@ pub(super) struct Snapshot {
     pub(super) live: Vec<(i64, ResourceKey, Box<Job>)>,
     pub(super) over: Vec<(i64, Arc<Over>)>,
     /// Those of the jobs that the tables know nothing of, with the entries that they came with.
-    pub(super) new: HashMap<JobId, i64>,
+    pub(super) new: Map<JobId, i64>,
     pub(super) lines: Vec<Arc<PendingLines>>,
     pub(super) logs: Vec<Arc<PendingLog>>,
     /// From which to which entry nobody needs the journal any more.
@@ -202,7 +203,7 @@ impl Replica {
             self.pending.sessions.insert(session.id, id);
             self.ledger.put_session(session);
         }
-        let mut told: HashMap<ResourceKey, Box<Record>> = HashMap::new();
+        let mut told: Map<ResourceKey, Box<Record>> = Map::default();
         let mut lines = Vec::with_capacity(change.lines.len());
         let mut lanes = Vec::new();
         for (key, entry, place) in change.lines {
