@@ -18,8 +18,8 @@ pub const WAIT_MAX: Duration = Duration::from_millis(1_000);
 const BATCH_TIME_MAX: Duration = Duration::from_millis(250);
 /// So many never wait too long: how long they take is not known well enough.
 const FEW: usize = 32;
-/// A batch of so many says as much about how long a command takes as all before it.
-const PACE_OVER: usize = 1_024;
+/// So many batches in a row must be slow before anybody is refused.
+const SLOW_IN_A_ROW: usize = 3;
 
 /// A command on its way.
 pub(super) struct Item {
@@ -64,7 +64,7 @@ impl Entry {
         let queue = if begins_something(&item.command) {
             let waiting = |queue: &mpsc::Sender<_>| queue.max_capacity() - queue.capacity();
             let ahead = waiting(&self.first) + waiting(&self.then);
-            if ahead > FEW && self.pace.of(ahead) > WAIT_MAX {
+            if ahead > FEW && self.pace.at_best(ahead) > WAIT_MAX {
                 let why = format!("it is overloaded: {ahead} commands wait already");
                 return Err(StoreError::Unavailable(why));
             }
@@ -102,7 +102,8 @@ impl Waiting {
         // Holders that come meanwhile wait for this batch.
         let holders = self.taken.len();
         while self.taken.len() < BATCH_MAX
-            && (self.taken.len() - holders < FEW || self.pace.of(self.taken.len()) < BATCH_TIME_MAX)
+            && (self.taken.len() - holders < FEW
+                || self.pace.lately(self.taken.len()) < BATCH_TIME_MAX)
             && let Ok(item) = self.then.try_recv()
         {
             self.taken.push(item);
@@ -118,10 +119,13 @@ impl Waiting {
     }
 }
 
-/// How long a command takes among many, as an average that moves with the size of the batches: one
-/// that was held up, with little in it, must not have those refused that come next.
+/// How long a command took among many, in nanoseconds: in the last batches, the newest first.
+///
+/// One slow batch is enough to keep the next one short, because holders wait for it. It is not
+/// enough to refuse anybody: it may have been held up for a moment, and those who come next are all
+/// that it answered.
 #[derive(Default)]
-struct Pace(AtomicU64);
+struct Pace([AtomicU64; SLOW_IN_A_ROW]);
 
 impl Pace {
     fn note(&self, commands: usize, took: Duration) {
@@ -129,16 +133,26 @@ impl Pace {
         if commands < FEW {
             return;
         }
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let before = self.0.load(Ordering::Relaxed).saturating_mul(PACE_OVER as u64);
-        let now = before.saturating_add(nanos) / (PACE_OVER + commands) as u64;
-        self.0.store(now, Ordering::Relaxed);
+        let mut each = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / commands as u64;
+        for batch in &self.0 {
+            each = batch.swap(each, Ordering::Relaxed);
+        }
     }
 
-    /// How long so many take.
-    fn of(&self, commands: usize) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed).saturating_mul(commands as u64))
+    /// How long so many take if they take as long as those of the last batch.
+    fn lately(&self, commands: usize) -> Duration {
+        times(self.0[0].load(Ordering::Relaxed), commands)
     }
+
+    /// How long so many take if they take as long as those of the quickest of the last batches.
+    fn at_best(&self, commands: usize) -> Duration {
+        let least = self.0.iter().map(|each| each.load(Ordering::Relaxed)).min();
+        times(least.unwrap_or(0), commands)
+    }
+}
+
+fn times(each: u64, commands: usize) -> Duration {
+    Duration::from_nanos(each.saturating_mul(commands as u64))
 }
 
 /// Whether a command would begin something new: nobody loses what they have when it has to wait.
@@ -195,22 +209,28 @@ mod tests {
         assert_eq!(beats(&batch), [false, true, false, true]);
     }
 
-    /// Batches of a few that took so long, for a while.
+    /// As many batches of a few that took so long as must be slow in a row.
     fn slow(waiting: &Waiting, took: Duration) {
-        for _ in 0..10 * PACE_OVER / FEW {
+        for _ in 0..SLOW_IN_A_ROW {
             waiting.note(FEW, took);
         }
     }
 
     #[tokio::test]
-    async fn a_batch_that_was_held_up_has_nobody_refused() {
-        let (entry, waiting) = new();
-        waiting.note(FEW, WAIT_MAX / 10);
+    async fn a_batch_that_was_held_up_has_nobody_refused_but_the_next_one_is_short() {
+        let (entry, mut waiting) = new();
+        slow(&waiting, Duration::from_micros(100));
+        waiting.note(FEW, WAIT_MAX);
         for _ in 0..BATCH_MAX {
             entry.push(claim()).expect("it is not known to be slow");
         }
-        slow(&waiting, WAIT_MAX / 10);
+        let mut batch = Vec::new();
+        assert!(waiting.fill(&mut batch).await);
+        assert_eq!(batch.len(), FEW + 1, "holders that come meanwhile wait for it");
+        slow(&waiting, WAIT_MAX);
         assert!(entry.push(claim()).is_err(), "by now it is");
+        waiting.note(FEW, Duration::from_micros(100));
+        entry.push(claim()).expect("it is quick again");
     }
 
     #[tokio::test]
