@@ -90,6 +90,7 @@ impl Shared {
     }
 
     async fn change_now(&self, work: Work) -> Result<Done> {
+        self.room().await;
         let mut state = self.writer.state.lock().await;
         if let Some(sent) = &mut state.sent {
             sent.abandoned = true;
@@ -98,10 +99,12 @@ impl Shared {
             replica.evict();
         }
         let mut done = self.try_hard(&mut state, &work).await?;
-        let behind = state.replica.as_ref().map_or(0, Replica::to_tell);
+        let behind = state.replica.as_ref().is_some_and(|replica| replica.to_tell() > 0);
         drop(state);
         self.publish(std::mem::take(&mut done.batch));
-        self.flush_soon(behind).await;
+        if behind {
+            self.flush_wanted.notify_one();
+        }
         Ok(done)
     }
 

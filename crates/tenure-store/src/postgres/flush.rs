@@ -24,7 +24,9 @@ use crate::store::{Result, StoreError, durable};
 pub(super) const FLUSHER: i64 = 7_117_003;
 /// How long what changed is left to change again.
 const FLUSH_EVERY: Duration = Duration::from_millis(400);
-/// When there is more to tell than this, whoever adds to it waits.
+/// When there is more to tell than this, it is told without leaving it to change again.
+const PENDING_MUCH: usize = 50_000;
+/// When there is more to tell than this, whoever would add to it waits.
 const PENDING_MAX: usize = 200_000;
 /// How often it is tried anew when another server came between.
 const TRIES_MAX: usize = 5;
@@ -33,10 +35,12 @@ const ROWS_MAX: usize = 5_000;
 
 /// Brings the tables up to the journal for as long as the store lasts.
 pub(super) async fn run(store: Weak<Shared>, wanted: Arc<tokio::sync::Notify>) {
-    let (mut seen, mut failing) = (0, false);
+    let (mut seen, mut failing, mut hurry) = (0, false, false);
     loop {
         wanted.notified().await;
-        tokio::time::sleep(FLUSH_EVERY).await;
+        if !std::mem::take(&mut hurry) {
+            tokio::time::sleep(FLUSH_EVERY).await;
+        }
         let Some(store) = store.upgrade() else { return };
         let flushed = store.flushed().await;
         if flushed > std::mem::replace(&mut seen, flushed) {
@@ -56,20 +60,29 @@ pub(super) async fn run(store: Weak<Shared>, wanted: Arc<tokio::sync::Notify>) {
         if failing {
             wanted.notify_one();
         }
+        hurry = !failing && store.to_tell().await > PENDING_MUCH;
         seen = store.flushed().await;
     }
 }
 
 impl Shared {
-    /// Sees to it that what changed gets to the tables.
-    pub(super) async fn flush_soon(&self, to_tell: usize) {
-        if to_tell > PENDING_MAX {
-            if let Err(error) = self.flush().await {
-                tracing::warn!(%error, "cannot bring the tables up to the journal");
-            }
-        } else if to_tell > 0 {
-            self.flush_wanted.notify_one();
+    /// Waits while there is too much to tell the tables.
+    pub(super) async fn room(&self) {
+        if self.to_tell().await <= PENDING_MAX {
+            return;
         }
+        // Whoever is at it may make enough of it.
+        drop(self.flushing.lock().await);
+        if self.to_tell().await > PENDING_MAX
+            && let Err(error) = self.flush().await
+        {
+            tracing::warn!(%error, "cannot bring the tables up to the journal");
+        }
+    }
+
+    /// How much the tables have to be told, as far as this process knows.
+    async fn to_tell(&self) -> usize {
+        self.writer.state.lock().await.any().map_or(0, |replica| replica.to_tell())
     }
 
     /// Up to which entry the tables have been told, as far as this process knows.

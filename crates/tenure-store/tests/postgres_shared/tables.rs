@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_store::Store;
 use tenure_store::postgres::Postgres;
-use tenure_store::store::{HistoryQuery, PAGE_MAX};
+use tenure_store::store::{BATCH_MAX, HistoryQuery, PAGE_MAX};
 
 use crate::bed::*;
 
@@ -88,4 +88,34 @@ async fn a_server_that_starts_knows_what_the_tables_do_not_tell_yet() {
     one(&*b, release("c1", held)).await;
     user.batch_execute("COMMIT").await.expect("it is there");
     verified(&[&a, &b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_would_add_to_too_much_that_is_to_be_told_waits() {
+    let url = database();
+    let store = open(&url).await;
+    one(&*store, session(1)).await;
+    let user = raw(&url).await;
+    // Nobody brings the tables up.
+    user.batch_execute("BEGIN; SELECT pg_advisory_xact_lock(7117003)").await.expect("it is free");
+    // A row and a line for each.
+    let grants = |first: usize| {
+        let each = move |n| acquire(&format!("c{n}"), 1, n as u128);
+        (first..first + BATCH_MAX).map(each).collect::<Vec<_>>()
+    };
+    let mut granted = 0;
+    while 2 * granted <= 200_000 {
+        store.apply(grants(granted)).await.expect("it is there");
+        granted += BATCH_MAX;
+    }
+    let waiting = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.apply(grants(granted)).await }
+    });
+    tokio::pin!(waiting);
+    let early = tokio::time::timeout(Duration::from_millis(500), &mut waiting).await;
+    assert!(early.is_err(), "it did not wait");
+    user.batch_execute("COMMIT").await.expect("it is there");
+    let outcomes = waiting.await.expect("no panic").expect("it is there");
+    assert_eq!(outcomes.len(), BATCH_MAX);
 }
