@@ -176,6 +176,12 @@ impl Kind {
         }
     }
 
+    /// Whether no operation does without this lock.
+    #[must_use]
+    pub(crate) fn all_need(&self, lock: &LockName) -> bool {
+        self.operations.values().all(|operation| operation.locks.contains(lock))
+    }
+
     /// Its states; a new resource is in the first.
     #[must_use]
     pub fn states(mut self, states: &[&str]) -> Self {

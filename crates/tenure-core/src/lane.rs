@@ -70,7 +70,12 @@ impl Record {
                 }
                 Some(Hurdle::Locks) => {
                     let operation = kind.operations.get(&job.operation);
-                    reserved.extend(operation.iter().flat_map(|operation| operation.locks.iter()));
+                    let locks = || operation.iter().flat_map(|operation| operation.locks.iter());
+                    if locks().any(|lock| kind.all_need(lock)) {
+                        // Nothing behind it starts before it does, and lanes are long.
+                        break;
+                    }
+                    reserved.extend(locks());
                 }
                 Some(Hurdle::State | Hurdle::NotDeclared) => {}
             }
