@@ -2,8 +2,8 @@
 //!
 //! Jobs are looked at in the order of the lane. One that cannot start yet is passed over, but what
 //! it needs is kept from those behind it: a job that wants several locks is not starved by small
-//! ones. Only a job that rests between two attempts holds up everything behind it, if its kind says
-//! so.
+//! ones. Nobody looks behind one that waits for a lock that all need, nor, if its kind says so,
+//! behind one that rests between two attempts.
 
 use crate::id::JobId;
 use crate::job::{Job, JobState};

@@ -7,7 +7,7 @@
 //! There are two queues, both bounded. What holders need, to keep what they have or to give it
 //! back, goes before what would begin something new: under a load that cannot be carried nobody
 //! loses a lock, and locks get free. Whatever would wait longer than [`WAIT_MAX`] to begin
-//! something is told "unavailable" at once.
+//! something, going by the last batches, is told "unavailable" at once.
 
 mod answer;
 mod queues;
@@ -249,9 +249,9 @@ async fn commit(store: &dyn Store, mut queues: Waiting, who: Sweep) {
                 if !open {
                     return;
                 }
-                let (commands, began) = (batch.len(), stopwatch());
+                let (work, began) = (queues::work(batch.iter()), stopwatch());
                 line.send(store, &mut batch).await;
-                queues.note(commands, began.elapsed());
+                queues.note(work, began.elapsed());
             }
             hint = hints.recv() => {
                 match hint {

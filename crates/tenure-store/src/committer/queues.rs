@@ -18,8 +18,8 @@ pub const WAIT_MAX: Duration = Duration::from_millis(1_000);
 const BATCH_TIME_MAX: Duration = Duration::from_millis(250);
 /// So many never wait too long: how long they take is not known well enough.
 const FEW: usize = 32;
-/// So many batches in a row must be slow before anybody is refused.
-const SLOW_IN_A_ROW: usize = 3;
+/// A batch that is over as soon as this is a quick one, however little was in it.
+const QUICK: Duration = Duration::from_millis(125);
 
 /// A command on its way.
 pub(super) struct Item {
@@ -64,7 +64,7 @@ impl Entry {
         let queue = if begins_something(&item.command) {
             let waiting = |queue: &mpsc::Sender<_>| queue.max_capacity() - queue.capacity();
             let ahead = waiting(&self.first) + waiting(&self.then);
-            if ahead > FEW && self.pace.at_best(ahead) > WAIT_MAX {
+            if ahead > FEW && self.pace.mostly(ahead) > WAIT_MAX {
                 let why = format!("it is overloaded: {ahead} commands wait already");
                 return Err(StoreError::Unavailable(why));
             }
@@ -100,32 +100,44 @@ impl Waiting {
             self.taken.push(item);
         }
         // Holders that come meanwhile wait for this batch.
-        let holders = self.taken.len();
-        while self.taken.len() < BATCH_MAX
-            && (self.taken.len() - holders < FEW
-                || self.pace.lately(self.taken.len()) < BATCH_TIME_MAX)
+        let (holders, theirs) = (self.taken.len(), work(self.taken.iter().map(|(_, item)| item)));
+        let mut new = 0;
+        while holders + new < BATCH_MAX
+            && (new < FEW || self.pace.lately(theirs + new) < BATCH_TIME_MAX)
             && let Ok(item) = self.then.try_recv()
         {
             self.taken.push(item);
+            new += 1;
         }
         self.taken.sort_by_key(|(place, _)| *place);
         batch.extend(self.taken.drain(..).map(|(_, item)| item));
         true
     }
 
-    /// Notes how long a batch took.
-    pub(super) fn note(&self, commands: usize, took: Duration) {
-        self.pace.note(commands, took);
+    /// Notes how long a batch with so much [`work`] took.
+    pub(super) fn note(&self, work: usize, took: Duration) {
+        self.pace.note(work, took);
     }
 }
 
-/// How long a command took among many, in nanoseconds: in the last batches, the newest first.
+/// How many of these are work. Beats come by the thousand and cost next to nothing: counted, they
+/// would make a slow store look quick.
+pub(super) fn work<'a>(items: impl Iterator<Item = &'a Item>) -> usize {
+    items.filter(|item| !matches!(item.command, Command::Beat { .. })).count()
+}
+
+/// How long a command takes among many, in nanoseconds.
 ///
 /// One slow batch is enough to keep the next one short, because holders wait for it. It is not
-/// enough to refuse anybody: it may have been held up for a moment, and those who come next are all
-/// that it answered.
+/// enough to refuse anybody: it may have been held up for a moment, and all whom it has just
+/// answered come back at once.
 #[derive(Default)]
-struct Pace([AtomicU64; SLOW_IN_A_ROW]);
+struct Pace {
+    /// In the last batch.
+    last: AtomicU64,
+    /// In the last three, the newest first; zero for one that was quick.
+    slow: [AtomicU64; 3],
+}
 
 impl Pace {
     fn note(&self, commands: usize, took: Duration) {
@@ -133,21 +145,24 @@ impl Pace {
         if commands < FEW {
             return;
         }
-        let mut each = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / commands as u64;
-        for batch in &self.0 {
-            each = batch.swap(each, Ordering::Relaxed);
+        let each = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / commands as u64;
+        self.last.store(each, Ordering::Relaxed);
+        let mut slow = if took < QUICK { 0 } else { each };
+        for batch in &self.slow {
+            slow = batch.swap(slow, Ordering::Relaxed);
         }
     }
 
-    /// How long so many take if they take as long as those of the last batch.
+    /// How long so many take, going by the last batch.
     fn lately(&self, commands: usize) -> Duration {
-        times(self.0[0].load(Ordering::Relaxed), commands)
+        times(self.last.load(Ordering::Relaxed), commands)
     }
 
-    /// How long so many take if they take as long as those of the quickest of the last batches.
-    fn at_best(&self, commands: usize) -> Duration {
-        let least = self.0.iter().map(|each| each.load(Ordering::Relaxed)).min();
-        times(least.unwrap_or(0), commands)
+    /// How long so many take, going by the middle one of the last three batches.
+    fn mostly(&self, commands: usize) -> Duration {
+        let mut slow = self.slow.each_ref().map(|each| each.load(Ordering::Relaxed));
+        slow.sort_unstable();
+        times(slow[1], commands)
     }
 }
 
@@ -209,17 +224,15 @@ mod tests {
         assert_eq!(beats(&batch), [false, true, false, true]);
     }
 
-    /// As many batches of a few that took so long as must be slow in a row.
+    /// Two batches of a few that took so long.
     fn slow(waiting: &Waiting, took: Duration) {
-        for _ in 0..SLOW_IN_A_ROW {
-            waiting.note(FEW, took);
-        }
+        waiting.note(FEW, took);
+        waiting.note(FEW, took);
     }
 
     #[tokio::test]
     async fn a_batch_that_was_held_up_has_nobody_refused_but_the_next_one_is_short() {
         let (entry, mut waiting) = new();
-        slow(&waiting, Duration::from_micros(100));
         waiting.note(FEW, WAIT_MAX);
         for _ in 0..BATCH_MAX {
             entry.push(claim()).expect("it is not known to be slow");
@@ -227,10 +240,27 @@ mod tests {
         let mut batch = Vec::new();
         assert!(waiting.fill(&mut batch).await);
         assert_eq!(batch.len(), FEW + 1, "holders that come meanwhile wait for it");
-        slow(&waiting, WAIT_MAX);
-        assert!(entry.push(claim()).is_err(), "by now it is");
-        waiting.note(FEW, Duration::from_micros(100));
-        entry.push(claim()).expect("it is quick again");
+        waiting.note(FEW, QUICK / 2);
+        entry.push(claim()).expect("short batches say nothing about long ones");
+        waiting.note(FEW, WAIT_MAX);
+        assert!(entry.push(claim()).is_err(), "now most were slow");
+    }
+
+    #[tokio::test]
+    async fn beats_do_not_make_a_slow_store_look_quick() {
+        let (entry, mut waiting) = new();
+        for _ in 0..BATCH_MAX {
+            entry.push(beat()).expect("there is room");
+            entry.push(claim()).expect("there is room");
+        }
+        let mut batch = Vec::new();
+        assert!(waiting.fill(&mut batch).await);
+        assert!(batch.len() > 10 * FEW, "{}", batch.len());
+        waiting.note(work(batch.iter()), WAIT_MAX);
+        batch.clear();
+        assert!(waiting.fill(&mut batch).await);
+        let new = work(batch.iter());
+        assert!((1..=FEW + 1).contains(&new), "{new} keep holders waiting");
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 //! comes first; the rows are those of one position of the journal, and the position is written with
 //! them.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ const ROWS_MAX: usize = 5_000;
 
 /// Brings the tables up to the journal for as long as the store lasts.
 pub(super) async fn run(store: Weak<Shared>, wanted: Arc<tokio::sync::Notify>) {
-    let (mut seen, mut failing, mut hurry) = (0, false, false);
+    let (mut seen, mut hurry) = (0, false);
     loop {
         wanted.notified().await;
         if !std::mem::take(&mut hurry) {
@@ -48,19 +49,20 @@ pub(super) async fn run(store: Weak<Shared>, wanted: Arc<tokio::sync::Notify>) {
             wanted.notify_one();
             continue;
         }
-        let error = store.flush().await.err();
-        match &error {
-            Some(error) if !failing => {
+        let wrote = store.flush().await;
+        let failed = store.flush_fails.swap(wrote.is_err(), Ordering::Relaxed);
+        match &wrote {
+            Err(error) if !failed => {
                 tracing::warn!(%error, "cannot bring the tables up to the journal; trying again");
             }
-            None if failing => tracing::info!("the tables are brought up to the journal again"),
+            Ok(_) if failed => tracing::info!("the tables are brought up to the journal again"),
             _ => {}
         }
-        failing = error.is_some();
-        if failing {
+        if wrote.is_err() {
             wanted.notify_one();
         }
-        hurry = !failing && store.to_tell().await > PENDING_MUCH;
+        // Where another server was quicker it goes on being so.
+        hurry = matches!(wrote, Ok(true)) && store.to_tell().await > PENDING_MUCH;
         seen = store.flushed().await;
     }
 }
@@ -71,8 +73,11 @@ impl Shared {
         if self.to_tell().await <= PENDING_MAX {
             return;
         }
-        // Whoever is at it may make enough of it.
+        // Whoever is telling them now may make enough room.
         drop(self.flushing.lock().await);
+        if self.flush_fails.load(Ordering::Relaxed) {
+            return;
+        }
         if self.to_tell().await > PENDING_MAX
             && let Err(error) = self.flush().await
         {
@@ -91,20 +96,23 @@ impl Shared {
         state.settled().map_or(0, |replica| replica.pending.flushed)
     }
 
-    /// Brings the tables up to where this process is in the journal.
-    pub(super) async fn flush(&self) -> Result<()> {
+    /// Brings the tables up to where this process is in the journal. Says whether it had to:
+    /// another server may have done it.
+    pub(super) async fn flush(&self) -> Result<bool> {
         self.to_the_end(&self.beside, |me| async move { me.flush_now().await }).await
     }
 
-    async fn flush_now(&self) -> Result<()> {
-        let _turn = self.flushing.lock().await;
+    async fn flush_now(&self) -> Result<bool> {
+        let mut wanted = None;
         for _ in 0..TRIES_MAX {
+            let _turn = self.flushing.lock().await;
             let snapshot = {
                 let mut state = self.writer.state.lock().await;
                 let Some(replica) = state.settled() else { return Err(unsettled()) };
                 replica.snapshot()
             };
-            let Some(snapshot) = snapshot else { return Ok(()) };
+            let Some(snapshot) = snapshot else { return Ok(false) };
+            let upto = *wanted.get_or_insert(snapshot.upto.id);
             let written = match self.write(&snapshot).await {
                 Ok(written) => written,
                 Err(failure) => {
@@ -115,15 +123,21 @@ impl Shared {
             let mut state = self.writer.state.lock().await;
             let Some(replica) = state.settled() else { return Err(unsettled()) };
             if replica.nonce != snapshot.of {
+                wanted = None;
                 continue;
             }
             match written {
                 Written::Here => {
                     replica.wrote(&snapshot);
-                    return Ok(());
+                    return Ok(true);
                 }
                 // Another server was quicker, but may not have come as far.
-                Written::Elsewhere(upto) => replica.flushed(upto),
+                Written::Elsewhere(flushed) => {
+                    replica.flushed(flushed);
+                    if flushed >= upto {
+                        return Ok(false);
+                    }
+                }
             }
         }
         Err(StoreError::Unavailable("other servers are always quicker".to_owned()))
@@ -431,4 +445,28 @@ fn logs(snapshot: &Snapshot, after: i64) -> Columns<'_> {
         );
     }
     columns
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::{Command, SessionId};
+
+    use crate::postgres::Postgres;
+    use crate::store::Store as _;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn whoever_is_behind_is_content_with_what_another_server_has_told() {
+        let server = tenure_testbed::shared();
+        let url = server.url(&server.new_database().expect("a new database"));
+        let [a, b] = [Postgres::open(&url).await, Postgres::open(&url).await]
+            .map(|store| store.expect("the server is there"));
+        for (store, session) in [(&a, 1), (&b, 2)] {
+            let session = SessionId(session);
+            let (tenant, name) = ("t".into(), "s".into());
+            let open = Command::Open { session, tenant, name, ttl_ms: 60_000 };
+            store.apply(vec![open]).await.expect("it is there");
+        }
+        b.shared.flush().await.expect("nobody is in the way");
+        assert!(!a.shared.flush().await.expect("there is nothing left to tell"));
+    }
 }

@@ -97,6 +97,8 @@ struct Shared {
     flusher: Link,
     /// Whose turn it is to do that.
     flushing: tokio::sync::Mutex<()>,
+    /// Whether it could not be done the last time: then no batch waits for it.
+    flush_fails: AtomicBool,
     /// Whether there is something to tell the tables.
     flush_wanted: Arc<tokio::sync::Notify>,
     hints: broadcast::Sender<Hint>,
@@ -154,6 +156,7 @@ impl Postgres {
             head: tokio::sync::Mutex::default(),
             flusher: link(),
             flushing: tokio::sync::Mutex::default(),
+            flush_fails: AtomicBool::new(false),
             flush_wanted: Arc::clone(&flush_wanted),
             hints,
             observers: Observers::default(),

@@ -90,7 +90,8 @@ impl Shared {
     /// Sees to it that the tables have all that the journal had a moment ago.
     pub(super) async fn tables_up(&self) -> Result<()> {
         self.up_to_date(|_, _| ()).await?;
-        self.flush().await
+        self.flush().await?;
+        Ok(())
     }
 
     async fn jobs_of_all(&self, query: &JobQuery) -> Result<Vec<Row>> {

@@ -105,9 +105,14 @@ async fn whoever_would_add_to_too_much_that_is_to_be_told_waits() {
     };
     let mut granted = 0;
     while 2 * granted <= 200_000 {
-        store.apply(grants(granted)).await.expect("it is there");
-        granted += BATCH_MAX;
+        let outcomes = store.apply(grants(granted)).await.expect("it is there");
+        granted += outcomes.iter().filter(|outcome| token(outcome).0 == 1).count();
     }
+    let batches = async || -> i64 {
+        let sql = "SELECT max(id) FROM tenure.journal";
+        user.query_one(sql, &[]).await.expect("it is there").get(0)
+    };
+    let before = batches().await;
     let waiting = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.apply(grants(granted)).await }
@@ -115,6 +120,7 @@ async fn whoever_would_add_to_too_much_that_is_to_be_told_waits() {
     tokio::pin!(waiting);
     let early = tokio::time::timeout(Duration::from_millis(500), &mut waiting).await;
     assert!(early.is_err(), "it did not wait");
+    assert_eq!(batches().await, before, "it waits before it begins");
     user.batch_execute("COMMIT").await.expect("it is there");
     let outcomes = waiting.await.expect("no panic").expect("it is there");
     assert_eq!(outcomes.len(), BATCH_MAX);
