@@ -97,7 +97,7 @@ struct Shared {
     flusher: Link,
     /// Whose turn it is to do that.
     flushing: tokio::sync::Mutex<()>,
-    /// Whether it could not be done the last time: then no batch waits for it.
+    /// Whether the last try failed: then a batch waits for one that is under way, and for no other.
     flush_fails: AtomicBool,
     /// Whether there is something to tell the tables.
     flush_wanted: Arc<tokio::sync::Notify>,
