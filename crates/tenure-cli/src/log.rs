@@ -5,12 +5,12 @@
 //! becomes events there, and so does an error that ends the process: no line is anything else.
 
 use std::fmt;
-use std::io::{IsTerminal as _, Write as _};
-use std::sync::OnceLock;
+use std::io::IsTerminal as _;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tenure_cli_kit::message;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::{JsonFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
@@ -44,13 +44,6 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-static FORMAT: OnceLock<LogFormat> = OnceLock::new();
-
-/// Whether people read the log as it is.
-pub(crate) fn is_text() -> bool {
-    FORMAT.get().is_none_or(|format| *format == LogFormat::Text)
-}
-
 /// What must be told at the end of the process.
 #[must_use]
 pub(crate) struct Log {
@@ -63,7 +56,7 @@ pub(crate) struct Log {
 pub(crate) fn start(serves: Option<LogFormat>) -> anyhow::Result<Log> {
     let format = serves.unwrap_or_default();
     let default = if serves.is_some() { "info" } else { "error" };
-    FORMAT.get_or_init(|| format);
+    message::as_events(format == LogFormat::Json);
     let filter = EnvFilter::try_from_env("TENURE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = match format {
@@ -84,24 +77,6 @@ pub(crate) fn start(serves: Option<LogFormat>) -> anyhow::Result<Log> {
     {
         log.init();
         Ok(Log {})
-    }
-}
-
-/// Tells people. A terminal that has gone away is no reason to stop serving.
-pub(crate) fn say(line: &str) {
-    if is_text() {
-        writeln!(anstream::stderr(), "tenure: {line}").ok();
-    } else {
-        tracing::info!("{line}");
-    }
-}
-
-/// Tells why the process ends.
-pub(crate) fn complain(line: &str) {
-    if is_text() {
-        writeln!(anstream::stderr(), "tenure: {line}").ok();
-    } else {
-        tracing::error!("{line}");
     }
 }
 

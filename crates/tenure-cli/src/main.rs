@@ -1,28 +1,14 @@
-//! `tenure`: one binary for the server, the locks, the jobs and the benchmarks.
-//!
-//! `commands` has one file per verb, `bench` the measuring; everything that is not talk with a
-//! person lives in the crates below.
-
-mod bench;
-mod clock;
-mod commands;
-mod context;
-mod exit;
-mod log;
-#[cfg(feature = "otel")]
-mod otel;
-mod progress;
-mod text;
+//! `tenure`: one binary for the server, the locks, the jobs, the apps and the benchmarks.
 
 use std::process::ExitCode;
 
-/// Steps and rows are made of many small pieces: this one is quicker with them than the system's.
+/// Steps and rows are made of many small allocations, for which this allocator is faster.
 #[global_allocator]
-static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     match tenure::exec::run_helper() {
         Some(code) => code,
-        None => commands::run(),
+        None => tenure_cli::run(),
     }
 }

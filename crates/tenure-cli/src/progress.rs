@@ -3,16 +3,12 @@
 //! All of it is talk, so it goes to stderr. Nothing here asks the server or decides anything; who
 //! does is `commands::job::follow`. Runs of pipelines have a display of their own.
 
-use std::time::Duration;
-
 use indicatif::{ProgressBar, ProgressStyle};
-use tenure::wire::{JobAnswer, WhyAnswer};
 use tenure_core::{JobId, JobState};
+use tenure_wire::{JobAnswer, WhyAnswer};
 
-use crate::text::{harmless, plain};
-
-/// How often the bar is drawn when nothing happens, so that people see that it lives.
-pub(crate) const TICK: Duration = Duration::from_millis(120);
+use tenure_cli_kit::follow::TICK;
+use tenure_cli_kit::text::{harmless, plain};
 
 /// A job at one moment.
 pub(crate) struct Moment<'a> {
@@ -191,7 +187,7 @@ pub(crate) fn example(change: impl FnOnce(&mut JobAnswer)) -> JobAnswer {
 
 #[cfg(test)]
 mod tests {
-    use tenure::wire::{BehindAnswer, ProgressAnswer};
+    use tenure_wire::{BehindAnswer, ProgressAnswer};
 
     use super::*;
 

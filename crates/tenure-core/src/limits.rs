@@ -80,3 +80,17 @@ pub const CLAIMS_KEPT: usize = 16;
 pub const LOG_PIECE_BYTES_MAX: usize = 64 * 1024;
 /// Longest log of one attempt, in bytes; what comes after is dropped, and the log says so.
 pub const LOG_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Maximum number of rows in one page of a list.
+pub const PAGE_MAX: usize = 1_000;
+
+/// Maximum number of jobs that one worker runs at once.
+pub const WORKER_SLOTS_MAX: usize = 4_096;
+/// Default time to live of a worker's session. Over HTTP, a third of it bounds how late a job
+/// learns that it was cancelled.
+pub const WORKER_TTL_MS_DEFAULT: u64 = 15_000;
+/// Default time that running jobs get to finish when their worker shuts down.
+pub const WORKER_DRAIN_MS_DEFAULT: u64 = 30_000;
+/// Minimum time to live of a session under which a command is supervised: below it the watchdog
+/// could not stop the command before the lock expires.
+pub const SUPERVISED_TTL_MS_MIN: u64 = 3_000;

@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::response::Response;
-use tenure::wire::{AuditLine, instant};
 use tenure_core::Text;
 use tenure_store::clock::{Clock as _, ServerClock};
+use tenure_wire::{AuditLine, instant};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::auth::Caller;
 use crate::auth::keys::Principal;
-use crate::problem::ProblemCode;
+use tenure_app::Caller;
+use tenure_app::problem::ProblemCode;
 
 /// Lines that wait to be written; whoever comes then waits, too.
 const QUEUE_MAX: usize = 4_096;
@@ -66,7 +66,7 @@ impl Entry {
                 status: response.map_or(0, |response| response.status().as_u16()),
                 outcome: outcome.to_owned(),
                 reason: None,
-                request_id: crate::request_id::current(),
+                request_id: tenure_app::request_id::current(),
                 took_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
             },
         }
@@ -81,9 +81,9 @@ impl Entry {
             self.line.tenant = Some(principal.tenant.to_string());
         }
         if let Some(caller) = caller {
-            let tenant = caller.about.get().unwrap_or(&caller.tenant);
+            let tenant = caller.audit.tenant.get().unwrap_or(&caller.tenant);
             self.line.tenant = Some(tenant.to_string());
-            self.line.reason = caller.reason.get().map(Text::to_string);
+            self.line.reason = caller.audit.reason.get().map(Text::to_string);
         }
         self
     }
@@ -287,7 +287,7 @@ mod tests {
     use axum::response::IntoResponse as _;
 
     use super::*;
-    use crate::problem::Problem;
+    use tenure_app::Problem;
 
     fn entry(action: &str, response: &Response) -> Entry {
         Entry::new(action, "/v1/x", None, Some(response), Duration::ZERO)

@@ -1,31 +1,27 @@
-//! Who answers: the HTTP server in front of a store.
+//! The HTTP server in front of a store.
 //!
-//! [`run`] serves on a listener until a shutdown signal. A request comes through `listen` and
-//! `auth`, which says who asks and whether they may; `api` has one file per kind of resource;
-//! `problem` says no in one form; `audit` notes what was done. `keyfile` makes the key of the first
-//! start, `janitor` does what nobody asks for, `metrics` has every number that Prometheus sees.
-//! Handlers stay short: parse, build a command, send it. No rule of the model is here.
+//! [`run`] serves on a listener until a shutdown signal. A request passes `listen` and `auth`, which
+//! authenticates the caller and checks the access rule of the route; `api` has one file per resource
+//! of the API; `audit` records what was done. `keyfile` creates the admin key on the first start,
+//! `janitor` runs housekeeping, `metrics` exports every number that Prometheus sees. Apps add
+//! routes, duties and metrics through `tenure-app`; this crate names none of them.
+//!
+//! Handlers stay short: parse, build a command, submit it. No rule of the model is here.
 
 pub mod api;
 pub mod audit;
 pub mod auth;
 pub mod docs;
-pub mod extract;
-mod given;
 pub mod janitor;
 pub mod keyfile;
-mod known;
 pub mod listen;
 pub mod metrics;
 mod openapi;
-mod places;
-pub mod problem;
 mod repeats;
 mod request_id;
 mod security;
+mod state;
 mod trace;
-mod waits;
-mod whose;
 
 #[cfg(feature = "otel")]
 pub use trace::continue_trace;
@@ -33,63 +29,58 @@ pub use trace::continue_trace;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::config::Keep;
-use tenure_apps::pipelines::Catalog;
+use tenure_app::{Apps, Live, LiveConfig, Services};
 use tenure_core::Kinds;
 use tenure_store::committer::Sweep;
 use tenure_store::metered::Metered;
 use tenure_store::observer::Observer;
 use tenure_store::{Committer, Store, StoreError};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
 
-use api::events::STREAMS_MAX;
-use api::signin::Links;
 use audit::Audit;
-use auth::limits::{Limits, Rate, WRONG_KEYS};
-use auth::{Caller, Keys, Signer, Veil};
-use given::Given;
-use janitor::{Board, Janitor};
+use auth::Keys;
+use auth::limits::{Rate, WRONG_KEYS};
+use janitor::Janitor;
 use listen::Door;
 use metrics::Metrics;
-use repeats::Repeats;
-use waits::Waits;
-use whose::Whose;
+pub use state::ServerState;
+use state::StateParts;
 
-/// What a server is told at its start.
+/// Configuration of a server.
 pub struct Config {
-    /// Who may ask.
+    /// The API keys.
     pub keys: Keys,
-    /// What resources can be and what can be done to them, that of pipelines included.
-    pub kinds: Arc<Kinds>,
-    /// The pipelines, if there are any.
-    pub pipelines: Option<Arc<Catalog>>,
-    /// How it deals with those who ask.
+    /// The installed apps.
+    pub apps: Apps,
+    /// The configuration that may change while the server runs.
+    pub live: LiveConfig,
+    /// Settings of the HTTP front.
     pub front: Front,
 }
 
 impl Config {
-    /// The usual, with the admin key.
+    /// Returns the default configuration with these keys and kinds, without apps.
     #[must_use]
     pub fn new(keys: Keys, kinds: Arc<Kinds>) -> Self {
-        Self { keys, kinds, pipelines: None, front: Front::default() }
+        let live = LiveConfig { kinds, ..LiveConfig::default() };
+        Self { keys, apps: Apps::default(), live, front: Front::default() }
     }
 }
 
-/// How a server deals with those who ask.
+/// Settings of the HTTP front.
 pub struct Front {
-    /// A certificate and its key; none for plain HTTP.
+    /// Certificate and key; `None` for plain HTTP.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Where everything that is done is noted.
+    /// The audit log.
     pub audit: Audit,
-    /// How much each tenant may ask; as much as it likes when nothing is said.
+    /// Request rate per tenant; unlimited if `None`.
     pub tenants: Option<Rate>,
-    /// How many wrong keys may come from one address.
+    /// Rate of failed authentications per address.
     pub wrong_keys: Rate,
-    /// Connections that are open at once.
+    /// Maximum number of open connections.
     pub connections_max: usize,
-    /// How long a client may take to say what it wants, and a connection may be idle.
+    /// Maximum time that reading a request may take, and that a connection may be idle.
     pub patience: Duration,
 }
 
@@ -106,115 +97,20 @@ impl Default for Front {
     }
 }
 
-/// What is in force and may change while a server runs.
-#[derive(Clone, Default)]
-pub struct InForce {
-    /// What resources can be and what can be done to them.
-    pub kinds: Arc<Kinds>,
-    /// The pipelines, if there are any.
-    pub pipelines: Option<Arc<Catalog>>,
-    /// How long things are kept after they are over.
-    pub retention: Keep,
-}
-
-/// What handlers share.
-pub struct App {
-    /// The way to the store.
-    pub committer: Committer,
-    /// Who may ask.
-    pub keys: Arc<Keys>,
-    /// How much they may ask.
-    pub limits: Limits,
-    /// Signs cookies.
-    pub signer: Signer,
-    /// Notes what was done.
-    pub audit: Audit,
-    /// Whether clients come over TLS.
-    pub secure: bool,
-    /// How long a body may take.
-    pub patience: Duration,
-    /// What is seen of the janitor.
-    pub janitor: Arc<Board>,
-    /// Cancelled when the server is about to shut down: it is not ready any more, and answers.
-    pub leaving: CancellationToken,
-    /// What is counted.
-    pub metrics: Arc<Metrics>,
-    /// Cancelled when the server shuts down: whoever waits is told.
-    pub closing: CancellationToken,
-    in_force: watch::Sender<InForce>,
-    waits: Arc<Waits>,
-    repeats: Arc<Repeats>,
-    whose: Whose,
-    given: Given,
-    links: Links,
-    streams: Arc<Semaphore>,
-}
-
-impl App {
-    /// The kinds that are declared.
-    #[must_use]
-    pub fn kinds(&self) -> Arc<Kinds> {
-        Arc::clone(&self.in_force.borrow().kinds)
-    }
-
-    /// The pipelines that are declared.
-    #[must_use]
-    pub fn pipelines(&self) -> Option<Arc<Catalog>> {
-        self.in_force.borrow().pipelines.clone()
-    }
-
-    /// Declares other kinds and pipelines, from now on.
-    pub async fn declare(
-        &self,
-        kinds: Arc<Kinds>,
-        pipelines: Option<Arc<Catalog>>,
-    ) -> Result<(), StoreError> {
-        self.committer.store().declare(Arc::clone(&kinds)).await?;
-        self.metrics.know(&kinds);
-        self.metrics.know_pipelines(pipelines.as_ref());
-        self.in_force.send_modify(|in_force| {
-            (in_force.kinds, in_force.pipelines) = (kinds, pipelines);
-        });
-        Ok(())
-    }
-
-    /// What a caller sees in place of positions; none for one who may see them.
-    pub(crate) fn veil(&self, caller: &Caller) -> Option<Veil> {
-        caller.bound().map(|home| Veil::new(self.signer.secret(), home))
-    }
-
-    /// The position that a caller means.
-    pub(crate) fn position(&self, caller: &Caller, seen: Option<u64>) -> Option<u64> {
-        let veil = self.veil(caller);
-        seen.map(|seen| veil.map_or(seen, |veil| veil.show(seen)))
-    }
-
-    /// The path of a link that signs somebody in as admin, once.
-    #[must_use]
-    pub fn sign_in_link(&self) -> String {
-        format!("/signin?code={}", self.links.issue())
-    }
-
-    /// Keeps what is over for another time, from now on.
-    pub fn retain(&self, retention: Keep) {
-        self.in_force.send_modify(|in_force| in_force.retention = retention);
-    }
-}
-
-/// Serves until `shutdown` completes, then lets requests end, at most for five seconds.
+/// Serves until `shutdown` completes, then drains open requests for at most five seconds.
 pub async fn run(
     listener: TcpListener,
     store: Arc<dyn Store>,
     config: Config,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let server = Server::start(store, config, Keep::default(), "tenure-server").await;
+    let server = Server::start(store, config, "tenure-server").await;
     server.map_err(std::io::Error::other)?.serve(listener, shutdown).await
 }
 
-/// A server whose janitor is at work and that does not listen yet.
+/// A server whose janitor runs and that does not listen yet.
 pub struct Server {
-    app: Arc<App>,
+    state: ServerState,
     store: Arc<dyn Store>,
     janitor: Janitor,
     tls: Option<Arc<rustls::ServerConfig>>,
@@ -222,83 +118,73 @@ pub struct Server {
 }
 
 impl Server {
-    /// Declares the kinds, then starts the way to the store and the janitor. People see the
-    /// janitor's lock held by `name`.
+    /// Declares the kinds, then starts the committer and the janitor. `name` is the holder of the
+    /// janitor's lock that others see.
     pub async fn start(
         store: Arc<dyn Store>,
         config: Config,
-        retention: Keep,
         name: &str,
     ) -> Result<Self, StoreError> {
-        let Config { keys, kinds, pipelines, front } = config;
+        let Config { keys, apps, live, front } = config;
         let Front { tls, audit, tenants, wrong_keys, connections_max, patience } = front;
-        let metrics = Arc::new(Metrics::new());
-        metrics.know(&kinds);
-        metrics.know_pipelines(pipelines.as_ref());
+        let metrics = Arc::new(Metrics::new(&apps));
+        metrics.reload(&live);
         let observer = Arc::clone(&metrics) as Arc<dyn Observer>;
         let store: Arc<dyn Store> = Arc::new(Metered::new(store, observer));
-        // Before anything is swept: whoever settles a job without its kind cannot retry it.
-        store.declare(Arc::clone(&kinds)).await?;
+        // Before the first sweep: a job that is settled without its kind cannot be retried.
+        store.declare(Arc::clone(&live.kinds)).await?;
         let secret = store.key_ring().secret(&tenure_store::random::secret()).await?;
-        let root = keys.root_mark();
         keys.refresh(&*store).await?;
         let committer = Committer::start_with(Arc::clone(&store), Sweep::Elsewhere);
-        let in_force = watch::Sender::new(InForce { kinds, pipelines, retention });
-        let janitor = Janitor::start(committer.clone(), in_force.subscribe(), name);
-        let app = Arc::new(App {
-            committer,
-            keys: Arc::new(keys),
-            limits: Limits::new(tenants, wrong_keys),
-            signer: Signer::new(secret, root),
+        let live = watch::Sender::new(live);
+        let janitor = Janitor::start(committer.clone(), Live::new(&live), &apps, name);
+        let services = Services::new(committer, Live::new(&live), secret.clone(), patience);
+        let state = ServerState::new(StateParts {
+            services,
+            apps,
+            keys,
+            secret,
+            rates: (tenants, wrong_keys),
             audit,
             secure: tls.is_some(),
-            patience,
             janitor: Arc::clone(janitor.board()),
-            leaving: CancellationToken::new(),
             metrics,
-            closing: CancellationToken::new(),
-            in_force,
-            waits: Arc::default(),
-            repeats: Arc::default(),
-            whose: Whose::default(),
-            given: Given::default(),
-            links: Links::default(),
-            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            live,
         });
-        Ok(Self { app, store, janitor, tls, connections_max })
+        Ok(Self { state, store, janitor, tls, connections_max })
     }
 
-    /// What its handlers share.
+    /// The state shared by the handlers.
     #[must_use]
-    pub fn app(&self) -> &Arc<App> {
-        &self.app
+    pub fn state(&self) -> &ServerState {
+        &self.state
     }
 
-    /// Serves until `shutdown` completes, then lets requests end, at most for five seconds.
+    /// Serves until `shutdown` completes, then drains open requests for at most five seconds.
     pub async fn serve(
         self,
         listener: TcpListener,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
-        let Self { app, store, janitor, tls, connections_max } = self;
-        let hints = app.committer.store().watch();
-        let told = tokio::spawn(Arc::clone(&app.waits).listen(hints));
-        let fresh = tokio::spawn(Arc::clone(&app.keys).keep_fresh(Arc::clone(&store)));
-        let closing = app.closing.clone();
-        let (leave, begin) = (app.leaving.clone(), closing.clone());
-        let told_to_stop = tokio::spawn(async move {
+        let Self { state, store, janitor, tls, connections_max } = self;
+        let services = &state.services;
+        let wake_waiters =
+            tokio::spawn(Arc::clone(&services.job_waits).listen(services.store().watch()));
+        let refresh_keys = tokio::spawn(Arc::clone(&state.keys).keep_fresh(Arc::clone(&store)));
+        let (leaving, closing) = (state.leaving.clone(), services.closing.clone());
+        let stop = tokio::spawn(async move {
             shutdown.await;
-            leave.cancel();
-            begin.cancel();
+            leaving.cancel();
+            closing.cancel();
         });
-        let (patience, leaving) = (app.patience, app.leaving.clone());
+        let (patience, leaving) = (services.body_timeout, state.leaving.clone());
         let door = Door { listener, tls, connections_max, patience, leaving };
-        door.serve(api::router(Arc::clone(&app)), closing).await;
-        for task in [told, fresh, told_to_stop] {
+        door.serve(api::router(state.clone()), services.closing.clone()).await;
+        for task in [wake_waiters, refresh_keys, stop] {
             task.abort();
         }
-        app.keys.note_uses(&*store).await;
-        app.audit.flush().await?;
+        state.keys.note_uses(&*store).await;
+        state.audit.flush().await?;
         janitor.stop().await;
         Ok(())
     }

@@ -10,7 +10,6 @@
 
 mod http;
 mod names;
-mod pipelines;
 mod scrape;
 
 use std::sync::Arc;
@@ -21,10 +20,11 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Metric, Registry};
-use tenure_apps::pipelines::Catalog;
+use prometheus_client::registry::Registry;
+use tenure_app::metrics::{Counters, Histograms, Labels, long_histogram, register};
+use tenure_app::{AppMetrics, Apps, LiveConfig};
 use tenure_core::record::Ending;
-use tenure_core::{Fact, Kinds, Text};
+use tenure_core::{Fact, Text};
 use tenure_store::StoreError;
 use tenure_store::census::seconds;
 use tenure_store::metered::CALLS;
@@ -33,56 +33,9 @@ use tenure_store::store::Swept;
 
 pub(crate) use http::measure;
 use names::Names;
-use pipelines::Pipelines;
 use scrape::Sight;
 
-/// What a metric is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Type {
-    /// Only rises, and begins anew with the process.
-    Counter,
-    /// What is now.
-    Gauge,
-    /// How often what took how long, or how much.
-    Histogram,
-}
-
-impl Type {
-    /// The word for it.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
-    }
-}
-
-/// One metric.
-#[derive(Clone, Copy, Debug)]
-pub struct Definition {
-    /// Its name, as Prometheus knows it.
-    pub name: &'static str,
-    /// What it is.
-    pub kind: Type,
-    /// Its labels, separated by commas.
-    pub labels: &'static str,
-    /// What it says.
-    pub help: &'static str,
-}
-
-/// Writes a definition on three lines.
-macro_rules! define {
-    ($($id:ident: $kind:ident $name:literal [$labels:literal] $help:literal;)*) => {
-        $(const $id: Definition =
-            Definition { name: $name, kind: Type::$kind, labels: $labels, help: $help };)*
-        /// Every metric.
-        pub const ALL: &[Definition] = &[$($id),*];
-    };
-}
-
-define! {
+tenure_app::define_metrics! {
     BUILD: Gauge "tenure_build_info" ["version"]
         "Always 1; the version of the server is its label";
     ACQUISITIONS: Counter "tenure_lock_acquisitions_total" ["kind,result"]
@@ -155,31 +108,8 @@ define! {
         "How long requests took, the time that they waited on purpose included";
     HTTP_IN_FLIGHT: Gauge "tenure_http_in_flight" [""]
         "Requests that are being answered now";
-    PIPELINE_ACQUISITIONS: Counter "pipeline_lock_acquisitions_total"
-        ["tenant_id,pipeline_id,result"]
-        "Times that an attempt at a run, or a person, got the lock (success), and triggers that \
-         met a run (conflict)";
-    PIPELINE_ACTIVE: Gauge "pipeline_active_locks" ["tenant_id,pipeline_id"]
-        "Locks of a pipeline that are held now";
-    PIPELINE_RUNNING: Gauge "pipeline_running_count" ["tenant_id,pipeline_id"]
-        "Those of them that a run holds, and nobody by hand";
-    PIPELINE_DURATION: Histogram "pipeline_lock_duration_seconds" ["tenant_id,pipeline_id"]
-        "How long runs held the lock of a pipeline";
-    PIPELINE_WAITED: Histogram "pipeline_lock_wait_time_seconds" ["tenant_id,pipeline_id"]
-        "How long runs had waited for it since they could have started";
-    PIPELINE_AGE: Gauge "pipeline_lock_age_seconds" ["tenant_id,pipeline_id"]
-        "Age of the oldest lock of a pipeline; 0 while none is held";
-    PIPELINE_TIMEOUT: Gauge "pipeline_lock_timeout_seconds" ["tenant_id,pipeline_id"]
-        "How long a run of it may take";
-    PIPELINE_THRESHOLD: Gauge "pipeline_lock_expiration_alert_threshold" [""]
-        "The part of its limit at which a run is worth an alert, as the settings say";
 }
 
-/// From an operation in memory to a build of a night.
-const LONG: [f64; 16] = [
-    0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1_800.0, 3_600.0, 5_400.0,
-    14_400.0, 86_400.0,
-];
 /// From a batch in memory to a database that is hardly there.
 const SHORT: [f64; 14] =
     [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
@@ -188,11 +118,6 @@ const ANSWER: [f64; 13] =
     [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 30.0, 60.0];
 /// To the largest batch.
 const COMMANDS: [f64; 9] = [1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1_024.0, 2_048.0, 4_096.0];
-
-/// The values of labels, with their names.
-type Labels<const N: usize> = [(&'static str, Text); N];
-type Counters<const N: usize> = Family<Labels<N>, Counter>;
-type Histograms<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
 
 /// What one server counts.
 pub struct Metrics {
@@ -215,19 +140,19 @@ pub struct Metrics {
     http_requests: Counters<3>,
     http_duration: Histograms<1>,
     http_in_flight: Gauge,
-    pipelines: Pipelines,
+    apps: Vec<Arc<dyn AppMetrics>>,
 }
 
 impl Metrics {
-    /// Nothing counted yet.
+    /// Registers the metrics of the server and of `apps`.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(apps: &Apps) -> Self {
         let mut registry = Registry::default();
         let to = &mut registry;
-        let build: Family<Labels<1>, Gauge> = add(to, BUILD, Family::default());
+        let build: Family<Labels<1>, Gauge> = register(to, BUILD, Family::default());
         build.get_or_create(&[("version", env!("CARGO_PKG_VERSION").into())]).set(1);
-        let lost: Counters<1> = add(to, LOST, Family::default());
-        let store_errors: Counters<1> = add(to, STORE_ERRORS, Family::default());
+        let lost: Counters<1> = register(to, LOST, Family::default());
+        let store_errors: Counters<1> = register(to, STORE_ERRORS, Family::default());
         // What never happened is zero, so that the first time is seen as a rise.
         for how in [Ending::Expired, Ending::Closed, Ending::Broken] {
             drop(lost.get_or_create(&[("reason", how.word().into())]));
@@ -236,22 +161,22 @@ impl Metrics {
             drop(store_errors.get_or_create(&[("call", call.into())]));
         }
         Self {
-            acquisitions: add(to, ACQUISITIONS, Family::default()),
-            failures: add(to, FAILURES, Family::default()),
-            held: add(to, HELD, Family::new_with_constructor(long)),
-            waited: add(to, WAITED, Family::new_with_constructor(long)),
-            cleaned: add(to, CLEANED, Counter::default()),
+            acquisitions: register(to, ACQUISITIONS, Family::default()),
+            failures: register(to, FAILURES, Family::default()),
+            held: register(to, HELD, Family::new_with_constructor(long_histogram)),
+            waited: register(to, WAITED, Family::new_with_constructor(long_histogram)),
+            cleaned: register(to, CLEANED, Counter::default()),
             lost,
-            fenced: add(to, FENCED, Counter::default()),
-            attempts: add(to, ATTEMPTS, Family::default()),
-            store_batch: add(to, STORE_BATCH, Histogram::new(SHORT)),
-            store_commands: add(to, STORE_COMMANDS, Histogram::new(COMMANDS)),
-            store_sweep: add(to, STORE_SWEEP, Histogram::new(SHORT)),
+            fenced: register(to, FENCED, Counter::default()),
+            attempts: register(to, ATTEMPTS, Family::default()),
+            store_batch: register(to, STORE_BATCH, Histogram::new(SHORT)),
+            store_commands: register(to, STORE_COMMANDS, Histogram::new(COMMANDS)),
+            store_sweep: register(to, STORE_SWEEP, Histogram::new(SHORT)),
             store_errors,
-            http_requests: add(to, HTTP_REQUESTS, Family::default()),
-            http_duration: add(to, HTTP_DURATION, Family::new_with_constructor(answer)),
-            http_in_flight: add(to, HTTP_IN_FLIGHT, Gauge::default()),
-            pipelines: Pipelines::new(to),
+            http_requests: register(to, HTTP_REQUESTS, Family::default()),
+            http_duration: register(to, HTTP_DURATION, Family::new_with_constructor(answer)),
+            http_in_flight: register(to, HTTP_IN_FLIGHT, Gauge::default()),
+            apps: apps.iter().filter_map(|app| app.metrics(to)).collect(),
             registry,
             names: Names::default(),
             per_tenant: AtomicBool::new(false),
@@ -259,14 +184,13 @@ impl Metrics {
         }
     }
 
-    /// These kinds and their operations are called by their names, however many others there are.
-    pub fn know(&self, kinds: &Kinds) {
-        self.names.know(kinds);
-    }
-
-    /// These pipelines are told apart.
-    pub fn know_pipelines(&self, catalog: Option<&Arc<Catalog>>) {
-        self.pipelines.know(catalog);
+    /// Follows a change of the live configuration: declared kinds and operations always have labels
+    /// of their own.
+    pub fn reload(&self, live: &LiveConfig) {
+        self.names.know(&live.kinds);
+        for app in &self.apps {
+            app.reload(&live.apps);
+        }
     }
 
     fn granted(&self, kind: &Text, waited_ms: u64) {
@@ -291,7 +215,9 @@ impl Metrics {
     }
 
     fn count(&self, fact: &Fact) {
-        self.pipelines.count(fact);
+        for app in &self.apps {
+            app.count(fact);
+        }
         let names = &self.names;
         let verb = |operation: &Option<Text>| match operation {
             Some(operation) => names.operations.label(operation),
@@ -325,12 +251,6 @@ impl Metrics {
     }
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Observer for Metrics {
     fn happened(&self, facts: &[Fact]) {
         for fact in facts {
@@ -353,17 +273,6 @@ impl Observer for Metrics {
     }
 }
 
-fn long() -> Histogram {
-    Histogram::new(LONG)
-}
-
 fn answer() -> Histogram {
     Histogram::new(ANSWER)
-}
-
-/// Registers a metric under its definition. The registry puts `_total` behind counters by itself.
-fn add<M: Metric + Clone>(registry: &mut Registry, definition: Definition, metric: M) -> M {
-    let name = definition.name.strip_suffix("_total").unwrap_or(definition.name);
-    registry.register(name, definition.help, metric.clone());
-    metric
 }

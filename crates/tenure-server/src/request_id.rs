@@ -19,19 +19,6 @@ pub(crate) const HEADER: &str = "x-request-id";
 /// Longest id of a client that is taken over.
 const BYTES_MAX: usize = 64;
 
-tokio::task_local! {
-    static CURRENT: String;
-}
-
-/// The id of the request at hand; a new one outside of any.
-pub(crate) fn current() -> String {
-    CURRENT.try_with(Clone::clone).unwrap_or_else(|_| fresh())
-}
-
-fn fresh() -> String {
-    tenure_store::random::request_id().to_string()
-}
-
 /// The layer that gives ids. One that the client brings is kept, so that it can find its own.
 pub(crate) async fn give(request: Request, next: Next) -> Response {
     let brought = request.headers().get(HEADER).and_then(|id| id.to_str().ok());
@@ -39,11 +26,11 @@ pub(crate) async fn give(request: Request, next: Next) -> Response {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         (1..=BYTES_MAX).contains(&id.len()) && id.chars().all(allowed)
     };
-    let id = brought.filter(plain).map_or_else(fresh, str::to_owned);
+    let id = brought.filter(plain).map_or_else(tenure_app::request_id::new, str::to_owned);
     let span = span(&request, &id);
     let mut end = End { span: span.clone(), began: stopwatch(), status: None };
     let header = HeaderValue::from_str(&id);
-    let mut response = CURRENT.scope(id, next.run(request).instrument(span)).await;
+    let mut response = tenure_app::request_id::scope(id, next.run(request).instrument(span)).await;
     end.status = Some(response.status());
     drop(end);
     if let Ok(header) = header {

@@ -6,16 +6,7 @@
 
 use axum::extract::Request;
 use axum::http::StatusCode;
-use tenure_core::JobId;
 use tracing::Span;
-
-/// The request at hand has made a job, or found the one that is there.
-pub(crate) fn made_job(job: JobId) {
-    let span = Span::current();
-    span.record("job", tracing::field::display(job));
-    #[cfg(feature = "otel")]
-    export::link(&span, tenure::trace::Parent::of_job(job));
-}
 
 /// Takes over the trace of the caller.
 #[cfg_attr(not(feature = "otel"), expect(unused_variables, reason = "nobody takes spans"))]
@@ -39,17 +30,11 @@ mod export {
     use axum::extract::{MatchedPath, Request};
     use axum::http::StatusCode;
     use opentelemetry::Context;
-    use opentelemetry::trace::{
-        SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState,
-    };
+    use opentelemetry::trace::TraceContextExt as _;
     use tenure::trace::Parent;
+    use tenure_app::trace::remote;
     use tracing::Span;
     use tracing_opentelemetry::OpenTelemetrySpanExt as _;
-
-    fn remote(parent: Parent) -> SpanContext {
-        let (trace, span) = (TraceId::from(parent.trace), SpanId::from(parent.span));
-        SpanContext::new(trace, span, TraceFlags::new(parent.flags), true, TraceState::NONE)
-    }
 
     pub(super) fn adopt(span: &Span, request: &Request) {
         let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
@@ -67,10 +52,6 @@ mod export {
         if let Err(error) = span.set_parent(context) {
             tracing::debug!(%error, "a span does not take over its trace");
         }
-    }
-
-    pub(super) fn link(span: &Span, job: Parent) {
-        span.add_link(remote(job));
     }
 
     pub(super) fn ended(span: &Span, status: StatusCode) {

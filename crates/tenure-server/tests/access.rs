@@ -4,11 +4,11 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{KEY, Server, http, key};
+use common::{KEY, Server, http, key, rules};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
+use tenure_app::{Access, Rule};
 use tenure_core::Role;
-use tenure_server::auth::access::{RULES, Rule, Who};
 use tenure_store::Memory;
 
 /// A path of the route, with names filled in. Nothing of the kind is there.
@@ -42,11 +42,11 @@ async fn every_route_answers_exactly_the_roles_of_its_rule() {
     for tenant in ["acme", "*"] {
         for role in Role::ALL {
             let key = key(&server, tenant, role.word()).await;
-            for rule in RULES {
-                let allowed = match rule.who {
-                    Who::Anybody => true,
-                    Who::Tenant(least) => role >= least,
-                    Who::All(least) => role >= least && tenant == "*",
+            for rule in &rules() {
+                let allowed = match rule.access {
+                    Access::Public => true,
+                    Access::Tenant(least) => role >= least,
+                    Access::AllTenants(least) => role >= least && tenant == "*",
                 };
                 let (status, answer) = ask(&server, rule, Some(&key)).await;
                 let (method, path) = (rule.method, rule.path);
@@ -69,12 +69,12 @@ async fn every_route_answers_exactly_the_roles_of_its_rule() {
 async fn without_a_good_key_only_what_is_for_anybody_answers() {
     let server = Server::start(Arc::new(Memory::new())).await;
     let wrong = format!("{}0", &KEY[..KEY.len() - 1]);
-    for rule in RULES.iter().filter(|rule| rule.path != "/signin") {
+    for rule in rules().iter().filter(|rule| rule.path != "/signin") {
         for key in [None, Some("nonsense"), Some(wrong.as_str())] {
             let (status, answer) = ask(&server, rule, key).await;
             // Wrong keys from one address get fewer answers after a while.
             let refused = status == StatusCode::UNAUTHORIZED || status.as_u16() == 429;
-            assert_eq!(refused, rule.who != Who::Anybody, "{} {answer}", rule.path);
+            assert_eq!(refused, rule.access != Access::Public, "{} {answer}", rule.path);
         }
     }
 }
@@ -82,13 +82,13 @@ async fn without_a_good_key_only_what_is_for_anybody_answers() {
 #[tokio::test]
 async fn every_route_of_the_router_has_a_rule_and_every_rule_a_route() {
     let server = Server::start(Arc::new(Memory::new())).await;
-    for rule in RULES {
+    for rule in &rules() {
         let (status, answer) = ask(&server, rule, Some(KEY)).await;
         let missing = answer["detail"].as_str().is_some_and(|why| why.contains("no such route"));
         assert!(!missing && status != StatusCode::METHOD_NOT_ALLOWED, "{}", rule.path);
         let mutation = rule.method != "GET";
         assert_eq!(
-            rule.action.is_some(),
+            rule.action().is_some(),
             mutation,
             "{}: what changes something is audited",
             rule.path

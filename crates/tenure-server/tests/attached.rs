@@ -5,14 +5,11 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{KEY, Server};
+use common::Server;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tenure::config::PipelineSettings;
-use tenure_apps::pipelines::Catalog;
-use tenure_core::Kinds;
+use tenure_app::LiveConfig;
 use tenure_server::Config;
-use tenure_server::auth::Keys;
 use tenure_store::{Memory, Store};
 
 const DECLARED: &str = r#"
@@ -25,28 +22,15 @@ name = "work"
 command = ["true"]
 "#;
 
-fn catalog(dir: &TempDir) -> Arc<Catalog> {
+fn declare(dir: &TempDir) -> LiveConfig {
     std::fs::create_dir_all(dir.path().join("default")).expect("it is writable");
     std::fs::write(dir.path().join("default/export.toml"), DECLARED).expect("it is writable");
-    let settings = PipelineSettings {
-        dir: dir.path().to_owned(),
-        secrets: None,
-        limit_ms: 60_000,
-        retries: 0,
-        delay_ms: 0,
-        max_runs: None,
-        tenant_max_runs: None,
-        slots: 1,
-        metrics: true,
-        alert_threshold: 0.8,
-    };
-    Arc::new(Catalog::load(&settings).expect("it is declared well"))
+    let loaded = common::apps().parse("[pipelines]\ndir = \".\"", dir.path());
+    loaded.expect("it is declared well").live()
 }
 
-async fn start(store: &Arc<Memory>, catalog: &Arc<Catalog>) -> Server {
-    let kinds = Arc::new(catalog.declare(&Kinds::default()).expect("it is declared well"));
-    let pipelines = Some(Arc::clone(catalog));
-    let config = Config { pipelines, ..Config::new(Keys::admin(KEY), kinds) };
+async fn start(store: &Arc<Memory>, live: &LiveConfig) -> Server {
+    let config = Config { live: live.clone(), ..common::config(Arc::default()) };
     Server::run(Arc::clone(store) as Arc<dyn Store>, config).await
 }
 
@@ -60,8 +44,8 @@ async fn trigger(server: &Server, body: Value) -> (String, bool) {
 #[tokio::test]
 async fn whoever_attaches_is_told_of_other_parameters_each_time() {
     let (store, dir) = (Arc::new(Memory::new()), TempDir::new().unwrap());
-    let catalog = catalog(&dir);
-    let (made, found) = (start(&store, &catalog).await, start(&store, &catalog).await);
+    let live = declare(&dir);
+    let (made, found) = (start(&store, &live).await, start(&store, &live).await);
     let first = json!({ "full": true });
     let (status, run) = made.post_as("/pipelines/run/export", "k", first.clone()).await;
     assert_eq!((status, &run["status"]), (200, &json!("PENDING")), "{run}");

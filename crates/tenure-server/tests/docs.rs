@@ -7,11 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::Server;
-use tenure::config::Config;
-use tenure::wire::CODES;
-use tenure_apps::pipelines::Pipeline;
 use tenure_server::docs::errors::PAGES;
 use tenure_store::Memory;
+use tenure_wire::CODES;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -39,7 +37,7 @@ fn every_tenure_toml_of_the_guide_is_accepted() {
         let path = entry.expect("a page").path();
         let page = std::fs::read_to_string(&path).expect("a text");
         for (line, text) in blocks(&page, "toml") {
-            let problems = Config::parse(&text, &root()).err();
+            let problems = common::apps().parse(&text, &root()).err();
             assert!(problems.is_none(), "{}:{line}: {problems:?}", path.display());
             seen += 1;
         }
@@ -50,19 +48,23 @@ fn every_tenure_toml_of_the_guide_is_accepted() {
 #[test]
 fn every_pipeline_of_the_guide_is_accepted() {
     let page = std::fs::read_to_string(root().join("docs/guide/pipelines.md")).expect("a text");
-    let settings = Config::parse("[pipelines]\ndir = \"d\"\nsecrets = \"s\"", &root());
-    let settings = settings.expect("good settings").pipelines.expect("they are there");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let tenant = dir.path().join("acme");
+    std::fs::create_dir(&tenant).expect("there is room");
     let blocks = blocks(&page, "toml pipeline");
     assert!(!blocks.is_empty(), "is the guide still there?");
     for (line, text) in blocks {
-        let problems = Pipeline::parse(&text, &root(), "acme", "billing", &settings).err();
+        std::fs::write(tenant.join("billing.toml"), text).expect("there is room");
+        let settings = "[pipelines]\ndir = \".\"\nsecrets = \"s\"";
+        let problems = common::apps().parse(settings, dir.path()).err();
         assert!(problems.is_none(), "{line}: {problems:?}");
     }
 }
 
 #[test]
 fn the_example_is_accepted_and_its_commands_are_there() {
-    let config = Config::load(&root().join("examples/jobs/tenure.toml")).expect("a good file");
+    let config =
+        common::apps().load(&root().join("examples/jobs/tenure.toml")).expect("a good file").config;
     let operations: Vec<_> =
         config.kinds.iter().flat_map(|kind| kind.operations.values()).collect();
     assert!(operations.len() >= 3, "{operations:?}");

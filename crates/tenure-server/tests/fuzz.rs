@@ -3,12 +3,12 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use common::{KEY, Server, http};
 use serde_json::{Value, json};
+use tenure_app::Rule;
 use tenure_core::{Kind, Kinds, Operation};
-use tenure_server::auth::access::RULES;
 use tenure_store::Memory;
 
 const REQUESTS: u64 = 10_000;
@@ -118,6 +118,8 @@ fn body(dice: &mut Dice) -> Vec<u8> {
     }
 }
 
+static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
+
 fn path(dice: &mut Dice) -> (String, String) {
     const WORDS: [&str; 12] = [
         "cluster",
@@ -133,7 +135,8 @@ fn path(dice: &mut Dice) -> (String, String) {
         "00000000000000000000000000000001",
         "x",
     ];
-    let rule = dice.pick(RULES);
+    let rules = RULES.get_or_init(common::rules);
+    let rule = dice.pick(rules);
     let mut path = rule.path.to_owned();
     for name in ["{kind}", "{name}", "{id}"] {
         let long = "n".repeat(dice.roll(400));

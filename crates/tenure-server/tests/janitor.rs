@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use common::{KEY, Server};
 use serde_json::{Value, json};
-use tenure::config::Keep;
+use tenure_config::Keep;
 use tenure_core::{Command, Kinds, Outcome};
 use tenure_server::auth::Keys;
 use tenure_store::observer::Observer;
@@ -270,11 +270,11 @@ async fn what_the_file_says_is_in_force_before_the_janitor_begins() {
     let (hasty, kept) = (Arc::<AtomicU64>::default(), Arc::<OnceLock<u64>>::default());
     let (h, k) = (Arc::clone(&hasty), Arc::clone(&kept));
     let store = Arc::new(Odd { hasty: h, kept: k, ..Odd::default() });
-    let config = tenure_server::Config::new(Keys::admin(KEY), Arc::default());
-    let keep = Keep { jobs_ms: 4_711, ..Keep::default() };
-    let server = tenure_server::Server::start(store, config, keep, "test").await;
+    let mut config = tenure_server::Config::new(Keys::admin(KEY), Arc::default());
+    config.live.retention = Keep { jobs_ms: 4_711, ..Keep::default() };
+    let server = tenure_server::Server::start(store, config, "test").await;
     let server = server.expect("it answers");
-    let board = Arc::clone(&server.app().janitor);
+    let board = Arc::clone(&server.state().janitor);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let pruned = async move {
         while !board.duties().iter().any(|row| row.duty == "retention" && row.last_run.is_some()) {

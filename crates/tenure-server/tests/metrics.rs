@@ -5,6 +5,7 @@ mod series;
 
 use std::sync::Arc;
 
+use tenure_app::LiveConfig;
 use tenure_core::{
     Acquire, Claim, Claimant, Command, Finish, JobAction, JobId, LockAction, LockName, Outcome,
     RequestId, ResourceAction, ResourceKey, SessionId, Submit, Token,
@@ -31,8 +32,8 @@ impl World {
     async fn new() -> Self {
         let clock = ManualClock::default();
         let memory = Arc::new(Memory::with_clock(clock.clone()));
-        let metrics = Arc::new(Metrics::new());
-        metrics.know(&scenario::kinds());
+        let metrics = Arc::new(Metrics::new(&tenure_cli::apps::installed()));
+        metrics.reload(&LiveConfig { kinds: scenario::kinds(), ..LiveConfig::default() });
         let store = Metered::new(memory, Arc::clone(&metrics) as Arc<dyn Observer>);
         store.declare(scenario::kinds()).await.expect("memory answers");
         let world = Self { clock, store, metrics, seen: Series::new(), requests: 0 };
@@ -53,7 +54,7 @@ impl World {
     }
 
     async fn scrape(&self) -> Series {
-        let text = self.metrics.scrape(&self.store, &Board::new(), &scenario::kinds()).await;
+        let text = self.metrics.scrape(&self.store, &Board::new(&[]), &scenario::kinds()).await;
         parse(&text)
     }
 

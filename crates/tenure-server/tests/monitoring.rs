@@ -14,10 +14,9 @@ use std::time::Duration;
 use common::{Server, Worker, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tenure_apps::pipelines::{Catalog, KIND};
+use tenure_app::LiveConfig;
+use tenure_app::metrics::{Definition, Type};
 use tenure_core::Kinds;
-use tenure_server::auth::Keys;
-use tenure_server::metrics::{ALL, Definition, Type};
 use tenure_store::{Memory, scenario};
 
 use series::{name, parse, types};
@@ -39,6 +38,13 @@ fn promtool(args: &[&str], path: &std::path::Path) {
 
 // ----- the guide -----
 
+/// The metrics of the server and of all apps.
+fn all_metrics() -> Vec<Definition> {
+    let apps = common::apps();
+    let of_apps = apps.iter().flat_map(|app| app.metric_definitions().iter());
+    tenure_server::metrics::ALL.iter().chain(of_apps).copied().collect()
+}
+
 fn row(definition: &Definition) -> String {
     let Definition { name, kind, labels, help } = definition;
     let labels: Vec<_> = labels.split(',').filter(|label| !label.is_empty()).collect();
@@ -51,7 +57,7 @@ fn the_table_of_the_guide_is_what_the_server_defines() {
     let page = read("docs/guide/metrics.md");
     let is_row = |line: &&str| ["| `tenure_", "| `pipeline_"].iter().any(|b| line.starts_with(b));
     let rows: Vec<&str> = page.lines().filter(is_row).collect();
-    let defined: Vec<String> = ALL.iter().map(row).collect();
+    let defined: Vec<String> = all_metrics().iter().map(row).collect();
     assert_eq!(rows, defined, "the table should be:\n{}\n", defined.join("\n"));
 }
 
@@ -64,17 +70,15 @@ async fn server_with_a_pipeline() -> Server {
     std::fs::create_dir_all(&pipelines).expect("there is room");
     let pipeline = "[[steps]]\nname = \"extract\"\ncommand = [\"true\"]\n";
     std::fs::write(pipelines.join("billing.toml"), pipeline).expect("there is room");
-    let settings = tenure::config::Config::parse("[pipelines]\ndir = \"pipelines\"", dir.path());
-    let settings = settings.expect("it is right").pipelines.expect("it has them");
-    let catalog = Catalog::load(&settings).expect("its file is right");
+    let loaded = common::apps().parse("[pipelines]\ndir = \"pipelines\"", dir.path());
+    let live = loaded.expect("it is right").live();
     // The scenarios have a kind of that name, too.
     let kinds = scenario::kinds();
-    let others = kinds.iter().filter(|kind| *kind.name != *KIND).map(|kind| (**kind).clone());
-    let kinds = catalog.declare(&Kinds::new(others).expect("they are right")).expect("they fit");
-    let config = tenure_server::Config {
-        pipelines: Some(Arc::new(catalog)),
-        ..tenure_server::Config::new(Keys::admin(common::KEY), Arc::new(kinds))
-    };
+    let all =
+        kinds.iter().filter(|kind| live.kinds.get(&kind.name).is_none()).chain(live.kinds.iter());
+    let kinds = Kinds::new(all.map(|kind| (**kind).clone())).expect("they are right");
+    let live = LiveConfig { kinds: Arc::new(kinds), ..live };
+    let config = tenure_server::Config { live, ..common::config(Arc::default()) };
     Server::run(Arc::new(Memory::new()), config).await
 }
 
@@ -120,7 +124,7 @@ async fn busy_server() -> (Server, String) {
     };
     let all = async || {
         let names = names(&parse(&scrape().await));
-        ALL.iter().all(|definition| series_of(definition).is_subset(&names))
+        all_metrics().iter().all(|definition| series_of(definition).is_subset(&names))
     };
     until(all).await;
     let text = scrape().await;
@@ -143,7 +147,8 @@ fn names(series: &series::Series) -> BTreeSet<String> {
 #[tokio::test]
 async fn a_server_exports_what_is_defined_and_what_alerts_and_dashboard_ask_for() {
     let (_server, text) = busy_server().await;
-    let defined = ALL.iter().map(|definition| {
+    let all = all_metrics();
+    let defined = all.iter().map(|definition| {
         let name = definition.name.strip_suffix("_total").unwrap_or(definition.name);
         (name.to_owned(), definition.kind.word().to_owned())
     });
@@ -158,11 +163,11 @@ async fn a_server_exports_what_is_defined_and_what_alerts_and_dashboard_ask_for(
     }
     // Each metric is there to be looked at.
     let shown = used(&read("deploy/grafana/tenure.json"));
-    for definition in ALL {
+    for definition in &all_metrics() {
         let seen = series_of(definition).iter().any(|series| shown.contains(series));
         assert!(seen, "no panel shows {}", definition.name);
     }
-    for definition in ALL {
+    for definition in &all_metrics() {
         let labels = definition.labels.split(',').filter(|label| !label.is_empty());
         let of = |series: &&String| series_of(definition).contains(name(series));
         let one = series.keys().find(of).expect("it was found above");
@@ -175,7 +180,8 @@ async fn a_server_exports_what_is_defined_and_what_alerts_and_dashboard_ask_for(
 /// The names of metrics in a text. A label is no metric, though one begins like some.
 fn used(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let is_label = |word: &str| ALL.iter().any(|one| one.labels.split(',').any(|l| l == word));
+    let is_label =
+        |word: &str| all_metrics().iter().any(|one| one.labels.split(',').any(|l| l == word));
     let named = |word: &&str| word.starts_with("tenure_") || word.starts_with("pipeline_");
     words.filter(named).filter(|word| !is_label(word)).map(str::to_owned).collect()
 }

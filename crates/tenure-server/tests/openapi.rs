@@ -9,9 +9,12 @@ use std::sync::Arc;
 use common::Server;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
-use tenure_server::api::document_text;
-use tenure_server::auth::access::{RULES, Rule};
+use tenure_app::Rule;
 use tenure_store::Memory;
+
+fn document_text() -> String {
+    tenure_server::api::document_text(&common::apps())
+}
 
 fn document() -> Value {
     serde_json::from_str(&document_text()).expect("JSON")
@@ -67,8 +70,9 @@ fn operations_need_a_key_as_their_rules_say_and_tell_how_they_refuse() {
         let keys = json!([{ "bearer": [] }, { "api_key": [] }]);
         let (method, path) = name.split_once(' ').expect("a method and a path");
         let of = |rule: &&Rule| rule.path == path && rule.method.eq_ignore_ascii_case(method);
-        let rule = RULES.iter().find(of).unwrap_or_else(|| panic!("{name} has no rule"));
-        let Some(role) = rule.who.role() else {
+        let rules = common::rules();
+        let rule = rules.iter().find(of).unwrap_or_else(|| panic!("{name} has no rule"));
+        let Some(role) = rule.access.role() else {
             assert_eq!(operation["security"], json!([{}]), "{name} needs no key");
             continue;
         };

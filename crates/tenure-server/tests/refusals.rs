@@ -7,12 +7,12 @@ use axum::Router;
 use axum::response::IntoResponse;
 use tenure::Link;
 use tenure::http::HttpLink;
+use tenure_app::Problem;
 use tenure_core::record::Ending;
 use tenure_core::{
     Command, JobId, JobState, LockName, Millis, Outcome, Refusal, RequestId, ResourceKey,
     SessionId, TenureView, Token,
 };
-use tenure_server::problem::Problem;
 use tokio::net::TcpListener;
 
 fn tenure() -> TenureView {

@@ -10,13 +10,13 @@ use common::{KEY, Server};
 use serde::de::DeserializeOwned;
 use tenure::Link;
 use tenure::http::HttpLink;
-use tenure::wire::{HistoryLine, JobAnswer, ListAnswer, ResourceAnswer, VerifyAnswer, WhyAnswer};
 use tenure_core::history::Entry;
 use tenure_core::resource::Resource;
 use tenure_core::{Code, Command, Job, JobId, Millis, Outcome, ResourceKey};
 use tenure_store::clock::{Clock, ManualClock};
 use tenure_store::scenario::{self, Driver};
 use tenure_store::{Memory, Store};
+use tenure_wire::{HistoryLine, JobAnswer, ListAnswer, ResourceAnswer, VerifyAnswer, WhyAnswer};
 
 struct OverHttp {
     server: Server,

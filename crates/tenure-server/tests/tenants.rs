@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use common::{KEY, Server, http, key};
 use serde_json::{Value, json};
+use tenure_app::{Access, Rule};
 use tenure_core::{Kind, Kinds, Operation};
-use tenure_server::auth::access::{RULES, Rule, Who};
 use tenure_store::Memory;
 
 /// Stands in everything that a victim wrote.
@@ -146,7 +146,7 @@ async fn nothing_of_another_tenant_is_seen_or_changed_on_any_route() {
     let evil = key(&server, "evil", "admin").await;
     let before = victim.sees(&server).await;
     let mut asked = 0;
-    for rule in RULES.iter().filter(|rule| rule.path != "/v1/events") {
+    for rule in common::rules().iter().filter(|rule| rule.path != "/v1/events") {
         let bodies: Vec<Option<Value>> = match rule.method {
             "GET" => vec![None],
             _ => bodies(&victim).into_iter().map(Some).collect(),
@@ -177,7 +177,8 @@ async fn nothing_of_another_tenant_is_seen_or_changed_on_any_route() {
 async fn no_route_acts_for_a_tenant_that_the_key_is_not_bound_to() {
     let (victim, server) = victim_and_server().await;
     let evil = key(&server, "evil", "admin").await;
-    let bound = RULES.iter().filter(|rule| rule.who != Who::Anybody);
+    let rules = common::rules();
+    let bound = rules.iter().filter(|rule| rule.access != Access::Public);
     for (rule, tenant) in bound.flat_map(|rule| ["victim", "*", "no-such"].map(|t| (rule, t))) {
         let path = format!("{}?tenant={tenant}", paths(rule, &victim)[0]);
         let (status, answer) = server.ask(&evil, rule.method, &path, Some(&json!({}))).await;

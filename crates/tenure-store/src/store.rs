@@ -21,7 +21,7 @@ use crate::observer::Observer;
 /// Most commands that a store takes in one batch.
 pub const BATCH_MAX: usize = 4_096;
 /// Most rows that one page has.
-pub const PAGE_MAX: usize = 1_000;
+pub const PAGE_MAX: usize = tenure_core::limits::PAGE_MAX;
 /// Wake-ups that a slow listener may be behind; more are dropped, and its poll floor finds out.
 pub const HINTS_MAX: usize = 4_096;
 

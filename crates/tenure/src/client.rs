@@ -65,6 +65,13 @@ impl Client {
         Self { link, tenant: tenant.into(), local: None }
     }
 
+    /// Returns a client that acts for another tenant over the same connection. Over HTTP the key must
+    /// not be bound to a tenant.
+    pub fn for_tenant(&self, tenant: &str) -> Result<Self, Error> {
+        let link = self.link.for_tenant(tenant)?.unwrap_or_else(|| Arc::clone(&self.link));
+        Ok(Self { link, tenant: tenant.into(), local: self.local.clone() })
+    }
+
     /// Opens a session that lives for `ttl` without a heartbeat, and starts its heartbeat.
     pub async fn session(&self, name: &str, ttl: Duration) -> Result<Session, Error> {
         Session::open(&self.link, &self.tenant, name, ttl, None).await

@@ -4,7 +4,6 @@
 
 pub mod client;
 pub mod clock;
-pub mod config;
 pub mod error;
 pub mod exec;
 mod heartbeat;
@@ -16,8 +15,9 @@ pub mod session;
 pub mod submit;
 pub mod tenure;
 pub mod trace;
-pub mod wire;
 pub mod worker;
+
+pub use tenure_wire as wire;
 
 pub use client::Client;
 pub use error::Error;

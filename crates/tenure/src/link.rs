@@ -1,5 +1,6 @@
 //! The way to a store: in this process, or over HTTP. Commands go in, outcomes come out.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,6 +16,12 @@ pub trait Link: Send + Sync + 'static {
     /// is then `Waiting`, and sending it again goes on waiting. So may a claim, while nothing is
     /// ready; it then gets no job.
     async fn send(&self, command: Command, patience: Duration) -> Result<Outcome, Error>;
+
+    /// Returns a link that acts for another tenant; `None` if this one acts for all tenants, because
+    /// commands name theirs.
+    fn for_tenant(&self, _tenant: &str) -> Result<Option<Arc<dyn Link>>, Error> {
+        Ok(None)
+    }
 
     /// A second way that shares nothing with this one, for the heartbeat.
     fn twin(&self) -> Result<Box<dyn Link>, Error>;

@@ -14,7 +14,7 @@ const FILE: &str = "openapi.json";
 /// Writes the document as the routes make it now.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let mut cargo = shell::cargo(root);
-    cargo.args(["run", "--quiet", "--package", "tenure-server", "--example", "openapi"]);
+    cargo.args(["run", "--quiet", "--package", "tenure-cli", "--example", "openapi"]);
     let document = shell::output(&mut cargo)?;
     std::fs::write(root.join(FILE), document).with_context(|| format!("write {FILE}"))?;
     eprintln!("    {FILE} is written");

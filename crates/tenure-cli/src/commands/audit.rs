@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure::wire::{AuditLine, ListAnswer};
+use tenure_wire::{AuditLine, ListAnswer};
 
-use super::{Done, Output, print_json};
-use crate::context::Reach;
-use crate::text::{out, plain, query, table};
+use tenure_cli_kit::ServerArgs;
+use tenure_cli_kit::text::{out, plain, query, table};
+use tenure_cli_kit::{Done, Output, print_json};
 
 /// Show what was done on a server, and what was refused
 ///
@@ -29,10 +29,10 @@ pub(super) struct AuditVerb {
 }
 
 impl AuditVerb {
-    pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
+    pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let parts = [("action", self.action.clone()), ("limit", Some(self.limit.to_string()))];
         let path = query("/v1/audit", &parts);
-        let lines: ListAnswer<AuditLine> = reach.link()?.get(&path).await?;
+        let lines: ListAnswer<AuditLine> = server.link()?.get(&path).await?;
         if output == Output::Json {
             print_json(&lines)?;
             return Ok(ExitCode::SUCCESS);

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 
-use super::{Cli, Done};
+use tenure_cli_kit::Done;
 
 /// Print a completion script, for example into your shell's completion directory
 #[derive(Args)]
@@ -16,7 +16,12 @@ pub(super) struct Completions {
 
 impl Completions {
     pub(super) fn run(&self) -> Done {
-        clap_complete::generate(self.shell, &mut Cli::command(), "tenure", &mut std::io::stdout());
+        clap_complete::generate(
+            self.shell,
+            &mut super::command(),
+            "tenure",
+            &mut std::io::stdout(),
+        );
         Ok(ExitCode::SUCCESS)
     }
 }

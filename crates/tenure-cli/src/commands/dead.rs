@@ -6,19 +6,19 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tenure::http::HttpLink;
-use tenure::wire::{
+use tenure_core::{Code, JobId};
+use tenure_wire::{
     DeadAnswer, DeadBody, DeadFilter, DeadGroup, DiscardAnswer, JobAnswer, ListAnswer,
     RedriveAnswer, Unmoved,
 };
-use tenure_core::{Code, JobId};
 
-use super::document::usage;
 use super::job::jobs_table;
-use super::listing::{fetch, tell_more};
-use super::{Done, Output, print_json};
-use crate::context::Reach;
-use crate::exit;
-use crate::text::{age, cell, out, plain, query, table};
+use tenure_cli_kit::ServerArgs;
+use tenure_cli_kit::document::usage;
+use tenure_cli_kit::exit;
+use tenure_cli_kit::listing::{fetch, tell_more};
+use tenure_cli_kit::text::{age, cell, out, plain, query, table};
+use tenure_cli_kit::{Done, Output, print_json};
 
 /// How long very many of them may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -84,11 +84,11 @@ pub(super) struct Which {
 }
 
 impl Dead {
-    pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
+    pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         match self {
-            Self::Ls(ls) => ls.run(reach, output).await,
+            Self::Ls(ls) => ls.run(server, output).await,
             Self::Redrive(which) => {
-                let answer: RedriveAnswer = which.ask(&reach.link()?, "redrive").await?;
+                let answer: RedriveAnswer = which.ask(&server.link()?, "redrive").await?;
                 let moved = answer.redriven.iter().map(|r| format!("{} {}", r.from, r.job));
                 let moved: Vec<_> = moved.collect();
                 let (matched, more, refused) = (answer.matched, answer.more, &answer.refused[..]);
@@ -96,7 +96,7 @@ impl Dead {
                 which.tell(&answer, &done, output)
             }
             Self::Discard(which) => {
-                let answer: DiscardAnswer = which.ask(&reach.link()?, "discard").await?;
+                let answer: DiscardAnswer = which.ask(&server.link()?, "discard").await?;
                 let moved = answer.discarded.iter().map(JobId::to_string).collect();
                 let (matched, more, refused) = (answer.matched, answer.more, &answer.refused[..]);
                 let done = DoneTo { word: "discarded", matched, more, moved, refused };
@@ -107,10 +107,10 @@ impl Dead {
 }
 
 impl Ls {
-    async fn run(&self, reach: &Reach, output: Output) -> Done {
-        let link = reach.link()?;
+    async fn run(&self, server: &ServerArgs, output: Output) -> Done {
+        let link = server.link()?;
         if self.all {
-            return self.each(reach, &link, output).await;
+            return self.each(server, &link, output).await;
         }
         let parts = [("kind", self.kind.clone()), ("limit", Some("1".to_owned()))];
         let answer: DeadAnswer = link.get_within(&query("/v1/dead", &parts), PATIENCE).await?;
@@ -129,7 +129,7 @@ impl Ls {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn each(&self, reach: &Reach, link: &HttpLink, output: Output) -> Done {
+    async fn each(&self, server: &ServerArgs, link: &HttpLink, output: Output) -> Done {
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
         let filters = [("kind", self.kind.clone()), ("state", Some("dead".to_owned()))];
         let list: ListAnswer<JobAnswer> = fetch(link, "/v1/jobs", &filters, limit).await?;
@@ -137,7 +137,7 @@ impl Ls {
             Output::Json => print_json(&list)?,
             Output::Table if list.items.is_empty() => none(),
             Output::Table => {
-                out(&jobs_table(&list.items, reach.tenant()))?;
+                out(&jobs_table(&list.items, server.tenant()))?;
                 tell_more(&list);
             }
         }

@@ -13,11 +13,12 @@ use serde_json::Value;
 use tenure::http::HttpLink;
 use tenure_store::postgres::{self, Finding, Verdict};
 
-use super::migrate::explain;
-use super::serve::{STORES, store_url};
-use super::{Done, Output, print_json};
-use crate::context::{DEFAULT_LISTEN, Reach};
-use crate::{exit, text};
+use super::serve::store_url;
+use tenure_cli_kit::store::STORES;
+use tenure_cli_kit::store::explain;
+use tenure_cli_kit::{DEFAULT_LISTEN, ServerArgs};
+use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{exit, text};
 
 /// File systems that are not a local disk, by the numbers the kernel gives them.
 const NETWORK: [(i64, &str); 7] = [
@@ -69,16 +70,16 @@ struct Placed {
 }
 
 impl Doctor {
-    pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
+    pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let mut findings = Vec::new();
         let mut add = |about, found: Vec<Finding>| {
             findings.extend(found.into_iter().map(|finding| Placed { about, finding }));
         };
         if self.store.is_some() || self.server.is_none() {
-            add("store", self.store(reach).await?);
+            add("store", self.store(server).await?);
         }
         if self.server.is_some() || self.store.is_none() {
-            add("server", self.server(reach).await);
+            add("server", self.server(server).await);
         }
         let ok = findings.iter().all(|placed| placed.finding.verdict != Verdict::Bad);
         let report = Report { ok, findings };
@@ -89,10 +90,10 @@ impl Doctor {
         Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
     }
 
-    async fn store(&self, reach: &Reach) -> anyhow::Result<Vec<Finding>> {
+    async fn store(&self, server: &ServerArgs) -> anyhow::Result<Vec<Finding>> {
         let url = match &self.store {
             Some(url) => url.clone(),
-            None => store_url(None, &reach.data().dir()?),
+            None => store_url(None, &server.data().dir()?),
         };
         match url.split_once(':') {
             Some(("postgres" | "postgresql", _)) => {
@@ -111,8 +112,8 @@ impl Doctor {
         }
     }
 
-    async fn server(&self, reach: &Reach) -> Vec<Finding> {
-        let answer: Result<Value, _> = match HttpLink::new(&self.address(reach), "-", "default") {
+    async fn server(&self, server: &ServerArgs) -> Vec<Finding> {
+        let answer: Result<Value, _> = match HttpLink::new(&self.address(server), "-", "default") {
             // Nobody has to show a key to be told how a server is.
             Ok(link) => link.get("/readyz").await,
             Err(error) => Err(error),
@@ -137,8 +138,8 @@ impl Doctor {
 
 impl Doctor {
     /// The server that was named, or the one that runs on this machine.
-    fn address(&self, reach: &Reach) -> String {
-        let noted = || std::fs::read_to_string(reach.data().address_file().ok()?).ok();
+    fn address(&self, server: &ServerArgs) -> String {
+        let noted = || std::fs::read_to_string(server.data().address_file().ok()?).ok();
         let noted = || noted().map(|url| url.trim().to_owned()).filter(|url| !url.is_empty());
         let found = self.server.clone().or_else(noted);
         found.unwrap_or_else(|| format!("http://{DEFAULT_LISTEN}"))

@@ -19,9 +19,9 @@ use tenure_core::{Code, LockPath};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::context::{Reach, process_name};
-use crate::exit;
-use crate::text::{human, parse_duration};
+use tenure_cli_kit::exit;
+use tenure_cli_kit::text::{human, parse_duration};
+use tenure_cli_kit::{ServerArgs, process_name};
 
 /// Below this the watchdog could not stop a command in time.
 const TTL_MIN: Duration = Duration::from_secs(3);
@@ -67,8 +67,8 @@ pub(super) struct Exec {
 
 impl Exec {
     /// Gives the exit code.
-    pub(super) async fn run(&self, reach: &Reach) -> u8 {
-        match self.try_run(reach).await {
+    pub(super) async fn run(&self, server: &ServerArgs) -> u8 {
+        match self.try_run(server).await {
             Ok(code) => code,
             Err(error) => {
                 say(&format!("{error:#}"));
@@ -81,14 +81,14 @@ impl Exec {
         }
     }
 
-    async fn try_run(&self, reach: &Reach) -> anyhow::Result<u8> {
+    async fn try_run(&self, server: &ServerArgs) -> anyhow::Result<u8> {
         if self.ttl < TTL_MIN {
             anyhow::bail!(
                 "--ttl must be at least {TTL_MIN:?}, so that a command can be stopped in time"
             );
         }
         let mut signals = catch_signals()?;
-        let client = Client::over(Arc::new(reach.link()?), reach.tenant());
+        let client = Client::over(Arc::new(server.link()?), server.tenant());
         let session = client.session(&process_name(), self.ttl).await?;
         let tenure = tokio::select! {
             tenure = self.acquire(&session) => tenure?,
@@ -198,7 +198,7 @@ impl Exec {
             ("TENURE_LOCK", self.lock.to_string()),
             ("TENURE_TOKEN", tenure.token().to_string()),
             ("TENURE_SESSION", tenure.session().id().to_string()),
-            ("TENURE_DEADLINE", crate::clock::wall_in(left)),
+            ("TENURE_DEADLINE", tenure_cli_kit::clock::wall_in(left)),
         ];
         let session = tenure.session().id();
         let upstream = Parent::of_process();

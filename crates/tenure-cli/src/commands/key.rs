@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use tenure::wire::{KeyAnswer, KeyBody, ListAnswer, NewKeyAnswer, ReasonBody};
 use tenure_core::Role;
+use tenure_wire::{KeyAnswer, KeyBody, ListAnswer, NewKeyAnswer, ReasonBody};
 
-use super::{Done, Output, print_json};
-use crate::context::Reach;
-use crate::text::{out, parse_duration, plain, table};
+use tenure_cli_kit::ServerArgs;
+use tenure_cli_kit::text::{out, parse_duration, plain, table};
+use tenure_cli_kit::{Done, Output, print_json};
 
 /// Make keys, list and revoke them
 #[derive(Subcommand)]
@@ -59,27 +59,27 @@ pub(super) struct Revoke {
 }
 
 impl Key {
-    pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
+    pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         match self {
-            Self::Create(create) => create.run(reach, output).await,
-            Self::Ls => list(reach, output).await,
-            Self::Revoke(revoke) => revoke.run(reach, output).await,
+            Self::Create(create) => create.run(server, output).await,
+            Self::Ls => list(server, output).await,
+            Self::Revoke(revoke) => revoke.run(server, output).await,
         }
     }
 }
 
 impl Create {
-    async fn run(&self, reach: &Reach, output: Output) -> Done {
+    async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let body = KeyBody {
             name: self.name.clone(),
-            tenant: Some(reach.tenant().to_owned()),
+            tenant: Some(server.tenant().to_owned()),
             role: self.role,
             expires_in_ms: self.expires.map(millis),
             reason: Some(self.reason.clone()),
         };
         let made: NewKeyAnswer =
-            reach.link()?.post("/v1/keys", None, &body, Duration::ZERO).await?;
+            server.link()?.post("/v1/keys", None, &body, Duration::ZERO).await?;
         match output {
             Output::Json => print_json(&made)?,
             Output::Table => {
@@ -94,10 +94,10 @@ impl Create {
 }
 
 impl Revoke {
-    async fn run(&self, reach: &Reach, output: Output) -> Done {
+    async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let path = format!("/v1/keys/{}/revoke", self.id);
         let body = ReasonBody { reason: Some(self.reason.clone()) };
-        let key: KeyAnswer = reach.link()?.post(&path, None, &body, Duration::ZERO).await?;
+        let key: KeyAnswer = server.link()?.post(&path, None, &body, Duration::ZERO).await?;
         match output {
             Output::Json => print_json(&key)?,
             Output::Table => anstream::eprintln!("key {} is revoked", plain(&key.id)),
@@ -106,8 +106,8 @@ impl Revoke {
     }
 }
 
-async fn list(reach: &Reach, output: Output) -> Done {
-    let keys: ListAnswer<KeyAnswer> = reach.link()?.get("/v1/keys").await?;
+async fn list(server: &ServerArgs, output: Output) -> Done {
+    let keys: ListAnswer<KeyAnswer> = server.link()?.get("/v1/keys").await?;
     if output == Output::Json {
         print_json(&keys)?;
         return Ok(ExitCode::SUCCESS);

@@ -6,15 +6,15 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use tenure::http::HttpLink;
-use tenure::wire::{ListAnswer, ResourceLocks, TenureAnswer};
 use tenure::{Error, Link};
 use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockPath, LockSet, Outcome, TenureView, Token,
 };
+use tenure_wire::{ListAnswer, ResourceLocks, TenureAnswer};
 
-use super::{Done, Output, print_json};
-use crate::context::{Reach, process_name};
-use crate::text::{human, parse_duration};
+use tenure_cli_kit::text::{human, parse_duration};
+use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{ServerArgs, process_name};
 
 /// Look at locks and handle them by hand
 #[derive(Subcommand)]
@@ -108,23 +108,23 @@ pub(super) struct AcquireArgs {
 }
 
 impl Lock {
-    pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
-        let link = reach.link()?;
+    pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
+        let link = server.link()?;
         match self {
             Self::Ls(ls) => ls.run(&link, output).await,
             Self::Show { resource } => show(&link, resource, output).await,
-            Self::Acquire(args) => args.run(reach, &link, output).await,
+            Self::Acquire(args) => args.run(server, &link, output).await,
             Self::Renew { lock, token, ttl } => {
                 let ttl_ms = ttl.map(millis);
                 let action = LockAction::Renew { token: Token(*token), ttl_ms };
-                match send(reach, &link, lock, action).await? {
+                match send(server, &link, lock, action).await? {
                     Outcome::Renewed(view) => print_tenure(&view, output),
                     other => Err(unexpected(&other)),
                 }
             }
             Self::Release { lock, token } => {
                 let action = LockAction::Release { token: Token(*token), locks: only(lock) };
-                let said = match send(reach, &link, lock, action).await? {
+                let said = match send(server, &link, lock, action).await? {
                     Outcome::Released { already: true } => "was released before",
                     _ => "released",
                 };
@@ -134,7 +134,7 @@ impl Lock {
             Self::Break { lock, token, reason } => {
                 let (token, locks) = (Token(*token), only(lock));
                 let (by, reason) = (process_name().into(), reason.as_str().into());
-                send(reach, &link, lock, LockAction::Break { token, locks, by, reason }).await?;
+                send(server, &link, lock, LockAction::Break { token, locks, by, reason }).await?;
                 said_of(lock, "broken");
                 Ok(ExitCode::SUCCESS)
             }
@@ -160,12 +160,12 @@ fn unexpected(outcome: &Outcome) -> anyhow::Error {
 }
 
 async fn send(
-    reach: &Reach,
+    server: &ServerArgs,
     link: &HttpLink,
     path: &LockPath,
     action: LockAction,
 ) -> anyhow::Result<Outcome> {
-    let key = path.resource(reach.tenant())?;
+    let key = path.resource(server.tenant())?;
     match link.send(Command::Lock { key, action }, Duration::ZERO).await? {
         Outcome::Refused(refusal) => Err(Error::Refused(refusal).into()),
         outcome => Ok(outcome),
@@ -173,10 +173,10 @@ async fn send(
 }
 
 impl AcquireArgs {
-    async fn run(&self, reach: &Reach, link: &HttpLink, output: Output) -> Done {
-        let key = self.locks[0].resource(reach.tenant())?;
+    async fn run(&self, server: &ServerArgs, link: &HttpLink, output: Output) -> Done {
+        let key = self.locks[0].resource(server.tenant())?;
         if let Some(other) =
-            self.locks.iter().find(|l| l.resource(reach.tenant()) != Ok(key.clone()))
+            self.locks.iter().find(|l| l.resource(server.tenant()) != Ok(key.clone()))
         {
             anyhow::bail!("{other} is of another resource; only locks of one come together");
         }

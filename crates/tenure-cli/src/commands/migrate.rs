@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::Args;
 use serde_json::json;
-use tenure_store::StoreError;
 use tenure_store::postgres::{self, Plan};
 
-use super::serve::{STORES, store_url};
-use super::{Done, Output, print_json};
-use crate::context::Reach;
-use crate::log::say;
-use crate::text;
+use super::serve::store_url;
+use tenure_cli_kit::ServerArgs;
+use tenure_cli_kit::message::say;
+use tenure_cli_kit::store::{STORES, explain};
+use tenure_cli_kit::text;
+use tenure_cli_kit::{Done, Output, print_json};
 
 /// Bring the tables of a database up to date
 ///
@@ -46,7 +46,7 @@ pub(super) struct Migrate {
 }
 
 impl Migrate {
-    pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
+    pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         if self.roles {
             text::out(postgres::ROLES.trim_end())?;
             return Ok(ExitCode::SUCCESS);
@@ -54,7 +54,7 @@ impl Migrate {
         // A store that is named needs no data directory.
         let url = match &self.store {
             Some(url) => url.clone(),
-            None => store_url(None, &reach.data().dir()?),
+            None => store_url(None, &server.data().dir()?),
         };
         match url.split_once(':') {
             Some(("postgres" | "postgresql", _)) => self.postgres(&url, output).await?,
@@ -131,16 +131,4 @@ fn print_plan(plan: &Plan, output: Output) -> anyhow::Result<()> {
         text::out(&format!("-- {name}: makes version {at}\n\n{schema}{}", sql.trim_end()))?;
     }
     Ok(())
-}
-
-/// An error of a database, with what to do about it, and with the exit code of one that is away.
-pub(super) fn explain(error: &StoreError) -> anyhow::Error {
-    let text = match postgres::remedy(error) {
-        Some(remedy) => format!("{error}; {remedy}"),
-        None => error.to_string(),
-    };
-    if text.contains("cannot be reached") {
-        return tenure::Error::Unavailable(text).into();
-    }
-    anyhow::anyhow!(text)
 }

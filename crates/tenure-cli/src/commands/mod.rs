@@ -1,37 +1,30 @@
 //! The verbs of the command line, one file each.
 
 mod audit;
-#[cfg(test)]
-mod canned;
 mod completions;
 mod config;
 mod dead;
 mod doctor;
-mod document;
 mod exec;
-mod follow;
 mod job;
 mod key;
-mod listing;
 mod lock;
 mod migrate;
-mod pieces;
-mod pipeline;
 mod reload;
 mod resource;
 mod serve;
 mod verify;
 mod why;
 mod worker;
+mod worker_pool;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use tenure_app::Apps;
+use tenure_cli_kit::{CliContext, Done, Output, ServerArgs, exit};
 
-use crate::context::Reach;
-use crate::{bench, exit, log};
-
-pub(crate) use serve::{close, open_store};
+use crate::{apps, log};
 
 /// One operation at a time on a resource, even when workers crash, freeze, lose the network or are
 /// started twice.
@@ -46,7 +39,6 @@ Examples:
   tenure exec cluster/c1 -- ./install.sh         run a command under a lock
   tenure lock ls                                 see who holds what
   tenure job submit database/orders create -f    ask for an operation and follow it
-  tenure pipeline run billing --follow           trigger a pipeline and see its steps
   tenure why database/orders                     see what it waits for
   tenure verify                                  prove that no lock ever had two holders
   tenure doctor                                  see what this deployment is worth
@@ -58,19 +50,17 @@ struct Cli {
     #[command(subcommand)]
     command: Verb,
     #[command(flatten)]
-    reach: Reach,
+    shared: Shared,
+}
+
+/// The options that all verbs share.
+#[derive(Args)]
+struct Shared {
+    #[command(flatten)]
+    server: ServerArgs,
     /// How to print data
     #[arg(long, short, value_enum, default_value = "table", global = true)]
     output: Output,
-}
-
-/// How data is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
-    /// For people
-    Table,
-    /// For programs
-    Json,
 }
 
 #[derive(Subcommand)]
@@ -86,9 +76,6 @@ enum Verb {
     /// Submit jobs, look at them, cancel and retry them
     #[command(subcommand)]
     Job(job::Job),
-    /// Trigger pipelines, look at their runs and cancel them
-    #[command(subcommand)]
-    Pipeline(pipeline::Pipeline),
     /// Look at resources, pause and change them
     #[command(subcommand)]
     Resource(resource::ResourceVerb),
@@ -111,56 +98,118 @@ enum Verb {
     /// Kinds and settings in tenure.toml
     #[command(subcommand)]
     Config(config::ConfigVerb),
-    /// Measure this machine, the stores and their peers
-    #[command(subcommand)]
-    Bench(bench::Bench),
     /// Print a completion script for a shell
     Completions(completions::Completions),
 }
 
-/// Runs the command line of this process.
-pub(crate) fn run() -> ExitCode {
-    let cli = Cli::parse();
-    let log = match &cli.command {
-        Verb::Serve(serve::Serve { log, .. }) | Verb::Worker(worker::WorkerVerb { log, .. }) => {
-            log::start(Some(log.log_format))
+/// Verbs that are added at run time.
+struct AddedVerbs {
+    /// `tenure VERB`, of apps.
+    apps: Vec<Box<dyn tenure_cli_kit::Verb>>,
+    /// `tenure bench VERB`.
+    benches: Vec<Box<dyn tenure_cli_kit::Verb>>,
+}
+
+impl AddedVerbs {
+    fn new(apps: &Apps) -> Self {
+        let benches = tenure_bench::verbs().into_iter();
+        Self {
+            apps: apps.iter().filter_map(|app| app.cli()).collect(),
+            benches: benches.chain(apps.iter().flat_map(|app| app.benches())).collect(),
         }
-        _ => log::start(None),
+    }
+
+    /// Adds the verbs to the command line.
+    fn command(&self) -> clap::Command {
+        let bench = clap::Command::new("bench")
+            .about("Measure this machine, the stores and their peers")
+            .subcommand_required(true)
+            .arg_required_else_help(true)
+            .subcommands(self.benches.iter().map(|verb| verb.command()));
+        let cli = Cli::command();
+        let help = cli.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let examples = self.apps.iter().filter_map(|verb| verb.example());
+        let examples = examples.map(|(line, meaning)| format!("  {line:<47}{meaning}\n"));
+        let help =
+            help.replacen("  tenure why ", &(examples.collect::<String>() + "  tenure why "), 1);
+        cli.subcommands(self.apps.iter().map(|verb| verb.command()))
+            .subcommand(bench)
+            .after_help(help)
+    }
+
+    /// Returns the verb that was matched, with its arguments.
+    fn find<'a>(
+        &self,
+        matches: &'a clap::ArgMatches,
+    ) -> Option<(&dyn tenure_cli_kit::Verb, &'a clap::ArgMatches)> {
+        let (verbs, (name, matches)) = match matches.subcommand()? {
+            ("bench", matches) => (&self.benches, matches.subcommand()?),
+            other => (&self.apps, other),
+        };
+        let verb = verbs.iter().find(|verb| verb.command().get_name() == name)?;
+        Some((&**verb, matches))
+    }
+}
+
+/// The whole command line, with the verbs of the installed apps.
+fn command() -> clap::Command {
+    AddedVerbs::new(&apps::installed()).command()
+}
+
+/// Runs the command line of this process.
+pub fn run() -> ExitCode {
+    let apps = apps::installed();
+    let added = AddedVerbs::new(&apps);
+    let matches = added.command().get_matches();
+    if let Some((verb, verb_matches)) = added.find(&matches) {
+        let Shared { server, output } = parsed(&matches);
+        let cx = CliContext { server, output };
+        return with_log(None, || on_runtime(verb.run(verb_matches, &cx)));
+    }
+    let Cli { command, shared: Shared { server, output } } = parsed(&matches);
+    let log = match &command {
+        Verb::Serve(serve::Serve { log, .. }) | Verb::Worker(worker::WorkerVerb { log, .. }) => {
+            Some(log.log_format)
+        }
+        _ => None,
     };
-    // Dropped last: it tells of what happened until then.
-    let _log = match log {
+    with_log(log, || match &command {
+        Verb::Serve(serve) => on_runtime(serve.run(&apps, &server)),
+        Verb::Worker(worker) => on_runtime(worker.run(&apps, &server)),
+        Verb::Exec(exec) => Ok(on_runtime_code(exec.run(&server))),
+        Verb::Lock(lock) => on_runtime(lock.run(&server, output)),
+        Verb::Job(job) => on_runtime(job.run(&server, output)),
+        Verb::Resource(resource) => on_runtime(resource.run(&server, output)),
+        Verb::Dead(dead) => on_runtime(dead.run(&server, output)),
+        Verb::Key(key) => on_runtime(key.run(&server, output)),
+        Verb::Audit(audit) => on_runtime(audit.run(&server, output)),
+        Verb::Why(why) => on_runtime(why.run(&server, output)),
+        Verb::Verify(verify) => on_runtime(verify.run(&server, output)),
+        Verb::Doctor(doctor) => on_runtime(doctor.run(&server, output)),
+        Verb::Migrate(migrate) => on_runtime(migrate.run(&server, output)),
+        Verb::Config(config) => config.run(&apps, output),
+        Verb::Completions(completions) => completions.run(),
+    })
+}
+
+/// Parses matches of a command that clap derived, so an error is a mistake of the user.
+fn parsed<T: clap::FromArgMatches>(matches: &clap::ArgMatches) -> T {
+    T::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Starts the log, runs a verb and reports its error. The log is flushed last.
+fn with_log(serves: Option<log::LogFormat>, run: impl FnOnce() -> Done) -> ExitCode {
+    let _log = match log::start(serves) {
         Ok(log) => log,
         Err(error) => return exit::report(&error),
     };
-    let result = match &cli.command {
-        Verb::Serve(serve) => on_runtime(serve.run(&cli.reach)),
-        Verb::Worker(worker) => on_runtime(worker.run(&cli.reach)),
-        Verb::Exec(exec) => return on_runtime_code(exec.run(&cli.reach)),
-        Verb::Lock(lock) => on_runtime(lock.run(&cli.reach, cli.output)),
-        Verb::Job(job) => on_runtime(job.run(&cli.reach, cli.output)),
-        Verb::Pipeline(pipeline) => on_runtime(pipeline.run(&cli.reach, cli.output)),
-        Verb::Resource(resource) => on_runtime(resource.run(&cli.reach, cli.output)),
-        Verb::Dead(dead) => on_runtime(dead.run(&cli.reach, cli.output)),
-        Verb::Key(key) => on_runtime(key.run(&cli.reach, cli.output)),
-        Verb::Audit(audit) => on_runtime(audit.run(&cli.reach, cli.output)),
-        Verb::Why(why) => on_runtime(why.run(&cli.reach, cli.output)),
-        Verb::Verify(verify) => on_runtime(verify.run(&cli.reach, cli.output)),
-        Verb::Doctor(doctor) => on_runtime(doctor.run(&cli.reach, cli.output)),
-        Verb::Migrate(migrate) => on_runtime(migrate.run(&cli.reach, cli.output)),
-        Verb::Config(config) => config.run(cli.output),
-        Verb::Bench(bench) => on_runtime(bench.run(&cli.reach, cli.output)),
-        Verb::Completions(completions) => completions.run(),
-    };
-    result.unwrap_or_else(|error| exit::report(&error))
+    run().unwrap_or_else(|error| exit::report(&error))
 }
-
-/// What a verb gives: usually success, or a code of its own.
-type Done = anyhow::Result<ExitCode>;
 
 fn on_runtime(work: impl Future<Output = Done>) -> Done {
     let runtime = tokio::runtime::Runtime::new()?;
     let done = runtime.block_on(work);
-    // Whatever a blocking thread still does is not waited for.
+    // Does not wait for blocking threads.
     runtime.shutdown_background();
     done
 }
@@ -177,9 +226,4 @@ fn on_runtime_code(work: impl Future<Output = u8>) -> ExitCode {
             ExitCode::from(exit::under_exec::FAILED)
         }
     }
-}
-
-/// Prints data for programs.
-pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    crate::text::out(&serde_json::to_string_pretty(value)?)
 }

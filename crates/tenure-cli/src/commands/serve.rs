@@ -10,25 +10,28 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use tenure::Client;
-use tenure::config::{AuditSetting, ServerSettings};
+use tenure_config::{AuditSetting, ServerSettings};
 use tenure_core::session::ALL_TENANTS;
 use tenure_server::audit::Audit;
 use tenure_server::auth::Keys;
 use tenure_server::auth::limits::{Rate, WRONG_KEYS};
-use tenure_server::{App, Front, Server, keyfile, listen};
-use tenure_store::{Embedded, Memory, Postgres, Store};
+use tenure_server::{Front, Server, ServerState, keyfile, listen};
+use tenure_store::Store;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::Done;
-use super::config::{ConfigFile, Loaded, load, size};
-use super::migrate::explain;
+use tenure_app::{Apps, Loaded};
+use tenure_cli_kit::Done;
+use tenure_cli_kit::message::{self, say};
+use tenure_cli_kit::store::{close, open as open_store};
+use tenure_cli_kit::text::parse_duration;
+use tenure_cli_kit::{ADMIN_KEY_FILE, ConfigFile, DEFAULT_LISTEN, ServerArgs, process_name};
+
+use super::config::load;
 use super::reload::Reload;
-use super::worker::Crew;
-use crate::context::{ADMIN_KEY_FILE, DEFAULT_LISTEN, Reach, process_name};
-use crate::log::{self, LogArgs, say};
-use crate::text::parse_duration;
+use super::worker_pool::WorkerPool;
+use crate::log::LogArgs;
 
 /// Serve the API on a durable store
 #[derive(Args)]
@@ -68,11 +71,11 @@ pub(super) struct Serve {
 }
 
 impl Serve {
-    pub(super) async fn run(&self, reach: &Reach) -> Done {
-        let dir = reach.data().dir()?;
+    pub(super) async fn run(&self, apps: &Apps, args: &ServerArgs) -> Done {
+        let dir = args.data().dir()?;
         make_dir(&dir)?;
         let file = self.config.find();
-        let loaded = file.as_deref().map(load).transpose()?.unwrap_or_default();
+        let loaded = file.as_deref().map(|file| load(apps, file)).transpose()?.unwrap_or_default();
         let config = &loaded.config;
         let (key, key_path) = match &self.admin_key_file {
             Some(file) => (keyfile::read(file)?, file.clone()),
@@ -83,18 +86,18 @@ impl Serve {
         let listener = self.bind(front.tls.is_some()).await?;
         let scheme = if front.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", listener.local_addr()?);
-        let (kinds, keys) = (Arc::clone(&config.kinds), Keys::admin(&key));
-        let told = tenure_server::Config { keys, kinds, pipelines: loaded.catalog.clone(), front };
-        let keep = config.retention;
-        let server = Server::start(Arc::clone(&store), told, keep, &process_name()).await?;
-        server.app().metrics.per_tenant(config.metrics.per_tenant);
-        // Before anybody can know of this server: whoever does may tell it to stop.
-        let stop = StopSignal::telling(server.app().leaving.clone())?;
-        let note = AddressNote::write(reach.data().address_file()?, &url)?;
-        greet(&url, &server.app().sign_in_link(), &key_path, &*store).await?;
+        let (keys, live) = (Keys::admin(&key), loaded.live());
+        let server_config = tenure_server::Config { keys, apps: apps.clone(), live, front };
+        let server = Server::start(Arc::clone(&store), server_config, &process_name()).await?;
+        server.state().metrics.per_tenant(config.metrics.per_tenant);
+        // Before the address is published: from then on the process may be signalled.
+        let stop = StopSignal::telling(server.state().leaving.clone())?;
+        let note = AddressNote::write(args.data().address_file()?, &url)?;
+        greet(&url, &server.state().sign_in_link(), &key_path, &*store).await?;
         tell_config(file.as_deref(), &loaded);
-        let reload = Reload::new(file, &loaded)?;
-        work(server, listener, loaded, reload, (stop, self.linger)).await?;
+        let reload = Reload::new(apps, file, &loaded)?;
+        let work = Work { apps, loaded, reload, stop, linger: self.linger };
+        work.run(server, listener).await?;
         drop(note);
         close(store).await;
         say("stopped");
@@ -127,7 +130,7 @@ async fn greet(url: &str, link: &str, key: &Path, store: &dyn Store) -> anyhow::
     say(&format!("store {kind}, safety class: {safety}"));
     say(&format!("the admin key is in {}", key.display()));
     // Whoever has the link is admin once; logs in JSON are kept and read by others.
-    if log::is_text() {
+    if message::is_text() {
         say(&format!("sign in once within 15 minutes: {url}{link}"));
     }
     Ok(())
@@ -153,51 +156,58 @@ fn front(settings: &ServerSettings, data: &Path) -> anyhow::Result<Front> {
     Ok(Front { tls, audit, tenants, wrong_keys, connections_max, ..Front::default() })
 }
 
-/// Serves and works until a signal. The server answers until its worker is done, and lingers.
-async fn work(
-    server: Server,
-    listener: TcpListener,
+/// What `tenure serve` runs beside the HTTP server.
+struct Work<'a> {
+    apps: &'a Apps,
     loaded: Loaded,
     reload: Reload,
-    (stop, linger): (StopSignal, Duration),
-) -> anyhow::Result<()> {
-    let app = Arc::clone(server.app());
-    let client = Client::within(app.committer.clone(), ALL_TENANTS);
-    let store = app.committer.store().status().await?.store;
-    let crew = Crew::new(client, loaded, None, store);
-    let stopped = CancellationToken::new();
-    let serve = server.serve(listener, stopped.clone().cancelled_owned());
-    let declare = async |loaded: &Loaded| declare(&app, loaded).await;
-    let work = async {
-        let _stopped = stopped.drop_guard();
-        let lingered = async {
-            app.leaving.cancelled().await;
-            tokio::time::sleep(linger).await;
-        };
-        let worked = async {
-            let worked = crew.work_until(stop, reload, declare).await;
-            app.leaving.cancel();
-            worked
-        };
-        tokio::join!(worked, lingered).0
-    };
-    tokio::pin!(serve);
-    tokio::select! {
-        // Nothing but a failure ends it before the worker.
-        served = &mut serve => served?,
-        worked = work => {
-            serve.await?;
-            worked?;
-        }
-    }
-    Ok(())
+    stop: StopSignal,
+    linger: Duration,
 }
 
-async fn declare(app: &App, loaded: &Loaded) -> Result<(), tenure_store::StoreError> {
-    let config = &loaded.config;
-    app.declare(Arc::clone(&config.kinds), loaded.catalog.clone()).await?;
-    app.retain(config.retention);
-    app.metrics.per_tenant(config.metrics.per_tenant);
+impl Work<'_> {
+    /// Serves and works until a signal. The server answers until the workers are done, and lingers.
+    async fn run(self, server: Server, listener: TcpListener) -> anyhow::Result<()> {
+        let Self { apps, loaded, reload, stop, linger } = self;
+        let state = server.state().clone();
+        let client = Client::within(state.services.committer.clone(), ALL_TENANTS);
+        let store = state.services.store().status().await?.store;
+        let pool = WorkerPool::new(client, apps, loaded, None, store);
+        let stopped = CancellationToken::new();
+        let serve = server.serve(listener, stopped.clone().cancelled_owned());
+        let put_in_force = async |loaded: &Loaded| put_in_force(&state, loaded).await;
+        let work = async {
+            let _stopped = stopped.drop_guard();
+            let lingered = async {
+                state.leaving.cancelled().await;
+                tokio::time::sleep(linger).await;
+            };
+            let worked = async {
+                let worked = pool.run(stop, reload, put_in_force).await;
+                state.leaving.cancel();
+                worked
+            };
+            tokio::join!(worked, lingered).0
+        };
+        tokio::pin!(serve);
+        tokio::select! {
+            // Only a failure ends it before the workers.
+            served = &mut serve => served?,
+            worked = work => {
+                serve.await?;
+                worked?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn put_in_force(
+    state: &ServerState,
+    loaded: &Loaded,
+) -> Result<(), tenure_store::StoreError> {
+    state.reload(loaded.live()).await?;
+    state.metrics.per_tenant(loaded.config.metrics.per_tenant);
     Ok(())
 }
 
@@ -207,42 +217,11 @@ pub(super) fn store_url(named: Option<&str>, data: &Path) -> String {
     named.map_or_else(default, str::to_owned)
 }
 
-/// The stores that there are.
-pub(super) const STORES: &str =
-    "there are memory:, embedded:PATH and postgres://USER@HOST/DATABASE";
-
-/// Opens the store that a URL names.
-pub(crate) async fn open_store(url: &str) -> anyhow::Result<Arc<dyn Store>> {
-    match url.split_once(':') {
-        Some(("memory", "")) => Ok(Arc::new(Memory::new())),
-        Some(("embedded", path)) if !path.is_empty() => {
-            Ok(Arc::new(Embedded::open(Path::new(path))?))
-        }
-        Some(("postgres" | "postgresql", _)) => {
-            Ok(Arc::new(Postgres::open(url).await.map_err(|error| explain(&error))?))
-        }
-        // What it is may be an address with a password.
-        Some((scheme, _)) => bail!("{scheme}: is not a store; {STORES}"),
-        None => bail!("{url:?} is not a store; {STORES}"),
-    }
-}
-
 fn tell_config(file: Option<&Path>, loaded: &Loaded) {
     match file {
-        Some(file) => say(&format!("kinds from {}: {}", file.display(), size(loaded))),
+        Some(file) => say(&format!("kinds from {}: {}", file.display(), loaded.summary())),
         None => say("no tenure.toml here: no kinds are declared"),
     }
-}
-
-/// Waits until nobody else has the store, then closes it, so that everything is in its file.
-pub(crate) async fn close(store: Arc<dyn Store>) {
-    for _ in 0..500 {
-        if Arc::strong_count(&store) == 1 {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    tokio::task::block_in_place(|| drop(store));
 }
 
 fn make_dir(dir: &Path) -> anyhow::Result<()> {

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure::wire::VerifyAnswer;
+use tenure_wire::VerifyAnswer;
 
-use super::{Done, Output, print_json};
-use crate::context::Reach;
-use crate::exit;
+use tenure_cli_kit::ServerArgs;
+use tenure_cli_kit::exit;
+use tenure_cli_kit::{Done, Output, print_json};
 
 /// Prove from the history that every lock had at most one holder at a time
 ///
@@ -17,8 +17,8 @@ use crate::exit;
 pub(super) struct Verify {}
 
 impl Verify {
-    pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
-        let answer: VerifyAnswer = reach.link()?.get("/v1/verify").await?;
+    pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
+        let answer: VerifyAnswer = server.link()?.get("/v1/verify").await?;
         match output {
             Output::Json => print_json(&answer)?,
             Output::Table => print(&answer),

@@ -5,13 +5,13 @@ use std::str::FromStr;
 
 use clap::Args;
 use tenure::http::HttpLink;
-use tenure::wire::WhyAnswer;
 use tenure_core::JobId;
+use tenure_wire::WhyAnswer;
 
 use super::resource::ResourcePath;
-use super::{Done, Output, print_json};
-use crate::context::Reach;
-use crate::text::{facts, human, out, plain};
+use tenure_cli_kit::ServerArgs;
+use tenure_cli_kit::text::{facts, human, out, plain};
+use tenure_cli_kit::{Done, Output, print_json};
 
 /// Say what a job or a resource waits for
 #[derive(Args)]
@@ -43,8 +43,8 @@ impl FromStr for Subject {
 }
 
 impl Why {
-    pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
-        let link = reach.link()?;
+    pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
+        let link = server.link()?;
         match &self.subject {
             Subject::Job(id) => of_job(&link, *id, output).await,
             Subject::Resource(resource) => of_resource(&link, resource, output).await,
@@ -83,7 +83,7 @@ fn print(subject: &str, answer: &WhyAnswer, output: Output) -> Done {
 
 /// What the sentence leaves out, or says only in passing.
 fn facts_of(answer: &WhyAnswer) -> String {
-    let asked = |asked: &tenure::wire::AskedAnswer| {
+    let asked = |asked: &tenure_wire::AskedAnswer| {
         format!("{} at {}: {}", plain(&asked.by), asked.at, plain(&asked.reason))
     };
     let behind = answer.behind.as_ref().map(|behind| {

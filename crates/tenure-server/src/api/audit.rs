@@ -1,20 +1,18 @@
 //! What was done on this server, and what was refused.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure::wire::{AuditLine, ListAnswer, schema};
+use tenure_wire::{AuditLine, ListAnswer, schema};
 use utoipa::IntoParams;
 
-use super::page_size;
-use crate::App;
+use crate::ServerState;
 use crate::audit::Wish;
-use crate::auth::Caller;
-use crate::extract::Params;
-use crate::openapi::NotFound;
-use crate::problem::Problem;
+use tenure_app::Caller;
+use tenure_app::Problem;
+use tenure_app::extract::Params;
+use tenure_app::openapi::NotFound;
+use tenure_app::services::page_size;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -36,14 +34,14 @@ pub(super) struct AuditParams {
     responses((status = 200, description = "Lines", body = ListAnswer<AuditLine>), NotFound)
 )]
 pub(super) async fn newest(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
     Params(params): Params<AuditParams>,
 ) -> Result<Json<ListAnswer<AuditLine>>, Problem> {
     // Without a tenant's name a key of all tenants means all of them here.
-    let tenant = caller.bound().cloned();
+    let tenant = caller.bound_tenant().cloned();
     let wish = Wish { tenant, action: params.action, limit: page_size(params.limit)? };
-    let found = app.audit.newest(wish).await;
+    let found = state.audit.newest(wish).await;
     let found = found
         .map_err(|error| Problem::unavailable(&format!("the audit cannot be read: {error}")))?;
     let off = || Problem::not_found("this server keeps no audit: `audit` is off in its config");

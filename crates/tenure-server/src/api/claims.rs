@@ -1,24 +1,22 @@
 //! What workers do: they claim jobs, tell of them and finish them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use tenure::wire::bodies::FinishBodies;
-use tenure::wire::{
+use tenure_core::{Claim, Command, JobAction, Outcome, ResourceKey, Text};
+use tenure_wire::bodies::FinishBodies;
+use tenure_wire::{
     AssignmentAnswer, ClaimAnswer, ClaimBody, FinishAnswer, FinishBody, LogBody, NotedAnswer,
     ProgressBody,
 };
-use tenure_core::{Claim, Command, JobAction, Outcome, ResourceKey, Text};
 
-use super::{check, submit, wait};
-use crate::App;
-use crate::auth::Caller;
-use crate::extract::{Body, DocumentBody, Idempotency, OnJob, document};
-use crate::openapi::{Conflict, NotFound};
-use crate::problem::Problem;
-use crate::whose;
+use crate::ServerState;
+use tenure_app::Caller;
+use tenure_app::Problem;
+use tenure_app::extract::{Body, DocumentBody, Idempotency, OnJob, document};
+use tenure_app::openapi::{Conflict, NotFound};
+use tenure_app::services::wait_timeout;
 
 /// Takes jobs for a worker, or waits for the first.
 #[utoipa::path(
@@ -31,21 +29,20 @@ use crate::whose;
     responses((status = 200, description = "The jobs, perhaps none", body = ClaimAnswer), Conflict)
 )]
 pub(super) async fn claim(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
     key: Idempotency,
     Body(body): Body<ClaimBody>,
 ) -> Result<Json<ClaimAnswer>, Problem> {
-    let reads = app.committer.store().reads();
-    whose::check_session(&caller, body.session, reads).await?;
-    let patience = wait(Some(body.wait_ms));
+    state.services.check_session(&caller, body.session).await?;
+    let patience = wait_timeout(Some(body.wait_ms));
     let claim = Claim {
         session: body.session,
         request: key.id(&body.session.to_string())?,
         kinds: body.kinds.into_iter().map(kind).collect::<Result<_, _>>()?,
         max: body.max,
     };
-    match take(&app, &claim, patience).await? {
+    match take(&state, &claim, patience).await? {
         Outcome::Claimed(jobs) => {
             Ok(Json(ClaimAnswer { jobs: jobs.iter().map(AssignmentAnswer::of).collect() }))
         }
@@ -63,17 +60,17 @@ fn kind(name: String) -> Result<Text, Problem> {
 
 /// Waits for as long as the client, the claim and the server last. What is taken for a client that
 /// has hung up is handed back by the committer, which finds nobody there to be told.
-async fn take(app: &App, claim: &Claim, patience: Duration) -> Result<Outcome, Problem> {
-    let sending = app.repeats.enter(&claim.session.to_string(), claim.request);
+async fn take(state: &ServerState, claim: &Claim, patience: Duration) -> Result<Outcome, Problem> {
+    let sending = state.repeats.enter(&claim.session.to_string(), claim.request);
     let taking = async {
         let _turn = sending.turn().await;
-        app.committer.claim(claim, patience).await
+        state.services.committer.claim(claim, patience).await
     };
     tokio::select! {
         outcome = taking => Ok(outcome?),
         // Whoever sent it again gets the answer.
         () = sending.repeated() => Ok(Outcome::Claimed(Vec::new())),
-        () = app.closing.cancelled() => {
+        () = state.services.closing.cancelled() => {
             Err(Problem::unavailable("the server is shutting down; ask again"))
         }
     }
@@ -90,12 +87,12 @@ async fn take(app: &App, claim: &Claim, patience: Duration) -> Result<Outcome, P
     responses((status = 200, description = "It is noted", body = NotedAnswer), NotFound, Conflict)
 )]
 pub(super) async fn progress(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     on: OnJob,
     Body(body): Body<ProgressBody>,
 ) -> Result<Json<NotedAnswer>, Problem> {
     let (token, percent, message) = (body.token, body.percent, body.message.into());
-    noted(&app, on, JobAction::Progress { token, percent, message }).await
+    noted(&state, on, JobAction::Progress { token, percent, message }).await
 }
 
 /// Writes lines to the log of an attempt.
@@ -109,16 +106,20 @@ pub(super) async fn progress(
     responses((status = 200, description = "It is noted", body = NotedAnswer), NotFound, Conflict)
 )]
 pub(super) async fn log(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     on: OnJob,
     Body(body): DocumentBody<LogBody>,
 ) -> Result<Json<NotedAnswer>, Problem> {
-    noted(&app, on, JobAction::Log { token: body.token, text: body.text.into() }).await
+    noted(&state, on, JobAction::Log { token: body.token, text: body.text.into() }).await
 }
 
-async fn noted(app: &App, on: OnJob, action: JobAction) -> Result<Json<NotedAnswer>, Problem> {
-    check(app, &on.caller, on.id).await?;
-    match submit(app, Command::Job { id: on.id, action }).await? {
+async fn noted(
+    state: &ServerState,
+    on: OnJob,
+    action: JobAction,
+) -> Result<Json<NotedAnswer>, Problem> {
+    state.services.check_job(&on.caller, on.id).await?;
+    match state.services.submit(Command::Job { id: on.id, action }).await? {
         Outcome::Noted { cancelling } => Ok(Json(NotedAnswer { cancelling })),
         other => Err(Problem::unexpected(&other)),
     }
@@ -138,7 +139,7 @@ async fn noted(app: &App, on: OnJob, action: JobAction) -> Result<Json<NotedAnsw
     )
 )]
 pub(super) async fn finish(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     on: OnJob,
     Body(body): DocumentBody<FinishBody>,
 ) -> Result<Json<FinishAnswer>, Problem> {
@@ -146,9 +147,9 @@ pub(super) async fn finish(
         document("result", result)?;
     }
     let finish = body.to_finish().map_err(|why| Problem::invalid(&why))?;
-    check(&app, &on.caller, on.id).await?;
+    state.services.check_job(&on.caller, on.id).await?;
     let action = JobAction::Finish { token: body.token, finish };
-    match submit(&app, Command::Job { id: on.id, action }).await? {
+    match state.services.submit(Command::Job { id: on.id, action }).await? {
         Outcome::Finished { state, already } => Ok(Json(FinishAnswer { state, already })),
         other => Err(Problem::unexpected(&other)),
     }

@@ -4,29 +4,28 @@
 //! tried again is the model's to say.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure::wire::bodies::DeadBodies;
-use tenure::wire::{
-    DeadAnswer, DeadBody, DeadFilter, DeadGroup, DiscardAnswer, JobAnswer, ReasonBody,
-    RedriveAnswer, Redriven, Unmoved, instant, schema,
-};
 use tenure_core::{
     Code, Command, Job, JobAction, JobId, JobState, Millis, Outcome, Refusal, RequestId, Text,
 };
 use tenure_store::StoreError;
 use tenure_store::store::{JobPage, JobQuery, JobShown, PAGE_MAX};
+use tenure_wire::bodies::DeadBodies;
+use tenure_wire::{
+    DeadAnswer, DeadBody, DeadFilter, DeadGroup, DiscardAnswer, JobAnswer, ReasonBody,
+    RedriveAnswer, Redriven, Unmoved, instant, schema,
+};
 use tokio::task::JoinHandle;
 use utoipa::IntoParams;
 
-use super::{job_cursor, page_size};
-use crate::App;
-use crate::auth::Caller;
-use crate::extract::{Body, Idempotency, Params};
-use crate::problem::Problem;
+use crate::ServerState;
+use tenure_app::Caller;
+use tenure_app::Problem;
+use tenure_app::extract::{Body, Idempotency, Params};
+use tenure_app::services::{job_cursor, page_size};
 
 /// Most dead jobs that one request deals with or counts.
 const DEAD_MAX: usize = 10_000;
@@ -57,17 +56,17 @@ pub(super) struct ListParams {
     responses((status = 200, description = "A page", body = DeadAnswer))
 )]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
     Params(params): Params<ListParams>,
 ) -> Result<Json<DeadAnswer>, Problem> {
     let filter = DeadFilter { kind: params.kind, ..DeadFilter::default() };
     let (after, limit) = (job_cursor(params.cursor)?, page_size(params.limit)?);
     let (groups, complete) = match after {
-        None => groups(&app, &caller, &filter).await?,
+        None => groups(&state, &caller, &filter).await?,
         Some(_) => (Vec::new(), true),
     };
-    let page = page(&app, &caller, &filter, after, limit).await?;
+    let page = page(&state, &caller, &filter, after, limit).await?;
     let items = page.items.iter().map(|shown| JobAnswer::of(&shown.key, &shown.job)).collect();
     let next = page.next.map(|id| id.to_string());
     Ok(Json(DeadAnswer { groups, complete, items, next }))
@@ -75,14 +74,14 @@ pub(super) async fn list(
 
 /// One page of dead jobs; whether they failed with the code that is looked for is not seen to.
 async fn page(
-    app: &App,
+    state: &ServerState,
     caller: &Caller,
     filter: &DeadFilter,
     after: Option<JobId>,
     limit: usize,
 ) -> Result<JobPage, Problem> {
     let query = JobQuery {
-        tenant: caller.only(),
+        tenant: caller.only_tenant(),
         kind: filter.kind.as_deref().map(Into::into),
         name: None,
         operation: filter.operation.as_deref().map(Into::into),
@@ -90,7 +89,7 @@ async fn page(
         after,
         limit,
     };
-    Ok(app.committer.store().reads().jobs(query).await?)
+    Ok(state.services.store().reads().jobs(query).await?)
 }
 
 fn code(job: &Job) -> &str {
@@ -99,14 +98,14 @@ fn code(job: &Job) -> &str {
 
 /// What jobs died of, the most frequent first, and whether all of them were counted.
 async fn groups(
-    app: &App,
+    state: &ServerState,
     caller: &Caller,
     filter: &DeadFilter,
 ) -> Result<(Vec<DeadGroup>, bool), Problem> {
     let mut groups = BTreeMap::new();
     let mut after = None;
     for _ in 0..DEAD_MAX / PAGE_MAX {
-        let page = page(app, caller, filter, after, PAGE_MAX).await?;
+        let page = page(state, caller, filter, after, PAGE_MAX).await?;
         for shown in &page.items {
             count(&mut groups, shown);
         }
@@ -167,7 +166,7 @@ impl Group {
     responses((status = 200, description = "What became of them", body = RedriveAnswer))
 )]
 pub(super) async fn redrive(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
     key: Idempotency,
     Body(body): Body<DeadBody>,
@@ -175,9 +174,9 @@ pub(super) async fn redrive(
     let base = key.id(&caller.tenant)?;
     let action = |by: &Text, reason: &Text, id| {
         let (by, reason) = (by.clone(), reason.clone());
-        JobAction::Retry { request: derived(&app, base, id), by, reason }
+        JobAction::Retry { request: derived(&state, base, id), by, reason }
     };
-    let dealt = deal(&app, &caller, body, &action).await?;
+    let dealt = deal(&state, &caller, body, &action).await?;
     let redriven = dealt.done.into_iter().filter_map(|(from, outcome)| match outcome {
         Outcome::Submitted { job, .. } => Some(Redriven { from, job }),
         _ => None,
@@ -187,8 +186,11 @@ pub(super) async fn redrive(
 }
 
 /// The request that makes a job from a dead one: the same for a repetition of the redrive.
-fn derived(app: &App, base: RequestId, id: JobId) -> RequestId {
-    app.request_id(&format!("{base} {id}"), "redrive").expect("two ids are a key of fitting length")
+fn derived(state: &ServerState, base: RequestId, id: JobId) -> RequestId {
+    state
+        .services
+        .request_id(&format!("{base} {id}"), "redrive")
+        .expect("two ids are a key of fitting length")
 }
 
 /// Throws dead jobs away.
@@ -202,7 +204,7 @@ fn derived(app: &App, base: RequestId, id: JobId) -> RequestId {
     responses((status = 200, description = "What became of them", body = DiscardAnswer))
 )]
 pub(super) async fn discard(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
     Body(body): Body<DeadBody>,
 ) -> Result<Json<DiscardAnswer>, Problem> {
@@ -210,7 +212,7 @@ pub(super) async fn discard(
         let (by, reason) = (by.clone(), reason.clone());
         JobAction::Discard { by, reason }
     };
-    let dealt = deal(&app, &caller, body, &action).await?;
+    let dealt = deal(&state, &caller, body, &action).await?;
     let discarded = dealt.done.into_iter().map(|(id, _)| id).collect();
     let (matched, more, refused) = (dealt.matched, dealt.more, dealt.refused);
     Ok(Json(DiscardAnswer { matched, more, discarded, refused }))
@@ -236,29 +238,32 @@ type Act<'a> = dyn Fn(&Text, &Text, JobId) -> JobAction + Send + Sync + 'a;
 
 /// Does something to all dead jobs that a filter finds.
 async fn deal(
-    app: &App,
+    state: &ServerState,
     caller: &Caller,
     body: DeadBody,
     action: &Act<'_>,
 ) -> Result<Dealt, Problem> {
     let DeadBody { filter, dry_run, reason: why } = body;
-    let why =
-        if dry_run { Text::from("") } else { caller.must_say_why(ReasonBody { reason: why })? };
+    let why = if dry_run {
+        Text::from("")
+    } else {
+        caller.required_reason(ReasonBody { reason: why })?
+    };
     let act = |id| (!dry_run).then(|| action(&caller.name, &why, id));
     let mut dealt = Dealt::default();
     if let Some(ids) = &filter.ids {
-        let jobs = named(app, caller, &filter, ids, &mut dealt).await?;
+        let jobs = named(state, caller, &filter, ids, &mut dealt).await?;
         for batch in jobs.chunks(BATCH) {
-            send(app, batch, &act, &mut dealt).await?;
+            send(state, batch, &act, &mut dealt).await?;
         }
         return Ok(dealt);
     }
     let mut after = None;
     loop {
-        let page = page(app, caller, &filter, after, BATCH).await?;
+        let page = page(state, caller, &filter, after, BATCH).await?;
         let fits = |shown: &&JobShown| fits(&filter, shown);
         let jobs: Vec<JobId> = page.items.iter().filter(fits).map(|shown| shown.job.id).collect();
-        send(app, &jobs, &act, &mut dealt).await?;
+        send(state, &jobs, &act, &mut dealt).await?;
         after = page.next;
         dealt.more = after.is_some();
         if !dealt.more || dealt.matched >= DEAD_MAX {
@@ -276,7 +281,7 @@ fn fits(filter: &DeadFilter, shown: &JobShown) -> bool {
 
 /// Those of the named jobs that are dead, or were before somebody dealt with them.
 async fn named(
-    app: &App,
+    state: &ServerState,
     caller: &Caller,
     filter: &DeadFilter,
     ids: &[JobId],
@@ -288,7 +293,7 @@ async fn named(
     }
     let mut jobs = Vec::new();
     for &id in ids {
-        match super::find(app, caller, id).await {
+        match state.services.find_job(caller, id).await {
             Ok(shown) if !fits(filter, &shown) => {}
             Ok(shown) => match shown.job.state {
                 JobState::Dead | JobState::Redriven | JobState::Discarded => jobs.push(id),
@@ -305,7 +310,7 @@ async fn named(
 
 /// Deals with some jobs at once, unless it is only a rehearsal.
 async fn send(
-    app: &App,
+    state: &ServerState,
     jobs: &[JobId],
     act: &(dyn Fn(JobId) -> Option<JobAction> + Send + Sync),
     dealt: &mut Dealt,
@@ -313,7 +318,7 @@ async fn send(
     dealt.matched += jobs.len();
     let sent = jobs.iter().filter_map(|id| {
         let command = Command::Job { id: *id, action: act(*id)? };
-        let committer = app.committer.clone();
+        let committer = state.services.committer.clone();
         Some((*id, tokio::spawn(async move { committer.submit(command).await })))
     });
     let sent: Vec<(JobId, JoinHandle<Result<Outcome, StoreError>>)> = sent.collect();

@@ -1,13 +1,14 @@
 //! What the server says about its API, to programs and to people. No key is needed.
 
-use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::http::{HeaderName, header};
-use tenure::wire::schema::ProblemCode;
+use tenure_wire::schema::ProblemCode;
 
-use crate::docs::{OPENAPI, PAGE, STYLE, errors};
-use crate::openapi::NotFound;
-use crate::problem::Problem;
+use crate::ServerState;
+use crate::docs::{STYLE, errors};
+use tenure_app::Problem;
+use tenure_app::openapi::NotFound;
 
 type Headers = [(HeaderName, &'static str); 1];
 
@@ -25,8 +26,8 @@ fn headers(kind: &'static str) -> Headers {
     responses((status = 200, description = "An OpenAPI document", body = Object,
         content_type = "application/json"))
 )]
-pub(super) async fn openapi() -> (Headers, &'static str) {
-    (headers("application/json"), &OPENAPI)
+pub(super) async fn openapi(State(state): State<ServerState>) -> (Headers, String) {
+    (headers("application/json"), state.docs.openapi(&state.apps).to_owned())
 }
 
 /// Shows this document to people.
@@ -38,8 +39,8 @@ pub(super) async fn openapi() -> (Headers, &'static str) {
     security(()),
     responses((status = 200, description = "A page", body = String, content_type = "text/html"))
 )]
-pub(super) async fn page() -> (Headers, &'static str) {
-    (headers("text/html; charset=utf-8"), &PAGE)
+pub(super) async fn page(State(state): State<ServerState>) -> (Headers, String) {
+    (headers("text/html; charset=utf-8"), state.docs.page(&state.apps).to_owned())
 }
 
 /// Shows what an error code means and what to do about it.

@@ -14,17 +14,18 @@ use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
 use futures_util::stream::{self, Stream};
 use serde::Deserialize;
-use tenure::wire::{HistoryLine, schema};
 use tenure_store::StoreError;
 use tenure_store::store::{HistoryQuery, PAGE_MAX};
+use tenure_wire::{HistoryLine, schema};
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
 
 use super::history::answer;
-use crate::App;
-use crate::auth::{Caller, Veil};
-use crate::extract::Params;
-use crate::problem::Problem;
+use crate::ServerState;
+use crate::auth::Veil;
+use tenure_app::Caller;
+use tenure_app::Problem;
+use tenure_app::extract::Params;
 
 /// Most streams at once on a server: each reads the history.
 pub(crate) const STREAMS_MAX: usize = 256;
@@ -50,23 +51,23 @@ pub(super) struct EventParams {
         content_type = "text/event-stream"))
 )]
 pub(super) async fn stream(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
     Params(params): Params<EventParams>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    let permit = Arc::clone(&app.streams).try_acquire_owned().map_err(|_| {
+    let permit = Arc::clone(&state.streams).try_acquire_owned().map_err(|_| {
         Problem::unavailable("as many streams are open as this server has; try again later")
     })?;
-    let veil = app.veil(&caller);
+    let veil = state.veil(&caller);
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     let last = last.and_then(|id| id.parse().ok()).or(params.cursor);
     let shown = |position| veil.as_ref().map_or(position, |veil| veil.show(position));
     let after = match last.map(shown) {
         Some(position) => position,
-        None => newest(&app).await?,
+        None => newest(&state).await?,
     };
-    let tail = Tail { app, caller, veil, after, ready: VecDeque::new(), _permit: permit };
+    let tail = Tail { state, caller, veil, after, ready: VecDeque::new(), _permit: permit };
     let events = stream::unfold(tail, |mut tail| async move {
         let line = tail.next().await?;
         Some((Ok(event(&line)), tail))
@@ -75,9 +76,9 @@ pub(super) async fn stream(
 }
 
 /// The position of the newest line of all.
-async fn newest(app: &App) -> Result<u64, StoreError> {
+async fn newest(state: &ServerState) -> Result<u64, StoreError> {
     let query = HistoryQuery::Newest { tenant: None, before: None, limit: 1 };
-    let lines = app.committer.store().reads().history(query).await?;
+    let lines = state.services.store().reads().history(query).await?;
     Ok(lines.first().map_or(0, |line| line.position))
 }
 
@@ -88,7 +89,7 @@ fn event(line: &HistoryLine) -> Event {
 
 /// Where a stream is.
 struct Tail {
-    app: Arc<App>,
+    state: ServerState,
     caller: Caller,
     veil: Option<Veil>,
     after: u64,
@@ -104,8 +105,10 @@ impl Tail {
                 return Some(line);
             }
             // A stream ends with its key, and with the server.
-            let revoked = |id| self.app.keys.good(id, None).is_none();
-            if self.app.closing.is_cancelled() || self.caller.key.as_deref().is_some_and(revoked) {
+            let revoked = |id| self.state.keys.good(id, None).is_none();
+            if self.state.services.closing.is_cancelled()
+                || self.caller.key.as_deref().is_some_and(revoked)
+            {
                 return None;
             }
             let full = match self.read().await {
@@ -121,7 +124,7 @@ impl Tail {
             }
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
-                () = self.app.closing.cancelled() => return None,
+                () = self.state.services.closing.cancelled() => return None,
             }
         }
     }
@@ -129,7 +132,7 @@ impl Tail {
     /// Reads a page. Says whether it was full.
     async fn read(&mut self) -> Result<bool, StoreError> {
         let query = HistoryQuery::Scan { after: self.after, limit: PAGE_MAX };
-        let lines = self.app.committer.store().reads().history(query).await?;
+        let lines = self.state.services.store().reads().history(query).await?;
         let full = lines.len() == PAGE_MAX;
         for line in lines {
             self.after = line.position;

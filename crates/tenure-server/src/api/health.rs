@@ -1,19 +1,18 @@
 //! `/healthz`: the process answers. `/readyz`: so does its store, and who should be looked at.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
-use tenure::wire::ReadyAnswer;
 use tenure_store::StoreError;
 use tenure_store::store::{SafetyClass, Status};
+use tenure_wire::ReadyAnswer;
 use utoipa::ToSchema;
 
-use crate::openapi::Unavailable;
-use crate::problem::Problem;
-use crate::{App, janitor};
+use crate::{ServerState, janitor};
+use tenure_app::Problem;
+use tenure_app::openapi::Unavailable;
 
 /// A store that needs longer than this for an answer is not ready.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -60,13 +59,13 @@ struct Dependency {
     security(()),
     responses((status = 200, description = "It does", body = Ready), Unavailable)
 )]
-pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<Ready>, Problem> {
-    if app.leaving.is_cancelled() {
+pub(super) async fn readyz(State(state): State<ServerState>) -> Result<Json<Ready>, Problem> {
+    if state.leaving.is_cancelled() {
         return Err(Problem::unavailable("the server is shutting down"));
     }
     let asked = async {
-        let status = app.committer.store().status().await?;
-        Ok::<_, StoreError>((status, reasons(&app).await?))
+        let status = state.services.store().status().await?;
+        Ok::<_, StoreError>((status, reasons(&state).await?))
     };
     let Ok(answered) = tokio::time::timeout(ANSWER_MAX, asked).await else {
         return Err(Problem::unavailable("the store does not answer"));
@@ -110,14 +109,16 @@ fn doubts(status: &Status) -> Option<String> {
 
 /// A janitor that is late, or that nobody is, is no reason to send requests elsewhere: each server
 /// answers as well as any. It is a reason for a person to look.
-async fn reasons(app: &App) -> Result<Vec<String>, StoreError> {
-    let mut reasons = app.janitor.late();
-    if !app.janitor.here() {
-        let shown = app.committer.store().reads().show(&janitor::resource()).await?;
+async fn reasons(state: &ServerState) -> Result<Vec<String>, StoreError> {
+    let mut reasons = state.janitor.late();
+    if !state.janitor.here() {
+        let shown = state.services.store().reads().show(&janitor::resource()).await?;
         if shown.is_none_or(|shown| shown.tenures.is_empty()) {
             reasons.push("no server does the janitor's work at the moment".to_owned());
         }
     }
+    let apps = state.services.live.get().apps;
+    reasons.extend(apps.iter().flat_map(|(_, app)| app.ready()));
     Ok(reasons)
 }
 

@@ -1,21 +1,20 @@
 //! What happened, and the proof that it was right.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure::wire::{HistoryLine, ListAnswer, VerifyAnswer, instant, schema};
 use tenure_core::history::Entry;
 use tenure_store::store::{HistoryQuery, Line};
 use tenure_store::verify::verify_of;
+use tenure_wire::{HistoryLine, ListAnswer, VerifyAnswer, instant, schema};
 use utoipa::IntoParams;
 
-use super::page_size;
-use crate::App;
-use crate::auth::{Caller, Veil};
-use crate::extract::{On, Params};
-use crate::problem::Problem;
+use crate::ServerState;
+use crate::auth::Veil;
+use tenure_app::Caller;
+use tenure_app::Problem;
+use tenure_app::extract::{OnResource, Params};
+use tenure_app::services::page_size;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -34,18 +33,18 @@ pub(super) struct Paging {
     path = "/v1/resources/{kind}/{name}/history",
     tag = "resources",
     operation_id = "list_resource_history",
-    params(On, Paging),
+    params(OnResource, Paging),
     responses((status = 200, description = "A page", body = ListAnswer<HistoryLine>))
 )]
 pub(super) async fn of_resource(
-    State(app): State<Arc<App>>,
-    on: On,
+    State(state): State<ServerState>,
+    on: OnResource,
     Params(paging): Params<Paging>,
 ) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
     let limit = page_size(paging.limit)?;
-    let before = app.position(&on.caller, paging.cursor);
+    let before = state.position(&on.caller, paging.cursor);
     let query = HistoryQuery::Of { key: on.key, before, limit };
-    page(&app, &on.caller, query, limit).await
+    page(&state, &on.caller, query, limit).await
 }
 
 /// Lists what happened to all resources, newest first.
@@ -58,14 +57,14 @@ pub(super) async fn of_resource(
     responses((status = 200, description = "A page", body = ListAnswer<HistoryLine>))
 )]
 pub(super) async fn newest(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
     Params(paging): Params<Paging>,
 ) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
     let limit = page_size(paging.limit)?;
-    let before = app.position(&caller, paging.cursor);
-    let query = HistoryQuery::Newest { tenant: caller.only(), before, limit };
-    page(&app, &caller, query, limit).await
+    let before = state.position(&caller, paging.cursor);
+    let query = HistoryQuery::Newest { tenant: caller.only_tenant(), before, limit };
+    page(&state, &caller, query, limit).await
 }
 
 /// Proves exclusivity from the whole history, or names the contradictions.
@@ -78,12 +77,12 @@ pub(super) async fn newest(
     responses((status = 200, description = "The proof", body = VerifyAnswer))
 )]
 pub(super) async fn verify(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
 ) -> Result<Json<VerifyAnswer>, Problem> {
     // A key of all tenants proves it for all of them at once.
-    let tenant = caller.bound().map(|home| &**home);
-    let report = verify_of(app.committer.store(), tenant).await?;
+    let tenant = caller.bound_tenant().map(|home| &**home);
+    let report = verify_of(state.services.store(), tenant).await?;
     Ok(Json(VerifyAnswer {
         ok: report.problems.is_empty(),
         resources: report.resources,
@@ -94,13 +93,13 @@ pub(super) async fn verify(
 }
 
 async fn page(
-    app: &App,
+    state: &ServerState,
     caller: &Caller,
     query: HistoryQuery,
     limit: usize,
 ) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
-    let lines = app.committer.store().reads().history(query).await?;
-    let veil = app.veil(caller);
+    let lines = state.services.store().reads().history(query).await?;
+    let veil = state.veil(caller);
     let full = lines.len() == limit;
     let lines = lines.into_iter().map(|line| answer(line, veil.as_ref()));
     let items = lines.collect::<Result<Vec<_>, _>>()?;

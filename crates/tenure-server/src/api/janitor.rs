@@ -1,13 +1,11 @@
 //! What is seen of the janitor of this server.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::State;
-use tenure::wire::JanitorAnswer;
+use tenure_wire::JanitorAnswer;
 
-use crate::App;
-use crate::auth::Caller;
+use crate::ServerState;
+use tenure_app::Caller;
 
 /// Shows the duties of the janitor and how late they are.
 #[utoipa::path(
@@ -18,6 +16,6 @@ use crate::auth::Caller;
     params(Caller),
     responses((status = 200, description = "The duties", body = JanitorAnswer))
 )]
-pub(super) async fn show(State(app): State<Arc<App>>) -> Json<JanitorAnswer> {
-    Json(JanitorAnswer { items: app.janitor.duties(), here: app.janitor.here() })
+pub(super) async fn show(State(state): State<ServerState>) -> Json<JanitorAnswer> {
+    Json(JanitorAnswer { items: state.janitor.duties(), here: state.janitor.here() })
 }

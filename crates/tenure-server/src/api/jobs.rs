@@ -1,29 +1,25 @@
 //! Jobs: submitted, looked at, cancelled, tried again, thrown away. Workers are in `claims`.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
-use tenure::wire::bodies::NeededReason;
-use tenure::wire::{
+use tenure_core::why::{of_job, of_past};
+use tenure_core::{Command, JobAction, Millis, Outcome, ResourceAction, Submit};
+use tenure_store::store::{JobQuery, JobShown};
+use tenure_wire::bodies::NeededReason;
+use tenure_wire::{
     CancelAnswer, DiscardedAnswer, JobAnswer, ListAnswer, ReasonBody, SubmitAnswer, SubmitBody,
     WhyAnswer, parse_instant, schema,
 };
-use tenure_core::why::{of_job, of_past};
-use tenure_core::{Command, JobAction, JobId, Millis, Outcome, ResourceAction, Submit};
-use tenure_store::committer::POLL_FLOOR;
-use tenure_store::store::{JobQuery, JobShown};
 use utoipa::IntoParams;
 
-use super::{check, find, job_cursor, page_size, wait};
-use crate::auth::Caller;
-use crate::extract::{Body, DocumentBody, Idempotency, On, OnJob, Params, document};
-use crate::openapi::{Conflict, NotFound};
-use crate::problem::Problem;
-use crate::{App, trace};
+use crate::ServerState;
+use tenure_app::Caller;
+use tenure_app::Problem;
+use tenure_app::extract::{Body, DocumentBody, Idempotency, OnJob, OnResource, Params, document};
+use tenure_app::openapi::{Conflict, NotFound};
+use tenure_app::services::{job_cursor, page_size, wait_timeout};
 
 type Accepted<T> = Result<(StatusCode, Json<T>), Problem>;
 
@@ -33,7 +29,7 @@ type Accepted<T> = Result<(StatusCode, Json<T>), Problem>;
     path = "/v1/resources/{kind}/{name}/jobs",
     tag = "jobs",
     operation_id = "submit_job",
-    params(On, Idempotency),
+    params(OnResource, Idempotency),
     request_body = SubmitBody,
     responses(
         (status = 202, description = "The job that counts", body = SubmitAnswer),
@@ -41,12 +37,12 @@ type Accepted<T> = Result<(StatusCode, Json<T>), Problem>;
     )
 )]
 pub(super) async fn submit(
-    State(app): State<Arc<App>>,
-    on: On,
+    State(state): State<ServerState>,
+    on: OnResource,
     key: Idempotency,
     Body(body): DocumentBody<SubmitBody>,
 ) -> Accepted<SubmitAnswer> {
-    super::pipelines::check_submit(&app, &on.key, body.args.as_ref())?;
+    state.services.live.check_submit(&on.key, &body.operation, body.args.as_ref())?;
     let ask = Submit {
         request: key.id(on.key.as_str())?,
         operation: body.operation.into(),
@@ -56,7 +52,7 @@ pub(super) async fn submit(
         by: on.caller.name.clone(),
     };
     let command = Command::Resource { key: on.key, action: ResourceAction::Submit(ask) };
-    submitted(&app, &on.caller, command).await
+    submitted(&state, &on.caller, command).await
 }
 
 fn run_at(text: &str) -> Result<Millis, Problem> {
@@ -66,11 +62,15 @@ fn run_at(text: &str) -> Result<Millis, Problem> {
     })
 }
 
-async fn submitted(app: &App, caller: &Caller, command: Command) -> Accepted<SubmitAnswer> {
-    match super::submit(app, command).await? {
+async fn submitted(
+    state: &ServerState,
+    caller: &Caller,
+    command: Command,
+) -> Accepted<SubmitAnswer> {
+    match state.services.submit(command).await? {
         Outcome::Submitted { verdict, job } => {
-            trace::made_job(job);
-            let shown = find(app, caller, job).await?;
+            tenure_app::trace::record_job(job);
+            let shown = state.services.find_job(caller, job).await?;
             let job = JobAnswer::of(&shown.key, &shown.job);
             Ok((StatusCode::ACCEPTED, Json(SubmitAnswer { verdict, job })))
         }
@@ -111,21 +111,21 @@ pub(super) struct ListParams {
     responses((status = 200, description = "A page", body = ListAnswer<JobAnswer>))
 )]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
     Params(params): Params<ListParams>,
 ) -> Result<Json<ListAnswer<JobAnswer>>, Problem> {
-    let state = params.state.map(|state| state.parse()).transpose();
+    let wanted = params.state.map(|word| word.parse()).transpose();
     let query = JobQuery {
-        tenant: caller.only(),
+        tenant: caller.only_tenant(),
         kind: params.kind.map(Into::into),
         name: params.name.map(Into::into),
         operation: params.operation.map(Into::into),
-        state: state.map_err(|why: String| Problem::invalid(&format!("state: {why}")))?,
+        state: wanted.map_err(|why: String| Problem::invalid(&format!("state: {why}")))?,
         after: job_cursor(params.cursor)?,
         limit: page_size(params.limit)?,
     };
-    let page = app.committer.store().reads().jobs(query).await?;
+    let page = state.services.store().reads().jobs(query).await?;
     let items = page.items.iter().map(|shown| JobAnswer::of(&shown.key, &shown.job)).collect();
     Ok(Json(ListAnswer { items, next: page.next.map(|id| id.to_string()) }))
 }
@@ -148,38 +148,14 @@ pub(super) struct WaitParams {
     responses((status = 200, description = "The job", body = JobAnswer), NotFound)
 )]
 pub(super) async fn show(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     on: OnJob,
     Params(params): Params<WaitParams>,
 ) -> Result<Json<JobAnswer>, Problem> {
-    let JobShown { key, job } = over(&app, &on.caller, on.id, wait(params.wait_ms)).await?;
-    let kinds = app.kinds();
+    let JobShown { key, job } =
+        state.services.wait_for_job(&on.caller, on.id, wait_timeout(params.wait_ms)).await?;
+    let kinds = state.services.live.kinds();
     Ok(Json(JobAnswer::of(&key, &job).under(kinds.get(key.kind()).map(|kind| &**kind), &key)))
-}
-
-/// The job when it is over, or as it is when patience ends or the server does.
-pub(super) async fn over(
-    app: &App,
-    caller: &Caller,
-    id: JobId,
-    patience: Duration,
-) -> Result<JobShown, Problem> {
-    let given_up = tokio::time::sleep(patience);
-    tokio::pin!(given_up);
-    loop {
-        // First in line, then look: an end in between wakes us.
-        let mut place = app.waits.enter(id);
-        let shown = find(app, caller, id).await?;
-        if shown.job.state.is_over() || patience.is_zero() {
-            return Ok(shown);
-        }
-        tokio::select! {
-            () = place.told() => {}
-            () = tokio::time::sleep(POLL_FLOOR) => {}
-            () = &mut given_up => return Ok(shown),
-            () = app.closing.cancelled() => return Ok(shown),
-        }
-    }
 }
 
 /// Says what a job waits for.
@@ -192,21 +168,21 @@ pub(super) async fn over(
     responses((status = 200, description = "What it waits for", body = WhyAnswer), NotFound)
 )]
 pub(super) async fn why(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     on: OnJob,
 ) -> Result<Json<WhyAnswer>, Problem> {
     let OnJob { caller, id } = on;
-    let mut shown = find(&app, &caller, id).await?;
+    let mut shown = state.services.find_job(&caller, id).await?;
     if !shown.job.state.is_over() {
-        let resource = app.committer.store().reads().show(&shown.key).await?;
+        let resource = state.services.store().reads().show(&shown.key).await?;
         if let Some(resource) = resource.filter(|resource| resource.record.job(id).is_some()) {
-            let kinds = app.kinds();
+            let kinds = state.services.live.kinds();
             let kind = kinds.get(shown.key.kind()).map(|kind| &**kind);
             let why = of_job(&resource.record, kind, id, &resource.around);
             return Ok(Json(WhyAnswer::of(Some(id), &why)));
         }
         // It was over in between.
-        shown = find(&app, &caller, id).await?;
+        shown = state.services.find_job(&caller, id).await?;
     }
     Ok(Json(WhyAnswer::of(Some(id), &of_past(&shown.job))))
 }
@@ -225,14 +201,14 @@ pub(super) async fn why(
     )
 )]
 pub(super) async fn cancel(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     on: OnJob,
     Body(body): Body<ReasonBody>,
 ) -> Accepted<CancelAnswer> {
-    let reason = on.caller.may_say_why(body)?;
-    check(&app, &on.caller, on.id).await?;
+    let reason = on.caller.optional_reason(body)?;
+    state.services.check_job(&on.caller, on.id).await?;
     let action = JobAction::Cancel { by: on.caller.name, reason };
-    match super::submit(&app, Command::Job { id: on.id, action }).await? {
+    match state.services.submit(Command::Job { id: on.id, action }).await? {
         Outcome::Cancelled { state } => Ok((StatusCode::ACCEPTED, Json(CancelAnswer { state }))),
         other => Err(Problem::unexpected(&other)),
     }
@@ -252,16 +228,16 @@ pub(super) async fn cancel(
     )
 )]
 pub(super) async fn retry(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     on: OnJob,
     key: Idempotency,
     Body(body): Body<ReasonBody>,
 ) -> Accepted<SubmitAnswer> {
     let (request, by) = (key.id(&on.id.to_string())?, on.caller.name.clone());
-    let reason = on.caller.must_say_why(body)?;
+    let reason = on.caller.required_reason(body)?;
     let action = JobAction::Retry { request, by, reason };
-    check(&app, &on.caller, on.id).await?;
-    submitted(&app, &on.caller, Command::Job { id: on.id, action }).await
+    state.services.check_job(&on.caller, on.id).await?;
+    submitted(&state, &on.caller, Command::Job { id: on.id, action }).await
 }
 
 /// Throws a dead job away.
@@ -278,13 +254,13 @@ pub(super) async fn retry(
     )
 )]
 pub(super) async fn discard(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     on: OnJob,
     Body(body): Body<ReasonBody>,
 ) -> Result<Json<DiscardedAnswer>, Problem> {
-    let reason = on.caller.must_say_why(body)?;
+    let reason = on.caller.required_reason(body)?;
     let action = JobAction::Discard { by: on.caller.name.clone(), reason };
-    check(&app, &on.caller, on.id).await?;
-    super::submit(&app, Command::Job { id: on.id, action }).await?;
+    state.services.check_job(&on.caller, on.id).await?;
+    state.services.submit(Command::Job { id: on.id, action }).await?;
     Ok(Json(DiscardedAnswer { discarded: true }))
 }

@@ -1,25 +1,23 @@
 //! Keys: made, listed, revoked; and who one is.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use tenure::wire::bodies::NeededReason;
-use tenure::wire::{
-    KeyAnswer, KeyBody, ListAnswer, NewKeyAnswer, ReasonBody, WhoamiAnswer, instant,
-};
 use tenure_core::session::ALL_TENANTS;
 use tenure_core::{Millis, Text, limits};
 use tenure_store::ApiKey;
+use tenure_wire::bodies::NeededReason;
+use tenure_wire::{
+    KeyAnswer, KeyBody, ListAnswer, NewKeyAnswer, ReasonBody, WhoamiAnswer, instant, schema,
+};
 
-use crate::App;
-use crate::auth::Caller;
+use crate::ServerState;
 use crate::auth::guard::check_tenant;
 use crate::auth::keys::Order;
-use crate::extract::{Body, Idempotency, OnKey};
-use crate::openapi::{Conflict, NotFound};
-use crate::problem::Problem;
+use tenure_app::Caller;
+use tenure_app::Problem;
+use tenure_app::extract::{Body, Idempotency, OnName};
+use tenure_app::openapi::{Conflict, NotFound};
 
 /// Shows who one is to the server.
 #[utoipa::path(
@@ -31,11 +29,11 @@ use crate::problem::Problem;
     responses((status = 200, description = "The key, its tenant and role", body = WhoamiAnswer))
 )]
 pub(super) async fn whoami(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
     headers: HeaderMap,
 ) -> Json<WhoamiAnswer> {
-    let signed_in = app.signer.read(&headers, app.keys.now());
+    let signed_in = state.signer.read(&headers, state.keys.now());
     Json(WhoamiAnswer {
         name: caller.name.to_string(),
         key: caller.key.as_ref().map(Text::to_string),
@@ -56,12 +54,12 @@ pub(super) async fn whoami(
     responses((status = 201, description = "The key", body = NewKeyAnswer), Conflict)
 )]
 pub(super) async fn create(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
     request: Idempotency,
     Body(body): Body<KeyBody>,
 ) -> Result<(StatusCode, Json<NewKeyAnswer>), Problem> {
-    caller.must_say_why(ReasonBody { reason: body.reason })?;
+    caller.required_reason(ReasonBody { reason: body.reason })?;
     let max = limits::SESSION_NAME_BYTES_MAX;
     let name = body.name.trim();
     if name.is_empty() || name.len() > max || name.chars().any(|c| c.is_control() || c == '/') {
@@ -69,28 +67,28 @@ pub(super) async fn create(
         return Err(Problem::invalid(&detail));
     }
     let tenant = body.tenant.map_or_else(|| caller.tenant.clone(), Text::from);
-    if caller.bound().is_some_and(|home| *home != tenant) {
+    if caller.bound_tenant().is_some_and(|home| *home != tenant) {
         let detail = "a key that is bound to a tenant makes keys of this tenant only";
         return Err(Problem::new(403, "forbidden", detail));
     }
     if *tenant != *ALL_TENANTS {
         check_tenant(&tenant)?;
     }
-    caller.about.set(tenant.clone()).ok();
-    let request = request.id(&format!("key of {}", caller.home))?;
+    caller.audit.tenant.set(tenant.clone()).ok();
+    let request = request.id(&format!("key of {}", caller.key_tenant))?;
     let (name, by) = (name.into(), caller.name);
     let (role, expires_in_ms) = (body.role, body.expires_in_ms);
     let order = Order { request, name, tenant, role, expires_in_ms, by };
-    let (kept, secret) = app.keys.create(order);
-    let ring = app.committer.store().key_ring();
+    let (kept, secret) = state.keys.create(order);
+    let ring = state.services.store().key_ring();
     if !ring.add(kept.clone()).await? {
         let detail = "this request has made a key before, which is not shown again: revoke it and \
                       make another with a new Idempotency-Key; or there are as many keys as a \
                       store keeps";
         return Err(Problem::new(409, "conflict", detail));
     }
-    app.keys.refresh(app.committer.store()).await?;
-    let key = answer(&kept, app.keys.now());
+    state.keys.refresh(state.services.store()).await?;
+    let key = answer(&kept, state.keys.now());
     Ok((StatusCode::CREATED, Json(NewKeyAnswer { secret, key })))
 }
 
@@ -104,11 +102,11 @@ pub(super) async fn create(
     responses((status = 200, description = "All of them", body = ListAnswer<KeyAnswer>))
 )]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
 ) -> Result<Json<ListAnswer<KeyAnswer>>, Problem> {
-    let all = app.committer.store().key_ring().all().await?;
-    let now = app.keys.now();
+    let all = state.services.store().key_ring().all().await?;
+    let now = state.keys.now();
     let seen = all.iter().filter(|key| sees(&caller, key)).map(|key| answer(key, now));
     Ok(Json(ListAnswer { items: seen.collect(), next: None }))
 }
@@ -119,33 +117,33 @@ pub(super) async fn list(
     path = "/v1/keys/{id}/revoke",
     tag = "keys",
     operation_id = "revoke_key",
-    params(OnKey),
+    params(("id" = inline(schema::KeyId), Path, description = "The id of the key"), Caller),
     request_body = NeededReason,
     responses((status = 200, description = "What is left of it", body = KeyAnswer), NotFound)
 )]
 pub(super) async fn revoke(
-    State(app): State<Arc<App>>,
-    OnKey { caller, id }: OnKey,
+    State(state): State<ServerState>,
+    OnName { caller, name: id }: OnName,
     Body(body): Body<ReasonBody>,
 ) -> Result<Json<KeyAnswer>, Problem> {
-    let reason = caller.must_say_why(body)?;
+    let reason = caller.required_reason(body)?;
     let nothing = || Problem::not_found("there is no such key; `tenure key ls` lists them");
-    let ring = app.committer.store().key_ring();
+    let ring = state.services.store().key_ring();
     let find = async || -> Result<ApiKey, Problem> {
         let all = ring.all().await?;
         let found = all.into_iter().find(|key| *key.id == *id && sees(&caller, key));
         found.ok_or_else(nothing)
     };
-    caller.about.set(find().await?.tenant).ok();
+    caller.audit.tenant.set(find().await?.tenant).ok();
     let by = format!("{}: {reason}", caller.name);
-    ring.revoke(&id, app.keys.now(), &by).await?;
-    app.keys.refresh(app.committer.store()).await?;
-    Ok(Json(answer(&find().await?, app.keys.now())))
+    ring.revoke(&id, state.keys.now(), &by).await?;
+    state.keys.refresh(state.services.store()).await?;
+    Ok(Json(answer(&find().await?, state.keys.now())))
 }
 
 /// Keys of all tenants are there for those of all tenants only.
 fn sees(caller: &Caller, key: &ApiKey) -> bool {
-    caller.bound().is_none_or(|home| *home == key.tenant)
+    caller.bound_tenant().is_none_or(|home| *home == key.tenant)
 }
 
 fn answer(key: &ApiKey, now: Millis) -> KeyAnswer {

@@ -1,33 +1,31 @@
 //! Locks: taken, renewed, given back, broken and looked at.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure::wire::bodies::AcquireBodies;
-use tenure::wire::{
-    AcquireBody, BreakBody, BrokenAnswer, ListAnswer, Locks, ReasonBody, ReleaseAnswer,
-    ReleaseBody, RenewBody, ResourceLocks, TenureAnswer, WaiterAnswer, WithdrawAnswer,
-    WithdrawBody, instant, schema,
-};
 use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockName, LockSet, Outcome, RequestId, ResourceKey,
 };
 use tenure_store::Committer;
 use tenure_store::store::{ListQuery, Shown};
+use tenure_wire::bodies::AcquireBodies;
+use tenure_wire::{
+    AcquireBody, BreakBody, BrokenAnswer, ListAnswer, Locks, ReasonBody, ReleaseAnswer,
+    ReleaseBody, RenewBody, ResourceLocks, TenureAnswer, WaiterAnswer, WithdrawAnswer,
+    WithdrawBody, instant, schema,
+};
 use tokio::sync::OwnedMutexGuard;
 use utoipa::IntoParams;
 
-use super::{page_size, submit};
-use crate::App;
-use crate::auth::Caller;
-use crate::extract::{Body, Idempotency, On, Params};
-use crate::openapi::{Conflict, NotFound};
-use crate::problem::Problem;
+use crate::ServerState;
 use crate::repeats::Sending;
-use crate::whose;
+use tenure_app::Caller;
+use tenure_app::Problem;
+use tenure_app::extract::{Body, Idempotency, OnResource, Params};
+use tenure_app::openapi::{Conflict, NotFound};
+use tenure_app::services::page_size;
 
 /// Takes locks of a resource, or waits for them.
 #[utoipa::path(
@@ -35,27 +33,27 @@ use crate::whose;
     path = "/v1/locks/{kind}/{name}/acquire",
     tag = "locks",
     operation_id = "acquire_lock",
-    params(On, Idempotency),
+    params(OnResource, Idempotency),
     request_body = AcquireBodies,
     responses((status = 200, description = "The tenure", body = TenureAnswer), Conflict)
 )]
 pub(super) async fn acquire(
-    State(app): State<Arc<App>>,
-    on: On,
+    State(state): State<ServerState>,
+    on: OnResource,
     key: Idempotency,
     Body(body): Body<AcquireBody>,
 ) -> Result<Json<TenureAnswer>, Problem> {
     let patience = body.poll_ms.map_or(Duration::MAX, Duration::from_millis);
     let ask = to_acquire(body, key.id(on.key.as_str())?)?;
     if let Claimant::Session(session) = ask.claimant {
-        let reads = app.committer.store().reads();
-        whose::check_session(&on.caller, session, reads).await?;
+        let _reads = state.services.store().reads();
+        state.services.check_session(&on.caller, session).await?;
     }
     let outcome = if ask.wait_ms == 0 {
         let action = LockAction::Acquire(ask);
-        app.committer.submit(Command::Lock { key: on.key, action }).await?
+        state.services.committer.submit(Command::Lock { key: on.key, action }).await?
     } else {
-        wait(&app, &on.key, &ask, patience).await?
+        wait(&state, &on.key, &ask, patience).await?
     };
     match outcome {
         Outcome::Granted(view) => Ok(Json(TenureAnswer::of(&view))),
@@ -69,15 +67,15 @@ pub(super) async fn acquire(
 
 /// Waits for as long as the client, the request and the server last.
 async fn wait(
-    app: &App,
+    state: &ServerState,
     key: &ResourceKey,
     ask: &Acquire,
     patience: Duration,
 ) -> Result<Outcome, Problem> {
-    let sending = app.repeats.enter(key.as_str(), ask.request);
+    let sending = state.repeats.enter(key.as_str(), ask.request);
     let turn = sending.turn().await;
     let wait = Wait {
-        committer: app.committer.clone(),
+        committer: state.services.committer.clone(),
         key: key.clone(),
         request: ask.request,
         // With a session somebody may ask for what is granted after the client hung up.
@@ -88,11 +86,11 @@ async fn wait(
     let mut hang_up = HangUp(Some(wait));
     let sending = &hang_up.0.as_ref().expect("it was put in above").sending;
     let outcome = tokio::select! {
-        outcome = app.committer.acquire(key, ask, patience) => outcome.map_err(Problem::from),
+        outcome = state.services.committer.acquire(key, ask, patience) => outcome.map_err(Problem::from),
         () = sending.repeated() => {
             Err(Problem::unavailable("the same request was sent again; that one is answered"))
         }
-        () = app.closing.cancelled() => {
+        () = state.services.closing.cancelled() => {
             Err(Problem::unavailable("the server is shutting down; ask again"))
         }
     };
@@ -164,18 +162,18 @@ fn locks(locks: Option<&Locks>) -> Result<Option<LockSet>, Problem> {
     path = "/v1/locks/{kind}/{name}/renew",
     tag = "locks",
     operation_id = "renew_lock",
-    params(On),
+    params(OnResource),
     request_body = RenewBody,
     responses((status = 200, description = "The tenure", body = TenureAnswer), Conflict)
 )]
 pub(super) async fn renew(
-    State(app): State<Arc<App>>,
-    on: On,
+    State(state): State<ServerState>,
+    on: OnResource,
     Body(body): Body<RenewBody>,
 ) -> Result<Json<TenureAnswer>, Problem> {
     locks(body.lock.as_ref())?;
     let action = LockAction::Renew { token: body.token, ttl_ms: body.ttl_ms };
-    match submit(&app, Command::Lock { key: on.key, action }).await? {
+    match state.services.submit(Command::Lock { key: on.key, action }).await? {
         Outcome::Renewed(view) => Ok(Json(TenureAnswer::of(&view))),
         other => Err(Problem::unexpected(&other)),
     }
@@ -187,17 +185,17 @@ pub(super) async fn renew(
     path = "/v1/locks/{kind}/{name}/release",
     tag = "locks",
     operation_id = "release_lock",
-    params(On),
+    params(OnResource),
     request_body = ReleaseBody,
     responses((status = 200, description = "It is released", body = ReleaseAnswer), Conflict)
 )]
 pub(super) async fn release(
-    State(app): State<Arc<App>>,
-    on: On,
+    State(state): State<ServerState>,
+    on: OnResource,
     Body(body): Body<ReleaseBody>,
 ) -> Result<Json<ReleaseAnswer>, Problem> {
     let action = LockAction::Release { token: body.token, locks: locks(body.lock.as_ref())? };
-    match submit(&app, Command::Lock { key: on.key, action }).await? {
+    match state.services.submit(Command::Lock { key: on.key, action }).await? {
         Outcome::Released { already } => Ok(Json(ReleaseAnswer { released: true, already })),
         other => Err(Problem::unexpected(&other)),
     }
@@ -209,17 +207,19 @@ pub(super) async fn release(
     path = "/v1/locks/{kind}/{name}/withdraw",
     tag = "locks",
     operation_id = "withdraw_lock",
-    params(On),
+    params(OnResource),
     request_body = WithdrawBody,
     responses((status = 200, description = "It is taken back", body = WithdrawAnswer), Conflict)
 )]
 pub(super) async fn withdraw(
-    State(app): State<Arc<App>>,
-    on: On,
+    State(state): State<ServerState>,
+    on: OnResource,
     Body(body): Body<WithdrawBody>,
 ) -> Result<Json<WithdrawAnswer>, Problem> {
-    let action = LockAction::Withdraw { request: app.request_id(&body.request, on.key.as_str())? };
-    match submit(&app, Command::Lock { key: on.key, action }).await? {
+    let action = LockAction::Withdraw {
+        request: state.services.request_id(&body.request, on.key.as_str())?,
+    };
+    match state.services.submit(Command::Lock { key: on.key, action }).await? {
         Outcome::Withdrawn { released } => {
             Ok(Json(WithdrawAnswer { withdrawn: true, token: released }))
         }
@@ -233,20 +233,20 @@ pub(super) async fn withdraw(
     path = "/v1/locks/{kind}/{name}/break",
     tag = "locks",
     operation_id = "break_lock",
-    params(On),
+    params(OnResource),
     request_body = BreakBody,
     responses((status = 200, description = "It is over", body = BrokenAnswer), Conflict)
 )]
 pub(super) async fn break_by(
-    State(app): State<Arc<App>>,
-    on: On,
+    State(state): State<ServerState>,
+    on: OnResource,
     Body(body): Body<BreakBody>,
 ) -> Result<Json<BrokenAnswer>, Problem> {
     let (token, locks) = (body.token, locks(body.lock.as_ref())?);
-    let reason = on.caller.must_say_why(ReasonBody { reason: Some(body.reason) })?;
+    let reason = on.caller.required_reason(ReasonBody { reason: Some(body.reason) })?;
     let by = on.caller.name;
     let action = LockAction::Break { token, locks, by, reason };
-    submit(&app, Command::Lock { key: on.key, action }).await?;
+    state.services.submit(Command::Lock { key: on.key, action }).await?;
     Ok(Json(BrokenAnswer { broken: true }))
 }
 
@@ -256,14 +256,14 @@ pub(super) async fn break_by(
     path = "/v1/locks/{kind}/{name}",
     tag = "locks",
     operation_id = "show_locks",
-    params(On),
+    params(OnResource),
     responses((status = 200, description = "The locks", body = ResourceLocks), NotFound)
 )]
 pub(super) async fn show(
-    State(app): State<Arc<App>>,
-    on: On,
+    State(state): State<ServerState>,
+    on: OnResource,
 ) -> Result<Json<ResourceLocks>, Problem> {
-    let shown = app.committer.store().reads().show(&on.key).await?;
+    let shown = state.services.store().reads().show(&on.key).await?;
     let nothing = || Problem::not_found("nothing was ever locked under this name");
     let shown = shown.ok_or_else(nothing)?;
     Ok(Json(ResourceLocks {
@@ -321,7 +321,7 @@ pub(super) struct ListParams {
     responses((status = 200, description = "A page", body = ListAnswer<TenureAnswer>))
 )]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
     Params(params): Params<ListParams>,
 ) -> Result<Json<ListAnswer<TenureAnswer>>, Problem> {
@@ -331,14 +331,14 @@ pub(super) async fn list(
     }
     let after = params.cursor.map(|cursor| cursor.parse()).transpose();
     let query = ListQuery {
-        tenant: caller.only(),
+        tenant: caller.only_tenant(),
         kind: params.kind.map(Into::into),
         name: params.name.map(Into::into),
         holder: params.holder.map(Into::into),
         after: after.map_err(|error| Problem::invalid(&error))?,
         limit: page_size(params.limit)?,
     };
-    let page = app.committer.store().reads().list(query).await?;
+    let page = state.services.store().reads().list(query).await?;
     let items = page.items.iter().flat_map(TenureAnswer::each).collect();
     Ok(Json(ListAnswer { items, next: page.next.map(String::from) }))
 }

@@ -1,22 +1,21 @@
 //! What workers wrote while they worked.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure::wire::{LogAnswer, LogsAnswer, instant, schema};
 use tenure_core::JobId;
 use tenure_store::store::{LogLine, LogQuery};
+use tenure_wire::{LogAnswer, LogsAnswer, instant, schema};
 use utoipa::IntoParams;
 
-use super::{find, page_size, wait};
-use crate::App;
+use crate::ServerState;
 use crate::auth::Veil;
-use crate::extract::{OnJob, Params};
-use crate::openapi::NotFound;
-use crate::problem::Problem;
+use tenure_app::Problem;
+use tenure_app::extract::{OnJob, Params};
+use tenure_app::openapi::NotFound;
+use tenure_app::services::{page_size, wait_timeout};
 
 /// How often somebody who follows a log looks again: nobody is told of a new piece.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -50,30 +49,30 @@ pub(super) struct LogParams {
     responses((status = 200, description = "Pieces", body = LogsAnswer), NotFound)
 )]
 pub(super) async fn read(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     on: OnJob,
     Params(params): Params<LogParams>,
 ) -> Result<Json<LogsAnswer>, Problem> {
     let limit = page_size(params.limit)?;
-    let patience = wait(params.wait_ms);
+    let patience = wait_timeout(params.wait_ms);
     let given_up = tokio::time::sleep(patience);
     tokio::pin!(given_up);
-    let veil = app.veil(&on.caller);
-    let mut after = app.position(&on.caller, params.after).unwrap_or(0);
+    let veil = state.veil(&on.caller);
+    let mut after = state.position(&on.caller, params.after).unwrap_or(0);
     loop {
-        let mut place = app.waits.enter(on.id);
+        let mut place = state.services.job_waits.register(on.id);
         // Before the log: what was written before the end is there then.
-        let over = find(&app, &on.caller, on.id).await?.job.state.is_over();
-        let answer = page(&app, on.id, after, params.attempt, limit).await?;
+        let over = state.services.find_job(&on.caller, on.id).await?.job.state.is_over();
+        let answer = page(&state, on.id, after, params.attempt, limit).await?;
         if !answer.items.is_empty() || over || patience.is_zero() {
             return Ok(Json(hidden(answer, veil.as_ref())));
         }
         after = answer.next;
         tokio::select! {
-            () = place.told() => {}
+            () = place.ended() => {}
             () = tokio::time::sleep(LOOK_EVERY) => {}
             () = &mut given_up => return Ok(Json(hidden(answer, veil.as_ref()))),
-            () = app.closing.cancelled() => return Ok(Json(hidden(answer, veil.as_ref()))),
+            () = state.services.closing.cancelled() => return Ok(Json(hidden(answer, veil.as_ref()))),
         }
     }
 }
@@ -89,7 +88,7 @@ fn hidden(mut answer: LogsAnswer, veil: Option<&Veil>) -> LogsAnswer {
 }
 
 async fn page(
-    app: &App,
+    state: &ServerState,
     job: JobId,
     after: u64,
     attempt: Option<u32>,
@@ -98,7 +97,7 @@ async fn page(
     let mut answer = LogsAnswer { items: Vec::new(), next: after };
     for _ in 0..PAGES_MAX {
         let query = LogQuery { job, after: answer.next, limit };
-        let lines = app.committer.store().reads().logs(query).await?;
+        let lines = state.services.store().reads().logs(query).await?;
         let last = lines.len() < limit;
         for line in lines {
             if answer.items.len() == limit {

@@ -1,12 +1,10 @@
 //! `/metrics`, for Prometheus.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 
-use crate::App;
+use crate::ServerState;
 
 /// The text format of OpenMetrics.
 const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -20,7 +18,10 @@ const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8
     responses((status = 200, description = "OpenMetrics", body = String,
         content_type = "application/openmetrics-text"))
 )]
-pub(super) async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
-    let store = app.committer.store();
-    ([(CONTENT_TYPE, FORMAT)], app.metrics.scrape(store, &app.janitor, &app.kinds()).await)
+pub(super) async fn metrics(State(state): State<ServerState>) -> impl IntoResponse {
+    let store = state.services.store();
+    (
+        [(CONTENT_TYPE, FORMAT)],
+        state.metrics.scrape(store, &state.janitor, &state.services.live.kinds()).await,
+    )
 }

@@ -2,6 +2,7 @@
 
 mod audit;
 mod claims;
+mod controllers;
 mod dead;
 mod documents;
 pub(crate) mod events;
@@ -13,77 +14,78 @@ mod keys;
 mod locks;
 mod logs;
 mod metrics;
-mod pipelines;
 mod resources;
 mod sessions;
 pub(crate) mod signin;
 mod workers;
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use axum::Router;
 use axum::http::Method;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
-use tenure_core::{Command, JobId, Outcome, Refusal};
-use tenure_store::store::JobShown;
+use tenure_app::{Apps, Problem};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::auth::Caller;
+use crate::auth::access::Rules;
 use crate::auth::guard::guard;
-use crate::problem::Problem;
-use crate::{App, openapi, request_id, security};
-
-/// The longest that an answer is held back; whoever wants to wait longer asks again.
-const WAIT_MS_MAX: u64 = 60_000;
+use crate::{ServerState, openapi, request_id, security};
 
 /// All routes of the server.
-pub fn router(app: Arc<App>) -> Router {
-    let secure = app.secure;
-    let (router, _) = routes().split_for_parts();
-    // The same again beside the general API; `access` knows both.
-    let (pipelines, _) = of_pipelines().split_for_parts();
+pub fn router(state: ServerState) -> Router {
+    let secure = state.secure;
+    let mut router: Router<ServerState> = routes(&state.apps).into();
+    for app in state.apps.iter().map(|app| app.routes()) {
+        let routes = Router::from(app.router).with_state(state.services.clone());
+        if app.also_under_v1 {
+            router = router.nest("/v1", routes.clone());
+        }
+        router = router.merge(routes);
+    }
     router
-        .nest("/v1", pipelines)
-        .route_layer(from_fn_with_state(Arc::clone(&app), guard))
+        .route_layer(from_fn_with_state(state.clone(), guard))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(from_fn(move |request, next| security::headers(secure, request, next)))
         .layer(from_fn(request_id::give))
-        .layer(from_fn_with_state(Arc::clone(&app), crate::metrics::measure))
-        .with_state(app)
+        .layer(from_fn_with_state(state.clone(), crate::metrics::measure))
+        .with_state(state)
 }
 
-/// What the routes are, for people and for programs.
-pub(crate) fn document() -> OpenApi {
-    openapi::complete(routes().into_openapi())
+/// The OpenAPI document of a server with these apps.
+fn document(apps: &Apps) -> OpenApi {
+    let mut document = routes(apps).into_openapi();
+    for app in apps.iter() {
+        document.merge(app.routes().router.into_openapi());
+    }
+    openapi::complete(document, &Rules::new(apps))
 }
 
-/// The same as `openapi.json` in the repository, to the byte.
+/// The OpenAPI document as text. With the apps of the binary it equals `openapi.json` in the
+/// repository.
 #[must_use]
-pub fn document_text() -> String {
-    document().to_pretty_json().expect("it is made of texts and numbers") + "\n"
+pub fn document_text(apps: &Apps) -> String {
+    document(apps).to_pretty_json().expect("it is made of texts and numbers") + "\n"
 }
 
-/// Each handler says its path and its method itself; those of one path are named together.
-fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::with_openapi(openapi::base())
+/// The server's own routes; handlers declare path and method themselves. `apps` add their tags to
+/// the document.
+fn routes(apps: &Apps) -> OpenApiRouter<ServerState> {
+    OpenApiRouter::with_openapi(openapi::base(apps))
         .merge(of_locks())
         .routes(routes!(sessions::open))
         .routes(routes!(sessions::close))
         .routes(routes!(sessions::beat))
         .merge(of_jobs())
         .merge(of_resources())
-        .merge(of_pipelines())
         .routes(routes!(dead::list))
         .routes(routes!(dead::redrive))
         .routes(routes!(dead::discard))
         .routes(routes!(workers::list))
         .routes(routes!(workers::kinds))
         .routes(routes!(janitor::show))
+        .routes(routes!(controllers::list))
         .routes(routes!(history::newest))
         .routes(routes!(history::verify))
         .routes(routes!(events::stream))
@@ -103,7 +105,7 @@ fn routes() -> OpenApiRouter<Arc<App>> {
         .route("/signout", post(signin::sign_out))
 }
 
-fn of_locks() -> OpenApiRouter<Arc<App>> {
+fn of_locks() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(locks::list))
         .routes(routes!(locks::show))
@@ -114,7 +116,7 @@ fn of_locks() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(locks::break_by))
 }
 
-fn of_resources() -> OpenApiRouter<Arc<App>> {
+fn of_resources() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(resources::list))
         .routes(routes!(resources::show, resources::put, resources::delete))
@@ -125,7 +127,7 @@ fn of_resources() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(history::of_resource))
 }
 
-fn of_jobs() -> OpenApiRouter<Arc<App>> {
+fn of_jobs() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(jobs::list))
         .routes(routes!(claims::claim))
@@ -139,62 +141,10 @@ fn of_jobs() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(logs::read, claims::log))
 }
 
-fn of_pipelines() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new()
-        .routes(routes!(pipelines::list))
-        .routes(routes!(pipelines::trigger))
-        .routes(routes!(pipelines::runs))
-        .routes(routes!(pipelines::show, pipelines::cancel))
-        .routes(routes!(pipelines::locks))
-        .routes(routes!(pipelines::release))
-}
-
 async fn no_route() -> Problem {
     Problem::not_found("there is no such route; the API is under /v1")
 }
 
 async fn no_method(method: Method) -> Problem {
     Problem::no_method(&method)
-}
-
-/// Sends a command; a refusal becomes a problem.
-async fn submit(app: &App, command: Command) -> Result<Outcome, Problem> {
-    match app.committer.submit(command).await? {
-        Outcome::Refused(refusal) => Err(refusal.into()),
-        outcome => Ok(outcome),
-    }
-}
-
-/// A job, if it is there for the caller: those of other tenants are not.
-async fn find(app: &App, caller: &Caller, id: JobId) -> Result<JobShown, Problem> {
-    let shown = app.committer.store().reads().job(id).await?;
-    let seen = shown.filter(|shown| caller.sees(shown.key.tenant()));
-    seen.ok_or_else(|| Refusal::NoSuchJob.into())
-}
-
-/// Refuses a job that is not there for the caller.
-async fn check(app: &App, caller: &Caller, id: JobId) -> Result<(), Problem> {
-    app.whose.check_job(caller, id, app.committer.store().reads()).await
-}
-
-/// How long an answer may be held back.
-fn wait(wait_ms: Option<u64>) -> Duration {
-    Duration::from_millis(wait_ms.unwrap_or(0).min(WAIT_MS_MAX))
-}
-
-/// The size of a page: what was asked for, within bounds.
-fn page_size(limit: Option<usize>) -> Result<usize, Problem> {
-    match limit.unwrap_or(100) {
-        limit @ 1..=tenure_store::store::PAGE_MAX => Ok(limit),
-        limit => {
-            let max = tenure_store::store::PAGE_MAX;
-            Err(Problem::invalid(&format!("limit is {limit}; it must be between 1 and {max}")))
-        }
-    }
-}
-
-/// Where a page of jobs begins.
-fn job_cursor(cursor: Option<String>) -> Result<Option<JobId>, Problem> {
-    let cursor = cursor.map(|cursor| cursor.parse()).transpose();
-    cursor.map_err(|error| Problem::invalid(&format!("cursor: {error}")))
 }

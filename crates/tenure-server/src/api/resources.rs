@@ -1,26 +1,24 @@
 //! Resources: put, looked at, paused, resumed, forgotten.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure::wire::bodies::NeededReason;
-use tenure::wire::{
-    DeletedAnswer, ListAnswer, PausedAnswer, PutAnswer, PutBody, ReasonBody, ResourceAnswer,
-    WhyAnswer, schema,
-};
 use tenure_core::why::of_resource;
 use tenure_core::{Command, Outcome, Refusal, ResourceAction, ResourceKey};
 use tenure_store::store::{ResourceQuery, Shown};
+use tenure_wire::bodies::NeededReason;
+use tenure_wire::{
+    DeletedAnswer, ListAnswer, PausedAnswer, PutAnswer, PutBody, ReasonBody, ResourceAnswer,
+    WhyAnswer, schema,
+};
 use utoipa::IntoParams;
 
-use super::{page_size, submit};
-use crate::App;
-use crate::auth::Caller;
-use crate::extract::{Body, DocumentBody, On, Params, document};
-use crate::openapi::{Conflict, NotFound};
-use crate::problem::Problem;
+use crate::ServerState;
+use tenure_app::Caller;
+use tenure_app::Problem;
+use tenure_app::extract::{Body, DocumentBody, OnResource, Params, document};
+use tenure_app::openapi::{Conflict, NotFound};
+use tenure_app::services::page_size;
 
 /// Most waiting jobs that are shown with a resource; `GET /v1/jobs` has them all.
 const QUEUE_SHOWN: usize = 100;
@@ -33,19 +31,19 @@ const QUEUE_LISTED: usize = 10;
     path = "/v1/resources/{kind}/{name}",
     tag = "resources",
     operation_id = "put_resource",
-    params(On),
+    params(OnResource),
     request_body = PutBody,
     responses((status = 200, description = "The resource", body = PutAnswer), NotFound)
 )]
 pub(super) async fn put(
-    State(app): State<Arc<App>>,
-    on: On,
+    State(state): State<ServerState>,
+    on: OnResource,
     Body(body): DocumentBody<PutBody>,
 ) -> Result<Json<PutAnswer>, Problem> {
     let action = ResourceAction::Put { spec: document("spec", &body.spec)?, by: on.caller.name };
-    match submit(&app, Command::Resource { key: on.key.clone(), action }).await? {
+    match state.services.submit(Command::Resource { key: on.key.clone(), action }).await? {
         Outcome::Put { job, .. } => {
-            Ok(Json(PutAnswer { resource: find(&app, &on.key).await?, job }))
+            Ok(Json(PutAnswer { resource: find(&state, &on.key).await?, job }))
         }
         other => Err(Problem::unexpected(&other)),
     }
@@ -57,24 +55,24 @@ pub(super) async fn put(
     path = "/v1/resources/{kind}/{name}",
     tag = "resources",
     operation_id = "show_resource",
-    params(On),
+    params(OnResource),
     responses((status = 200, description = "The resource", body = ResourceAnswer), NotFound)
 )]
 pub(super) async fn show(
-    State(app): State<Arc<App>>,
-    on: On,
+    State(state): State<ServerState>,
+    on: OnResource,
 ) -> Result<Json<ResourceAnswer>, Problem> {
-    Ok(Json(find(&app, &on.key).await?))
+    Ok(Json(find(&state, &on.key).await?))
 }
 
-async fn find(app: &App, key: &ResourceKey) -> Result<ResourceAnswer, Problem> {
-    let resource = look(app, key).await?.and_then(|shown| shown.record.resource);
+async fn find(state: &ServerState, key: &ResourceKey) -> Result<ResourceAnswer, Problem> {
+    let resource = look(state, key).await?.and_then(|shown| shown.record.resource);
     let resource = resource.ok_or(Refusal::NoSuchResource)?;
     Ok(ResourceAnswer::of(key, &resource, QUEUE_SHOWN))
 }
 
-async fn look(app: &App, key: &ResourceKey) -> Result<Option<Shown>, Problem> {
-    Ok(app.committer.store().reads().show(key).await?)
+async fn look(state: &ServerState, key: &ResourceKey) -> Result<Option<Shown>, Problem> {
+    Ok(state.services.store().reads().show(key).await?)
 }
 
 /// Forgets the state and the spec of a resource that nobody uses.
@@ -83,18 +81,18 @@ async fn look(app: &App, key: &ResourceKey) -> Result<Option<Shown>, Problem> {
     path = "/v1/resources/{kind}/{name}",
     tag = "resources",
     operation_id = "delete_resource",
-    params(On),
+    params(OnResource),
     responses(
         (status = 200, description = "It is forgotten", body = DeletedAnswer),
         NotFound, Conflict
     )
 )]
 pub(super) async fn delete(
-    State(app): State<Arc<App>>,
-    on: On,
+    State(state): State<ServerState>,
+    on: OnResource,
 ) -> Result<Json<DeletedAnswer>, Problem> {
     let action = ResourceAction::Delete { by: on.caller.name };
-    submit(&app, Command::Resource { key: on.key, action }).await?;
+    state.services.submit(Command::Resource { key: on.key, action }).await?;
     Ok(Json(DeletedAnswer { deleted: true }))
 }
 
@@ -104,18 +102,18 @@ pub(super) async fn delete(
     path = "/v1/resources/{kind}/{name}/pause",
     tag = "resources",
     operation_id = "pause_resource",
-    params(On),
+    params(OnResource),
     request_body = NeededReason,
     responses((status = 200, description = "It is paused", body = PausedAnswer), NotFound)
 )]
 pub(super) async fn pause(
-    State(app): State<Arc<App>>,
-    on: On,
+    State(state): State<ServerState>,
+    on: OnResource,
     Body(body): Body<ReasonBody>,
 ) -> Result<Json<PausedAnswer>, Problem> {
-    let reason = on.caller.must_say_why(body)?;
+    let reason = on.caller.required_reason(body)?;
     let action = ResourceAction::Pause { by: on.caller.name, reason };
-    paused(&app, on.key, action).await
+    paused(&state, on.key, action).await
 }
 
 /// Lets operations start on a resource again.
@@ -124,7 +122,7 @@ pub(super) async fn pause(
     path = "/v1/resources/{kind}/{name}/resume",
     tag = "resources",
     operation_id = "resume_resource",
-    params(On),
+    params(OnResource),
     request_body = ReasonBody,
     responses(
         (status = 200, description = "It is not paused", body = PausedAnswer),
@@ -132,21 +130,21 @@ pub(super) async fn pause(
     )
 )]
 pub(super) async fn resume(
-    State(app): State<Arc<App>>,
-    on: On,
+    State(state): State<ServerState>,
+    on: OnResource,
     Body(body): Body<ReasonBody>,
 ) -> Result<Json<PausedAnswer>, Problem> {
-    let reason = on.caller.may_say_why(body)?;
+    let reason = on.caller.optional_reason(body)?;
     let action = ResourceAction::Resume { by: on.caller.name, reason };
-    paused(&app, on.key, action).await
+    paused(&state, on.key, action).await
 }
 
 async fn paused(
-    app: &App,
+    state: &ServerState,
     key: ResourceKey,
     action: ResourceAction,
 ) -> Result<Json<PausedAnswer>, Problem> {
-    match submit(app, Command::Resource { key, action }).await? {
+    match state.services.submit(Command::Resource { key, action }).await? {
         Outcome::Paused(paused) => Ok(Json(PausedAnswer { paused })),
         other => Err(Problem::unexpected(&other)),
     }
@@ -158,12 +156,15 @@ async fn paused(
     path = "/v1/resources/{kind}/{name}/why",
     tag = "resources",
     operation_id = "why_resource",
-    params(On),
+    params(OnResource),
     responses((status = 200, description = "What it waits for", body = WhyAnswer), NotFound)
 )]
-pub(super) async fn why(State(app): State<Arc<App>>, on: On) -> Result<Json<WhyAnswer>, Problem> {
-    let shown = look(&app, &on.key).await?.ok_or(Refusal::NoSuchResource)?;
-    let kinds = app.kinds();
+pub(super) async fn why(
+    State(state): State<ServerState>,
+    on: OnResource,
+) -> Result<Json<WhyAnswer>, Problem> {
+    let shown = look(&state, &on.key).await?.ok_or(Refusal::NoSuchResource)?;
+    let kinds = state.services.live.kinds();
     let kind = kinds.get(on.key.kind()).map(|kind| &**kind);
     let (job, why) = of_resource(&shown.record, kind, &shown.around);
     Ok(Json(WhyAnswer::of(job, &why)))
@@ -196,19 +197,19 @@ pub(super) struct ListParams {
     responses((status = 200, description = "A page", body = ListAnswer<ResourceAnswer>))
 )]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
     Params(params): Params<ListParams>,
 ) -> Result<Json<ListAnswer<ResourceAnswer>>, Problem> {
     let after = params.cursor.map(|cursor| cursor.parse()).transpose();
     let query = ResourceQuery {
-        tenant: caller.only(),
+        tenant: caller.only_tenant(),
         kind: params.kind.map(Into::into),
         state: params.state.map(Into::into),
         after: after.map_err(|error| Problem::invalid(&format!("cursor: {error}")))?,
         limit: page_size(params.limit)?,
     };
-    let page = app.committer.store().reads().resources(query).await?;
+    let page = state.services.store().reads().resources(query).await?;
     let items = page.items.iter();
     let items = items.map(|shown| ResourceAnswer::of(&shown.key, &shown.resource, QUEUE_LISTED));
     Ok(Json(ListAnswer { items: items.collect(), next: page.next.map(String::from) }))

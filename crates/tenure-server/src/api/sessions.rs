@@ -1,18 +1,15 @@
 //! Sessions of remote processes.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::State;
-use tenure::wire::{BeatBody, ClosedAnswer, OpenBody, SessionAnswer};
 use tenure_core::{Command, Outcome, SessionId};
+use tenure_wire::{BeatBody, ClosedAnswer, OpenBody, SessionAnswer};
 
-use super::submit;
-use crate::App;
-use crate::auth::Caller;
-use crate::extract::{Body, Idempotency, OnSession};
-use crate::openapi::Conflict;
-use crate::problem::Problem;
+use crate::ServerState;
+use tenure_app::Caller;
+use tenure_app::Problem;
+use tenure_app::extract::{Body, Idempotency, OnSession};
+use tenure_app::openapi::Conflict;
 
 /// Opens a session; the `Idempotency-Key` is its id.
 #[utoipa::path(
@@ -25,14 +22,14 @@ use crate::problem::Problem;
     responses((status = 200, description = "The session", body = SessionAnswer), Conflict)
 )]
 pub(super) async fn open(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
     key: Idempotency,
     Body(body): Body<OpenBody>,
 ) -> Result<Json<SessionAnswer>, Problem> {
     let session = SessionId(key.id(&caller.tenant)?.0);
     let (tenant, name, ttl_ms) = (caller.tenant, body.name.into(), body.ttl_ms);
-    alive(submit(&app, Command::Open { session, tenant, name, ttl_ms }).await?)
+    alive(state.services.submit(Command::Open { session, tenant, name, ttl_ms }).await?)
 }
 
 /// Keeps a session and all it holds alive.
@@ -46,11 +43,11 @@ pub(super) async fn open(
     responses((status = 200, description = "The session", body = SessionAnswer), Conflict)
 )]
 pub(super) async fn beat(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     on: OnSession,
     Body(body): Body<BeatBody>,
 ) -> Result<Json<SessionAnswer>, Problem> {
-    alive(submit(&app, Command::Beat { session: on.id, seen: body.seen }).await?)
+    alive(state.services.submit(Command::Beat { session: on.id, seen: body.seen }).await?)
 }
 
 /// Ends a session and gives back all it holds.
@@ -63,10 +60,10 @@ pub(super) async fn beat(
     responses((status = 200, description = "It is over", body = ClosedAnswer))
 )]
 pub(super) async fn close(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     on: OnSession,
 ) -> Result<Json<ClosedAnswer>, Problem> {
-    submit(&app, Command::Close { session: on.id }).await?;
+    state.services.submit(Command::Close { session: on.id }).await?;
     Ok(Json(ClosedAnswer { closed: true }))
 }
 

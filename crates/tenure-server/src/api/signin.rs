@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Extension;
@@ -11,14 +11,14 @@ use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
 use serde::Deserialize;
-use tenure::wire::SignInBody;
 use tenure_store::clock::stopwatch;
+use tenure_wire::SignInBody;
 
-use crate::App;
+use crate::ServerState;
 use crate::auth::keys::Principal;
 use crate::auth::{COOKIE, Keys};
-use crate::extract::{Body, Params};
-use crate::problem::Problem;
+use tenure_app::Problem;
+use tenure_app::extract::{Body, Params};
 
 /// How long a link to sign in is good for.
 const LINK_GOOD: Duration = Duration::from_secs(15 * 60);
@@ -54,14 +54,14 @@ pub(super) struct CodeParams {
 }
 
 pub(super) async fn page(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     method: Method,
     Params(params): Params<CodeParams>,
 ) -> Response {
     // Who only asks whether there is something does not use the link up.
     match params.code.filter(|_| method == Method::GET) {
         None => Html(include_str!("signin.html")).into_response(),
-        Some(code) if app.links.redeem(&code) => signed_in(&app, &Keys::root()),
+        Some(code) if state.links.redeem(&code) => signed_in(&state, &Keys::root()),
         Some(_) => {
             let page = include_str!("signin.html");
             let said = "<p role=\"alert\">This link was used before, or is too old. Use a key, or \
@@ -73,7 +73,7 @@ pub(super) async fn page(
 }
 
 pub(super) async fn sign_in(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     Extension(address): Extension<Option<IpAddr>>,
     headers: HeaderMap,
     request: axum::extract::Request,
@@ -81,24 +81,24 @@ pub(super) async fn sign_in(
     from_here(&headers)?;
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let body = if kind.starts_with("application/x-www-form-urlencoded") {
-        Body::<SignInBody>::from_form(request, &app).await?
+        Body::<SignInBody>::from_form(request, &state.services).await?
     } else {
-        Body::<SignInBody>::from_json(request, &app).await?
+        Body::<SignInBody>::from_json(request, &state.services).await?
     };
-    match app.keys.find(body.0.key.trim(), app.committer.store()).await {
-        Some(principal) => Ok(signed_in(&app, &principal)),
+    match state.keys.find(body.0.key.trim(), state.services.store()).await {
+        Some(principal) => Ok(signed_in(&state, &principal)),
         None => {
-            let again = app.limits.failure(address);
+            let again = state.limits.failure(address);
             Err(again.map_or_else(Problem::rate_limited, |()| Problem::unauthenticated()))
         }
     }
 }
 
 /// The cookie, and on to the first page.
-fn signed_in(app: &App, principal: &Principal) -> Response {
+fn signed_in(state: &ServerState, principal: &Principal) -> Response {
     let key = principal.key.as_deref();
-    let (value, _) = app.signer.issue(key, app.keys.now());
-    let secure = if app.secure { "; Secure" } else { "" };
+    let (value, _) = state.signer.issue(key, state.keys.now());
+    let secure = if state.secure { "; Secure" } else { "" };
     let cookie = format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict{secure}");
     let headers = [(SET_COOKIE, cookie), (LOCATION, "/".to_owned())];
     let mut response = (StatusCode::SEE_OTHER, headers).into_response();
@@ -107,11 +107,11 @@ fn signed_in(app: &App, principal: &Principal) -> Response {
 }
 
 pub(super) async fn sign_out(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     from_here(&headers)?;
-    let secure = if app.secure { "; Secure" } else { "" };
+    let secure = if state.secure { "; Secure" } else { "" };
     let cookie = format!("{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0{secure}");
     let headers = [(SET_COOKIE, cookie), (LOCATION, "/signin".to_owned())];
     Ok((StatusCode::SEE_OTHER, headers).into_response())
@@ -128,8 +128,8 @@ fn from_here(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// The first page: for whom it is, and where to go.
-pub(super) async fn home(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    if app.signer.read(&headers, app.keys.now()).is_none() {
+pub(super) async fn home(State(state): State<ServerState>, headers: HeaderMap) -> Response {
+    if state.signer.read(&headers, state.keys.now()).is_none() {
         return (StatusCode::SEE_OTHER, [(LOCATION, "/signin")]).into_response();
     }
     Html(include_str!("home.html")).into_response()

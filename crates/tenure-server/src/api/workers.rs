@@ -1,17 +1,15 @@
 //! Who works, and what there is to work.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::State;
-use tenure::wire::{KindAnswer, ListAnswer, WorkerAnswer, WorkerJob};
 use tenure_core::Text;
 use tenure_core::session::ALL_TENANTS;
 use tenure_store::store::WorkerShown;
+use tenure_wire::{KindAnswer, ListAnswer, WorkerAnswer, WorkerJob};
 
-use crate::App;
-use crate::auth::Caller;
-use crate::problem::Problem;
+use crate::ServerState;
+use tenure_app::Caller;
+use tenure_app::Problem;
 
 /// Lists the sessions that ask for jobs.
 #[utoipa::path(
@@ -23,10 +21,10 @@ use crate::problem::Problem;
     responses((status = 200, description = "All of them", body = ListAnswer<WorkerAnswer>))
 )]
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     caller: Caller,
 ) -> Result<Json<ListAnswer<WorkerAnswer>>, Problem> {
-    let workers = app.committer.store().reads().workers().await?;
+    let workers = state.services.store().reads().workers().await?;
     // Who works for everybody works for this tenant, too.
     let here =
         |worker: &&WorkerShown| *worker.tenant == *ALL_TENANTS || caller.sees(&worker.tenant);
@@ -63,7 +61,7 @@ fn answer(worker: &WorkerShown, caller: &Caller) -> WorkerAnswer {
     params(Caller),
     responses((status = 200, description = "All of them", body = ListAnswer<KindAnswer>))
 )]
-pub(super) async fn kinds(State(app): State<Arc<App>>) -> Json<ListAnswer<KindAnswer>> {
-    let items = app.kinds().iter().map(|kind| KindAnswer::of(kind)).collect();
+pub(super) async fn kinds(State(state): State<ServerState>) -> Json<ListAnswer<KindAnswer>> {
+    let items = state.services.live.kinds().iter().map(|kind| KindAnswer::of(kind)).collect();
     Json(ListAnswer { items, next: None })
 }

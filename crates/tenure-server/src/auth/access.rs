@@ -1,148 +1,116 @@
-//! What each route needs: the one table of who may do what.
+//! The access rules of all routes.
 //!
-//! A route that is not here is answered to nobody. A test walks the table against the router and
-//! against every role.
+//! A route without a rule is refused to every caller. A test compares the table with the router and
+//! with every role.
+
+use std::collections::HashMap;
 
 use axum::http::Method;
+use tenure_app::Apps;
+use tenure_app::access::{Access, Rule};
 use tenure_core::Role;
 
-/// What a route needs.
-#[derive(Clone, Copy, Debug)]
-pub struct Rule {
-    /// `GET`, ….
-    pub method: &'static str,
-    /// The route, with names in braces.
-    pub path: &'static str,
-    /// Who may ask.
-    pub who: Who,
-    /// What the audit calls it; none for what changes nothing.
-    pub action: Option<&'static str>,
-}
-
-/// What workers do all the time, and what begins and ends nothing: the audit has it only when it
-/// was refused, or it would have nothing else.
-const ROUTINE: [&str; 4] = ["session.beat", "lock.renew", "job.progress", "job.log"];
-
-impl Rule {
-    /// Whether it is noted only when it was refused.
-    #[must_use]
-    pub fn is_routine(&self) -> bool {
-        self.action.is_some_and(|action| ROUTINE.contains(&action))
-    }
-}
-
-/// Who may ask.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// Anybody, without a key.
-    Anybody,
-    /// A key of this role or a higher one, for what is its tenant's.
-    Tenant(Role),
-    /// A key of this role or a higher one that is bound to no tenant: it is about all of them.
-    All(Role),
-}
-
-impl Who {
-    /// The least role; none where no key is needed.
-    #[must_use]
-    pub fn role(self) -> Option<Role> {
-        match self {
-            Self::Anybody => None,
-            Self::Tenant(role) | Self::All(role) => Some(role),
-        }
-    }
-}
-
-const fn look(path: &'static str, who: Who) -> Rule {
-    Rule { method: "GET", path, who, action: None }
-}
-
-const fn act(method: &'static str, path: &'static str, role: Role, action: &'static str) -> Rule {
-    Rule { method, path, who: Who::Tenant(role), action: Some(action) }
-}
-
-const VIEWER: Who = Who::Tenant(Role::Viewer);
-
-/// All routes.
-pub const RULES: &[Rule] = &[
-    look("/healthz", Who::Anybody),
-    look("/readyz", Who::Anybody),
-    look("/metrics", Who::All(Role::Viewer)),
-    look("/openapi.json", Who::Anybody),
-    look("/docs", Who::Anybody),
-    look("/docs/errors/{code}", Who::Anybody),
-    look("/docs/style.css", Who::Anybody),
-    look("/", Who::Anybody),
-    look("/signin", Who::Anybody),
-    Rule { method: "POST", path: "/signin", who: Who::Anybody, action: Some("signin") },
-    Rule { method: "POST", path: "/signout", who: Who::Anybody, action: Some("signout") },
-    look("/v1/whoami", VIEWER),
-    look("/v1/events", VIEWER),
-    look("/v1/audit", Who::Tenant(Role::Operator)),
+/// The rules of the server's own routes.
+const RULES: &[Rule] = &[
+    Rule::read("/healthz", Access::Public),
+    Rule::read("/readyz", Access::Public),
+    Rule::read("/metrics", Access::AllTenants(Role::Viewer)),
+    Rule::read("/openapi.json", Access::Public),
+    Rule::read("/docs", Access::Public),
+    Rule::read("/docs/errors/{code}", Access::Public),
+    Rule::read("/docs/style.css", Access::Public),
+    Rule::read("/", Access::Public),
+    Rule::read("/signin", Access::Public),
+    Rule::public_write("POST", "/signin", "signin"),
+    Rule::public_write("POST", "/signout", "signout"),
+    Rule::read("/v1/whoami", Access::VIEWER),
+    Rule::read("/v1/events", Access::VIEWER),
+    Rule::read("/v1/audit", Access::Tenant(Role::Operator)),
     // Keys.
-    look("/v1/keys", Who::Tenant(Role::Admin)),
-    act("POST", "/v1/keys", Role::Admin, "key.create"),
-    act("POST", "/v1/keys/{id}/revoke", Role::Admin, "key.revoke"),
+    Rule::read("/v1/keys", Access::Tenant(Role::Admin)),
+    Rule::write("POST", "/v1/keys", Role::Admin, "key.create"),
+    Rule::write("POST", "/v1/keys/{id}/revoke", Role::Admin, "key.revoke"),
     // Sessions.
-    act("POST", "/v1/sessions", Role::Worker, "session.open"),
-    act("DELETE", "/v1/sessions/{id}", Role::Worker, "session.close"),
-    act("POST", "/v1/sessions/{id}/beat", Role::Worker, "session.beat"),
+    Rule::write("POST", "/v1/sessions", Role::Worker, "session.open"),
+    Rule::write("DELETE", "/v1/sessions/{id}", Role::Worker, "session.close"),
+    Rule::routine("/v1/sessions/{id}/beat", Role::Worker, "session.beat"),
     // Locks.
-    look("/v1/locks", VIEWER),
-    look("/v1/locks/{kind}/{name}", VIEWER),
-    act("POST", "/v1/locks/{kind}/{name}/acquire", Role::Worker, "lock.acquire"),
-    act("POST", "/v1/locks/{kind}/{name}/renew", Role::Worker, "lock.renew"),
-    act("POST", "/v1/locks/{kind}/{name}/release", Role::Worker, "lock.release"),
-    act("POST", "/v1/locks/{kind}/{name}/withdraw", Role::Worker, "lock.withdraw"),
-    act("POST", "/v1/locks/{kind}/{name}/break", Role::Operator, "lock.break"),
+    Rule::read("/v1/locks", Access::VIEWER),
+    Rule::read("/v1/locks/{kind}/{name}", Access::VIEWER),
+    Rule::write("POST", "/v1/locks/{kind}/{name}/acquire", Role::Worker, "lock.acquire"),
+    Rule::routine("/v1/locks/{kind}/{name}/renew", Role::Worker, "lock.renew"),
+    Rule::write("POST", "/v1/locks/{kind}/{name}/release", Role::Worker, "lock.release"),
+    Rule::write("POST", "/v1/locks/{kind}/{name}/withdraw", Role::Worker, "lock.withdraw"),
+    Rule::write("POST", "/v1/locks/{kind}/{name}/break", Role::Operator, "lock.break"),
     // Resources.
-    look("/v1/resources", VIEWER),
-    look("/v1/resources/{kind}/{name}", VIEWER),
-    act("PUT", "/v1/resources/{kind}/{name}", Role::Operator, "resource.put"),
-    act("DELETE", "/v1/resources/{kind}/{name}", Role::Operator, "resource.delete"),
-    act("POST", "/v1/resources/{kind}/{name}/jobs", Role::Worker, "job.submit"),
-    act("POST", "/v1/resources/{kind}/{name}/pause", Role::Operator, "resource.pause"),
-    act("POST", "/v1/resources/{kind}/{name}/resume", Role::Operator, "resource.resume"),
-    look("/v1/resources/{kind}/{name}/why", VIEWER),
-    look("/v1/resources/{kind}/{name}/history", VIEWER),
+    Rule::read("/v1/resources", Access::VIEWER),
+    Rule::read("/v1/resources/{kind}/{name}", Access::VIEWER),
+    Rule::write("PUT", "/v1/resources/{kind}/{name}", Role::Operator, "resource.put"),
+    Rule::write("DELETE", "/v1/resources/{kind}/{name}", Role::Operator, "resource.delete"),
+    Rule::write("POST", "/v1/resources/{kind}/{name}/jobs", Role::Worker, "job.submit"),
+    Rule::write("POST", "/v1/resources/{kind}/{name}/pause", Role::Operator, "resource.pause"),
+    Rule::write("POST", "/v1/resources/{kind}/{name}/resume", Role::Operator, "resource.resume"),
+    Rule::read("/v1/resources/{kind}/{name}/why", Access::VIEWER),
+    Rule::read("/v1/resources/{kind}/{name}/history", Access::VIEWER),
     // Jobs.
-    look("/v1/jobs", VIEWER),
-    act("POST", "/v1/jobs/claim", Role::Worker, "job.claim"),
-    look("/v1/jobs/{id}", VIEWER),
-    look("/v1/jobs/{id}/why", VIEWER),
-    look("/v1/jobs/{id}/logs", VIEWER),
-    act("POST", "/v1/jobs/{id}/logs", Role::Worker, "job.log"),
-    act("POST", "/v1/jobs/{id}/cancel", Role::Operator, "job.cancel"),
-    act("POST", "/v1/jobs/{id}/retry", Role::Operator, "job.retry"),
-    act("POST", "/v1/jobs/{id}/discard", Role::Operator, "job.discard"),
-    act("POST", "/v1/jobs/{id}/progress", Role::Worker, "job.progress"),
-    act("POST", "/v1/jobs/{id}/finish", Role::Worker, "job.finish"),
-    // Pipelines; the same routes are also under /v1.
-    look("/pipelines", VIEWER),
-    act("POST", "/pipelines/run/{pipeline_id}", Role::Worker, "pipeline.run"),
-    look("/pipelines/runs", VIEWER),
-    look("/pipelines/runs/{id}", VIEWER),
-    act("DELETE", "/pipelines/runs/{id}", Role::Operator, "pipeline.cancel"),
-    look("/pipelines/locks", VIEWER),
-    act("POST", "/pipelines/locks/{pipeline_id}/release", Role::Operator, "pipeline.release"),
+    Rule::read("/v1/jobs", Access::VIEWER),
+    Rule::write("POST", "/v1/jobs/claim", Role::Worker, "job.claim"),
+    Rule::read("/v1/jobs/{id}", Access::VIEWER),
+    Rule::read("/v1/jobs/{id}/why", Access::VIEWER),
+    Rule::read("/v1/jobs/{id}/logs", Access::VIEWER),
+    Rule::routine("/v1/jobs/{id}/logs", Role::Worker, "job.log"),
+    Rule::write("POST", "/v1/jobs/{id}/cancel", Role::Operator, "job.cancel"),
+    Rule::write("POST", "/v1/jobs/{id}/retry", Role::Operator, "job.retry"),
+    Rule::write("POST", "/v1/jobs/{id}/discard", Role::Operator, "job.discard"),
+    Rule::routine("/v1/jobs/{id}/progress", Role::Worker, "job.progress"),
+    Rule::write("POST", "/v1/jobs/{id}/finish", Role::Worker, "job.finish"),
     // Dead letters.
-    look("/v1/dead", VIEWER),
-    act("POST", "/v1/dead/redrive", Role::Operator, "dead.redrive"),
-    act("POST", "/v1/dead/discard", Role::Operator, "dead.discard"),
+    Rule::read("/v1/dead", Access::VIEWER),
+    Rule::write("POST", "/v1/dead/redrive", Role::Operator, "dead.redrive"),
+    Rule::write("POST", "/v1/dead/discard", Role::Operator, "dead.discard"),
     // The deployment.
-    look("/v1/workers", VIEWER),
-    look("/v1/kinds", VIEWER),
-    look("/v1/history", VIEWER),
-    look("/v1/verify", Who::Tenant(Role::Operator)),
-    look("/v1/janitor", Who::All(Role::Viewer)),
+    Rule::read("/v1/workers", Access::VIEWER),
+    Rule::read("/v1/kinds", Access::VIEWER),
+    Rule::read("/v1/history", Access::VIEWER),
+    Rule::read("/v1/verify", Access::Tenant(Role::Operator)),
+    Rule::read("/v1/controllers", Access::AllTenants(Role::Viewer)),
+    Rule::read("/v1/janitor", Access::AllTenants(Role::Viewer)),
 ];
 
-/// What a route needs, if it is known.
-#[must_use]
-pub fn rule(method: &Method, path: &str) -> Option<&'static Rule> {
-    // Whoever may look may also ask whether there is something to look at.
-    let method = if method == Method::HEAD { &Method::GET } else { method };
-    let path =
-        path.strip_prefix("/v1").filter(|rest| rest.starts_with("/pipelines")).unwrap_or(path);
-    RULES.iter().find(|rule| rule.path == path && rule.method == method.as_str())
+/// The access rules of all routes of a server, those of its apps included.
+pub struct Rules(HashMap<(&'static str, String), Rule>);
+
+impl Rules {
+    /// Collects the rules of the server and of `apps`.
+    #[must_use]
+    pub fn new(apps: &Apps) -> Self {
+        let own = RULES.iter().map(|rule| (rule.path.to_owned(), *rule));
+        let of_apps = apps.iter().flat_map(|app| {
+            let routes = app.routes();
+            let under_v1 = routes.also_under_v1;
+            routes.rules.into_iter().flat_map(move |rule| {
+                let second = under_v1.then(|| (format!("/v1{}", rule.path), rule));
+                [(rule.path.to_owned(), rule)].into_iter().chain(second)
+            })
+        });
+        Self(own.chain(of_apps).map(|(path, rule)| ((rule.method, path), rule)).collect())
+    }
+
+    /// Returns the rule of a route. HEAD has the rule of GET.
+    #[must_use]
+    pub fn get(&self, method: &Method, path: &str) -> Option<&Rule> {
+        let method = match method.as_str() {
+            "GET" | "HEAD" => "GET",
+            "POST" => "POST",
+            "PUT" => "PUT",
+            "DELETE" => "DELETE",
+            _ => return None,
+        };
+        self.0.get(&(method, path.to_owned()))
+    }
+
+    /// Iterates over all rules with the full path of their route, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Rule)> {
+        self.0.iter().map(|((_, path), rule)| (path.as_str(), rule))
+    }
 }

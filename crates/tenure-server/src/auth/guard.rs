@@ -1,7 +1,7 @@
 //! Stands before every route: who asks, may they, how often, and what the audit says of it.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{ConnectInfo, MatchedPath, Query, Request, State};
@@ -15,27 +15,27 @@ use tenure_core::session::ALL_TENANTS;
 use tenure_core::{ResourceKey, Role, Text};
 use tenure_store::clock::stopwatch;
 
-use super::access::{self, Rule, Who};
+use super::cookie;
 use super::keys::{Keys, Principal};
-use super::{Caller, cookie};
-use crate::App;
+use crate::ServerState;
 use crate::audit::Entry;
-use crate::problem::Problem;
+use tenure_app::access::{Access, Audit, Rule};
+use tenure_app::{Caller, Problem};
 
 /// The layer of all routes.
 pub(crate) async fn guard(
-    State(app): State<Arc<App>>,
+    State(state): State<ServerState>,
     matched: MatchedPath,
     request: Request,
     next: Next,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
-    let Some(rule) = access::rule(&parts.method, matched.as_str()) else {
+    let Some(rule) = state.rules.get(&parts.method, matched.as_str()) else {
         // What is in no rule is answered to nobody, handler or not.
         return Problem::no_method(&parts.method).into_response();
     };
-    let mut visit = Visit::begin(&app, rule, &parts);
-    let response = match admit(&app, rule, &parts, &mut visit).await {
+    let mut visit = Visit::begin(&state, rule, &parts);
+    let response = match admit(&state, rule, &parts, &mut visit).await {
         Ok(admitted) => {
             visit.caller.clone_from(&admitted);
             parts.extensions.insert(visit.address);
@@ -47,14 +47,14 @@ pub(crate) async fn guard(
         Err(problem) => problem.into_response(),
     };
     if let Some(line) = visit.end(&response) {
-        app.audit.write(line).await;
+        state.audit.write(line).await;
     }
     response
 }
 
 /// A request on its way, until the audit knows of it.
 struct Visit<'a> {
-    app: &'a App,
+    state: &'a ServerState,
     rule: &'a Rule,
     path: String,
     address: Option<IpAddr>,
@@ -67,10 +67,10 @@ struct Visit<'a> {
 }
 
 impl<'a> Visit<'a> {
-    fn begin(app: &'a App, rule: &'a Rule, parts: &Parts) -> Self {
+    fn begin(state: &'a ServerState, rule: &'a Rule, parts: &Parts) -> Self {
         let (path, address) = (parts.uri.path().to_owned(), address(parts));
         let (whoever, caller, began) = (None, None, stopwatch());
-        Self { app, rule, path, address, began, whoever, caller, too_many: false, over: false }
+        Self { state, rule, path, address, began, whoever, caller, too_many: false, over: false }
     }
 
     /// What the audit is to know of it.
@@ -80,12 +80,12 @@ impl<'a> Visit<'a> {
         let denied = status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN;
         // Whoever signs in becomes known on the way.
         let signed_in = response.extensions().get::<Principal>().cloned();
-        let action = match self.rule.action {
-            Some(_) if self.rule.is_routine() && status.is_success() => return None,
-            Some(action) => action,
-            None if signed_in.is_some() => "signin",
-            None if denied => "look",
-            None => return None,
+        let action = match self.rule.audit {
+            Audit::Refused(_) if status.is_success() => return None,
+            Audit::Refused(action) | Audit::Always(action) => action,
+            Audit::Denied if signed_in.is_some() => "signin",
+            Audit::Denied if denied => "look",
+            Audit::Denied => return None,
         };
         self.whoever = self.whoever.take().or(signed_in);
         (!self.too_many).then(|| self.entry(action, Some(response)))
@@ -100,25 +100,26 @@ impl<'a> Visit<'a> {
 impl Drop for Visit<'_> {
     /// Whoever hangs up before the answer may have done something all the same.
     fn drop(&mut self) {
-        if let Some(action) = self.rule.action.filter(|_| !self.over && self.caller.is_some())
-            && !self.rule.is_routine()
+        if let Audit::Always(action) = self.rule.audit
+            && !self.over
+            && self.caller.is_some()
         {
-            self.app.audit.write_now(self.entry(action, None));
+            self.state.audit.write_now(self.entry(action, None));
         }
     }
 }
 
 /// Whoever asks, if they may; nobody where anybody may.
 async fn admit(
-    app: &App,
+    state: &ServerState,
     rule: &Rule,
     parts: &Parts,
     visit: &mut Visit<'_>,
 ) -> Result<Option<Caller>, Problem> {
-    let Some(role) = rule.who.role() else { return Ok(None) };
+    let Some(role) = rule.access.role() else { return Ok(None) };
     let address = visit.address;
-    let Some(principal) = authenticate(app, rule, parts).await? else {
-        let again = app.limits.failure(address);
+    let Some(principal) = authenticate(state, rule, parts).await? else {
+        let again = state.limits.failure(address);
         visit.too_many = again.is_err();
         // Whoever has no key at all guesses nothing, and is told what is missing.
         let guesses = key(parts).is_some();
@@ -131,34 +132,37 @@ async fn admit(
     allow(rule, role, principal)?;
     let tenant = tenant(parts, principal)?;
     if *principal.tenant != *ALL_TENANTS {
-        app.limits.request(&principal.tenant).map_err(Problem::rate_limited)?;
+        state.limits.request(&principal.tenant).map_err(Problem::rate_limited)?;
     }
     Ok(Some(Caller {
         tenant,
         role: principal.role,
         name: principal.name.clone(),
         key: principal.key.clone(),
-        home: principal.tenant.clone(),
+        key_tenant: principal.tenant.clone(),
         address,
-        reason: Arc::new(OnceLock::new()),
-        about: Arc::new(OnceLock::new()),
+        audit: Arc::default(),
     }))
 }
 
 /// By the key in a header, or by the cookie of somebody who has signed in.
-async fn authenticate(app: &App, rule: &Rule, parts: &Parts) -> Result<Option<Principal>, Problem> {
+async fn authenticate(
+    state: &ServerState,
+    rule: &Rule,
+    parts: &Parts,
+) -> Result<Option<Principal>, Problem> {
     if let Some(key) = key(parts) {
-        return Ok(app.keys.find(key, app.committer.store()).await);
+        return Ok(state.keys.find(key, state.services.store()).await);
     }
-    let now = app.keys.now();
-    let Some(signed_in) = app.signer.read(&parts.headers, now) else { return Ok(None) };
-    if rule.action.is_some() && !cookie::is_ours(&parts.headers, &signed_in) {
+    let now = state.keys.now();
+    let Some(signed_in) = state.signer.read(&parts.headers, now) else { return Ok(None) };
+    if rule.action().is_some() && !cookie::is_ours(&parts.headers, &signed_in) {
         let detail = "this came with a cookie but without the token of our own pages; send \
                       `x-tenure-csrf` from GET /v1/whoami, or a key";
         return Err(Problem::new(403, "forbidden", detail));
     }
     Ok(match &signed_in.key {
-        Some(id) => app.keys.good(id, None),
+        Some(id) => state.keys.good(id, None),
         None => Some(Keys::root()),
     })
 }
@@ -168,7 +172,7 @@ fn allow(rule: &Rule, role: Role, principal: &Principal) -> Result<(), Problem> 
         let detail = format!("this needs a key of role {role} or higher");
         return Err(Problem::new(403, "forbidden", &detail));
     }
-    if matches!(rule.who, Who::All(_)) && *principal.tenant != *ALL_TENANTS {
+    if matches!(rule.access, Access::AllTenants(_)) && *principal.tenant != *ALL_TENANTS {
         let detail = "this is about all tenants, and the key is bound to one";
         return Err(Problem::new(403, "forbidden", detail));
     }

@@ -10,21 +10,36 @@ mod page;
 mod schema;
 
 use std::borrow::Cow;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
+
+use tenure_app::Apps;
 
 use crate::api;
 
 /// The style of all pages.
 pub(crate) const STYLE: &str = include_str!("style.css");
 
-/// The OpenAPI document, to the byte as in the repository.
-pub(crate) static OPENAPI: LazyLock<String> = LazyLock::new(api::document_text);
+/// The documents of a server, rendered on first use.
+#[derive(Default)]
+pub(crate) struct Docs {
+    openapi: OnceLock<String>,
+    page: OnceLock<String>,
+}
 
-/// The document as a page.
-pub(crate) static PAGE: LazyLock<String> = LazyLock::new(|| {
-    let document = serde_json::from_str(&OPENAPI).expect("it was just written");
-    page::render(&document)
-});
+impl Docs {
+    /// The OpenAPI document of a server with these apps.
+    pub(crate) fn openapi(&self, apps: &Apps) -> &str {
+        self.openapi.get_or_init(|| api::document_text(apps))
+    }
+
+    /// The same document as a page.
+    pub(crate) fn page(&self, apps: &Apps) -> &str {
+        self.page.get_or_init(|| {
+            let document = serde_json::from_str(self.openapi(apps)).expect("valid JSON");
+            page::render(&document)
+        })
+    }
+}
 
 /// A whole page.
 fn html(title: &str, class: &str, content: &str) -> String {

@@ -6,13 +6,15 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tenure::wire::{DutyAnswer, instant};
 use tenure_core::Millis;
 use tenure_store::StoreError;
 use tenure_store::clock::stopwatch;
+use tenure_wire::{DutyAnswer, instant};
 
-use super::duty::{Duty, Found};
-use super::{dead, expiry, orphans, overdue, retention, retries, schedule};
+use tenure_app::{Duty, DutyReport};
+use tenure_store::committer::SWEEP_EVERY;
+
+use super::{expiry, retries};
 
 /// A duty is late when it is behind by so many of its periods.
 const LATE_PERIODS: u32 = 5;
@@ -72,19 +74,12 @@ pub(super) struct Begun {
 }
 
 impl Board {
-    /// Nothing has run yet, and nothing is expected to.
+    /// Creates the board for expiry, retries and these duties; nothing has run yet.
     #[must_use]
-    pub fn new() -> Self {
-        let rows = vec![
-            row::<expiry::Expiry>(),
-            Row::new(retries::NAME, expiry::Expiry::EVERY),
-            row::<overdue::Overdue>(),
-            row::<orphans::Orphans>(),
-            row::<retention::Retain>(),
-            row::<dead::Dead>(),
-            row::<schedule::Schedules>(),
-        ];
-        Self(Mutex::new(State { here: false, rows }))
+    pub fn new(duties: &[Box<dyn Duty>]) -> Self {
+        let own = [expiry::NAME, retries::NAME].map(|name| Row::new(name, SWEEP_EVERY));
+        let held = duties.iter().map(|duty| Row::new(duty.name(), duty.interval()));
+        Self(Mutex::new(State { here: false, rows: own.into_iter().chain(held).collect() }))
     }
 
     /// Whether this server holds the janitor's lock.
@@ -142,7 +137,7 @@ impl Board {
         Begun { duty, at }
     }
 
-    pub(super) fn end(&self, begun: &Begun, result: Result<Found, StoreError>) {
+    pub(super) fn end(&self, begun: &Begun, result: Result<DutyReport, StoreError>) {
         let mut state = self.state();
         let row = state.rows.iter_mut().find(|row| row.duty == begun.duty);
         let Some(row) = row else { return };
@@ -173,12 +168,6 @@ impl Board {
     }
 }
 
-impl Default for Board {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// This server holds the janitor's lock.
 pub(super) struct Here<'a> {
     board: &'a Board,
@@ -193,10 +182,6 @@ impl Drop for Here<'_> {
             row.expected = None;
         }
     }
-}
-
-fn row<D: Duty>() -> Row {
-    Row::new(D::NAME, D::EVERY)
 }
 
 impl Row {

@@ -5,12 +5,11 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
+use tenure_app::{Duty, DutyContext, DutyReport};
 use tenure_core::{JobId, JobState, Millis};
 use tenure_store::StoreError;
 use tenure_store::store::{JobQuery, JobShown, PAGE_MAX};
-
-use super::Around;
-use super::duty::{Duty, Found};
 
 pub(super) const NAME: &str = "dead";
 
@@ -26,17 +25,23 @@ pub(super) struct Dead {
     warned: Option<JobId>,
 }
 
+#[async_trait]
 impl Duty for Dead {
-    const NAME: &'static str = NAME;
-    const EVERY: Duration = Duration::from_secs(60);
+    fn name(&self) -> &'static str {
+        NAME
+    }
 
-    async fn run(&mut self, on: &Around) -> Result<Found, StoreError> {
-        let now = on.store().status().await?.now;
+    fn interval(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {
+        let now = cx.store().status().await?.now;
         let (mut count, mut oldest, mut after) = (0, None, None);
         for _ in 0..PAGES_MAX {
             let state = Some(JobState::Dead);
             let query = JobQuery { state, after, limit: PAGE_MAX, ..JobQuery::default() };
-            let page = on.store().reads().jobs(query).await?;
+            let page = cx.store().reads().jobs(query).await?;
             count += page.items.len();
             for shown in page.items {
                 oldest = older(oldest, shown);
@@ -51,10 +56,10 @@ impl Duty for Dead {
 }
 
 impl Dead {
-    fn judge(&mut self, count: usize, oldest: Option<&JobShown>, now: Millis) -> Found {
+    fn judge(&mut self, count: usize, oldest: Option<&JobShown>, now: Millis) -> DutyReport {
         let Some(oldest) = oldest else {
             self.warned = None;
-            return Found::default();
+            return DutyReport::default();
         };
         let age_ms = now.since(oldest.job.ended_at.unwrap_or(now));
         let (id, key, operation) = (oldest.job.id, &oldest.key, &oldest.job.operation);
@@ -68,7 +73,7 @@ impl Dead {
         }
         let minutes = age_ms / 60_000;
         let note = format!("the oldest, {operation} of {key}, is dead for {minutes} minutes");
-        Found { count, new: usize::from(new), note: Some(note) }
+        DutyReport { count, new: usize::from(new), note: Some(note) }
     }
 }
 

@@ -4,28 +4,41 @@
 //! resources were in, in one step of the store. Every server does this, also without the janitor's
 //! lock; `mod.rs` says why.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use tenure_app::{Duty, DutyContext, DutyReport};
 use tenure_store::StoreError;
 use tenure_store::committer::SWEEP_EVERY;
 
-use super::duty::{Duty, Found};
-use super::{Around, retries};
+use super::board::Board;
+use super::retries;
+use super::time::Time;
 
 pub(super) const NAME: &str = "expiry";
 
-/// Ends what has lapsed.
-pub(super) struct Expiry;
+/// Ends expired sessions. It also reports what became due, as the duty `retries`.
+pub(super) struct Expiry {
+    pub(super) board: Arc<Board>,
+    pub(super) time: Arc<Time>,
+}
 
+#[async_trait]
 impl Duty for Expiry {
-    const NAME: &'static str = NAME;
-    const EVERY: Duration = SWEEP_EVERY;
+    fn name(&self) -> &'static str {
+        NAME
+    }
 
-    async fn run(&mut self, on: &Around) -> Result<Found, StoreError> {
-        let retries = on.board.begin(retries::NAME, on.time.now(on.store()).await);
-        let swept = on.store().sweep().await;
-        on.board.end(&retries, retries::found(&swept));
+    fn interval(&self) -> Duration {
+        SWEEP_EVERY
+    }
+
+    async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {
+        let retries = self.board.begin(retries::NAME, self.time.now(cx.store()).await);
+        let swept = cx.store().sweep().await;
+        self.board.end(&retries, retries::found(&swept));
         let swept = swept?;
-        Ok(Found::done(swept.sessions + swept.tenures))
+        Ok(DutyReport::done(swept.sessions + swept.tenures))
     }
 }

@@ -23,13 +23,11 @@
 
 pub mod board;
 mod dead;
-mod duty;
 mod expiry;
 mod orphans;
 mod overdue;
 mod retention;
 mod retries;
-mod schedule;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -37,21 +35,20 @@ mod time;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tenure::{Client, Tenure};
+use tenure_app::controller::SYSTEM_TENANT;
+use tenure_app::{Apps, Duty, DutyContext, Live};
 use tenure_core::ResourceKey;
-use tenure_store::{Committer, Store};
-use tokio::sync::{oneshot, watch};
+use tenure_store::Committer;
+use tokio::sync::oneshot;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 pub use board::Board;
-use duty::keep;
 use time::Time;
 
-use crate::InForce;
-
-/// The tenant of what Tenure keeps for itself.
-const TENANT: &str = "tenure";
-/// The lock of the janitor, within its tenant.
+/// The lock of the janitor, within the tenant of Tenure itself.
 const LOCK: &str = "janitor/main";
 /// How long the work rests after the server that did it has died.
 const TTL: Duration = Duration::from_secs(10);
@@ -70,20 +67,18 @@ pub struct Janitor {
 }
 
 impl Janitor {
-    /// Starts its thread. People see its lock held by `name`.
+    /// Starts its thread. `name` is the holder of its lock that others see.
     #[must_use]
-    pub fn start(committer: Committer, in_force: watch::Receiver<InForce>, name: &str) -> Self {
-        let (stop, board) = (CancellationToken::new(), Arc::new(Board::new()));
+    pub fn start(committer: Committer, live: Live, apps: &Apps, name: &str) -> Self {
+        let stop = CancellationToken::new();
         let (ending, ended) = oneshot::channel();
-        let (time, until) = (Time::default(), stop.clone());
-        let name = name.to_owned();
-        let on = Around { committer, in_force, board: Arc::clone(&board), time, name };
+        let runner = Runner::new(DutyContext { committer, live }, apps, name);
+        let (until, board) = (stop.clone(), Arc::clone(&runner.board));
         std::thread::Builder::new()
             .name("tenure-janitor".to_owned())
             .spawn(move || {
-                on.run(&until);
-                // Whoever waits for the end may count on the store being let go.
-                drop(on);
+                // Drops the store before the end is reported.
+                runner.run(&until);
                 drop(ending);
             })
             .expect("the system has a thread to spare at start");
@@ -114,55 +109,75 @@ impl Drop for Janitor {
 /// The resource whose lock says who does the work.
 #[must_use]
 pub fn resource() -> ResourceKey {
-    format!("{TENANT}/{LOCK}").parse().expect("it is a good name")
+    format!("{SYSTEM_TENANT}/{LOCK}").parse().expect("it is a good name")
 }
 
-/// What the duties have at hand.
-pub(crate) struct Around {
-    committer: Committer,
-    in_force: watch::Receiver<InForce>,
+/// Runs the duties on the janitor's thread.
+struct Runner {
+    cx: DutyContext,
     board: Arc<Board>,
-    time: Time,
+    time: Arc<Time>,
+    /// Runs on every server.
+    expiry: expiry::Expiry,
+    /// Run on the server that holds the lock.
+    held: Vec<Box<dyn Duty>>,
     name: String,
 }
 
-impl Around {
-    fn store(&self) -> &dyn Store {
-        self.committer.store()
+impl Runner {
+    fn new(cx: DutyContext, apps: &Apps, name: &str) -> Self {
+        let mut held: Vec<Box<dyn Duty>> = vec![
+            Box::new(overdue::Overdue::default()),
+            Box::new(orphans::Orphans),
+            Box::new(retention::Retain),
+            Box::new(dead::Dead::default()),
+        ];
+        held.extend(apps.iter().flat_map(|app| app.duties()));
+        let (board, time) = (Arc::new(Board::new(&held)), Arc::new(Time::default()));
+        let expiry = expiry::Expiry { board: Arc::clone(&board), time: Arc::clone(&time) };
+        Self { cx, board, time, expiry, held, name: name.to_owned() }
     }
 
-    fn in_force(&self) -> InForce {
-        self.in_force.borrow().clone()
-    }
-
-    fn run(&self, stop: &CancellationToken) {
+    fn run(self, stop: &CancellationToken) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
             .expect("a runtime without I/O needs nothing that can fail");
+        let Self { cx, board, time, mut expiry, mut held, name } = self;
+        let duties = Duties { cx, board, time, name };
         runtime.block_on(async {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = self.always() => {}
-                () = self.lead() => {}
+                () = duties.always(&mut expiry) => {}
+                () = duties.lead(&mut held) => {}
             }
         });
     }
+}
 
-    /// What every server does.
-    async fn always(&self) {
+/// What running the duties needs, without the duties themselves.
+struct Duties {
+    cx: DutyContext,
+    board: Arc<Board>,
+    time: Arc<Time>,
+    name: String,
+}
+
+impl Duties {
+    /// Runs what every server does.
+    async fn always(&self, expiry: &mut expiry::Expiry) {
         self.board.begin_to_count(&[expiry::NAME, retries::NAME]);
-        keep(expiry::Expiry, self).await;
+        self.repeat(expiry).await;
     }
 
-    /// Waits for the lock and does the work while it is held; again and again.
-    async fn lead(&self) {
+    /// Waits for the lock and runs the duties while it is held; again and again.
+    async fn lead(&self, held: &mut [Box<dyn Duty>]) {
         let mut said = false;
         loop {
             match self.take_lock().await {
                 Ok(tenure) => {
                     said = false;
-                    self.hold(&tenure).await;
+                    self.hold(&tenure, held).await;
                 }
                 Err(error) if !said => {
                     tracing::warn!(%error, "the janitor cannot ask for its lock");
@@ -175,32 +190,33 @@ impl Around {
     }
 
     async fn take_lock(&self) -> Result<Tenure, tenure::Error> {
-        let client = Client::over(Arc::new(self.committer.clone()), TENANT);
+        let client = Client::over(Arc::new(self.cx.committer.clone()), SYSTEM_TENANT);
         let session = client.session(&self.name, TTL).await?;
         session.lock(LOCK)?.wait(WAIT).purpose("janitor").acquire().await
     }
 
-    async fn hold(&self, tenure: &Tenure) {
+    async fn hold(&self, tenure: &Tenure, held: &mut [Box<dyn Duty>]) {
         tracing::debug!(token = %tenure.token(), "the janitor works here");
-        let gone = self.board.work_here(&HELD);
+        let names: Vec<&'static str> = held.iter().map(|duty| duty.name()).collect();
+        let gone = self.board.work_here(&names);
         tokio::select! {
             why = tenure.lost() => tracing::warn!(%why, "the janitor has lost its lock"),
-            () = self.duties() => {}
+            _ = join_all(held.iter_mut().map(|duty| self.repeat(&mut **duty))) => {}
         }
         drop(gone);
     }
 
-    /// What the holder of the lock does.
-    async fn duties(&self) {
-        tokio::join!(
-            keep(overdue::Overdue::default(), self),
-            keep(orphans::Orphans, self),
-            keep(retention::Retain, self),
-            keep(dead::Dead::default(), self),
-            keep(schedule::Schedules::default(), self),
-        );
+    /// Repeats a duty for as long as it is polled. A run that takes long delays the next one of the
+    /// same duty only.
+    async fn repeat(&self, duty: &mut dyn Duty) {
+        let mut ticks = tokio::time::interval(duty.interval());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let now = self.time.now(self.cx.store()).await;
+            let begun = self.board.begin(duty.name(), now);
+            let result = duty.run(&self.cx).await;
+            self.board.end(&begun, result);
+        }
     }
 }
-
-/// The duties of the holder of the lock.
-const HELD: [&str; 5] = [overdue::NAME, orphans::NAME, retention::NAME, dead::NAME, schedule::NAME];

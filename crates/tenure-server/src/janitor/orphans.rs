@@ -8,13 +8,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use tenure_app::{Duty, DutyContext, DutyReport};
 use tenure_core::retry::LOCK_STATE_LOST;
 use tenure_core::{Command, JobId, JobState, LockAction, ResourceKey};
 use tenure_store::StoreError;
 use tenure_store::store::{JobQuery, JobShown};
-
-use super::Around;
-use super::duty::{Duty, Found};
 
 pub(super) const NAME: &str = "orphans";
 
@@ -24,34 +23,40 @@ const PAGE: usize = 250;
 /// Visits records with running jobs.
 pub(super) struct Orphans;
 
+#[async_trait]
 impl Duty for Orphans {
-    const NAME: &'static str = NAME;
-    const EVERY: Duration = Duration::from_secs(30);
+    fn name(&self) -> &'static str {
+        NAME
+    }
 
-    async fn run(&mut self, on: &Around) -> Result<Found, StoreError> {
+    fn interval(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+
+    async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {
         let mut incidents = 0;
         for state in [JobState::Running, JobState::Cancelling] {
             let mut after = None;
             loop {
                 let query = JobQuery { state: Some(state), after, limit: PAGE, ..<_>::default() };
-                let page = on.store().reads().jobs(query.clone()).await?;
-                visit(&page.items, on).await?;
-                incidents += count_incidents(&page.items, query, on).await?;
+                let page = cx.store().reads().jobs(query.clone()).await?;
+                visit(&page.items, cx).await?;
+                incidents += count_incidents(&page.items, query, cx).await?;
                 after = page.next;
                 if after.is_none() {
                     break;
                 }
             }
         }
-        Ok(Found::done(incidents))
+        Ok(DutyReport::done(incidents))
     }
 }
 
-async fn visit(running: &[JobShown], on: &Around) -> Result<(), StoreError> {
+async fn visit(running: &[JobShown], cx: &DutyContext) -> Result<(), StoreError> {
     let keys: BTreeSet<&ResourceKey> = running.iter().map(|shown| &shown.key).collect();
     let settle = |key: &ResourceKey| Command::Lock { key: key.clone(), action: LockAction::Settle };
     if !keys.is_empty() {
-        on.store().apply(keys.into_iter().map(settle).collect()).await?;
+        cx.store().apply(keys.into_iter().map(settle).collect()).await?;
     }
     Ok(())
 }
@@ -60,17 +65,17 @@ async fn visit(running: &[JobShown], on: &Around) -> Result<(), StoreError> {
 async fn count_incidents(
     before: &[JobShown],
     query: JobQuery,
-    on: &Around,
+    cx: &DutyContext,
 ) -> Result<usize, StoreError> {
     if before.is_empty() {
         return Ok(0);
     }
-    let after = on.store().reads().jobs(query).await?;
+    let after = cx.store().reads().jobs(query).await?;
     let still: BTreeSet<JobId> = after.items.iter().map(|shown| shown.job.id).collect();
     let mut incidents = 0;
     for gone in before.iter().filter(|shown| !still.contains(&shown.job.id)) {
         let id = gone.job.id;
-        let Some(shown) = on.store().reads().job(id).await? else { continue };
+        let Some(shown) = cx.store().reads().job(id).await? else { continue };
         if shown.job.error.as_ref().is_some_and(|error| &*error.code == LOCK_STATE_LOST) {
             incidents += 1;
             tracing::error!(

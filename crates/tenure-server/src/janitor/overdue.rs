@@ -6,12 +6,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use tenure_app::{Duty, DutyContext, DutyReport};
 use tenure_core::{JobId, JobState, Millis};
 use tenure_store::StoreError;
 use tenure_store::store::{JobQuery, JobShown, PAGE_MAX};
-
-use super::Around;
-use super::duty::{Duty, Found};
 
 pub(super) const NAME: &str = "overdue";
 
@@ -22,12 +21,18 @@ pub(super) struct Overdue {
     warned: BTreeSet<(JobId, u32)>,
 }
 
+#[async_trait]
 impl Duty for Overdue {
-    const NAME: &'static str = NAME;
-    const EVERY: Duration = Duration::from_secs(10);
+    fn name(&self) -> &'static str {
+        NAME
+    }
 
-    async fn run(&mut self, on: &Around) -> Result<Found, StoreError> {
-        let now = on.store().status().await?.now;
+    fn interval(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+
+    async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {
+        let now = cx.store().status().await?.now;
         let mut over = BTreeSet::new();
         let mut new = 0;
         for state in [JobState::Running, JobState::Cancelling] {
@@ -35,9 +40,9 @@ impl Duty for Overdue {
             loop {
                 let query =
                     JobQuery { state: Some(state), after, limit: PAGE_MAX, ..<_>::default() };
-                let page = on.store().reads().jobs(query).await?;
+                let page = cx.store().reads().jobs(query).await?;
                 for shown in &page.items {
-                    let Some((attempt, late)) = overdue(shown, on, now) else { continue };
+                    let Some((attempt, late)) = overdue(shown, cx, now) else { continue };
                     over.insert((shown.job.id, attempt));
                     if !self.warned.contains(&(shown.job.id, attempt)) {
                         new += 1;
@@ -52,14 +57,14 @@ impl Duty for Overdue {
         }
         // What is over is forgotten, so that this never holds more than runs now.
         self.warned = over;
-        Ok(Found { count: self.warned.len(), new, note: None })
+        Ok(DutyReport { count: self.warned.len(), new, note: None })
     }
 }
 
 /// The attempt that is under way, with its age and its limit, if it is past it.
-fn overdue(shown: &JobShown, on: &Around, now: Millis) -> Option<(u32, (u64, u64))> {
+fn overdue(shown: &JobShown, cx: &DutyContext, now: Millis) -> Option<(u32, (u64, u64))> {
     let attempt = shown.job.attempts.last().filter(|attempt| attempt.ended_at.is_none())?;
-    let kinds = on.in_force().kinds;
+    let kinds = cx.live.get().kinds;
     let kind = kinds.get(shown.key.kind())?;
     let limit_ms = kind.limit_ms(&shown.key, kind.operations.get(&shown.job.operation)?)?;
     let age_ms = now.since(attempt.started_at);

@@ -6,12 +6,11 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
+use tenure_app::{Duty, DutyContext, DutyReport};
 use tenure_store::StoreError;
 use tenure_store::clock::stopwatch;
 use tenure_store::store::Retention;
-
-use super::Around;
-use super::duty::{Duty, Found};
 
 pub(super) const NAME: &str = "retention";
 
@@ -23,14 +22,20 @@ const STEPS_MAX: usize = 2_000;
 /// Drops what is old.
 pub(super) struct Retain;
 
+#[async_trait]
 impl Duty for Retain {
-    const NAME: &'static str = NAME;
-    const EVERY: Duration = Duration::from_secs(60);
+    fn name(&self) -> &'static str {
+        NAME
+    }
 
-    async fn run(&mut self, on: &Around) -> Result<Found, StoreError> {
+    fn interval(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {
         let mut dropped = 0;
         for _ in 0..STEPS_MAX {
-            let keep = on.in_force().retention;
+            let keep = cx.live.get().retention;
             let keep = Retention {
                 jobs_ms: keep.jobs_ms,
                 dead_ms: keep.dead_ms,
@@ -38,7 +43,7 @@ impl Duty for Retain {
                 rows_max: ROWS_MAX,
             };
             let step = stopwatch();
-            let pruned = on.store().prune(keep).await?;
+            let pruned = cx.store().prune(keep).await?;
             dropped += pruned.jobs + pruned.lines;
             if pruned.jobs < ROWS_MAX && pruned.lines < ROWS_MAX {
                 break;
@@ -46,6 +51,6 @@ impl Duty for Retain {
             // As long a rest as the step took leaves others half of the writer.
             tokio::time::sleep(step.elapsed()).await;
         }
-        Ok(Found::done(dropped))
+        Ok(DutyReport::done(dropped))
     }
 }

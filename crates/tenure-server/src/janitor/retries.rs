@@ -7,11 +7,11 @@
 use tenure_store::StoreError;
 use tenure_store::store::Swept;
 
-use super::duty::Found;
+use tenure_app::DutyReport;
 
 pub(super) const NAME: &str = "retries";
 
 /// What a sweep means for what is due.
-pub(super) fn found(swept: &Result<Swept, StoreError>) -> Result<Found, StoreError> {
-    swept.as_ref().map(|swept| Found::done(swept.due)).map_err(Clone::clone)
+pub(super) fn found(swept: &Result<Swept, StoreError>) -> Result<DutyReport, StoreError> {
+    swept.as_ref().map(|swept| DutyReport::done(swept.due)).map_err(Clone::clone)
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tenure::config::Config;
+use tenure_config::Config;
 use tenure_core::{
     Claim, Command, Finish, Job, JobAction, JobId, JobState, Outcome, ResourceAction, ResourceKey,
     SessionId, Submit, Token,
@@ -11,17 +11,14 @@ use tenure_core::{
 use tenure_store::clock::ManualClock;
 use tenure_store::committer::Sweep;
 use tenure_store::{Committer, Embedded, Memory, Store, random};
-use tokio::sync::watch;
 
 use super::board::Board;
 use super::dead::Dead;
-use super::duty::{Duty, Found};
 use super::expiry::Expiry;
 use super::orphans::Orphans;
 use super::overdue::Overdue;
 use super::retention::Retain;
-use super::{Around, Time};
-use crate::InForce;
+use tenure_app::{Duty, DutyContext, DutyReport, Live, LiveConfig};
 
 const HOUR_MS: u64 = 60 * 60 * 1_000;
 const CONFIG: &str = r#"
@@ -41,7 +38,8 @@ history = "1d"
 "#;
 
 struct World {
-    on: Around,
+    cx: DutyContext,
+    board: Arc<Board>,
     clock: ManualClock,
     session: SessionId,
 }
@@ -57,14 +55,13 @@ impl World {
         let Config { kinds, retention, .. } =
             Config::parse(CONFIG, Path::new("/")).expect("it is right");
         store.declare(Arc::clone(&kinds)).await.expect("it answers");
-        let on = Around {
+        let live = LiveConfig { kinds, retention, ..LiveConfig::default() };
+        let cx = DutyContext {
             committer: Committer::start_with(store, Sweep::Elsewhere),
-            in_force: watch::Sender::new(InForce { kinds, pipelines: None, retention }).subscribe(),
-            board: Arc::new(Board::new()),
-            time: Time::default(),
-            name: "test".to_owned(),
+            live: Live::fixed(live),
         };
-        let world = Self { on, clock, session: random::session_id() };
+        let world =
+            Self { cx, board: Arc::new(Board::new(&[])), clock, session: random::session_id() };
         world.open(world.session).await;
         world
     }
@@ -75,7 +72,7 @@ impl World {
     }
 
     async fn send(&self, command: Command) -> Outcome {
-        self.on.committer.submit(command).await.expect("it answers")
+        self.cx.committer.submit(command).await.expect("it answers")
     }
 
     /// Submits a job and has it claimed by the session.
@@ -123,16 +120,20 @@ impl World {
     }
 
     async fn job(&self, id: JobId) -> Option<Box<Job>> {
-        let shown = self.on.store().reads().job(id).await.expect("it answers");
+        let shown = self.cx.store().reads().job(id).await.expect("it answers");
         shown.map(|shown| shown.job)
     }
 
-    async fn run(&self, duty: &mut impl Duty) -> Found {
-        duty.run(&self.on).await.expect("it answers")
+    async fn run(&self, duty: &mut impl Duty) -> DutyReport {
+        duty.run(&self.cx).await.expect("it answers")
     }
 
-    fn row(&self, duty: &str) -> tenure::wire::DutyAnswer {
-        let duties = self.on.board.duties();
+    fn expiry(&self) -> Expiry {
+        Expiry { board: Arc::clone(&self.board), time: Arc::default() }
+    }
+
+    fn row(&self, duty: &str) -> tenure_wire::DutyAnswer {
+        let duties = self.board.duties();
         duties.into_iter().find(|row| row.duty == duty).expect("there is such a duty")
     }
 }
@@ -145,13 +146,13 @@ fn key(name: &str) -> ResourceKey {
 async fn expiry_settles_the_jobs_of_a_dead_worker() {
     let world = World::new().await;
     let (id, _) = world.running("a").await;
-    assert_eq!(world.run(&mut Expiry).await.count, 0);
+    assert_eq!(world.run(&mut world.expiry()).await.count, 0);
     world.clock.advance(86_400_000);
     // The store was not looking for a day: that is not the worker's fault.
-    assert_eq!(world.run(&mut Expiry).await.count, 0);
+    assert_eq!(world.run(&mut world.expiry()).await.count, 0);
     for _ in 0..86_400 {
         world.clock.advance(1_000);
-        if world.run(&mut Expiry).await.count > 0 {
+        if world.run(&mut world.expiry()).await.count > 0 {
             break;
         }
     }
@@ -165,12 +166,12 @@ async fn what_came_due_is_counted_in_a_row_of_its_own() {
     let world = World::new().await;
     let job = world.running("a").await;
     assert_eq!(world.fail(job).await, JobState::Backoff);
-    world.run(&mut Expiry).await;
+    world.run(&mut world.expiry()).await;
     assert_eq!((world.row("retries").count, world.row("retries").total), (0, 0));
     world.clock.advance(60_000);
-    world.run(&mut Expiry).await;
+    world.run(&mut world.expiry()).await;
     assert_eq!((world.row("retries").count, world.row("retries").total), (1, 1));
-    world.run(&mut Expiry).await;
+    world.run(&mut world.expiry()).await;
     assert_eq!((world.row("retries").count, world.row("retries").total), (0, 1));
 }
 
@@ -180,20 +181,20 @@ async fn an_overdue_attempt_is_warned_of_once_and_lives_on() {
     let (id, token) = world.running("a").await;
     let mut duty = Overdue::default();
     world.clock.advance(10 * 60_000);
-    assert_eq!(world.run(&mut duty).await, Found::default());
+    assert_eq!(world.run(&mut duty).await, DutyReport::default());
     world.clock.advance(1);
-    assert_eq!(world.run(&mut duty).await, Found { count: 1, new: 1, note: None });
+    assert_eq!(world.run(&mut duty).await, DutyReport { count: 1, new: 1, note: None });
     world.clock.advance(HOUR_MS);
-    assert_eq!(world.run(&mut duty).await, Found { count: 1, new: 0, note: None });
+    assert_eq!(world.run(&mut duty).await, DutyReport { count: 1, new: 0, note: None });
     let job = world.job(id).await.expect("it is there");
     assert_eq!((job.state, job.token()), (JobState::Running, Some(token)));
     assert_eq!(world.fail((id, token)).await, JobState::Backoff);
-    assert_eq!(world.run(&mut duty).await, Found::default());
+    assert_eq!(world.run(&mut duty).await, DutyReport::default());
     // Another attempt is another warning.
     world.clock.advance(60_000);
     world.claim().await.expect("its rest is over");
     world.clock.advance(11 * 60_000);
-    assert_eq!(world.run(&mut duty).await, Found { count: 1, new: 1, note: None });
+    assert_eq!(world.run(&mut duty).await, DutyReport { count: 1, new: 1, note: None });
 }
 
 #[tokio::test]
@@ -223,7 +224,7 @@ async fn more_overdue_attempts_than_a_page_has_are_all_found() {
 async fn the_age_of_the_oldest_dead_letter_is_told_and_an_old_one_is_warned_of_once() {
     let world = World::new().await;
     let mut duty = Dead::default();
-    assert_eq!(world.run(&mut duty).await, Found::default());
+    assert_eq!(world.run(&mut duty).await, DutyReport::default());
     world.dead("a").await;
     world.clock.advance(30 * 60_000);
     world.dead("b").await;
@@ -247,7 +248,7 @@ async fn retention_drops_what_is_old_step_by_step_and_keeps_the_rest() {
         old.push(id);
     }
     let dead = world.dead("dead").await;
-    assert_eq!(world.run(&mut Retain).await, Found::default());
+    assert_eq!(world.run(&mut Retain).await, DutyReport::default());
     world.clock.advance(25 * HOUR_MS);
     world.open(SessionId(7)).await;
     let found = world.run(&mut Retain).await;
@@ -259,7 +260,7 @@ async fn retention_drops_what_is_old_step_by_step_and_keeps_the_rest() {
     world.clock.advance(24 * HOUR_MS);
     world.run(&mut Retain).await;
     assert!(world.job(dead).await.is_none());
-    let verified = tenure_store::verify::verify(world.on.store()).await.expect("it answers");
+    let verified = tenure_store::verify::verify(world.cx.store()).await.expect("it answers");
     assert!(verified.problems.is_empty(), "{:?}", verified.problems);
 }
 
@@ -283,14 +284,14 @@ async fn a_running_job_without_a_tenure_is_ended_as_an_incident() {
     let store = Arc::new(Embedded::open(&path).expect("it opens"));
     let world = World::over(store, ManualClock::default()).await;
     assert_eq!(world.job(id).await.expect("it is there").state, JobState::Running);
-    assert_eq!(world.run(&mut Orphans).await, Found::done(1));
+    assert_eq!(world.run(&mut Orphans).await, DutyReport::done(1));
     let job = world.job(id).await.expect("it is kept");
     assert_eq!(job.state, JobState::Failed);
     assert_eq!(job.error.expect("it says why").code.as_ref(), "LOCK_STATE_LOST");
-    let shown = world.on.store().reads().show(&key("a")).await.expect("it answers");
+    let shown = world.cx.store().reads().show(&key("a")).await.expect("it answers");
     let resource = shown.expect("it is known").record.resource.expect("it was worked");
     assert_eq!(&*resource.state, "BROKEN");
-    assert_eq!(world.run(&mut Orphans).await, Found::default());
+    assert_eq!(world.run(&mut Orphans).await, DutyReport::default());
 }
 
 /// Takes the tenure of `a` out of the file.

@@ -1,8 +1,6 @@
 //! Counts and times requests. It must never look at who asks, nor at a path as it was sent: a path
 //! has names of resources in it, and there is no bound on them.
 
-use std::sync::Arc;
-
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
@@ -11,15 +9,19 @@ use prometheus_client::metrics::gauge::Gauge;
 use tenure_core::Text;
 use tenure_store::clock::stopwatch;
 
-use super::names::OTHER;
-use crate::App;
+use crate::ServerState;
+use tenure_app::metrics::OTHER;
 
 /// The route of a request that matches none.
 const NO_ROUTE: &str = "none";
 
 /// Answers a request and notes how it went.
-pub(crate) async fn measure(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let metrics = &app.metrics;
+pub(crate) async fn measure(
+    State(state): State<ServerState>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let metrics = &state.metrics;
     let route = request.extensions().get::<MatchedPath>().map_or(NO_ROUTE, MatchedPath::as_str);
     let route = Text::from(route);
     let method = word(request.method());

@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::sync::{PoisonError, RwLock};
 
+use tenure_app::metrics::OTHER;
 use tenure_core::retry::{LOCK_BROKEN, LOCK_STATE_LOST, WORKER_CLOSED, WORKER_TIMEOUT};
 use tenure_core::{Kinds, Text};
 
@@ -14,8 +15,6 @@ use tenure_core::{Kinds, Text};
 pub(crate) const NAMES_MAX: usize = 100;
 /// Most distinct codes of failures.
 pub(crate) const CODES_MAX: usize = 50;
-/// What all others are called.
-pub(crate) const OTHER: &str = "other";
 
 /// The values that labels have had so far.
 pub(super) struct Names {

@@ -7,24 +7,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use tenure_core::{JobState, Kinds, TenureView, Text};
+use tenure_app::metrics::{Counters, Definition, Gauges, Sample, number, register, set_gauge};
+use tenure_core::{JobState, Kinds, Text};
 use tenure_store::census::{Census, Group, seconds};
 use tenure_store::clock::stopwatch;
 use tenure_store::store::Status;
 use tenure_store::{Store, StoreError};
 
 use super::{
-    ACTIVE, Counters, DEAD, DEAD_OLDEST, DEPTH, Definition, JANITOR_AGE, JANITOR_ERRORS,
-    JANITOR_FOUND, JANITOR_HERE, JANITOR_ITEMS, JANITOR_LAG, JANITOR_RUNS, JANITOR_TOOK, JOBS,
-    Metrics, OLDEST, RATIO, RUNNING, SESSIONS, STALE, STORE_UP, WAITERS, add,
+    ACTIVE, DEAD, DEAD_OLDEST, DEPTH, JANITOR_AGE, JANITOR_ERRORS, JANITOR_FOUND, JANITOR_HERE,
+    JANITOR_ITEMS, JANITOR_LAG, JANITOR_RUNS, JANITOR_TOOK, JOBS, Metrics, OLDEST, RATIO, RUNNING,
+    SESSIONS, STALE, STORE_UP, WAITERS,
 };
 use crate::janitor::Board;
 
@@ -50,11 +50,9 @@ pub(super) struct Sight {
 struct Seen {
     status: Option<Status>,
     census: Option<Census>,
-    /// The locks of pipelines.
-    pipelines: Option<Vec<TenureView>>,
+    /// What apps read.
+    apps: Vec<Sample>,
 }
-
-pub(super) type Many = Family<Vec<(&'static str, Text)>, Gauge<f64, AtomicU64>>;
 
 impl Metrics {
     /// Labels what some metrics count by tenant, too, from now on, or does not.
@@ -66,15 +64,15 @@ impl Metrics {
     pub async fn scrape(&self, store: &dyn Store, board: &Board, kinds: &Kinds) -> String {
         let seen = self.look(store).await;
         let mut now = Registry::default();
-        one(&mut now, STORE_UP, if seen.status.is_some() { 1.0 } else { 0.0 });
+        set_gauge(&mut now, STORE_UP, if seen.status.is_some() { 1.0 } else { 0.0 });
         if let Some(status) = &seen.status {
-            one(&mut now, SESSIONS, number(status.sessions));
+            set_gauge(&mut now, SESSIONS, number(status.sessions));
         }
         if let Some(census) = &seen.census {
             self.tell(&mut now, census, kinds);
         }
-        if let Some(held) = &seen.pipelines {
-            self.pipelines.tell(&mut now, held);
+        for sample in &seen.apps {
+            sample(&mut now);
         }
         duties(&mut now, board);
         let mut text = String::new();
@@ -95,9 +93,11 @@ impl Metrics {
         let status = in_time(store.status()).await;
         // Who cannot say how it is cannot say what there is, and nobody should wait twice for it.
         let census = if status.is_some() { in_time(store.reads().census()).await } else { None };
-        let pipelines =
-            if census.is_some() { in_time(self.pipelines.look(store)).await } else { None };
-        sight.seen = Arc::new(Seen { status, census, pipelines });
+        let mut apps = Vec::new();
+        for app in self.apps.iter().filter(|_| census.is_some()) {
+            apps.extend(in_time(app.sample(store)).await);
+        }
+        sight.seen = Arc::new(Seen { status, census, apps });
         let now = stopwatch();
         sight.good_until = Some(now + GOOD_FOR.max((now - started) * SPARE));
         Arc::clone(&sight.seen)
@@ -106,7 +106,7 @@ impl Metrics {
     fn tell(&self, to: &mut Registry, census: &Census, kinds: &Kinds) {
         let by_kind = self.by_kind(census, kinds);
         let set = |definition: Definition, to: &mut Registry, value: fn(&Group) -> f64| {
-            let family = add(to, definition, Many::default());
+            let family = register(to, definition, Gauges::default());
             for (kind, group) in &by_kind {
                 family.get_or_create(&vec![("kind", kind.clone())]).set(value(group));
             }
@@ -118,7 +118,7 @@ impl Metrics {
         set(RATIO, to, |group| group.age_ratio.unwrap_or(0.0));
         let counted = self.counted(census, &by_kind);
         let count = |definition: Definition, to: &mut Registry, value: fn(&Group) -> f64| {
-            let family = add(to, definition, Many::default());
+            let family = register(to, definition, Gauges::default());
             for (labels, group) in &counted {
                 family.get_or_create(labels).set(value(group));
             }
@@ -131,8 +131,8 @@ impl Metrics {
 
     /// Kinds without jobs are left out, unless they are declared.
     fn tell_jobs(&self, to: &mut Registry, by_kind: &BTreeMap<Text, Group>, kinds: &Kinds) {
-        let jobs = add(to, JOBS, Many::default());
-        let running = add(to, RUNNING, Many::default());
+        let jobs = register(to, JOBS, Gauges::default());
+        let running = register(to, RUNNING, Gauges::default());
         for (kind, group) in by_kind {
             if group.jobs.is_empty() && kinds.get(kind).is_none() {
                 continue;
@@ -189,10 +189,10 @@ type Labelled = BTreeMap<Vec<(&'static str, Text)>, Group>;
 
 /// What the janitor of this server has done.
 fn duties(to: &mut Registry, board: &Board) {
-    one(to, JANITOR_HERE, if board.here() { 1.0 } else { 0.0 });
-    let runs: Counters<1> = add(to, JANITOR_RUNS, Family::default());
-    let errors: Counters<1> = add(to, JANITOR_ERRORS, Family::default());
-    let items: Counters<1> = add(to, JANITOR_ITEMS, Family::default());
+    set_gauge(to, JANITOR_HERE, if board.here() { 1.0 } else { 0.0 });
+    let runs: Counters<1> = register(to, JANITOR_RUNS, Family::default());
+    let errors: Counters<1> = register(to, JANITOR_ERRORS, Family::default());
+    let items: Counters<1> = register(to, JANITOR_ITEMS, Family::default());
     let (found, age) = (gauges(to, JANITOR_FOUND), gauges(to, JANITOR_AGE));
     let (lag, took) = (gauges(to, JANITOR_LAG), gauges(to, JANITOR_TOOK));
     for tally in board.tallies() {
@@ -205,7 +205,7 @@ fn duties(to: &mut Registry, board: &Board) {
         count(&runs, tally.runs);
         count(&errors, tally.errors);
         count(&items, tally.items);
-        let set = |gauges: &Many, value: f64| {
+        let set = |gauges: &Gauges, value: f64| {
             gauges.get_or_create(&vec![("duty", duty.clone())]).set(value);
         };
         set(&found, number(tally.found));
@@ -217,15 +217,6 @@ fn duties(to: &mut Registry, board: &Board) {
     }
 }
 
-fn gauges(to: &mut Registry, definition: Definition) -> Many {
-    add(to, definition, Many::default())
-}
-
-pub(super) fn one(to: &mut Registry, definition: Definition, value: f64) {
-    add(to, definition, Gauge::<f64, AtomicU64>::default()).set(value);
-}
-
-/// A count as Prometheus has it; above 2^32 nobody counts one by one.
-pub(super) fn number(count: impl TryInto<u32>) -> f64 {
-    f64::from(count.try_into().unwrap_or(u32::MAX))
+fn gauges(to: &mut Registry, definition: Definition) -> Gauges {
+    register(to, definition, Gauges::default())
 }

@@ -2,41 +2,28 @@
 //!
 //! A handler says what is its own: its answer, and `NotFound` or `Conflict` if it refuses so. Each
 //! operation that does not say `security(())` needs a key, and so can be refused in the ways that
-//! `guard` adds. `params` describes what handlers take from a request.
-
-mod params;
-
-use std::collections::BTreeMap;
+//! `guard` adds. What handlers take from a request is described in `tenure_app::openapi`.
 
 use axum::http::Method;
-use tenure::wire;
+use tenure_app::Apps;
+use tenure_app::access::{Access, Rule};
+use tenure_app::openapi::{PROBLEMS, refer};
+use tenure_wire as wire;
+use utoipa::OpenApi as _;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::request_body::RequestBody;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{
     ContentBuilder, Header, OpenApi, PathItem, Ref, RefOr, Required, Response, ResponseBuilder,
     SecurityRequirement,
 };
-use utoipa::{IntoResponses, OpenApi as _};
 
-use crate::auth::access::{self, Rule, Who};
+use crate::auth::access::Rules;
 
 const BEARER: &str = "bearer";
 const API_KEY: &str = "api_key";
-
-/// Problems that more than one operation answers with: status, name and what it means.
-const PROBLEMS: [(u16, &str, &str); 9] = [
-    (401, "Unauthenticated", "There is no key, or it is not known"),
-    (403, "Forbidden", "The role of the key is too low, or it belongs to another tenant"),
-    (404, "NotFound", "There is no such thing"),
-    (408, "Timeout", "The body did not come in time; nothing happened"),
-    (409, "Conflict", "It does not fit the present state; `code` and the facts say why"),
-    (413, "TooLarge", "The body is longer than this route reads"),
-    (422, "Invalid", "The input is wrong; `detail` names the field and the remedy"),
-    (429, "RateLimited", "Too many requests with this key; ask again later"),
-    (503, "Unavailable", "Nobody can say yes now; what was asked may or may not have happened"),
-];
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -53,7 +40,6 @@ const PROBLEMS: [(u16, &str, &str); 9] = [
         (name = "jobs", description = "Asked for, looked at, decided about"),
         (name = "work", description = "For workers: claim, tell, finish"),
         (name = "resources", description = "Put, looked at, paused, resumed, forgotten"),
-        (name = "pipelines", description = "One run for each tenant and pipeline; also under /v1"),
         (name = "dead letters", description = "Jobs that used up their attempts"),
         (name = "insight", description = "Who works, what is declared, what happened, the proof"),
         (name = "keys", description = "Who may ask, for whom and for what; and what they did"),
@@ -64,13 +50,21 @@ const PROBLEMS: [(u16, &str, &str); 9] = [
 )]
 struct Base;
 
-/// What the routes are added to.
-pub(crate) fn base() -> OpenApi {
-    Base::openapi()
+/// The document that routes are added to, with the tags of `apps` after that of resources.
+pub(crate) fn base(apps: &Apps) -> OpenApi {
+    let mut document = Base::openapi();
+    let tags = document.tags.get_or_insert_default();
+    let of_apps = apps.iter().filter_map(|app| app.routes().tag);
+    let of_apps = of_apps.map(|(name, description)| {
+        TagBuilder::new().name(name).description(Some(description)).build()
+    });
+    let after = tags.iter().position(|tag| tag.name == "resources").map_or(tags.len(), |at| at + 1);
+    tags.splice(after..after, of_apps);
+    document
 }
 
 /// Adds what holds for all operations.
-pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
+pub(crate) fn complete(mut document: OpenApi, rules: &Rules) -> OpenApi {
     let components = document.components.get_or_insert_default();
     for (status, name, says) in PROBLEMS {
         components.responses.insert(name.to_owned(), problem(status, says).into());
@@ -84,7 +78,7 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     let items = document.paths.paths.iter_mut();
     for (method, path, operation) in items.flat_map(|(path, item)| operations_mut(path, item)) {
         guard(operation);
-        operation.description = needs(access::rule(&method, path));
+        operation.description = needs(rules.get(&method, path));
         if let Some(RefOr::T(body)) = &mut operation.request_body {
             let may_be_missing = body_name(body).is_some_and(empty);
             body.required = Some(if may_be_missing { Required::False } else { Required::True });
@@ -108,10 +102,10 @@ fn operations_mut<'a>(
 
 /// Which key a route needs, in words.
 fn needs(rule: Option<&Rule>) -> Option<String> {
-    match rule?.who {
-        Who::Anybody => None,
-        Who::Tenant(role) => Some(format!("It needs a key of role `{role}` or higher.")),
-        Who::All(role) => {
+    match rule?.access {
+        Access::Public => None,
+        Access::Tenant(role) => Some(format!("It needs a key of role `{role}` or higher.")),
+        Access::AllTenants(role) => {
             Some(format!("It needs a key of role `{role}` or higher that is bound to no tenant."))
         }
     }
@@ -144,11 +138,6 @@ fn may_be_empty(schema: Option<&RefOr<Schema>>) -> bool {
     matches!(schema, Some(RefOr::T(Schema::Object(object))) if object.required.is_empty())
 }
 
-fn refer(status: u16) -> RefOr<Response> {
-    let (_, name, _) = PROBLEMS.iter().find(|known| known.0 == status).expect("it is in the table");
-    Ref::from_response_name(*name).into()
-}
-
 fn problem(status: u16, says: &str) -> Response {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
     let plain =
@@ -164,27 +153,4 @@ fn retry_after() -> Header {
     let mut header = Header::new(seconds);
     header.description = Some("Ask again after so many seconds".to_owned());
     header
-}
-
-/// Sets of responses for annotations: `responses(…, NotFound, Conflict)`.
-macro_rules! refusals {
-    ($($(#[$doc:meta])+ $name:ident = $status:literal;)+) => {$(
-        $(#[$doc])+
-        pub(crate) struct $name;
-
-        impl IntoResponses for $name {
-            fn responses() -> BTreeMap<String, RefOr<Response>> {
-                BTreeMap::from([($status.to_string(), refer($status))])
-            }
-        }
-    )+};
-}
-
-refusals! {
-    /// There may be no such thing.
-    NotFound = 404;
-    /// The present state may not allow it.
-    Conflict = 409;
-    /// For operations that need no key: those that do have it anyhow.
-    Unavailable = 503;
 }

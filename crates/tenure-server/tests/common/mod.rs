@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tenure_app::{Apps, Rule};
 use tenure_core::Kinds;
 use tenure_server::auth::Keys;
+use tenure_server::auth::access::Rules;
 use tenure_server::{Config, Front};
 use tenure_store::Store;
 use tokio::net::TcpListener;
@@ -27,12 +29,12 @@ impl Server {
     }
 
     pub async fn start_with(store: Arc<dyn Store>, kinds: Arc<Kinds>) -> Self {
-        Self::run(store, Config::new(Keys::admin(KEY), kinds)).await
+        Self::run(store, config(kinds)).await
     }
 
     /// One that deals with those who ask in another way.
     pub async fn start_front(store: Arc<dyn Store>, front: Front) -> Self {
-        Self::run(store, Config { front, ..Config::new(Keys::admin(KEY), Arc::default()) }).await
+        Self::run(store, Config { front, ..config(Arc::default()) }).await
     }
 
     /// One that is told all of it.
@@ -106,6 +108,25 @@ impl Server {
         let request = http().get(format!("{}{path}", self.url));
         answer(request.header("x-api-key", KEY)).await
     }
+}
+
+/// All apps, so that their routes and metrics are tested like those of the server.
+pub fn apps() -> Apps {
+    tenure_cli::apps::installed()
+}
+
+/// The access rules of all routes, in a fixed order. Routes that are also under `/v1` count once.
+pub fn rules() -> Vec<Rule> {
+    let rules = Rules::new(&apps());
+    let mut rules: Vec<Rule> =
+        rules.iter().filter(|(path, rule)| *path == rule.path).map(|(_, rule)| *rule).collect();
+    rules.sort_by_key(|rule| (rule.path, rule.method));
+    rules
+}
+
+/// The configuration of a server with all apps.
+pub fn config(kinds: Arc<Kinds>) -> Config {
+    Config { apps: apps(), ..Config::new(Keys::admin(KEY), kinds) }
 }
 
 thread_local! {

@@ -57,7 +57,7 @@ pub struct Deadlines {
 const TERM_LEAD_MAX: Duration = Duration::from_secs(5);
 
 /// Below this time to live of a session the watchdog could not stop a command in time.
-pub const TTL_MIN: Duration = Duration::from_secs(3);
+pub const TTL_MIN: Duration = Duration::from_millis(tenure_core::limits::SUPERVISED_TTL_MS_MIN);
 
 impl Deadlines {
     /// The deadlines of a command under a session with this time to live and this deadline. The

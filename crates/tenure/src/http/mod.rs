@@ -10,6 +10,7 @@ mod refusals;
 pub mod trust;
 
 use std::error::Error as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -236,6 +237,11 @@ impl Link for HttpLink {
             Err(Error::Refused(refusal)) => Ok(Outcome::Refused(refusal)),
             other => other,
         }
+    }
+
+    fn for_tenant(&self, tenant: &str) -> Result<Option<Arc<dyn Link>>, Error> {
+        let link = Self::with(self.base.clone(), self.key.clone(), tenant.to_owned())?;
+        Ok(Some(Arc::new(link)))
     }
 
     fn twin(&self) -> Result<Box<dyn Link>, Error> {

@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use serde::Serialize;
 use tenure_core::retry::Class;
@@ -42,6 +44,17 @@ where
 {
     async fn run(&self, job: &Context) -> Result<Done, Failure> {
         self(job.clone()).await
+    }
+}
+
+#[async_trait]
+impl Handler for Arc<dyn Handler> {
+    async fn run(&self, job: &Context) -> Result<Done, Failure> {
+        (**self).run(job).await
+    }
+
+    fn winds_up(&self) -> bool {
+        (**self).winds_up()
     }
 }
 

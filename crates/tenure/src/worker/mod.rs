@@ -66,15 +66,15 @@ pub use redact::REDACTED;
 
 /// How long the session of a worker outlives a lost connection, unless said otherwise. Over HTTP a
 /// third of it also bounds how late a job hears that it was cancelled.
-pub const TTL_DEFAULT: Duration = Duration::from_secs(15);
+pub const TTL_DEFAULT: Duration = Duration::from_millis(limits::WORKER_TTL_MS_DEFAULT);
 /// How long jobs may go on after the worker was told to stop, unless said otherwise.
-pub const DRAIN_DEFAULT: Duration = Duration::from_secs(30);
+pub const DRAIN_DEFAULT: Duration = Duration::from_millis(limits::WORKER_DRAIN_MS_DEFAULT);
 /// How long handing jobs back may take after that, unless said otherwise.
 pub const HAND_BACK_DEFAULT: Duration = Duration::from_secs(15);
 /// How long a handler may go on after it was told to stop, unless said otherwise.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(10);
 /// Most jobs that one worker has at once.
-pub const SLOTS_MAX: usize = 4_096;
+pub const SLOTS_MAX: usize = limits::WORKER_SLOTS_MAX;
 
 /// Takes jobs and has them done.
 #[must_use = "a worker does nothing before it runs"]

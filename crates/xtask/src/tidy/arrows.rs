@@ -9,16 +9,62 @@ use super::Finding;
 use crate::metadata::{Dependency, Package};
 
 /// Each crate with the crates of this workspace that it may use outside of its tests.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     ("tenure-core", &[]),
+    ("tenure-wire", &["tenure-core"]),
+    ("tenure-config", &["tenure-core"]),
     ("tenure-store", &["tenure-core"]),
-    ("tenure", &["tenure-store", "tenure-core"]),
-    ("tenure-testbed", &[]),
-    ("tenure-apps", &["tenure", "tenure-store", "tenure-core"]),
-    ("tenure-server", &["tenure-apps", "tenure", "tenure-store", "tenure-core"]),
-    ("tenure-cli", &["tenure-server", "tenure-apps", "tenure", "tenure-store", "tenure-core"]),
+    ("tenure", &["tenure-wire", "tenure-store", "tenure-core"]),
+    ("tenure-cli-kit", CLI_KIT_USES),
+    ("tenure-app", APP_USES),
+    ("tenure-server", SERVER_USES),
+    ("tenure-bench", BENCH_USES),
+    ("tenure-pipelines", APPS_USE),
+    ("tenure-cli", CLI_USES),
     ("tenure-sim", &["tenure", "tenure-store", "tenure-core"]),
+    ("tenure-testbed", &[]),
     ("xtask", &[]),
+    ("tenure-example-app", APPS_USE),
+];
+
+const CLI_KIT_USES: &[&str] =
+    &["tenure", "tenure-wire", "tenure-config", "tenure-store", "tenure-core"];
+const APP_USES: &[&str] =
+    &["tenure-cli-kit", "tenure", "tenure-wire", "tenure-config", "tenure-store", "tenure-core"];
+/// No app: the server gets its apps from the binary.
+const SERVER_USES: &[&str] =
+    &["tenure-app", "tenure", "tenure-wire", "tenure-config", "tenure-store", "tenure-core"];
+const BENCH_USES: &[&str] = &[
+    "tenure-server",
+    "tenure-app",
+    "tenure-cli-kit",
+    "tenure",
+    "tenure-wire",
+    "tenure-store",
+    "tenure-core",
+];
+/// What every app may use: not the server, and no other app.
+const APPS_USE: &[&str] = &[
+    "tenure-app",
+    "tenure-bench",
+    "tenure-cli-kit",
+    "tenure",
+    "tenure-wire",
+    "tenure-config",
+    "tenure-store",
+    "tenure-core",
+];
+const CLI_USES: &[&str] = &[
+    "tenure-pipelines",
+    "tenure-bench",
+    "tenure-server",
+    "tenure-app",
+    "tenure-cli-kit",
+    "tenure",
+    "tenure-wire",
+    "tenure-config",
+    "tenure-store",
+    "tenure-core",
 ];
 
 /// The rules are pure: no runtime, no I/O, no randomness, not even in their tests.
@@ -100,6 +146,12 @@ mod tests {
     fn arrow_upwards_is_found() {
         let found = judge(package("tenure-core", &[("tenure-store", false)]));
         assert_eq!(found, ["tenure-core may not depend on tenure-store"]);
+    }
+
+    #[test]
+    fn a_server_that_imports_an_app_is_found() {
+        let found = judge(package("tenure-server", &[("tenure-pipelines", false)]));
+        assert_eq!(found, ["tenure-server may not depend on tenure-pipelines"]);
     }
 
     #[test]

@@ -4,17 +4,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tenure::http::HttpLink;
-use tenure::wire::{AskedAnswer, JobAnswer};
 use tenure_core::{JobId, JobState};
+use tenure_wire::{AskedAnswer, JobAnswer};
 use tokio::signal::unix::Signal;
 
 use super::look;
-use crate::commands::follow;
-use crate::commands::pieces::Reader;
 use crate::commands::why::ask_job;
-use crate::exit;
 use crate::progress::{Display, Moment};
-use crate::text::{plain, span};
+use tenure_cli_kit::exit;
+use tenure_cli_kit::follow;
+use tenure_cli_kit::log_reader::Reader;
+use tenure_cli_kit::text::{plain, span};
 
 /// Shows what happens to a job until it is over, and gives how it ended. Nothing when `interrupt`
 /// came first: then it is said that the job goes on.
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(ending(&job), "create of database/orders cancelled by ann: wrong size");
         (job.state, job.attempt) = (JobState::Failed, 2);
         let (code, message) = ("QUOTA".to_owned(), "no\nspace".to_owned());
-        job.error = Some(tenure::wire::FailureAnswer { code, message });
+        job.error = Some(tenure_wire::FailureAnswer { code, message });
         let id = job.id;
         let told = format!(
             "create of database/orders failed in attempt 2 with QUOTA: no space; try again with \

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use clap::Args;
 use tenure::http::HttpLink;
-use tenure::wire::{JobAnswer, LogAnswer};
 use tenure_core::JobId;
+use tenure_wire::{JobAnswer, LogAnswer};
 
 use super::{WAIT, look};
-use crate::commands::pieces::{Reader, for_people};
-use crate::commands::{Done, Output};
+use tenure_cli_kit::log_reader::{Reader, for_people};
+use tenure_cli_kit::{Done, Output};
 
 /// Print what the workers of a job wrote
 ///

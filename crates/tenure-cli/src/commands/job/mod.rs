@@ -13,14 +13,15 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use tenure::http::HttpLink;
-use tenure::wire::{CancelAnswer, JobAnswer, ReasonBody};
 use tenure_core::{JobId, JobState};
+use tenure_wire::{CancelAnswer, JobAnswer, ReasonBody};
 
-use super::listing::{fetch, tell_more};
-use super::{Done, Output, print_json, why};
-use crate::context::Reach;
-use crate::text::{age, cell, human, out, plain, table};
-use crate::{clock, exit};
+use super::why;
+use tenure_cli_kit::ServerArgs;
+use tenure_cli_kit::listing::{fetch, tell_more};
+use tenure_cli_kit::text::{age, cell, human, out, plain, table};
+use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{clock, exit};
 
 /// How long one answer is waited for; it is asked again until the job is over.
 const WAIT: Duration = Duration::from_secs(20);
@@ -90,23 +91,23 @@ pub(super) struct Ls {
 }
 
 impl Job {
-    pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
+    pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         match self {
-            Self::Submit(submit) => submit.run(reach, output).await,
-            Self::Ls(ls) => ls.run(reach, output).await,
-            Self::Show { id, follow } => show::run(reach, *id, *follow, output).await,
-            Self::Logs(logs) => logs.run(&reach.link()?, output).await,
-            Self::Why { id } => why::of_job(&reach.link()?, *id, output).await,
+            Self::Submit(submit) => submit.run(server, output).await,
+            Self::Ls(ls) => ls.run(server, output).await,
+            Self::Show { id, follow } => show::run(server, *id, *follow, output).await,
+            Self::Logs(logs) => logs.run(&server.link()?, output).await,
+            Self::Why { id } => why::of_job(&server.link()?, *id, output).await,
             Self::Cancel { id, reason, wait } => {
-                cancel(&reach.link()?, *id, reason, *wait, output).await
+                cancel(&server.link()?, *id, reason, *wait, output).await
             }
-            Self::Retry(retry) => retry.run(reach, output).await,
+            Self::Retry(retry) => retry.run(server, output).await,
         }
     }
 }
 
 impl Ls {
-    async fn run(&self, reach: &Reach, output: Output) -> Done {
+    async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let filters = [
             ("kind", self.kind.clone()),
             ("name", self.name.clone()),
@@ -114,12 +115,12 @@ impl Ls {
             ("state", self.state.map(|state| state.word().to_owned())),
         ];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
-        let list = fetch::<JobAnswer>(&reach.link()?, "/v1/jobs", &filters, limit).await?;
+        let list = fetch::<JobAnswer>(&server.link()?, "/v1/jobs", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
             Output::Table if list.items.is_empty() => anstream::eprintln!("there is no such job"),
             Output::Table => {
-                out(&jobs_table(&list.items, reach.tenant()))?;
+                out(&jobs_table(&list.items, server.tenant()))?;
                 tell_more(&list);
             }
         }
@@ -170,7 +171,7 @@ fn note(job: &JobAnswer) -> String {
 /// When a job that waits may start, if that is later than now.
 fn due(job: &JobAnswer) -> Option<String> {
     let waits = matches!(job.state, JobState::Queued | JobState::Backoff);
-    let at = tenure::wire::parse_instant(&job.due_at).ok().filter(|_| waits)?;
+    let at = tenure_wire::parse_instant(&job.due_at).ok().filter(|_| waits)?;
     let left = at.since(clock::wall());
     (left > 0).then(|| format!("due in {}", human(left)))
 }

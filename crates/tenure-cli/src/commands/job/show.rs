@@ -4,19 +4,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
-use tenure::wire::{AskedAnswer, AttemptAnswer, JobAnswer};
 use tenure_core::{JobId, JobState};
+use tenure_wire::{AskedAnswer, AttemptAnswer, JobAnswer};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::follow::{exit_code, follow};
 use super::{due, look, resource_of};
-use crate::commands::{Done, Output, print_json};
-use crate::context::Reach;
-use crate::exit;
-use crate::text::{age, cell, facts, out, plain, span, table};
+use tenure_cli_kit::ServerArgs;
+use tenure_cli_kit::exit;
+use tenure_cli_kit::text::{age, cell, facts, out, plain, span, table};
+use tenure_cli_kit::{Done, Output, print_json};
 
-pub(super) async fn run(reach: &Reach, id: JobId, followed: bool, output: Output) -> Done {
-    let link = reach.link()?;
+pub(super) async fn run(server: &ServerArgs, id: JobId, followed: bool, output: Output) -> Done {
+    let link = server.link()?;
     let mut job = look(&link, id, Duration::ZERO).await?;
     let mut code = ExitCode::SUCCESS;
     if followed {
@@ -27,7 +27,7 @@ pub(super) async fn run(reach: &Reach, id: JobId, followed: bool, output: Output
     }
     match output {
         Output::Json => print_json(&job)?,
-        Output::Table => print(&job, reach.tenant())?,
+        Output::Table => print(&job, server.tenant())?,
     }
     Ok(code)
 }

@@ -6,18 +6,18 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use tenure::http::HttpLink;
-use tenure::wire::{ReasonBody, SubmitAnswer, SubmitBody, instant, parse_instant};
 use tenure_core::{JobId, Verdict};
+use tenure_wire::{ReasonBody, SubmitAnswer, SubmitBody, instant, parse_instant};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::follow::{ending, exit_code, follow};
-use crate::commands::document::{Arg, arguments};
 use crate::commands::resource::ResourcePath;
 use crate::commands::why::ask_job;
-use crate::commands::{Done, Output, print_json};
-use crate::context::Reach;
-use crate::text::{out, parse_duration, plain};
-use crate::{clock, exit};
+use tenure_cli_kit::ServerArgs;
+use tenure_cli_kit::document::{Arg, arguments};
+use tenure_cli_kit::text::{out, parse_duration, plain};
+use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{clock, exit};
 
 /// Ask for an operation on a resource
 ///
@@ -84,7 +84,7 @@ pub(in crate::commands) struct Retry {
 }
 
 impl Submit {
-    pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
+    pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let body = SubmitBody {
             operation: self.operation.clone(),
             args: arguments(self.args.as_deref(), &self.arg)?,
@@ -94,17 +94,17 @@ impl Submit {
         let key = self.idempotency_key.clone();
         let ask = Ask { path: self.resource.route("/jobs"), key, follow: self.follow };
         let again = |key| format!("repeat it with --idempotency-key {key}");
-        ask.run(&reach.link()?, &body, output, again).await
+        ask.run(&server.link()?, &body, output, again).await
     }
 }
 
 impl Retry {
-    pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
+    pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let body = ReasonBody { reason: Some(self.reason.clone()) };
         let path = format!("/v1/jobs/{}/retry", self.id);
         let ask = Ask { path, key: None, follow: self.follow };
         let again = |_| format!("look at `tenure job show {}` first", self.id);
-        ask.run(&reach.link()?, &body, output, again).await
+        ask.run(&server.link()?, &body, output, again).await
     }
 }
 

@@ -6,16 +6,16 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use tenure::http::HttpLink;
-use tenure::wire::HistoryLine;
 use tenure_core::Text;
 use tenure_core::history::{Entry, Event};
 use tenure_core::job::{Asked, Failure, Ran};
 use tenure_core::record::How;
+use tenure_wire::HistoryLine;
 
 use super::ResourcePath;
-use crate::commands::listing::fetch;
-use crate::commands::{Done, Output, print_json};
-use crate::text::{human, out, plain, table};
+use tenure_cli_kit::listing::fetch;
+use tenure_cli_kit::text::{human, out, plain, table};
+use tenure_cli_kit::{Done, Output, print_json};
 
 pub(super) async fn run(
     link: &HttpLink,

@@ -11,18 +11,19 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
 use tenure::http::HttpLink;
-use tenure::wire::{
-    AskedAnswer, JobAnswer, PausedAnswer, PutAnswer, ReasonBody, ResourceAnswer, document,
-};
 use tenure::{Error, Link};
 use tenure_core::{Command, LockPath, Outcome, ResourceAction};
+use tenure_wire::{
+    AskedAnswer, JobAnswer, PausedAnswer, PutAnswer, ReasonBody, ResourceAnswer, document,
+};
 
-use super::document::read;
 use super::job::jobs_table;
-use super::listing::{fetch, tell_more};
-use super::{Done, Output, print_json, why};
-use crate::context::{Reach, process_name};
-use crate::text::{age, cell, facts, out, plain, table};
+use super::why;
+use tenure_cli_kit::document::read;
+use tenure_cli_kit::listing::{fetch, tell_more};
+use tenure_cli_kit::text::{age, cell, facts, out, plain, table};
+use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{ServerArgs, process_name};
 
 /// Look at resources, pause and change them
 #[derive(Subcommand)]
@@ -131,40 +132,40 @@ impl FromStr for ResourcePath {
 }
 
 impl ResourceVerb {
-    pub(super) async fn run(&self, reach: &Reach, output: Output) -> Done {
+    pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         match self {
-            Self::Ls(ls) => ls.run(reach, output).await,
-            Self::Show { resource } => show(reach, resource, output).await,
+            Self::Ls(ls) => ls.run(server, output).await,
+            Self::Show { resource } => show(server, resource, output).await,
             Self::History { resource, limit } => {
-                history::run(&reach.link()?, resource, *limit, output).await
+                history::run(&server.link()?, resource, *limit, output).await
             }
-            Self::Why { resource } => why::of_resource(&reach.link()?, resource, output).await,
+            Self::Why { resource } => why::of_resource(&server.link()?, resource, output).await,
             Self::Pause { resource, reason } => {
                 let reason = Some(reason.clone());
-                paused(&reach.link()?, resource, "/pause", reason, output).await
+                paused(&server.link()?, resource, "/pause", reason, output).await
             }
             Self::Resume { resource, reason } => {
-                paused(&reach.link()?, resource, "/resume", reason.clone(), output).await
+                paused(&server.link()?, resource, "/resume", reason.clone(), output).await
             }
-            Self::Put { resource, spec } => put(reach, resource, spec, output).await,
-            Self::Delete { resource } => delete(reach, resource, output).await,
+            Self::Put { resource, spec } => put(server, resource, spec, output).await,
+            Self::Delete { resource } => delete(server, resource, output).await,
         }
     }
 }
 
 impl Ls {
-    async fn run(&self, reach: &Reach, output: Output) -> Done {
+    async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let filters = [("kind", self.kind.clone()), ("state", self.state.clone())];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
         let list =
-            fetch::<ResourceAnswer>(&reach.link()?, "/v1/resources", &filters, limit).await?;
+            fetch::<ResourceAnswer>(&server.link()?, "/v1/resources", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
             Output::Table if list.items.is_empty() => {
                 anstream::eprintln!("there is no such resource");
             }
             Output::Table => {
-                out(&resources_table(&list.items, reach.tenant()))?;
+                out(&resources_table(&list.items, server.tenant()))?;
                 tell_more(&list);
             }
         }
@@ -199,11 +200,11 @@ fn named(resource: &ResourceAnswer, tenant: &str) -> String {
     }
 }
 
-async fn show(reach: &Reach, resource: &ResourcePath, output: Output) -> Done {
-    let answer: ResourceAnswer = reach.link()?.get(&resource.route("")).await?;
+async fn show(server: &ServerArgs, resource: &ResourcePath, output: Output) -> Done {
+    let answer: ResourceAnswer = server.link()?.get(&resource.route("")).await?;
     match output {
         Output::Json => print_json(&answer)?,
-        Output::Table => print(&answer, reach.tenant())?,
+        Output::Table => print(&answer, server.tenant())?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -254,11 +255,11 @@ async fn paused(
     done(resource, said, &answer, output)
 }
 
-async fn put(reach: &Reach, resource: &ResourcePath, spec: &str, output: Output) -> Done {
+async fn put(server: &ServerArgs, resource: &ResourcePath, spec: &str, output: Output) -> Done {
     let spec = document(&read("--spec", spec)?);
-    let (link, by) = (reach.link()?, process_name().into());
+    let (link, by) = (server.link()?, process_name().into());
     let action = ResourceAction::Put { spec, by };
-    let Outcome::Put { job, .. } = send(reach, &link, resource, action).await? else {
+    let Outcome::Put { job, .. } = send(server, &link, resource, action).await? else {
         return Err(Error::Protocol("the answer is not about a resource".to_owned()).into());
     };
     let answer = PutAnswer { resource: link.get(&resource.route("")).await?, job };
@@ -270,20 +271,20 @@ async fn put(reach: &Reach, resource: &ResourcePath, spec: &str, output: Output)
     done(resource, &said, &answer, output)
 }
 
-async fn delete(reach: &Reach, resource: &ResourcePath, output: Output) -> Done {
+async fn delete(server: &ServerArgs, resource: &ResourcePath, output: Output) -> Done {
     let action = ResourceAction::Delete { by: process_name().into() };
-    send(reach, &reach.link()?, resource, action).await?;
-    done(resource, "deleted", &tenure::wire::DeletedAnswer { deleted: true }, output)
+    send(server, &server.link()?, resource, action).await?;
+    done(resource, "deleted", &tenure_wire::DeletedAnswer { deleted: true }, output)
 }
 
 async fn send(
-    reach: &Reach,
+    server: &ServerArgs,
     link: &HttpLink,
     resource: &ResourcePath,
     action: ResourceAction,
 ) -> anyhow::Result<Outcome> {
     let ResourcePath { kind, name } = resource;
-    let key = tenure_core::ResourceKey::new(reach.tenant(), kind, name).map_err(Error::from)?;
+    let key = tenure_core::ResourceKey::new(server.tenant(), kind, name).map_err(Error::from)?;
     match link.send(Command::Resource { key, action }, Duration::ZERO).await? {
         Outcome::Refused(refusal) => Err(Error::Refused(refusal).into()),
         outcome => Ok(outcome),

@@ -1,0 +1,150 @@
+//! All pipelines that are declared: the files `DIR/TENANT/PIPELINE.toml`.
+//!
+//! They are in force together or not at all: one broken file and what was read before stays. All
+//! problems of all files are named at once.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tenure_config::{self as config, BadConfig, Problem};
+use tenure_core::kind::Own;
+use tenure_core::{Kind, Operation, Policy};
+
+use super::declare::Pipeline;
+use super::settings::PipelineSettings;
+use super::{KIND, RUN, slots};
+
+/// Most pipelines of all tenants.
+pub const PIPELINES_MAX: usize = 10_000;
+
+/// All pipelines that are declared, and what holds for all of them.
+#[derive(Debug)]
+pub struct Catalog {
+    /// What holds for all of them.
+    pub settings: PipelineSettings,
+    tenants: BTreeMap<String, BTreeMap<String, Arc<Pipeline>>>,
+}
+
+impl Catalog {
+    /// Reads all files.
+    pub fn load(settings: &PipelineSettings) -> Result<Self, BadConfig> {
+        let mut tenants: BTreeMap<String, BTreeMap<String, Arc<Pipeline>>> = BTreeMap::new();
+        let mut bad = Vec::new();
+        let files = files(&settings.dir).map_err(|(path, error)| {
+            let message = format!("cannot be read: {error}; `dir` in [pipelines] names it");
+            BadConfig(vec![Problem::of_file(&path, message)])
+        })?;
+        if files.len() > PIPELINES_MAX {
+            let message = format!("{} pipelines; at most {PIPELINES_MAX} are taken", files.len());
+            return Err(BadConfig(vec![Problem::of_file(&settings.dir, message)]));
+        }
+        for File { path, tenant, name } in files {
+            match read(&path, &tenant, &name, settings) {
+                Ok(pipeline) => {
+                    tenants.entry(tenant).or_default().insert(name, Arc::new(pipeline));
+                }
+                Err(problems) => bad.extend(problems.in_file(&path).0),
+            }
+        }
+        if !bad.is_empty() {
+            return Err(BadConfig(bad));
+        }
+        Ok(Self { settings: settings.clone(), tenants })
+    }
+
+    /// A pipeline.
+    #[must_use]
+    pub fn get(&self, tenant: &str, name: &str) -> Option<&Arc<Pipeline>> {
+        self.tenants.get(tenant)?.get(name)
+    }
+
+    /// The pipelines of a tenant, or of all of them, by name.
+    pub fn iter(&self, tenant: Option<&str>) -> impl Iterator<Item = &Arc<Pipeline>> {
+        let wanted = move |name: &str| tenant.is_none_or(|tenant| tenant == name);
+        let of = self.tenants.iter().filter(move |(name, _)| wanted(name));
+        of.flat_map(|(_, pipelines)| pipelines.values())
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tenants.values().map(BTreeMap::len).sum()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tenants.is_empty()
+    }
+
+    /// The kind of pipelines, with a limit and a retry rule for each.
+    #[must_use]
+    pub(crate) fn kind(&self) -> Kind {
+        let PipelineSettings { limit_ms, max_runs, tenant_max_runs, .. } = self.settings;
+        let run = Operation::new(RUN).meets(RUN, Policy::Attach).limit_ms(limit_ms);
+        let mut kind = Kind::new(KIND).operation(run).running_max(max_runs, tenant_max_runs);
+        for pipeline in self.iter(None) {
+            for key in pipeline.keys() {
+                let (limit_ms, retry) = (Some(pipeline.limit_ms), pipeline.retry.clone());
+                kind = kind.own(key, RUN, Own { limit_ms, retry });
+            }
+        }
+        kind
+    }
+}
+
+struct File {
+    path: PathBuf,
+    tenant: String,
+    name: String,
+}
+
+/// The files below a directory, in order. Hidden ones are somebody else's.
+fn files(dir: &Path) -> Result<Vec<File>, (PathBuf, io::Error)> {
+    let mut files = Vec::new();
+    for (tenant, path) in entries(dir).map_err(|error| (dir.to_owned(), error))? {
+        if !path.is_dir() {
+            continue;
+        }
+        for (file, path) in entries(&path).map_err(|error| (path.clone(), error))? {
+            if let Some(name) = file.strip_suffix(".toml") {
+                files.push(File { path, tenant: tenant.clone(), name: name.to_owned() });
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn entries(dir: &Path) -> io::Result<BTreeMap<String, PathBuf>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with('.') {
+            found.insert(name, entry.path());
+        }
+    }
+    Ok(found)
+}
+
+fn read(
+    path: &Path,
+    tenant: &str,
+    name: &str,
+    settings: &PipelineSettings,
+) -> Result<Pipeline, BadConfig> {
+    if !slots::is_name(name) || slots::key(tenant, name, 1).is_none() {
+        let why = "the names of the directory and of the file are those of the tenant and the \
+                   pipeline: letters, digits, `_`, `-` and `.`";
+        return Err(BadConfig(vec![Problem::of_file(path, why)]));
+    }
+    let text = config::read_text(path)
+        .map_err(|error| BadConfig(vec![Problem::of_file(path, error.to_string())]))?;
+    Pipeline::parse(&text, path, tenant, name, settings)
+}
+
+#[cfg(test)]
+mod tests;

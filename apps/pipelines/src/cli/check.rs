@@ -1,0 +1,83 @@
+//! `tenure pipeline check`: checks the files of pipelines without a server.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+use tenure_app::{App, Apps};
+use tenure_cli_kit::check::print_check;
+use tenure_cli_kit::text::count;
+use tenure_cli_kit::{ConfigFile, Done, Output};
+use tenure_config::{BadConfig, Error, Problem};
+
+use crate::{Catalog, Pipelines};
+
+/// Name everything that is wrong with the files of pipelines, at once
+///
+/// Asks no server. Exits with 0 when nothing is wrong, with 1 when something is, and with 2 when
+/// the directory or tenure.toml cannot be read.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tenure pipeline check                          those that ./tenure.toml names
+  tenure pipeline check pipelines/               the files pipelines/TENANT/PIPELINE.toml
+  tenure pipeline check --config deploy/tenure.toml -o json")]
+pub(crate) struct Check {
+    /// The directory with TENANT/PIPELINE.toml [default: that which tenure.toml names]
+    #[arg(value_name = "DIR")]
+    pipelines: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigFile,
+}
+
+impl Check {
+    pub(super) fn run(&self, output: Output) -> Done {
+        let (subject, checked) = match &self.pipelines {
+            Some(dir) => (dir.clone(), load_dir(dir)),
+            None => {
+                let file = self.config.path();
+                let checked = load_file(&file);
+                (file, checked)
+            }
+        };
+        if let Ok(catalog) = &checked
+            && catalog.is_empty()
+        {
+            let dir = catalog.settings.dir.display();
+            anstream::eprintln!("there is no file TENANT/PIPELINE.toml below {dir}");
+        }
+        let summary = |catalog: &Arc<Catalog>| count(catalog.len(), "pipeline");
+        print_check(&subject, checked, summary, counts, output)
+    }
+}
+
+fn counts(catalog: Option<&Arc<Catalog>>) -> Map<String, Value> {
+    Map::from_iter([("pipelines".to_owned(), json!(catalog.map_or(0, |catalog| catalog.len())))])
+}
+
+/// Loads the pipelines below a directory. They may name secrets, wherever those will be.
+fn load_dir(dir: &Path) -> Result<Arc<Catalog>, Error> {
+    fs::read_dir(dir)
+        .map_err(|error| Error::Unreadable { path: dir.to_owned(), reason: error.to_string() })?;
+    let settings = "[pipelines]\ndir = \".\"\nsecrets = \".\"\n";
+    let loaded = apps().parse(settings, dir).map_err(|bad| bad.in_file(dir))?;
+    Ok(loaded.apps.get().expect("the section is there"))
+}
+
+/// Loads the pipelines that a `tenure.toml` names, and nothing of other apps.
+fn load_file(file: &Path) -> Result<Arc<Catalog>, Error> {
+    let loaded = apps().load_own(file)?;
+    loaded.apps.get().ok_or_else(|| {
+        let message = "it is missing, so no pipelines are declared: name their directory by `dir`, \
+                       or check one with `tenure pipeline check DIR`";
+        let (place, message) = (Pipelines.name().to_owned(), message.to_owned());
+        let problem = Problem { file: Some(file.to_owned()), line: 1, place, message };
+        BadConfig(vec![problem]).into()
+    })
+}
+
+fn apps() -> Apps {
+    Apps::new(vec![Arc::new(Pipelines)])
+}

@@ -1,0 +1,100 @@
+//! `tenure pipeline runs`
+
+use std::process::ExitCode;
+
+use crate::wire::{RunAnswer, RunStatus};
+use clap::Args;
+
+use super::{of_tenants, parse_name};
+use tenure_cli_kit::CliContext;
+use tenure_cli_kit::listing::{fetch, tell_more};
+use tenure_cli_kit::text::{age, cell, human, out, plain};
+use tenure_cli_kit::{Done, Output, print_json};
+
+/// List runs, newest first
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tenure pipeline runs
+  tenure pipeline runs --pipeline billing --status FAILED
+  tenure pipeline runs --tenant '*' --status RUNNING -o json")]
+pub(crate) struct Runs {
+    /// Only of this pipeline
+    #[arg(long, value_name = "ID", value_parser = parse_name)]
+    pipeline: Option<String>,
+    /// Only with this status: PENDING, RUNNING, COMPLETE, FAILED, CANCELLING, CANCELLED, TIMEOUT
+    #[arg(long, value_parser = parse_status)]
+    status: Option<RunStatus>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+}
+
+/// A status in letters of any size: they are typed by hand.
+fn parse_status(word: &str) -> Result<RunStatus, String> {
+    word.to_ascii_uppercase().parse()
+}
+
+impl Runs {
+    pub(super) async fn run(&self, cx: &CliContext) -> Done {
+        let filters = [
+            ("pipeline_id", self.pipeline.clone()),
+            ("status", self.status.map(|status| status.word().to_owned())),
+        ];
+        let limit = self.limit.try_into().unwrap_or(usize::MAX);
+        let list =
+            fetch::<RunAnswer>(&cx.server.link()?, "/pipelines/runs", &filters, limit).await?;
+        match cx.output {
+            Output::Json => print_json(&list)?,
+            Output::Table if list.items.is_empty() => anstream::eprintln!("there is no such run"),
+            Output::Table => {
+                out(&runs(cx, &list.items))?;
+                tell_more(&list);
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn runs(cx: &CliContext, items: &[RunAnswer]) -> String {
+    let row = |run: &RunAnswer| {
+        vec![
+            run.pipeline_logging_id.to_string(),
+            plain(&run.pipeline_id),
+            run.status.word().to_owned(),
+            age(&run.triggered_at),
+            run.duration_ms.map(human).unwrap_or_default(),
+            plain(&run.trigger_by),
+            run.duplicates.to_string(),
+            note(run),
+        ]
+    };
+    let header = ["RUN", "PIPELINE", "STATUS", "AGE", "TOOK", "BY", "DUPLICATES", "NOTE"];
+    of_tenants(cx, &header, items.iter().map(|run| (&*run.tenant_id, row(run))))
+}
+
+/// What is worth knowing about a run in a few words.
+fn note(run: &RunAnswer) -> String {
+    match (&run.progress, &run.error) {
+        (Some(progress), _) if run.status == RunStatus::Running => {
+            cell(&format!("{} % {}", progress.percent, progress.message))
+        }
+        (_, Some(error)) if run.status != RunStatus::Complete => {
+            cell(&format!("{}: {}", error.code, error.message))
+        }
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_in_letters_of_any_size() {
+        assert_eq!(parse_status("failed"), Ok(RunStatus::Failed));
+        assert_eq!(parse_status("TIMEOUT"), Ok(RunStatus::Timeout));
+        assert!(parse_status("dead").unwrap_err().contains("there are PENDING, RUNNING"));
+    }
+}

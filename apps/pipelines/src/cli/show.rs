@@ -1,0 +1,126 @@
+//! `tenure pipeline show`
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::wire::{AttachedAnswer, RunAnswer, RunDetail, RunStatus, StepAnswer};
+use clap::Args;
+use serde_json::Value;
+use tenure_core::JobId;
+use tenure_wire::{AskedAnswer, FailureAnswer};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::display::took;
+use super::follow::{exit_code, follow};
+use super::look;
+use tenure_cli_kit::CliContext;
+use tenure_cli_kit::exit;
+use tenure_cli_kit::text::{age, cell, count, facts, human, out, plain, table};
+use tenure_cli_kit::{Done, Output, print_json};
+
+/// Show a run: its parameters, its steps, who else triggered it
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tenure pipeline show 019a2b3c4d5e6f708192a3b4c5d6e7f8
+  tenure pipeline show -f 019a2b3c4d5e6f708192a3b4c5d6e7f8
+  tenure pipeline show 019a2b3c4d5e6f708192a3b4c5d6e7f8 -o json
+
+What its steps wrote is in `tenure job logs RUN`, what it waits for in `tenure why RUN`.")]
+pub(crate) struct Show {
+    /// The run
+    #[arg(value_name = "RUN")]
+    id: JobId,
+    /// Show its steps first, until it is over; exits as `run --follow` does
+    #[arg(long, short)]
+    follow: bool,
+}
+
+impl Show {
+    pub(super) async fn run(&self, cx: &CliContext) -> Done {
+        let link = cx.server.link()?;
+        let mut detail = look(&link, self.id, Duration::ZERO).await?;
+        let mut code = ExitCode::SUCCESS;
+        if self.follow {
+            let (name, interrupt) = (&detail.run.pipeline_id, signal(SignalKind::interrupt())?);
+            match follow(&link, (self.id, name), cx.output, interrupt).await? {
+                Some(over) => (code, detail) = (exit_code(over.run.status), over),
+                None => code = ExitCode::from(exit::INTERRUPTED),
+            }
+        }
+        match cx.output {
+            Output::Json => print_json(&detail)?,
+            Output::Table => print(&detail, cx.server.tenant())?,
+        }
+        Ok(code)
+    }
+}
+
+fn print(detail: &RunDetail, tenant: &str) -> anyhow::Result<()> {
+    out(&facts_of(&detail.run, tenant))?;
+    if !detail.steps.is_empty() {
+        out("")?;
+        out(&steps(detail))?;
+    }
+    if !detail.attached.is_empty() {
+        out("")?;
+        out(&attached(&detail.attached))?;
+    }
+    Ok(())
+}
+
+fn facts_of(run: &RunAnswer, tenant: &str) -> String {
+    let at = |at: &String| format!("{at} ({} ago)", age(at));
+    let asked =
+        |asked: &AskedAnswer| plain(&format!("{} at {}: {}", asked.by, asked.at, asked.reason));
+    let error = run.error.as_ref().filter(|_| run.status != RunStatus::Complete);
+    let progress = run.progress.as_ref().filter(|_| run.status == RunStatus::Running);
+    let number = |n: u32| (n > 0).then(|| n.to_string());
+    let pipeline = match &*run.tenant_id {
+        own if own == tenant => plain(&run.pipeline_id),
+        other => plain(&format!("{other}/{}", run.pipeline_id)),
+    };
+    let others = |n: usize| (n > 0).then(|| count(n, "other trigger"));
+    let duplicates = others(usize::try_from(run.duplicates).unwrap_or(usize::MAX));
+    let parameters = (!run.parameters.is_empty()).then(|| Value::from(run.parameters.clone()));
+    facts(&[
+        ("run", Some(run.pipeline_logging_id.to_string())),
+        ("pipeline", Some(pipeline)),
+        ("status", Some(run.status.word().to_owned())),
+        ("attempt", number(run.attempt)),
+        ("progress", progress.map(|p| plain(&format!("{} % {}", p.percent, p.message)))),
+        ("error", error.map(|error| plain(&said(error)))),
+        ("asked to stop by", run.cancel.as_ref().map(asked)),
+        ("triggered", Some(format!("{} by {}", at(&run.triggered_at), plain(&run.trigger_by)))),
+        ("started", run.started_at.as_ref().map(at)),
+        ("ended", run.ended_at.as_ref().map(at)),
+        ("took", run.duration_ms.map(human)),
+        ("duplicates", duplicates.map(|others| format!("{others} got it"))),
+        ("parameters", parameters.as_ref().map(Value::to_string)),
+        ("result", run.result.as_ref().map(Value::to_string)),
+    ])
+}
+
+fn steps(detail: &RunDetail) -> String {
+    let row = |step: &StepAnswer| {
+        [
+            plain(&step.name),
+            step.status.word().to_owned(),
+            step.tries.to_string(),
+            step.started_at.clone().unwrap_or_default(),
+            took(step, &detail.run).map(human).unwrap_or_default(),
+            step.error.as_ref().map(|error| cell(&said(error))).unwrap_or_default(),
+        ]
+    };
+    let header = ["STEP", "STATUS", "TRIES", "STARTED", "TOOK", "ERROR"];
+    table(header, detail.steps.iter().map(row))
+}
+
+fn attached(attached: &[AttachedAnswer]) -> String {
+    let row = |one: &AttachedAnswer| [plain(&one.trigger_by), one.at.clone()];
+    table(["ALSO TRIGGERED BY", "AT"], attached.iter().map(row))
+}
+
+fn said(error: &FailureAnswer) -> String {
+    format!("{}: {}", error.code, error.message)
+}

@@ -1,0 +1,180 @@
+//! The metrics of pipelines, in the names of their users and with their labels: tenant and
+//! pipeline. Only what is declared has labels of its own, so they are bounded; the rest is `other`.
+//! `metrics = false` in `[pipelines]` switches them off.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use async_trait::async_trait;
+use prometheus_client::metrics::family::Family;
+use tenure_app::metrics::{
+    Counters, Gauges, Histograms, OTHER, Registry, Sample, long_histogram, number, register,
+    seconds, set_gauge,
+};
+use tenure_app::{AppMetrics, LoadedApps};
+use tenure_core::{Fact, ResourceKey, TenureView, Text};
+use tenure_store::store::{ListQuery, PAGE_MAX};
+use tenure_store::{Store, StoreError};
+
+use crate::{Catalog, KIND, Pipeline, slots};
+
+tenure_app::define_metrics! {
+    ACQUISITIONS: Counter "pipeline_lock_acquisitions_total"
+        ["tenant_id,pipeline_id,result"]
+        "Times that an attempt at a run, or a person, got the lock (success), and triggers that \
+         met a run (conflict)";
+    ACTIVE: Gauge "pipeline_active_locks" ["tenant_id,pipeline_id"]
+        "Locks of a pipeline that are held now";
+    RUNNING: Gauge "pipeline_running_count" ["tenant_id,pipeline_id"]
+        "Those of them that a run holds, and nobody by hand";
+    DURATION: Histogram "pipeline_lock_duration_seconds" ["tenant_id,pipeline_id"]
+        "How long runs held the lock of a pipeline";
+    WAITED: Histogram "pipeline_lock_wait_time_seconds" ["tenant_id,pipeline_id"]
+        "How long runs had waited for it since they could have started";
+    AGE: Gauge "pipeline_lock_age_seconds" ["tenant_id,pipeline_id"]
+        "Age of the oldest lock of a pipeline; 0 while none is held";
+    TIMEOUT: Gauge "pipeline_lock_timeout_seconds" ["tenant_id,pipeline_id"]
+        "How long a run of it may take";
+    THRESHOLD: Gauge "pipeline_lock_expiration_alert_threshold" [""]
+        "The part of its limit at which a run is worth an alert, as the settings say";
+}
+
+/// Most pipelines that are told apart.
+const PIPELINES_MAX: usize = 1_000;
+/// Most pages of locks that are looked at for one scrape.
+const PAGES_MAX: usize = 10;
+
+/// A trigger that began a run, and one that met another.
+const SUCCESS: &str = "success";
+const CONFLICT: &str = "conflict";
+
+/// What is counted of pipelines.
+pub(crate) struct PipelineMetrics {
+    acquisitions: Counters<3>,
+    duration: Histograms<2>,
+    waited: Histograms<2>,
+    known: RwLock<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    catalog: Option<Arc<Catalog>>,
+    /// Tenants with their pipelines that are told apart.
+    names: HashMap<Text, HashSet<Text>>,
+}
+
+impl PipelineMetrics {
+    pub(crate) fn new(to: &mut Registry) -> Self {
+        Self {
+            acquisitions: register(to, ACQUISITIONS, Family::default()),
+            duration: register(to, DURATION, Family::new_with_constructor(long_histogram)),
+            waited: register(to, WAITED, Family::new_with_constructor(long_histogram)),
+            known: RwLock::default(),
+        }
+    }
+
+    fn acquired(&self, key: &ResourceKey, result: &'static str) {
+        if let Some([tenant, pipeline]) = self.labels(key) {
+            self.acquisitions.get_or_create(&[tenant, pipeline, ("result", result.into())]).inc();
+        }
+    }
+
+    /// What to call a pipeline; nothing for what is none, or while nobody wants to know.
+    fn labels(&self, key: &ResourceKey) -> Option<[(&'static str, Text); 2]> {
+        if key.kind() != KIND {
+            return None;
+        }
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.catalog.as_ref()?;
+        let named = known.names.get_key_value(key.tenant()).and_then(|(tenant, pipelines)| {
+            Some((tenant.clone(), pipelines.get(slots::pipeline(key.name()))?.clone()))
+        });
+        let (tenant, pipeline) = named.unwrap_or_else(|| (OTHER.into(), OTHER.into()));
+        Some([("tenant_id", tenant), ("pipeline_id", pipeline)])
+    }
+
+    fn catalog(&self) -> Option<Arc<Catalog>> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).catalog.clone()
+    }
+}
+
+#[async_trait]
+impl AppMetrics for PipelineMetrics {
+    fn reload(&self, apps: &LoadedApps) {
+        let catalog = apps.get::<Catalog>().filter(|catalog| catalog.settings.metrics);
+        let mut names: HashMap<Text, HashSet<Text>> = HashMap::new();
+        let all = catalog.iter().flat_map(|catalog| catalog.iter(None));
+        for pipeline in all.take(PIPELINES_MAX) {
+            let of_tenant = names.entry(pipeline.tenant.as_str().into()).or_default();
+            of_tenant.insert(pipeline.name.as_str().into());
+        }
+        let known = Known { catalog, names };
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+    }
+
+    fn count(&self, fact: &Fact) {
+        match fact {
+            Fact::Granted { key, waited_ms } => {
+                self.acquired(key, SUCCESS);
+                if let Some(labels) = self.labels(key) {
+                    self.waited.get_or_create(&labels).observe(seconds(*waited_ms));
+                }
+            }
+            Fact::Joined { key } => self.acquired(key, CONFLICT),
+            Fact::Ended { key, held_ms, .. } => {
+                if let Some(labels) = self.labels(key) {
+                    self.duration.get_or_create(&labels).observe(seconds(*held_ms));
+                }
+            }
+            Fact::Failed { .. } | Fact::Tried { .. } | Fact::Fenced => {}
+        }
+    }
+
+    async fn sample(&self, store: &dyn Store) -> Result<Sample, StoreError> {
+        let Some(catalog) = self.catalog() else { return Ok(Arc::new(|_| {})) };
+        let held = held_locks(store).await?;
+        Ok(Arc::new(move |registry| set_levels(registry, &catalog, &held)))
+    }
+}
+
+/// Reads the locks of pipelines that are held.
+async fn held_locks(store: &dyn Store) -> Result<Vec<TenureView>, StoreError> {
+    let mut held = Vec::new();
+    let mut after = None;
+    for _ in 0..PAGES_MAX {
+        let kind = Some(KIND.into());
+        let query = ListQuery { kind, after, limit: PAGE_MAX, ..ListQuery::default() };
+        let page = store.reads().list(query).await?;
+        held.extend(page.items);
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(held)
+}
+
+/// Sets the gauges of every declared pipeline, also of those without a run.
+fn set_levels(registry: &mut Registry, catalog: &Catalog, held: &[TenureView]) {
+    set_gauge(registry, THRESHOLD, catalog.settings.alert_threshold);
+    let mut of: HashMap<(&str, &str), Vec<&TenureView>> = HashMap::new();
+    for view in held {
+        of.entry((view.key.tenant(), slots::pipeline(view.key.name()))).or_default().push(view);
+    }
+    let [active, running, age, timeout] = [ACTIVE, RUNNING, AGE, TIMEOUT]
+        .map(|definition| register(registry, definition, Gauges::default()));
+    for pipeline in catalog.iter(None).take(PIPELINES_MAX) {
+        let Pipeline { tenant, name, limit_ms, .. } = &**pipeline;
+        let held = of.remove(&(tenant.as_str(), name.as_str())).unwrap_or_default();
+        let labels =
+            vec![("tenant_id", tenant.as_str().into()), ("pipeline_id", name.as_str().into())];
+        let set = |family: &Gauges, value| {
+            family.get_or_create(&labels).set(value);
+        };
+        set(&active, number(held.len()));
+        set(&running, number(held.iter().filter(|view| view.job.is_some()).count()));
+        let oldest = held.iter().map(|view| view.age_ms).max();
+        set(&age, seconds(oldest.unwrap_or(0)));
+        set(&timeout, seconds(*limit_ms));
+    }
+}

@@ -1,0 +1,135 @@
+//! When a pipeline runs by itself: a cron expression in a time zone.
+//!
+//! A tick is an instant of store time, the same on every server. Whoever triggers for it does so
+//! under a request id that is made from the tick, so that two servers make one run.
+
+use croner::Cron;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+use tenure_config::report::Report;
+use tenure_config::section::Section;
+use tenure_core::Millis;
+
+/// A cron expression in a time zone.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    cron: Cron,
+    zone: TimeZone,
+    text: String,
+}
+
+/// They are the same when they say the same.
+impl PartialEq for Schedule {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Schedule {
+    /// Reads an expression of five fields, or of six with seconds first, and the name of a zone.
+    pub fn parse(cron: &str, zone: &str) -> Result<Self, String> {
+        let text = format!("{cron} {zone}");
+        let cron = cron.parse::<Cron>().map_err(|error| {
+            format!("{cron:?} is no cron expression such as \"30 2 * * *\": {error}")
+        })?;
+        let unknown = |_| format!("{zone:?} is no time zone such as \"Europe/Berlin\" or \"UTC\"");
+        let zone = TimeZone::get(zone).map_err(unknown)?;
+        Ok(Self { cron, zone, text })
+    }
+
+    /// The expression and the zone, as people see them.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The first tick after an instant.
+    #[must_use]
+    pub fn next(&self, after: Millis) -> Option<Millis> {
+        let found = self.cron.find_next_occurrence(&self.at(after)?, false).ok()?;
+        millis(&found)
+    }
+
+    /// The last tick up to an instant.
+    #[must_use]
+    pub fn last(&self, until: Millis) -> Option<Millis> {
+        let found = self.cron.find_previous_occurrence(&self.at(until)?, true).ok()?;
+        millis(&found)
+    }
+
+    fn at(&self, instant: Millis) -> Option<Zoned> {
+        let ms = i64::try_from(instant.0).ok()?;
+        Some(Timestamp::from_millisecond(ms).ok()?.to_zoned(self.zone.clone()))
+    }
+}
+
+fn millis(at: &Zoned) -> Option<Millis> {
+    // Ticks are whole seconds, whatever fraction the question had.
+    let seconds = u64::try_from(at.timestamp().as_second()).ok()?;
+    Some(Millis(seconds * 1_000))
+}
+
+/// Reads `schedule`: a table with `cron` and `zone`.
+pub(super) fn read(root: &Section<'_>, report: &mut Report<'_>) -> Option<Schedule> {
+    if !root.has("schedule") {
+        return None;
+    }
+    let section = root.section("schedule", report)?;
+    section.known(&["cron", "zone"], report);
+    let cron = section.text("cron", report);
+    if !section.has("cron") {
+        report.add(&section.place, "`cron` is missing");
+    }
+    let zone = section.text("zone", report).unwrap_or("UTC");
+    match Schedule::parse(cron?, zone) {
+        Ok(schedule) if schedule.next(Millis(0)).is_some() => Some(schedule),
+        Ok(_) => section.refuse("cron", "it never comes to pass".to_owned(), report),
+        Err(why) => {
+            let key = if why.contains("time zone") { "zone" } else { "cron" };
+            section.refuse(key, why, report)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_wire::{instant, parse_instant};
+
+    use super::*;
+
+    fn at(text: &str) -> Millis {
+        parse_instant(text).unwrap()
+    }
+
+    #[test]
+    fn ticks_are_in_the_time_of_the_zone_also_when_clocks_change() {
+        let daily = Schedule::parse("30 2 * * *", "Europe/Berlin").unwrap();
+        let next = |text: &str| instant(daily.next(at(text)).unwrap());
+        assert_eq!(next("2026-01-10T00:00:00Z"), "2026-01-10T01:30:00Z");
+        assert_eq!(next("2026-07-10T00:00:00Z"), "2026-07-10T00:30:00Z");
+        // 02:30 is not there on the day on which clocks go forward: it runs once all the same.
+        let spring = next("2026-03-29T00:00:00Z");
+        assert!(spring.starts_with("2026-03-29T01:"), "{spring}");
+        assert_eq!(next("2026-03-29T02:00:00Z"), "2026-03-30T00:30:00Z");
+        // And twice on the day on which they go back: it runs once.
+        let autumn = at(&next("2026-10-24T12:00:00Z"));
+        assert_eq!(instant(daily.next(autumn).unwrap()), "2026-10-26T01:30:00Z");
+    }
+
+    #[test]
+    fn the_last_tick_is_the_same_for_everybody_who_asks_until_the_next() {
+        let hourly = Schedule::parse("0 * * * *", "UTC").unwrap();
+        let tick = at("2026-01-10T05:00:00Z");
+        for now in ["2026-01-10T05:00:00Z", "2026-01-10T05:00:00.400Z", "2026-01-10T05:59:59.999Z"]
+        {
+            assert_eq!(hourly.last(at(now)), Some(tick), "{now}");
+        }
+        assert_eq!(hourly.next(tick), Some(at("2026-01-10T06:00:00Z")));
+    }
+
+    #[test]
+    fn what_is_no_schedule_is_said() {
+        assert!(Schedule::parse("61 * * * *", "UTC").unwrap_err().contains("cron expression"));
+        assert!(Schedule::parse("1 * * * *", "Mars").unwrap_err().contains("time zone"));
+    }
+}

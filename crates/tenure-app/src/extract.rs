@@ -1,0 +1,222 @@
+//! Extractors: validated bodies, paths and ids of a request.
+
+use axum::body::{Bytes, to_bytes};
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tenure_core::{JobId, RequestId, ResourceKey, SessionId, Text};
+use tenure_wire::Object;
+
+use crate::caller::Caller;
+use crate::problem::Problem;
+use crate::services::Services;
+
+/// Maximum size of a body.
+pub const BODY_BYTES_MAX: usize = 64 * 1024;
+/// Maximum size of a body with a document: 64 KiB, each byte possibly escaped as `\u0000`.
+pub const DOCUMENT_BODY_BYTES_MAX: usize = 512 * 1024;
+/// Maximum nesting of a document. Common parsers stop at 128 and may see it inside other values.
+const DOCUMENT_DEPTH_MAX: usize = 64;
+
+/// A JSON body. An empty body counts as `{}`.
+pub struct Body<T, const BYTES_MAX: usize = BODY_BYTES_MAX>(pub T);
+
+/// A JSON body that carries a document: arguments, a result, a spec, log text.
+pub type DocumentBody<T> = Body<T, DOCUMENT_BODY_BYTES_MAX>;
+
+impl<S, T, const BYTES_MAX: usize> FromRequest<S> for Body<T, BYTES_MAX>
+where
+    S: Send + Sync,
+    T: DeserializeOwned,
+    Services: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        Self::from_json(request, &Services::from_ref(state)).await
+    }
+}
+
+impl<T: DeserializeOwned, const BYTES_MAX: usize> Body<T, BYTES_MAX> {
+    /// Reads a JSON body.
+    pub async fn from_json(request: Request, services: &Services) -> Result<Self, Problem> {
+        let bytes = Self::bytes(request, services).await?;
+        let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        read(text).map(Self).map_err(|error| {
+            Problem::invalid(&format!("the body is not what is expected: {error}"))
+        })
+    }
+
+    /// Reads the body of an HTML form.
+    pub async fn from_form(request: Request, services: &Services) -> Result<Self, Problem> {
+        let bytes = Self::bytes(request, services).await?;
+        serde_urlencoded::from_bytes(&bytes).map(Self).map_err(|error| {
+            Problem::invalid(&format!("the form is not what is expected: {error}"))
+        })
+    }
+
+    async fn bytes(request: Request, services: &Services) -> Result<Bytes, Problem> {
+        let (body, timeout) = (to_bytes(request.into_body(), BYTES_MAX), services.body_timeout);
+        let Ok(bytes) = tokio::time::timeout(timeout, body).await else {
+            let detail = format!("the body did not arrive within {timeout:?}; send it again");
+            return Err(Problem::new(408, "timeout", &detail));
+        };
+        bytes.map_err(|_| {
+            let detail = format!("the body is cut off or has more than {BYTES_MAX} bytes");
+            Problem::new(413, "too_large", &detail)
+        })
+    }
+}
+
+/// Parses JSON; the error names the field.
+fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let Object(value) = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let what = error.into_inner();
+        if path == "." { what.to_string() } else { format!("{path}: {what}") }
+    })?;
+    json.end().map_err(|error| error.to_string())?;
+    Ok(value)
+}
+
+/// Serializes a document as the model stores it; `field` is the one it was sent in.
+pub fn document(field: &str, value: &Value) -> Result<Text, Problem> {
+    if depth(value, DOCUMENT_DEPTH_MAX).is_none() {
+        let detail = format!("{field} is nested deeper than {DOCUMENT_DEPTH_MAX} levels");
+        return Err(Problem::invalid(&detail));
+    }
+    Ok(tenure_wire::document(value))
+}
+
+/// Returns the remaining depth if `value` is nested at most `left` levels.
+fn depth(value: &Value, left: usize) -> Option<usize> {
+    let left = left.checked_sub(1)?;
+    match value {
+        Value::Array(items) => items.iter().try_fold(left, |_, item| depth(item, left)),
+        Value::Object(fields) => fields.values().try_fold(left, |_, item| depth(item, left)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(left),
+    }
+}
+
+/// The caller and the resource in the path.
+pub struct OnResource {
+    /// The caller.
+    pub caller: Caller,
+    /// The resource, of the caller's tenant.
+    pub key: ResourceKey,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for OnResource {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, state).await?;
+        let path = Path::<(String, String)>::from_request_parts(parts, state).await;
+        let Path((kind, name)) = path.map_err(|error| Problem::invalid(&error))?;
+        let key = caller.resource(&kind, &name)?;
+        Ok(Self { caller, key })
+    }
+}
+
+/// The caller and the only parameter of the path.
+pub struct OnName {
+    /// The caller.
+    pub caller: Caller,
+    /// The parameter.
+    pub name: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for OnName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, state).await?;
+        let path = Path::<String>::from_request_parts(parts, state).await;
+        let Path(name) = path.map_err(|error| Problem::invalid(&error))?;
+        Ok(Self { caller, name })
+    }
+}
+
+/// The caller and the job in the path. Whether the caller may see the job is not checked yet.
+pub struct OnJob {
+    /// The caller.
+    pub caller: Caller,
+    /// The job.
+    pub id: JobId,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for OnJob {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let OnName { caller, name } = OnName::from_request_parts(parts, state).await?;
+        let id = name.parse().map_err(|error| Problem::invalid(&format!("the job: {error}")))?;
+        Ok(Self { caller, id })
+    }
+}
+
+/// The caller and the session in the path, which belongs to the caller's tenant.
+pub struct OnSession {
+    /// The caller.
+    pub caller: Caller,
+    /// The session.
+    pub id: SessionId,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for OnSession
+where
+    Services: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let OnName { caller, name } = OnName::from_request_parts(parts, state).await?;
+        let bad = |error| Problem::invalid(&format!("the session: {error}"));
+        let id = name.parse().map_err(bad)?;
+        Services::from_ref(state).check_session(&caller, id).await?;
+        Ok(Self { caller, id })
+    }
+}
+
+/// The query string.
+pub struct Params<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let query = Query::<T>::try_from_uri(&parts.uri);
+        query.map(|query| Self(query.0)).map_err(|error| Problem::invalid(&error))
+    }
+}
+
+/// The `Idempotency-Key`, if the request has one.
+pub struct Idempotency {
+    key: Option<String>,
+    services: Services,
+}
+
+impl Idempotency {
+    /// Returns the id of the request within a scope: two scopes may use the same key.
+    pub fn id(self, scope: &str) -> Result<RequestId, Problem> {
+        match self.key {
+            Some(key) => self.services.request_id(&key, scope),
+            None => Ok(tenure_store::random::request_id()),
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Idempotency
+where
+    Services: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let value = parts.headers.get("idempotency-key").map(|value| value.to_str());
+        let value = value.transpose().map_err(|error| Problem::invalid(&error))?;
+        Ok(Self { key: value.map(str::to_owned), services: Services::from_ref(state) })
+    }
+}

@@ -1,0 +1,110 @@
+//! The live configuration: what is in force now and may change while a process runs.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tenure_config::Keep;
+use tenure_core::{Kinds, ResourceKey};
+use tokio::sync::watch;
+
+use crate::LoadedApp;
+use crate::problem::Problem;
+
+/// The configuration in force.
+#[derive(Clone, Default)]
+pub struct LiveConfig {
+    /// All kinds, those of apps included.
+    pub kinds: Arc<Kinds>,
+    /// The apps that are configured.
+    pub apps: LoadedApps,
+    /// How long finished jobs, dead letters and history are kept.
+    pub retention: Keep,
+}
+
+/// The configured apps by name; cheap to clone.
+#[derive(Clone, Default)]
+pub struct LoadedApps(Arc<BTreeMap<&'static str, Arc<dyn LoadedApp>>>);
+
+impl LoadedApps {
+    /// Collects loaded apps by name.
+    pub fn new(apps: impl IntoIterator<Item = (&'static str, Arc<dyn LoadedApp>)>) -> Self {
+        Self(Arc::new(apps.into_iter().collect()))
+    }
+
+    /// Returns the loaded app of type `T`, if it is configured.
+    #[must_use]
+    pub fn get<T: LoadedApp>(&self) -> Option<Arc<T>> {
+        self.0.values().find_map(|app| {
+            let app: Arc<dyn Any + Send + Sync> = Arc::clone(app) as _;
+            app.downcast().ok()
+        })
+    }
+
+    /// Returns the loaded app of that name, if it is configured.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Arc<dyn LoadedApp>> {
+        self.0.get(name)
+    }
+
+    /// Iterates over the configured apps by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Arc<dyn LoadedApp>)> {
+        self.0.iter().map(|(name, app)| (*name, app))
+    }
+}
+
+/// A handle that always sees the configuration in force; cheap to clone.
+#[derive(Clone)]
+pub struct Live(watch::Receiver<LiveConfig>);
+
+impl Live {
+    /// A handle to what `sender` publishes.
+    #[must_use]
+    pub fn new(sender: &watch::Sender<LiveConfig>) -> Self {
+        Self(sender.subscribe())
+    }
+
+    /// A handle to a configuration that never changes.
+    #[must_use]
+    pub fn fixed(config: LiveConfig) -> Self {
+        Self(watch::Sender::new(config).subscribe())
+    }
+
+    /// Returns the configuration in force.
+    #[must_use]
+    pub fn get(&self) -> LiveConfig {
+        self.0.borrow().clone()
+    }
+
+    /// Returns the kinds in force.
+    #[must_use]
+    pub fn kinds(&self) -> Arc<Kinds> {
+        Arc::clone(&self.0.borrow().kinds)
+    }
+
+    /// Returns the loaded app of type `T`, if it is configured.
+    #[must_use]
+    pub fn app<T: LoadedApp>(&self) -> Option<Arc<T>> {
+        self.0.borrow().apps.get()
+    }
+
+    /// Validates a job that is submitted through the general API with every configured app.
+    pub fn check_submit(
+        &self,
+        key: &ResourceKey,
+        operation: &str,
+        args: Option<&Value>,
+    ) -> Result<(), Problem> {
+        let apps = self.0.borrow().apps.clone();
+        apps.iter().try_for_each(|(_, app)| app.check_submit(key, operation, args))
+    }
+
+    /// Completes when the configuration has changed since the last call; never once nothing can
+    /// change it any more.
+    pub async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

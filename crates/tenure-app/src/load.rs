@@ -1,0 +1,152 @@
+//! Loading `tenure.toml` with the sections of all installed apps.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tenure_config::{AppSections, BadConfig, Config, Problem, Report, Section};
+use tenure_core::Kinds;
+use tenure_core::kind::BadKinds;
+
+use crate::live::{LiveConfig, LoadedApps};
+use crate::{App, LoadedApp};
+
+/// The apps that are installed in this binary.
+#[derive(Clone, Default)]
+pub struct Apps(Vec<Arc<dyn App>>);
+
+/// A `tenure.toml` with the apps that it configures.
+#[derive(Clone, Default)]
+pub struct Loaded {
+    /// The file. Its kinds include those of apps.
+    pub config: Config,
+    /// The configured apps.
+    pub apps: LoadedApps,
+}
+
+impl Loaded {
+    /// The part that may change while a process runs.
+    #[must_use]
+    pub fn live(&self) -> LiveConfig {
+        LiveConfig {
+            kinds: Arc::clone(&self.config.kinds),
+            apps: self.apps.clone(),
+            retention: self.config.retention,
+        }
+    }
+
+    /// Files and directories that apps have read beside `tenure.toml`.
+    #[must_use]
+    pub fn watched_paths(&self) -> Vec<PathBuf> {
+        self.apps.iter().flat_map(|(_, app)| app.watched_paths()).collect()
+    }
+
+    /// Returns how much is declared, for example `2 kinds, 3 operations, 1 pipeline`.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let count = |n: usize, plural: &str| {
+            let singular = plural.strip_suffix('s').unwrap_or(plural);
+            format!("{n} {}", if n == 1 { singular } else { plural })
+        };
+        let own = [
+            count(self.config.kinds.iter().count(), "kinds"),
+            count(self.config.operations(), "operations"),
+        ];
+        let of_apps = self.apps.iter().map(|(name, app)| count(app.size(), name));
+        own.into_iter().chain(of_apps).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Apps {
+    /// Collects the installed apps.
+    #[must_use]
+    pub fn new(apps: Vec<Arc<dyn App>>) -> Self {
+        Self(apps)
+    }
+
+    /// Iterates over the installed apps.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn App>> {
+        self.0.iter()
+    }
+
+    /// Loads a `tenure.toml` and everything that its apps read.
+    pub fn load(&self, file: &Path) -> Result<Loaded, tenure_config::Error> {
+        self.load_sections(file, false)
+    }
+
+    /// Loads a `tenure.toml` that may have sections of apps beside these.
+    pub fn load_own(&self, file: &Path) -> Result<Loaded, tenure_config::Error> {
+        self.load_sections(file, true)
+    }
+
+    fn load_sections(
+        &self,
+        file: &Path,
+        ignores_unknown: bool,
+    ) -> Result<Loaded, tenure_config::Error> {
+        let mut sections = Sections { apps: self, ignores_unknown, loaded: Vec::new() };
+        let mut config = Config::load(file, &mut sections)?;
+        let loaded = sections.loaded;
+        let declared = with_app_kinds(&config.kinds, &loaded).map_err(|bad| bad.in_file(file))?;
+        config.kinds = Arc::new(declared);
+        Ok(Loaded { config, apps: LoadedApps::new(loaded) })
+    }
+
+    /// Parses a text as `tenure.toml`; relative paths in it are below `dir`.
+    pub fn parse(&self, text: &str, dir: &Path) -> Result<Loaded, BadConfig> {
+        let mut sections = Sections { apps: self, ignores_unknown: false, loaded: Vec::new() };
+        let mut config = Config::parse_with(text, dir, &mut sections)?;
+        let loaded = sections.loaded;
+        config.kinds = Arc::new(with_app_kinds(&config.kinds, &loaded)?);
+        Ok(Loaded { config, apps: LoadedApps::new(loaded) })
+    }
+}
+
+/// Has each app parse its own section.
+struct Sections<'a> {
+    apps: &'a Apps,
+    ignores_unknown: bool,
+    loaded: Vec<(&'static str, Arc<dyn LoadedApp>)>,
+}
+
+impl AppSections for Sections<'_> {
+    fn names(&self) -> Vec<&'static str> {
+        self.apps.iter().map(|app| app.name()).collect()
+    }
+
+    fn ignores_unknown(&self) -> bool {
+        self.ignores_unknown
+    }
+
+    fn parse(&mut self, section: &Section<'_>, dir: &Path, report: &mut Report<'_>) {
+        if let Some(app) = self.apps.iter().find(|app| app.name() == section.place) {
+            self.loaded.extend(app.load(section, dir, report).map(|loaded| (app.name(), loaded)));
+        }
+    }
+}
+
+/// Adds the kinds of apps to those of the file.
+fn with_app_kinds(
+    kinds: &Kinds,
+    apps: &[(&'static str, Arc<dyn LoadedApp>)],
+) -> Result<Kinds, BadConfig> {
+    let mut all = kinds.clone();
+    for (app, loaded) in apps {
+        for kind in loaded.kinds() {
+            if all.get(&kind.name).is_some() {
+                let name = &kind.name;
+                let message =
+                    format!("this kind belongs to the app [{app}]; give yours another name");
+                let place = format!("kinds.{name}");
+                return Err(bad(place, message));
+            }
+            all = all
+                .with(kind)
+                .map_err(|BadKinds(problems)| bad((*app).to_owned(), problems.join("; ")))?;
+        }
+    }
+    Ok(all)
+}
+
+fn bad(place: String, message: String) -> BadConfig {
+    BadConfig(vec![Problem { file: None, line: 1, place, message }])
+}

@@ -1,0 +1,123 @@
+//! Pieces of the OpenAPI document that handlers share: parameters of extractors, and responses.
+//!
+//! A handler that takes `OnResource` declares `params(OnResource)`; one that can refuse with 404 or
+//! 409 lists `NotFound` or `Conflict` among its responses.
+
+use std::collections::BTreeMap;
+
+use tenure_wire::schema;
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::{Ref, RefOr, Required, Response, Schema};
+use utoipa::{IntoParams, IntoResponses, PartialSchema};
+
+use crate::caller::Caller;
+use crate::extract::{Idempotency, OnJob, OnResource, OnSession};
+
+type In = Option<ParameterIn>;
+
+impl IntoParams for Caller {
+    fn into_params(_: impl Fn() -> In) -> Vec<Parameter> {
+        vec![tenant(schema::TenantOrAll::schema())]
+    }
+}
+
+impl IntoParams for OnResource {
+    fn into_params(_: impl Fn() -> In) -> Vec<Parameter> {
+        vec![
+            path("kind", "The kind of the resource", schema::KindName::schema()),
+            path("name", "The name of the resource", schema::ResourceName::schema()),
+            tenant(schema::Tenant::schema()),
+        ]
+    }
+}
+
+impl IntoParams for OnJob {
+    fn into_params(_: impl Fn() -> In) -> Vec<Parameter> {
+        vec![path("id", "The job", schema::Id::schema()), tenant(schema::TenantOrAll::schema())]
+    }
+}
+
+impl IntoParams for Idempotency {
+    fn into_params(_: impl Fn() -> In) -> Vec<Parameter> {
+        let description = "The same key with the same request gives the same answer";
+        let schema = schema::RequestKey::schema();
+        vec![optional(ParameterIn::Header, "Idempotency-Key", description, schema)]
+    }
+}
+
+impl IntoParams for OnSession {
+    fn into_params(_: impl Fn() -> In) -> Vec<Parameter> {
+        vec![path("id", "The session", schema::Id::schema()), tenant(schema::TenantOrAll::schema())]
+    }
+}
+
+/// Describes the query parameter `tenant`.
+#[must_use]
+pub fn tenant(schema: RefOr<Schema>) -> Parameter {
+    let description = "Act for this tenant, with a key of all tenants; that of the key, or \
+                       `default`, when nothing is said";
+    optional(ParameterIn::Query, "tenant", description, schema)
+}
+
+/// Describes a parameter of the path.
+#[must_use]
+pub fn path(name: &str, description: &str, schema: RefOr<Schema>) -> Parameter {
+    parameter(ParameterIn::Path, name, description, schema).required(Required::True).build()
+}
+
+fn optional(place: ParameterIn, name: &str, description: &str, schema: RefOr<Schema>) -> Parameter {
+    parameter(place, name, description, schema).required(Required::False).build()
+}
+
+fn parameter(
+    place: ParameterIn,
+    name: &str,
+    description: &str,
+    schema: RefOr<Schema>,
+) -> ParameterBuilder {
+    let parameter = ParameterBuilder::new().parameter_in(place).name(name);
+    parameter.description(Some(description)).schema(Some(schema))
+}
+
+/// Problems that several operations respond with: status, name and meaning.
+pub const PROBLEMS: [(u16, &str, &str); 9] = [
+    (401, "Unauthenticated", "There is no key, or it is not known"),
+    (403, "Forbidden", "The role of the key is too low, or it belongs to another tenant"),
+    (404, "NotFound", "There is no such thing"),
+    (408, "Timeout", "The body did not come in time; nothing happened"),
+    (409, "Conflict", "It does not fit the present state; `code` and the facts say why"),
+    (413, "TooLarge", "The body is longer than this route reads"),
+    (422, "Invalid", "The input is wrong; `detail` names the field and the remedy"),
+    (429, "RateLimited", "Too many requests with this key; ask again later"),
+    (503, "Unavailable", "Nobody can say yes now; what was asked may or may not have happened"),
+];
+
+/// Refers to the shared response of a status in [`PROBLEMS`].
+#[must_use]
+pub fn refer(status: u16) -> RefOr<Response> {
+    let (_, name, _) = PROBLEMS.iter().find(|known| known.0 == status).expect("it is in the table");
+    Ref::from_response_name(*name).into()
+}
+
+/// Sets of responses for annotations: `responses(…, NotFound, Conflict)`.
+macro_rules! refusals {
+    ($($(#[$doc:meta])+ $name:ident = $status:literal;)+) => {$(
+        $(#[$doc])+
+        pub struct $name;
+
+        impl IntoResponses for $name {
+            fn responses() -> BTreeMap<String, RefOr<Response>> {
+                BTreeMap::from([($status.to_string(), refer($status))])
+            }
+        }
+    )+};
+}
+
+refusals! {
+    /// The operation can respond with 404.
+    NotFound = 404;
+    /// The operation can respond with 409.
+    Conflict = 409;
+    /// The operation can respond with 503. Operations that require a key always can.
+    Unavailable = 503;
+}

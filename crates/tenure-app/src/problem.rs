@@ -1,0 +1,190 @@
+//! Every no of the API, in one form: RFC 9457 problem details with a stable code.
+
+use std::fmt::Display;
+
+use axum::Json;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use tenure_core::{Code, Outcome, Refusal, TenureView, Text};
+use tenure_store::StoreError;
+use tenure_wire::{self as wire, TenureAnswer};
+
+/// The code of a problem, as an extension of its response.
+#[derive(Clone, Debug)]
+pub struct ProblemCode(pub String);
+
+/// A no, ready to be sent.
+#[derive(Debug)]
+pub struct Problem(Box<wire::Problem>);
+
+impl Problem {
+    /// A no with a status, a stable code and a sentence that names the remedy.
+    #[must_use]
+    pub fn new(status: u16, code: &str, detail: &str) -> Self {
+        debug_assert!(wire::CODES.contains(&code), "{code} is not among the stable codes");
+        Self(Box::new(wire::Problem {
+            kind: format!("/docs/errors/{code}"),
+            title: code.replace('_', " "),
+            status,
+            code: code.to_owned(),
+            detail: detail.to_owned(),
+            request_id: crate::request_id::current(),
+            ..wire::Problem::default()
+        }))
+    }
+
+    /// The input is wrong.
+    #[must_use]
+    pub fn invalid(error: &dyn Display) -> Self {
+        Self::new(422, "invalid", &error.to_string())
+    }
+
+    /// There is no such thing.
+    #[must_use]
+    pub fn not_found(detail: &str) -> Self {
+        Self::new(404, "not_found", detail)
+    }
+
+    /// No key, or none that is good.
+    #[must_use]
+    pub fn unauthenticated() -> Self {
+        let detail = "send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`; `tenure \
+                      key create` makes one, and the admin key is in admin.key in the server's \
+                      data directory";
+        Self::new(401, "unauthenticated", detail)
+    }
+
+    /// Too much was asked; after so many seconds it may be asked again.
+    #[must_use]
+    pub fn rate_limited(retry_after_s: u64) -> Self {
+        let detail = format!("too many requests; send this one again after {retry_after_s} s");
+        let mut problem = Self::new(429, "rate_limited", &detail);
+        problem.0.retry_after_s = Some(retry_after_s);
+        problem
+    }
+
+    /// The route answers to other methods.
+    #[must_use]
+    pub fn no_method(method: &Method) -> Self {
+        Self::new(405, "not_found", &format!("this route does not answer {method}"))
+    }
+
+    /// Nothing can be done now: fail closed.
+    #[must_use]
+    pub fn unavailable(detail: &str) -> Self {
+        let mut problem = Self::new(503, "unavailable", detail);
+        problem.0.retry_after_s = Some(1);
+        problem
+    }
+
+    /// An acquire that still waits.
+    #[must_use]
+    pub fn waiting(position: usize, queue_length: usize, held_by: Option<&TenureView>) -> Self {
+        let detail = "still waiting; send the same request with the same Idempotency-Key to go on";
+        let mut problem = Self::new(409, "held", detail);
+        problem.0.position = Some(position);
+        problem.0.queue_length = Some(queue_length);
+        problem.0.held_by = held_by.map(TenureAnswer::of);
+        problem
+    }
+
+    /// Whether it has this code.
+    #[must_use]
+    pub fn is(&self, code: Code) -> bool {
+        self.0.code == code.as_str()
+    }
+
+    /// An outcome that a handler did not expect: a bug, said without a panic.
+    #[must_use]
+    pub fn unexpected(outcome: &Outcome) -> Self {
+        tracing::error!(?outcome, "an outcome that answers another command");
+        Self::new(500, "unavailable", "the server made a mistake; see its log")
+    }
+}
+
+/// The one table from codes to statuses.
+fn status(code: Code) -> u16 {
+    match code {
+        Code::Held | Code::Lost | Code::Rejected | Code::BadTransition | Code::Conflict => 409,
+        Code::NotFound => 404,
+        Code::Invalid => 422,
+        Code::Forbidden => 403,
+        Code::Unavailable => 503,
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let code = refusal.code();
+        let mut problem = Self::new(status(code), code.as_str(), &refusal.to_string());
+        problem.0.reason = refusal.reason().map(str::to_owned);
+        add_facts(&mut problem.0, refusal);
+        problem
+    }
+}
+
+/// Puts in the facts of a refusal.
+fn add_facts(problem: &mut wire::Problem, refusal: Refusal) {
+    match refusal {
+        Refusal::Held { by, queue_length } => {
+            problem.held_by = by.as_ref().map(TenureAnswer::of);
+            problem.queue_length = Some(queue_length);
+        }
+        Refusal::Lost { token, how, current } => {
+            problem.token = Some(token);
+            problem.how = how.map(|how| how.word().to_owned());
+            problem.current = current.as_ref().map(TenureAnswer::of);
+        }
+        Refusal::NotCurrent { current } => {
+            problem.current = current.as_ref().map(TenureAnswer::of);
+        }
+        Refusal::Rejected { present, operation, state } => {
+            problem.present_job = Some(present);
+            problem.operation = Some(operation.to_string());
+            problem.state = Some(state.word().to_owned());
+        }
+        Refusal::BadTransition { operation, state, from } => {
+            problem.operation = Some(operation.to_string());
+            problem.state = Some(state.to_string());
+            problem.from = Some(from.iter().map(Text::to_string).collect());
+        }
+        Refusal::JobIs { state, wanted } => {
+            problem.state = Some(state.word().to_owned());
+            problem.wanted = Some(wanted.to_owned());
+        }
+        Refusal::InUse { job } => problem.job = job,
+        Refusal::JobsTenure(job) => problem.job = Some(job),
+        Refusal::SessionOver
+        | Refusal::QueueFull
+        | Refusal::LaneFull
+        | Refusal::RequestReused
+        | Refusal::StillAlive
+        | Refusal::ForeignSession
+        | Refusal::NotDeclared(_)
+        | Refusal::NoSuchJob
+        | Refusal::NoSuchResource
+        | Refusal::Busy
+        | Refusal::Invalid(_) => {}
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        Self::unavailable(&error.to_string())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::BAD_REQUEST);
+        tracing::debug!(code = self.0.code, request_id = self.0.request_id, "{}", self.0.detail);
+        let mut response = (status, Json(&*self.0)).into_response();
+        let kind = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        if let Some(after_s) = self.0.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(after_s));
+        }
+        response.extensions_mut().insert(ProblemCode(self.0.code));
+        response
+    }
+}

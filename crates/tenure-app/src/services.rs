@@ -1,0 +1,264 @@
+//! What the HTTP handlers of the server and of apps share: the way to the store, the live
+//! configuration, and waiting for jobs.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+use tenure_core::history::digest;
+use tenure_core::{Command, JobId, Outcome, Refusal, RequestId, SessionId, Text};
+use tenure_store::store::JobShown;
+use tenure_store::{Committer, Store, StoreError};
+use tokio_util::sync::CancellationToken;
+
+use crate::caller::Caller;
+use crate::job_cache::JobCache;
+use crate::job_waits::JobWaits;
+use crate::live::Live;
+use crate::problem::Problem;
+
+/// Maximum time that a response is held back; a client that wants to wait longer asks again.
+const WAIT_MS_MAX: u64 = 60_000;
+/// Interval at which a waiting request polls in case a hint was lost.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum length of an `Idempotency-Key`.
+const IDEMPOTENCY_KEY_MAX: usize = 256;
+
+/// What handlers share; cheap to clone.
+#[derive(Clone)]
+pub struct Services(Arc<Inner>);
+
+/// The fields of [`Services`].
+pub struct Inner {
+    /// The way to the store.
+    pub committer: Committer,
+    /// The live configuration.
+    pub live: Live,
+    /// Requests that wait for the end of a job.
+    pub job_waits: Arc<JobWaits>,
+    /// Cancelled when the server shuts down: requests that wait are answered.
+    pub closing: CancellationToken,
+    /// Maximum time that reading a request body may take.
+    pub body_timeout: Duration,
+    /// Secret shared by all servers of a store.
+    secret: String,
+    job_tenants: JobCache<Text>,
+    /// Digests, because arguments are large.
+    job_args: JobCache<Option<u128>>,
+}
+
+impl Deref for Services {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl Services {
+    /// Creates the services of a server. `secret` is shared by all servers of the store.
+    #[must_use]
+    pub fn new(committer: Committer, live: Live, secret: String, body_timeout: Duration) -> Self {
+        Self(Arc::new(Inner {
+            committer,
+            live,
+            job_waits: Arc::default(),
+            closing: CancellationToken::new(),
+            body_timeout,
+            secret,
+            job_tenants: JobCache::default(),
+            job_args: JobCache::default(),
+        }))
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &dyn Store {
+        self.committer.store()
+    }
+
+    /// Submits a command; a refusal becomes a problem.
+    pub async fn submit(&self, command: Command) -> Result<Outcome, Problem> {
+        match self.committer.submit(command).await? {
+            Outcome::Refused(refusal) => Err(refusal.into()),
+            outcome => Ok(outcome),
+        }
+    }
+
+    /// Finds a job that the caller may see.
+    pub async fn find_job(&self, caller: &Caller, id: JobId) -> Result<JobShown, Problem> {
+        let shown = self.store().reads().job(id).await?;
+        let visible = shown.filter(|shown| caller.sees(shown.key.tenant()));
+        visible.ok_or_else(|| Refusal::NoSuchJob.into())
+    }
+
+    /// Returns the job when it has ended, or as it is when `timeout` passes or the server shuts
+    /// down.
+    pub async fn wait_for_job(
+        &self,
+        caller: &Caller,
+        id: JobId,
+        timeout: Duration,
+    ) -> Result<JobShown, Problem> {
+        let timed_out = tokio::time::sleep(timeout);
+        tokio::pin!(timed_out);
+        loop {
+            // Register before reading: an end in between wakes this request.
+            let mut wait = self.job_waits.register(id);
+            let shown = self.find_job(caller, id).await?;
+            if shown.job.state.is_over() || timeout.is_zero() {
+                return Ok(shown);
+            }
+            tokio::select! {
+                () = wait.ended() => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = &mut timed_out => return Ok(shown),
+                () = self.closing.cancelled() => return Ok(shown),
+            }
+        }
+    }
+
+    /// Refuses a job that the caller may not see. The tenant of a job never changes, so the store
+    /// is asked once.
+    pub async fn check_job(&self, caller: &Caller, id: JobId) -> Result<(), Problem> {
+        if caller.only_tenant().is_none() {
+            return Ok(());
+        }
+        let tenant = match self.job_tenants.get(id) {
+            Some(tenant) => Some(tenant),
+            None => {
+                let shown = self.store().reads().job(id).await?;
+                let tenant = shown.map(|shown| Text::from(shown.key.tenant()));
+                tenant.inspect(|tenant| self.job_tenants.insert(id, tenant.clone()))
+            }
+        };
+        match tenant {
+            Some(tenant) if caller.sees(&tenant) => Ok(()),
+            _ => Err(Refusal::NoSuchJob.into()),
+        }
+    }
+
+    /// Refuses a session of another tenant as if it had expired.
+    pub async fn check_session(&self, caller: &Caller, id: SessionId) -> Result<(), Problem> {
+        let Some(tenant) = caller.bound_tenant() else { return Ok(()) };
+        match self.store().reads().session(id).await? {
+            Some(owner) if owner == *tenant => Ok(()),
+            _ => Err(Refusal::SessionOver.into()),
+        }
+    }
+
+    /// Returns whether a job is known to have other arguments than `args`. They never change, so
+    /// the store is asked once: a request that attaches in a storm of duplicates does not wait for
+    /// a second batch.
+    pub async fn has_other_args(&self, id: JobId, args: &str) -> Result<bool, StoreError> {
+        let of_job = match self.job_args.get(id) {
+            Some(known) => known,
+            None => {
+                let Some(shown) = self.store().reads().job(id).await? else { return Ok(false) };
+                let read = shown.job.args.as_deref().map(digest);
+                self.job_args.insert(id, read);
+                read
+            }
+        };
+        Ok(of_job != Some(digest(args)))
+    }
+
+    /// Returns the request id of an `Idempotency-Key` within a scope: the key itself if it is an
+    /// id, otherwise a keyed hash of both, so that clients cannot guess the ids of others.
+    pub fn request_id(&self, key: &str, scope: &str) -> Result<RequestId, Problem> {
+        if key.is_empty() || key.len() > IDEMPOTENCY_KEY_MAX {
+            let detail = format!("an Idempotency-Key has 1 to {IDEMPOTENCY_KEY_MAX} characters");
+            return Err(Problem::invalid(&detail));
+        }
+        if let Ok(id) = key.parse() {
+            return Ok(id);
+        }
+        let hash = self.mac("request", &format!("{scope}\n{key}"));
+        Ok(RequestId(hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))))
+    }
+
+    /// Computes a MAC with the servers' secret; `usage` separates the uses of it.
+    #[must_use]
+    pub fn mac(&self, usage: &str, text: &str) -> [u8; 32] {
+        mac(&self.secret, usage, text)
+    }
+}
+
+/// Computes a MAC with a secret; `usage` separates the uses of it.
+#[must_use]
+pub fn mac(secret: &str, usage: &str, text: &str) -> [u8; 32] {
+    let key = format!("{usage}\n{secret}");
+    let mac = Hmac::<Sha256>::new_from_slice(key.as_bytes());
+    let mac = mac.expect("HMAC takes keys of any length").chain_update(text);
+    mac.finalize().into_bytes().into()
+}
+
+/// Returns how long a response may be held back for a client that asked for `wait_ms`.
+#[must_use]
+pub fn wait_timeout(wait_ms: Option<u64>) -> Duration {
+    Duration::from_millis(wait_ms.unwrap_or(0).min(WAIT_MS_MAX))
+}
+
+/// Returns the page size for a `limit`, which must be within bounds.
+pub fn page_size(limit: Option<usize>) -> Result<usize, Problem> {
+    match limit.unwrap_or(100) {
+        limit @ 1..=tenure_core::limits::PAGE_MAX => Ok(limit),
+        limit => {
+            let max = tenure_core::limits::PAGE_MAX;
+            Err(Problem::invalid(&format!("limit is {limit}; it must be between 1 and {max}")))
+        }
+    }
+}
+
+/// Parses the cursor of a list of jobs.
+pub fn job_cursor(cursor: Option<String>) -> Result<Option<JobId>, Problem> {
+    let cursor = cursor.map(|cursor| cursor.parse()).transpose();
+    cursor.map_err(|error| Problem::invalid(&format!("cursor: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::{Kind, Kinds, Operation, ResourceAction, ResourceKey, Submit};
+    use tenure_store::Memory;
+
+    use super::*;
+    use crate::live::LiveConfig;
+
+    fn services(store: Arc<dyn Store>) -> Services {
+        let live = Live::fixed(LiveConfig::default());
+        Services::new(Committer::start(store), live, "secret".to_owned(), Duration::from_secs(1))
+    }
+
+    async fn submit(store: &dyn Store) -> JobId {
+        let kind = Kind::new("job").operation(Operation::new("work"));
+        store.declare(Arc::new(Kinds::new([kind]).unwrap())).await.unwrap();
+        let submit = Submit {
+            request: RequestId(1),
+            operation: "work".into(),
+            args: Some("{}".into()),
+            priority: 0,
+            run_at: None,
+            by: "ann".into(),
+        };
+        let key = ResourceKey::new("acme", "job", "a").unwrap();
+        let command = Command::Resource { key, action: ResourceAction::Submit(submit) };
+        match store.apply(vec![command]).await.unwrap()[..] {
+            [Outcome::Submitted { job, .. }] => job,
+            ref other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_arguments_of_a_job_are_read_once() {
+        let store = Arc::new(Memory::new());
+        let (known, unknown) =
+            (services(Arc::clone(&store) as _), services(Arc::new(Memory::new())));
+        let id = submit(&*store).await;
+        assert!(!unknown.has_other_args(id, "{}").await.unwrap(), "no such job");
+        assert!(!known.has_other_args(id, "{}").await.unwrap());
+        assert!(known.has_other_args(id, r#"{"full":true}"#).await.unwrap());
+        assert_eq!(known.job_args.get(id), Some(Some(digest("{}"))));
+    }
+}

@@ -1,0 +1,46 @@
+//! Printing the result of checking configuration files.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::{Map, Value, json};
+use tenure_config::{BadConfig, Error};
+
+use crate::text::out;
+use crate::{Done, Output, exit, print_json};
+
+/// Prints the result of checking `file`: a summary and counts if it is good, otherwise every
+/// problem. Returns exit code 0, 1 for problems, 2 for a file that cannot be read.
+pub fn print_check<T>(
+    file: &Path,
+    checked: Result<T, Error>,
+    summary: impl FnOnce(&T) -> String,
+    counts: impl FnOnce(Option<&T>) -> Map<String, Value>,
+    output: Output,
+) -> Done {
+    let checked = match checked {
+        Ok(checked) => Ok(checked),
+        Err(Error::Bad(bad)) => Err(bad),
+        Err(error) => {
+            anstream::eprintln!("tenure: {error}; name an existing one");
+            return Ok(ExitCode::from(exit::USAGE));
+        }
+    };
+    match output {
+        Output::Json => {
+            let problems = checked.as_ref().err().map_or(&[][..], |BadConfig(problems)| problems);
+            let mut report = Map::from_iter([
+                ("ok".to_owned(), json!(checked.is_ok())),
+                ("file".to_owned(), json!(file)),
+            ]);
+            report.extend(counts(checked.as_ref().ok()));
+            report.insert("problems".to_owned(), json!(problems));
+            print_json(&report)?;
+        }
+        Output::Table => match &checked {
+            Ok(checked) => out(&format!("ok: {}", summary(checked)))?,
+            Err(bad) => out(&bad.to_string())?,
+        },
+    }
+    Ok(if checked.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
+}

@@ -1,0 +1,28 @@
+//! What every verb of the command line shares: how the server is found, output, exit codes, tables,
+//! logs, following something until it ends.
+//!
+//! Data goes to stdout, messages to stderr; `-o json` prints data for programs; exit codes are part
+//! of the contract ([`exit`]). The CLI, the benchmarks and the verbs of apps are built from it. It
+//! must not know any of them.
+
+pub mod check;
+pub mod clock;
+mod config_file;
+pub mod document;
+pub mod exit;
+pub mod follow;
+pub mod listing;
+pub mod log_reader;
+pub mod message;
+mod output;
+mod server_args;
+pub mod store;
+#[cfg(test)]
+mod testing;
+pub mod text;
+mod verb;
+
+pub use config_file::ConfigFile;
+pub use output::{Output, print_json};
+pub use server_args::{ADMIN_KEY_FILE, DEFAULT_LISTEN, DataDir, ServerArgs, process_name};
+pub use verb::{CliContext, Done, ParsedVerb, RunVerb, Verb};

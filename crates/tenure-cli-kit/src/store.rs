@@ -1,0 +1,55 @@
+//! Opening and closing a store that a URL names.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use tenure_store::{Embedded, Memory, Postgres, Store, StoreError};
+
+/// The forms of a store URL, for messages.
+pub const STORES: &str = "there are memory:, embedded:PATH and postgres://USER@HOST/DATABASE";
+
+/// Interval and number of checks whether the last user of a store is gone.
+const CLOSE_POLL: Duration = Duration::from_millis(10);
+const CLOSE_POLLS_MAX: usize = 500;
+
+/// Opens the store that `url` names.
+pub async fn open(url: &str) -> anyhow::Result<Arc<dyn Store>> {
+    match url.split_once(':') {
+        Some(("memory", "")) => Ok(Arc::new(Memory::new())),
+        Some(("embedded", path)) if !path.is_empty() => {
+            Ok(Arc::new(Embedded::open(Path::new(path))?))
+        }
+        Some(("postgres" | "postgresql", _)) => {
+            Ok(Arc::new(Postgres::open(url).await.map_err(|error| explain(&error))?))
+        }
+        // The rest of the URL may have a password.
+        Some((scheme, _)) => bail!("{scheme}: is not a store; {STORES}"),
+        None => bail!("{url:?} is not a store; {STORES}"),
+    }
+}
+
+/// Waits until no other handle to the store is left, then closes it, so that everything is in its
+/// file.
+pub async fn close(store: Arc<dyn Store>) {
+    for _ in 0..CLOSE_POLLS_MAX {
+        if Arc::strong_count(&store) == 1 {
+            break;
+        }
+        tokio::time::sleep(CLOSE_POLL).await;
+    }
+    tokio::task::block_in_place(|| drop(store));
+}
+
+/// Adds the remedy to an error of a database. One that cannot be reached has exit code 69.
+pub fn explain(error: &StoreError) -> anyhow::Error {
+    let text = match tenure_store::postgres::remedy(error) {
+        Some(remedy) => format!("{error}; {remedy}"),
+        None => error.to_string(),
+    };
+    if text.contains("cannot be reached") {
+        return tenure::Error::Unavailable(text).into();
+    }
+    anyhow::anyhow!(text)
+}

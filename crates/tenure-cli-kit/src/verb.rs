@@ -1,0 +1,83 @@
+//! Verbs that are added to the command line at run time: those of apps, and benchmarks.
+
+use std::marker::PhantomData;
+use std::process::ExitCode;
+
+use async_trait::async_trait;
+use clap::{ArgMatches, FromArgMatches};
+
+use crate::{Output, ServerArgs};
+
+/// What a verb returns: usually success, or an exit code of its own.
+pub type Done = anyhow::Result<ExitCode>;
+
+/// The options that all verbs share.
+#[derive(Clone, Debug)]
+pub struct CliContext {
+    /// How to reach a server.
+    pub server: ServerArgs,
+    /// The form in which data is printed.
+    pub output: Output,
+}
+
+/// A verb of the command line.
+#[async_trait(?Send)]
+pub trait Verb {
+    /// Its name, arguments and help.
+    fn command(&self) -> clap::Command;
+
+    /// A line for the examples of `tenure --help`: the command and what it does.
+    fn example(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
+    /// Runs it with the parsed arguments of [`Verb::command`].
+    async fn run(&self, matches: &ArgMatches, cx: &CliContext) -> Done;
+}
+
+/// Arguments that were parsed by clap, ready to run.
+#[async_trait(?Send)]
+pub trait RunVerb: FromArgMatches {
+    /// Runs the verb.
+    async fn run(&self, cx: &CliContext) -> Done;
+}
+
+/// A [`Verb`] whose arguments are a type derived with clap.
+pub struct ParsedVerb<T> {
+    command: fn() -> clap::Command,
+    example: Option<(&'static str, &'static str)>,
+    arguments: PhantomData<T>,
+}
+
+impl<T: RunVerb> ParsedVerb<T> {
+    /// Creates a verb whose arguments `command` describes and `T` parses.
+    #[must_use]
+    pub fn new(command: fn() -> clap::Command) -> Self {
+        Self { command, example: None, arguments: PhantomData }
+    }
+
+    /// Adds a line to the examples of `tenure --help`.
+    #[must_use]
+    pub fn example(mut self, command: &'static str, meaning: &'static str) -> Self {
+        self.example = Some((command, meaning));
+        self
+    }
+}
+
+#[async_trait(?Send)]
+impl<T: RunVerb> Verb for ParsedVerb<T> {
+    fn command(&self) -> clap::Command {
+        (self.command)()
+    }
+
+    fn example(&self) -> Option<(&'static str, &'static str)> {
+        self.example
+    }
+
+    async fn run(&self, matches: &ArgMatches, cx: &CliContext) -> Done {
+        match T::from_arg_matches(matches) {
+            Ok(arguments) => arguments.run(cx).await,
+            Err(error) => error.exit(),
+        }
+    }
+}

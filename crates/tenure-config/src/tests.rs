@@ -1,0 +1,319 @@
+//! What a `tenure.toml` may say, and what is said about one that is wrong.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tenure_core::kind::{Backoff, Policy};
+
+use super::NoApps;
+use super::{AuditSetting, BadConfig, Config, Error, FILE_BYTES_MAX};
+
+/// The example of the guide, with every key that there is.
+const WHOLE: &str = r#"
+[kinds.database]
+states  = ["PENDING", "CREATING", "READY", "DESTROYING", "DESTROYED", "FAILED"]
+initial = "PENDING"
+backoff = "pass"
+running_max = 1_0
+tenant_running_max = 2
+reconcile = "create"
+
+[kinds.database.operations.create]
+from = ["PENDING", "FAILED"]
+during = "CREATING"
+ok = "READY"
+failed = "FAILED"
+cancelled = "PENDING"
+ends = "DESTROYED"
+run = ["./create-db.sh", "--size", "small"]
+limit = "30m"
+meets = { create = "attach", destroy = "reject" }
+locks = ["main", "network"]
+
+[kinds.database.operations.create.retry]
+attempts = 3
+initial = "5m"
+factor = 2
+max = "30m"
+transient = ["BUSY"]
+permanent = "QUOTA"
+
+[kinds.database.operations.destroy]
+from = "READY"
+during = "DESTROYING"
+ok = "DESTROYED"
+failed = "FAILED"
+run = ["destroy-db"]
+
+[kinds.report.operations.run]
+
+[worker]
+slots = 7
+ttl = "15s"
+drain = "1m30s"
+name = "builder"
+
+[retention]
+jobs = "7d"
+dead = "60d"
+history = "12h"
+"#;
+
+fn parse(text: &str) -> Result<Config, BadConfig> {
+    Config::parse(text, Path::new("/etc/tenure"))
+}
+
+/// Each problem as `line: problem`.
+fn problems(text: &str) -> Vec<String> {
+    let bad = parse(text).expect_err("it is wrong");
+    bad.0.iter().map(|problem| format!("{}: {problem}", problem.line)).collect()
+}
+
+#[test]
+fn every_key_is_understood() {
+    let config = parse(WHOLE).expect("it is right");
+    assert_eq!(config.operations(), 3);
+    let kind = config.kinds.get("database").expect("it is declared");
+    assert_eq!((&*kind.initial, kind.states.len(), kind.backoff), ("PENDING", 6, Backoff::Pass));
+    assert_eq!((kind.running_max, kind.tenant_running_max), (Some(10), Some(2)));
+    assert_eq!(kind.reconcile.as_deref(), Some("create"));
+    let create = &kind.operations["create"];
+    assert_eq!(create.from, ["PENDING".into(), "FAILED".into()]);
+    assert_eq!(create.during.as_deref(), Some("CREATING"));
+    assert_eq!((create.ok.as_deref(), create.failed.as_deref()), (Some("READY"), Some("FAILED")));
+    assert_eq!(create.cancelled.as_deref(), Some("PENDING"));
+    assert_eq!(create.ends, ["DESTROYED".into()]);
+    assert_eq!(create.limit_ms, Some(30 * 60_000));
+    assert_eq!((create.retry.attempts, create.retry.factor), (3, 2.0));
+    assert_eq!((create.retry.initial_ms, create.retry.max_ms), (300_000, 1_800_000));
+    assert_eq!(create.retry.transient, ["BUSY".into()]);
+    assert_eq!(create.retry.permanent, ["QUOTA".into()]);
+    assert_eq!(create.policy("destroy"), Policy::Reject);
+    let locks: Vec<_> = create.locks.iter().map(ToString::to_string).collect();
+    assert_eq!(locks, ["main", "network"]);
+    assert_eq!(kind.operations["destroy"].from, ["READY".into()]);
+    assert_eq!((config.worker.slots, config.worker.name.as_deref()), (Some(7), Some("builder")));
+    assert_eq!(config.worker.ttl, Duration::from_secs(15));
+    assert_eq!(config.worker.drain, Duration::from_secs(90));
+    let day = 24 * 60 * 60 * 1_000;
+    let keep = config.retention;
+    assert_eq!((keep.jobs_ms, keep.dead_ms, keep.history_ms), (7 * day, 60 * day, day / 2));
+}
+
+#[test]
+fn the_server_is_told_how_to_deal_with_those_who_ask() {
+    let text = "[server]\ntls_certificate = \"c.pem\"\ntls_key = \"/k.pem\"\naudit = \"off\"\n\
+                connections = 5\ntenant_requests_per_s = 6\nwrong_keys_per_s = 7\n";
+    let server = parse(text).expect("it is right").server;
+    assert_eq!(server.tls, Some(("/etc/tenure/c.pem".into(), "/k.pem".into())));
+    assert_eq!(server.audit, AuditSetting::Off);
+    assert_eq!(server.connections, Some(5));
+    assert_eq!((server.tenant_requests_per_s, server.wrong_keys_per_s), (Some(6), Some(7)));
+    let named = parse("[server]\naudit = \"a.jsonl\"\n").expect("it is right").server;
+    assert_eq!(named.audit, AuditSetting::File("/etc/tenure/a.jsonl".into()));
+    let half = problems("[server]\ntls_key = \"k.pem\"\nconnections = 0\naudits = \"off\"\n");
+    assert_eq!(half.len(), 3, "{half:?}");
+    assert!(half.iter().any(|problem| problem.contains("`tls_certificate` is missing")));
+}
+
+#[test]
+fn nothing_has_to_be_said() {
+    let config = parse("").expect("an empty file is right");
+    assert_eq!(config, Config::default());
+    assert_eq!(config.worker.slots, None);
+    assert!(config.retention.dead_ms > config.retention.jobs_ms);
+}
+
+#[test]
+fn a_relative_path_is_below_the_file_and_a_bare_word_is_looked_up() {
+    let config = parse(WHOLE).expect("it is right");
+    let run =
+        |name: &str| config.kinds.get("database").expect("declared").operations[name].run.clone();
+    assert_eq!(run("create"), ["/etc/tenure/create-db.sh", "--size", "small"]);
+    assert_eq!(run("destroy"), ["destroy-db"]);
+    let bin = "[kinds.a.operations.b]\nrun = [\"bin/x\"]\n[kinds.c.operations.d]\nrun = [\"/x\"]";
+    let config = parse(bin).expect("it is right");
+    let first = |kind: &str| {
+        let kind = config.kinds.get(kind).expect("declared");
+        kind.operations.values().next().expect("it has one").run[0].clone()
+    };
+    assert_eq!((first("a"), first("c")), ("/etc/tenure/bin/x".into(), "/x".into()));
+}
+
+#[test]
+fn only_kinds_with_commands_are_worked_here() {
+    let config = parse(WHOLE).expect("it is right");
+    assert_eq!(config.command_kinds(), ["database".into()]);
+}
+
+#[test]
+fn all_problems_are_said_at_once_each_with_its_line_and_a_remedy() {
+    let text = r#"kind = 1
+[kinds.database]
+states = ["PENDING", "CREATING", "READY", "LOST"]
+initial = "PENDIG"
+backof = "hold"
+running_max = "many"
+
+[kinds.database.operations.create]
+form = ["PENDING"]
+during = "CREATING"
+ok = "REDY"
+limit = 30
+retry = { attempts = 0, initial = "1h", max = "1m", tries = 3 }
+meets = { create = "atach", update = "queue" }
+locks = ["a b"]
+
+[kinds.database.operations.drop]
+run = "drop.sh"
+
+[worker]
+slots = 0
+ttl = "1s"
+
+[retention]
+jobs = "soon"
+dead = "1s"
+"#;
+    let create = "kinds.database.operations.create";
+    let among = "which is not among PENDING, CREATING, READY, LOST";
+    assert_eq!(
+        problems(text),
+        [
+            "1: kind: unknown key `kind`; did you mean `kinds`?",
+            "2: kinds.database: no operation leads to the state PENDING",
+            "2: kinds.database: no operation leads to the state READY",
+            "2: kinds.database: no operation leads to the state LOST",
+            &format!("4: kinds.database: initial names the state PENDIG, {among}"),
+            "5: kinds.database.backof: unknown key `backof`; did you mean `backoff`?",
+            "6: kinds.database.running_max: it must be a whole number, not of the type string",
+            &format!(
+                "8: {create}: with a state during, the states ok and failed must be given too"
+            ),
+            &format!("9: {create}.form: unknown key `form`; did you mean `from`?"),
+            &format!("11: {create}: ok names the state REDY, {among}"),
+            &format!(
+                "12: {create}.limit: it must be a duration such as \"30m\", not of the type \
+                  integer"
+            ),
+            &format!(
+                "13: {create}.retry.tries: unknown key `tries`; there are attempts, initial, \
+                  factor, max, transient, permanent"
+            ),
+            &format!("13: {create}.retry.attempts: it must be between 1 and 1000"),
+            &format!("13: {create}: retry.initial is longer than retry.max"),
+            &format!(
+                "14: {create}.meets.create: \"atach\" is no policy; there are queue, attach, \
+                  reject, coalesce, replace, cancel"
+            ),
+            &format!("14: {create}: meets names the operation update, which is not declared"),
+            &format!(
+                "15: {create}.locks: the lock has the character ' '; allowed are letters, digits \
+                  and . _ - : @ + ="
+            ),
+            "18: kinds.database.operations.drop.run: it must be a list of texts such as [\"a\", \
+         \"b\"], not of the type string",
+            "21: worker.slots: it must be between 1 and 4096",
+            "22: worker.ttl: it must be between 3s and 86400s",
+            "25: retention.jobs: \"soon\" is not a duration; write for example 500ms, 30s, 5m, \
+             1h30m or 7d",
+            "26: retention.dead: less than 1m: nobody could look at anything that is over",
+        ]
+    );
+}
+
+#[test]
+fn a_rule_of_the_core_points_to_the_line_of_its_key_or_of_its_table() {
+    let text = "[kinds.a]\nstates = [\"X\", \"Y\"]\n\n[kinds.a.operations.b]\nok = \"X\"\n\
+                from = [\"Y\"]\nmeets = { c = \"queue\" }\n";
+    assert_eq!(
+        problems(text),
+        [
+            "1: kinds.a: no operation leads to the state Y",
+            "1: kinds.a: the operation b can never start: no state of its from is ever reached",
+            "7: kinds.a.operations.b: meets names the operation c, which is not declared",
+        ]
+    );
+}
+
+#[test]
+fn dead_letters_are_kept_at_least_as_long_as_jobs() {
+    let found = problems("[retention]\njobs = \"100d\"\n");
+    assert!(found[0].starts_with("2: retention.jobs: dead letters would be dropped"), "{found:?}");
+}
+
+#[test]
+fn a_kind_whose_states_cannot_be_read_makes_no_noise() {
+    let text = "[kinds.a]\nstates = \"X\"\n[kinds.a.operations.b]\nok = \"X\"\nx = 1\n";
+    assert_eq!(problems(text).len(), 2, "{:?}", problems(text));
+    let text = "[kinds.a]\nstates = []\n";
+    assert_eq!(
+        problems(text),
+        ["2: kinds.a.states: there is none; leave the key out for a kind without states"]
+    );
+}
+
+#[test]
+fn every_fault_of_the_toml_itself_is_said() {
+    let found = problems("a = \n[kinds.x\nb = 'c\n");
+    assert!(found.len() >= 2, "{found:?}");
+    assert!(found.iter().all(|found| found.contains("this is not TOML")), "{found:?}");
+    assert!(found[0].starts_with("1: "), "{found:?}");
+}
+
+#[test]
+fn a_key_that_is_given_twice_is_refused() {
+    let found = problems("[worker]\nslots = 1\nslots = 2\n");
+    assert!(found[0].starts_with("3: this is not TOML: duplicate key"), "{found:?}");
+}
+
+#[test]
+fn wrong_types_of_tables_are_refused() {
+    let found = problems("kinds = 1\nworker = []\n[retention]\njobs = true\n");
+    assert_eq!(
+        found,
+        [
+            "1: kinds: it must be a table, not of the type integer",
+            "2: worker: it must be a table, not of the type array",
+            "4: retention.jobs: it must be a duration such as \"30m\", not of the type boolean",
+        ]
+    );
+}
+
+#[test]
+fn a_long_first_rest_lifts_the_cap_that_nobody_wrote() {
+    let text = "[kinds.a.operations.b]\nretry = { attempts = 2, initial = \"2h\" }\n";
+    let config = parse(text).expect("it is right");
+    let retry = &config.kinds.get("a").expect("declared").operations["b"].retry;
+    assert_eq!((retry.initial_ms, retry.max_ms), (7_200_000, 7_200_000));
+}
+
+#[test]
+fn a_file_that_is_absent_or_too_large_is_named() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("tenure.toml");
+    let error = Config::load(&path, &mut NoApps).expect_err("it is not there").to_string();
+    assert!(error.starts_with(&format!("cannot read {}: ", path.display())), "{error}");
+    let max = usize::try_from(FILE_BYTES_MAX).expect("it is small");
+    std::fs::write(&path, "#".repeat(max)).expect("it is writable");
+    assert!(Config::load(&path, &mut NoApps).is_ok());
+    std::fs::write(&path, "#".repeat(max + 1)).expect("it is writable");
+    assert!(matches!(Config::load(&path, &mut NoApps), Err(Error::Unreadable { .. })));
+}
+
+#[test]
+fn tenants_are_told_apart_in_metrics_only_if_that_is_said() {
+    let config = Config::parse("", Path::new("/etc")).expect("an empty file is fine");
+    assert!(!config.metrics.per_tenant);
+    let text = "[metrics]\nper_tenant = true\n";
+    let config = Config::parse(text, Path::new("/etc")).expect("it is fine");
+    assert!(config.metrics.per_tenant);
+    let found = problems("[metrics]\nper_tenant = 1\nper_tenants = true\n");
+    assert_eq!(
+        found,
+        [
+            "2: metrics.per_tenant: it must be true or false, not of the type integer",
+            "3: metrics.per_tenants: unknown key `per_tenants`; did you mean `per_tenant`?",
+        ]
+    );
+}

@@ -1,5 +1,0 @@
-//! Prints the OpenAPI document. `cargo xtask openapi` writes it to `openapi.json`.
-
-fn main() {
-    print!("{}", tenure_server::api::document_text());
-}

@@ -1,0 +1,35 @@
+//! Controllers of apps: which there are, and which process runs each.
+
+use axum::Json;
+use axum::extract::State;
+use tenure_app::Problem;
+use tenure_app::controller::resource;
+use tenure_wire::{ControllerAnswer, ListAnswer, TenureAnswer};
+
+use crate::ServerState;
+
+/// Lists the controllers of the installed apps with their holders.
+#[utoipa::path(
+    get,
+    path = "/v1/controllers",
+    tag = "insight",
+    operation_id = "list_controllers",
+    responses((status = 200, description = "All of them", body = ListAnswer<ControllerAnswer>))
+)]
+pub(super) async fn list(
+    State(state): State<ServerState>,
+) -> Result<Json<ListAnswer<ControllerAnswer>>, Problem> {
+    let mut items = Vec::new();
+    for app in state.apps.iter() {
+        for controller in app.controllers() {
+            let shown = state.services.store().reads().show(&resource(controller.name())?).await?;
+            let held = shown.and_then(|shown| shown.tenures.into_iter().next());
+            items.push(ControllerAnswer {
+                name: controller.name().to_owned(),
+                app: app.name().to_owned(),
+                tenure: held.as_ref().map(TenureAnswer::of),
+            });
+        }
+    }
+    Ok(Json(ListAnswer { items, next: None }))
+}
