@@ -49,6 +49,25 @@ pub struct PipelineSettings {
     pub alert_threshold: f64,
 }
 
+impl PipelineSettings {
+    /// The default settings for pipelines that are declared below `dir`.
+    #[must_use]
+    pub fn new(dir: PathBuf) -> Self {
+        Self {
+            dir,
+            secrets: None,
+            limit_ms: LIMIT_MS_DEFAULT,
+            retries: 0,
+            delay_ms: DELAY_MS_DEFAULT,
+            max_runs: None,
+            tenant_max_runs: None,
+            slots: SLOTS_DEFAULT,
+            metrics: true,
+            alert_threshold: ALERT_THRESHOLD_DEFAULT,
+        }
+    }
+}
+
 /// The keys, each with its second name.
 const LIMIT: [&str; 2] = ["limit", "pipeline_lock_timeout_seconds"];
 const RETRIES: [&str; 2] = ["retries", "lock_acquisition_retries"];

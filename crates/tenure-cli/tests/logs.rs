@@ -101,7 +101,7 @@ fn a_filter_does_not_take_the_request_from_what_it_lets_through() {
     let listen = free_address();
     let mut command = tenure(dir.path());
     command.args(["serve", "--listen", &listen]).env("TENURE_LOG_FORMAT", "json");
-    command.env("TENURE_LOG", "error,tenure_server::problem=debug");
+    command.env("TENURE_LOG", "error,tenure_app::problem=debug");
     let mut server = Daemon::start(&mut command, &dir.path().join("server.log"));
     until(|| dir.path().join("server.url").exists());
     let lines = ["GET /nowhere HTTP/1.1", "x-request-id: lost-one"];

@@ -12,7 +12,7 @@ use tenure_cli_kit::text::count;
 use tenure_cli_kit::{ConfigFile, Done, Output};
 use tenure_config::{BadConfig, Error, Problem};
 
-use crate::{Catalog, Pipelines};
+use crate::{Catalog, PipelineSettings, Pipelines};
 
 /// Name everything that is wrong with the files of pipelines, at once
 ///
@@ -61,9 +61,9 @@ fn counts(catalog: Option<&Arc<Catalog>>) -> Map<String, Value> {
 fn load_dir(dir: &Path) -> Result<Arc<Catalog>, Error> {
     fs::read_dir(dir)
         .map_err(|error| Error::Unreadable { path: dir.to_owned(), reason: error.to_string() })?;
-    let settings = "[pipelines]\ndir = \".\"\nsecrets = \".\"\n";
-    let loaded = apps().parse(settings, dir).map_err(|bad| bad.in_file(dir))?;
-    Ok(loaded.apps.get().expect("the section is there"))
+    let secrets = Some(dir.to_owned());
+    let settings = PipelineSettings { secrets, ..PipelineSettings::new(dir.to_owned()) };
+    Ok(Arc::new(Catalog::load(&settings)?))
 }
 
 /// Loads the pipelines that a `tenure.toml` names, and nothing of other apps.
