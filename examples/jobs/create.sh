@@ -1,6 +1,6 @@
 #!/bin/sh
-# Pretends to create a database of `size` parts, one a second. Lines that begin with `::` speak to
-# Tenure, all others go to the log. With `"fail": true` it fails in a way that is tried again.
+# Simulates creating a database of `size` parts, one per second. Lines that start with `::` are
+# directives, all others go to the log. With `"fail": true` it fails with a transient error.
 set -eu
 size=$(printf %s "$TENURE_ARGS" | sed -n 's/.*"size": *\([0-9]*\).*/\1/p')
 size=${size:-3}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pretends to destroy a database.
+# Simulates destroying a database.
 set -eu
 echo "::progress 50 removing $TENURE_RESOURCE"
 sleep 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A worker for Tenure with nothing beyond the standard library. Run it to try it, or import it:
+"""A worker for Tenure that uses only the standard library. Run it, or import it:
 
     import worker
 
@@ -17,18 +17,18 @@ import urllib.error, urllib.request
 
 DATA = os.environ.get("TENURE_DATA") or os.path.expanduser("~/.local/share/tenure")
 URL = os.environ.get("TENURE_SERVER") or "http://127.0.0.1:7117"
-KEY = os.environ.pop("TENURE_KEY", None)  # what a handler starts need not have it
-TTL = float(os.environ.get("WORKER_TTL", 15))  # seconds that the session lives without heartbeats
-SLOTS = int(os.environ.get("WORKER_SLOTS", 2))  # jobs at once
+KEY = os.environ.pop("TENURE_KEY", None)  # child processes of a handler do not need it
+TTL = float(os.environ.get("WORKER_TTL", 15))  # TTL of the session in seconds
+SLOTS = int(os.environ.get("WORKER_SLOTS", 2))  # concurrent jobs
 DRAIN = float(os.environ.get("WORKER_DRAIN", 20))  # seconds for work to end after SIGTERM
-CLAIM = 5.0  # seconds that a claim waits for a job, and work has to stop when it is handed back
+CLAIM = 5.0  # seconds that a claim waits, and that work has to stop before it is handed back
 
 handlers = {}  # (kind, operation) -> function
-stopping = threading.Event()  # take no more jobs
+stopping = threading.Event()  # stop claiming
 
 
-class Away(Exception):
-    """No answer came, so nobody knows whether it happened: ask again."""
+class NoAnswer(Exception):
+    """The outcome of a request is unknown: repeat it."""
 
 
 class Stop(Exception):
@@ -36,7 +36,7 @@ class Stop(Exception):
 
 
 class Failed(Exception):
-    """The attempt failed. Say whether trying again may help, if you know."""
+    """The attempt failed. Set `transient` if it is known whether a retry may help."""
 
     def __init__(self, code, message="", transient=None, state=None):
         message = message.encode()[:1024].decode(errors="ignore")
@@ -49,7 +49,7 @@ def handles(kind, operation):
 
 
 def now():
-    return time.clock_gettime(time.CLOCK_BOOTTIME)  # runs on while the machine is suspended
+    return time.clock_gettime(time.CLOCK_BOOTTIME)  # runs during suspend
 
 
 def say(text):
@@ -64,22 +64,22 @@ def call(method, path, body=None, request_id=None, timeout=10.0):
     try:
         try:
             answer = urllib.request.urlopen(request, timeout=timeout)
-        except urllib.error.HTTPError as no:
-            answer = no  # which is an answer, too
+        except urllib.error.HTTPError as error:
+            answer = error  # an error status is an answer, too
         with answer:
             status, body = answer.code, json.load(answer)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise Away(error) from error
+        raise NoAnswer(error) from error
     if status >= 500:
-        raise Away(body.get("detail"))
+        raise NoAnswer(body.get("detail"))
     return status, body
 
 
 class Session:
-    """The liveness of this process: one heartbeat renews everything that it holds."""
+    """The liveness of this process: one heartbeat renews all its tenures."""
 
     def __init__(self, name):
-        self.id, self.jobs, self.told = uuid.uuid4().hex, set(), {}
+        self.id, self.jobs, self.revoked = uuid.uuid4().hex, set(), {}
         self.hand_back, self.closed = threading.Event(), threading.Event()
         sent = now()
         body = {"name": name, "ttl_ms": int(TTL * 1000)}
@@ -87,47 +87,47 @@ class Session:
         if status != 200:
             raise SystemExit(f"worker: {answer['detail']}")
         self.extend(sent)
-        for task in (self.beat, self.watch):
+        for task in (self.heartbeat, self.watch):
             threading.Thread(target=task, daemon=True).start()
 
     def extend(self, sent):
-        # From before the request left, and a fifth shorter than the store's count: a tenth for
-        # clocks that run apart, a tenth for work that has to stop.
+        # Counts from before the request left, and is a fifth shorter than the TTL: a tenth for
+        # clock drift, a tenth for stopping the work.
         self.deadline = sent + 0.8 * TTL
 
-    def lives(self):
+    def is_alive(self):
         return now() < self.deadline
 
-    def beat(self):
+    def heartbeat(self):
         pause, seen = TTL / 3, 0
-        while self.lives() and not self.closed.wait(min(pause, self.deadline - now())):
+        while self.is_alive() and not self.closed.wait(min(pause, self.deadline - now())):
             sent, path = now(), f"/v1/sessions/{self.id}/beat"
             try:
                 status, answer = call("POST", path, {"seen": seen}, timeout=TTL / 4)
-            except Away as why:
+            except NoAnswer as why:
                 say(f"a heartbeat failed: {why}")
-                pause = TTL / 12  # no answer prolongs nothing, so the next one comes soon
+                pause = TTL / 12  # a missing answer extends nothing: retry soon
                 continue
             pause = TTL / 3
             if status != 200:
                 self.deadline = 0.0
-            elif self.lives():  # what is lost stays lost
+            elif self.is_alive():  # a lost session stays lost
                 self.extend(sent)
                 for one in answer["revoked"]:
                     why = "cancelled" if one.get("cancel") else "lost"
-                    self.told[one["resource"], one["token"]] = why
+                    self.revoked[one["resource"], one["token"]] = why
                     seen = max(seen, one["n"])
 
     def watch(self):
-        """Sees to it that no work outlives the session. It does nothing that could block."""
-        while self.lives():
+        """Ensures that no work outlives the session. Does nothing that could block."""
+        while self.is_alive():
             if self.closed.wait(0.05):
                 return
         say(f"the session is lost, with {len(self.jobs)} jobs")
         until = now() + TTL / 10
         while self.jobs and now() < until:
             time.sleep(0.02)
-        if self.jobs:  # a thread cannot be stopped from outside, a process can
+        if self.jobs:  # a thread cannot be killed, a process can
             say("work does not stop, so this process ends")
             os._exit(1)
 
@@ -145,9 +145,9 @@ class Job:
 
     def check(self):
         """Raises when the work must stop. Call it right before each effect."""
-        told = self.session.told.get(self.key)
-        if told or not self.session.lives():
-            raise Stop(told if self.session.lives() else "lost")
+        reason = self.session.revoked.get(self.key)
+        if reason or not self.session.is_alive():
+            raise Stop(reason if self.session.is_alive() else "lost")
         if now() >= self.limit:
             raise Failed("TIME_LIMIT", "the attempt took longer than its limit")
         if self.session.hand_back.is_set():
@@ -161,31 +161,31 @@ class Job:
         self.check()
 
     def progress(self, percent, message=""):
-        self.tell("progress", {"percent": percent, "message": message})
+        self.report("progress", {"percent": percent, "message": message})
 
     def log(self, text):
-        self.tell("logs", {"text": text + "\n"})
+        self.report("logs", {"text": text + "\n"})
 
-    def tell(self, what, body):
+    def report(self, what, body):
         self.check()
         try:
             status, answer = self.call(what, body)
-        except Away as why:
+        except NoAnswer as why:
             return say(f"{what} of job {self.id} got no answer: {why}")
         if status == 409:
-            self.session.told[self.key] = "lost"
+            self.session.revoked[self.key] = "lost"
         elif status != 200:
             say(f"{what} of job {self.id}: {answer['detail']}")
         elif answer["cancelling"]:
-            self.session.told[self.key] = "cancelled"
+            self.session.revoked[self.key] = "cancelled"
         self.check()
 
     def finish(self, body):
-        """Says what the attempt came to, again and again until there is an answer."""
-        while self.session.lives():
+        """Reports the result of the attempt, repeatedly until it is answered."""
+        while self.session.is_alive():
             try:
                 status, answer = self.call("finish", body)
-            except Away as why:
+            except NoAnswer as why:
                 say(f"finish of job {self.id} got no answer: {why}")
                 time.sleep(0.5)
                 continue
@@ -213,27 +213,27 @@ def work(session, taken):
         body = {"outcome": str(stop)}
     except Failed as failed:
         body = failed.body
-    except Exception as error:  # a bug in a handler is a failure like any other
+    except Exception as error:  # a bug in a handler fails the attempt
         body = Failed("ERROR", f"{type(error).__name__}: {error}").body
     session.jobs.discard(job)
-    # What is lost is somebody else's already: nothing is said of it.
+    # A lost attempt belongs to another worker: report nothing.
     end = "lost" if body["outcome"] == "lost" else job.finish(body)
-    session.told.pop(job.key, None)
+    session.revoked.pop(job.key, None)
     say(f"{job.operation} of {job.kind}/{job.name}, attempt {job.attempt}: {end}")
     if handler is None:
-        stopping.wait(1.0)  # so that another worker gets it
+        stopping.wait(1.0)  # let another worker claim it
 
 
 def slot(session):
-    """Takes one job after the other, until the session is lost or the worker stops."""
+    """Executes one job after another until the session is lost or the worker stops."""
     kinds, request_id = sorted({kind for kind, _ in handlers}), None
-    while session.lives() and (request_id or not stopping.is_set()):
-        # One that got no answer may have got a job: the same request gets the same job again.
+    while session.is_alive() and (request_id or not stopping.is_set()):
+        # A claim without an answer may have succeeded: repeating it returns the same job.
         request_id = request_id or uuid.uuid4().hex
         ask = {"session": session.id, "kinds": kinds, "max": 1, "wait_ms": int(CLAIM * 1000)}
         try:
             status, answer = call("POST", "/v1/jobs/claim", ask, request_id, CLAIM + 10.0)
-        except Away as why:
+        except NoAnswer as why:
             say(f"a claim got no answer: {why}")
             time.sleep(0.5)
             continue
@@ -247,7 +247,7 @@ def slot(session):
 
 
 def drain(session, slots):
-    """Lets work end for a while, hands back what has not ended, and is over in any case."""
+    """Lets work end, hands back what has not ended, and exits in any case."""
     say(f"stopping: {len(session.jobs)} jobs have {DRAIN:g} s to end")
     for hand_back, seconds in ((False, DRAIN), (True, 2 * CLAIM)):
         if hand_back:
@@ -256,13 +256,13 @@ def drain(session, slots):
         for thread in slots:
             thread.join(max(0.0, until - now()))
     if any(thread.is_alive() for thread in slots):
-        say("work does not stop, so this process ends; its session will lapse")
+        say("work does not stop, so this process ends; its session will expire")
         os._exit(1)
     session.closed.set()
     try:
         call("DELETE", f"/v1/sessions/{session.id}")
-    except Away:
-        pass  # then it lapses
+    except NoAnswer:
+        pass  # the session expires
 
 
 def main():
@@ -276,7 +276,7 @@ def main():
     while not stopping.is_set():
         try:
             session = Session(name)
-        except Away as why:
+        except NoAnswer as why:
             say(f"no server yet: {why}")
             stopping.wait(1.0)
             continue
@@ -284,14 +284,14 @@ def main():
         slots = [threading.Thread(target=slot, args=(session,), daemon=True) for _ in range(SLOTS)]
         for thread in slots:
             thread.start()
-        while session.lives() and not stopping.wait(0.1):
+        while session.is_alive() and not stopping.wait(0.1):
             pass
         if stopping.is_set():
             drain(session, slots)
 
 
 def build(job):
-    """Pretends to work: `steps` steps of `step_ms`; its first `fails` attempts fail."""
+    """Simulates work: `steps` steps of `step_ms`; the first `fails` attempts fail."""
     args = job.args or {}
     steps = args.get("steps", 5)
     for step in range(steps):

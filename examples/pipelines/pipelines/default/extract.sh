@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pretends to fetch the rows of a day. Arguments: the day. TENURE_ARGS has all parameters.
+# Simulates fetching the rows of a day. Argument: the day. TENURE_ARGS has all parameters.
 set -eu
 rows=$(printf '%s' "$TENURE_ARGS" | sed -n 's/.*"rows":\([0-9]*\).*/\1/p')
 n=0
