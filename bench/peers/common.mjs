@@ -1,6 +1,6 @@
-// What the Node peers share: loading their packages, and a closed loop that keeps a bounded number
-// of jobs between "inserted" and "run". The producer is a thread of its own, as it would be a
-// process of its own in an application.
+// Shared code of the Node peers: package loading, and a closed loop that keeps a bounded number of
+// jobs in flight. The producer runs in its own thread, as it would in its own process in an
+// application.
 import { createRequire } from 'node:module'
 import { Worker, isMainThread, parentPort, workerData } from 'node:worker_threads'
 
@@ -25,7 +25,7 @@ function until(promise, seconds, what) {
   return Promise.race([promise, late]).finally(() => clearTimeout(timer))
 }
 
-// The producer thread: `open(row, url)` gives {insert(count), close()}.
+// The producer thread: `open(row, url)` returns {insert(count), close()}.
 async function produce(open) {
   const { url, row, shared } = workerData
   const counts = new Int32Array(shared)
@@ -57,8 +57,8 @@ async function produce(open) {
 }
 
 // Measures one row: `consume(row, url, ran)` starts the peer's worker, which calls `ran(count)`
-// from its handler, and gives {drained(inserted), close()}; drained() says whether the database
-// holds every inserted job as completed.
+// from its handler, and returns {drained(inserted), close()}; drained() returns whether the database
+// shows every inserted job as completed.
 async function measure(file, peer, row, url, seconds, consume) {
   const shared = new SharedArrayBuffer(12)
   const counts = new Int32Array(shared)
@@ -74,7 +74,7 @@ async function measure(file, peer, row, url, seconds, consume) {
   })
   ended.catch(() => {})
   await until(Promise.race([new Promise((resolve) => producer.once('message', resolve)), ended]), 30, 'start')
-  await Promise.race([sleep(1000), ended]) // connections, plans and caches
+  await Promise.race([sleep(1000), ended]) // warm up connections, plans and caches
   const from = performance.now()
   const before = Atomics.load(counts, DONE)
   await Promise.race([sleep(seconds * 1000), ended])
@@ -90,7 +90,7 @@ async function measure(file, peer, row, url, seconds, consume) {
   await until(consumer.close(), 30, 'the end')
 }
 
-// Usage of each script: URL SECONDS [ONLY], ONLY being a part of a row's name.
+// Usage of each script: URL SECONDS [ONLY], where ONLY is part of a row's name.
 export async function main(file, peer, rows, open, consume) {
   if (!isMainThread) return produce(open)
   const [url, seconds, only = ''] = process.argv.slice(2)
@@ -106,7 +106,7 @@ export async function main(file, peer, rows, open, consume) {
       failed = 1
       console.log(`${peer}\t${row.what}\tfailed`)
       console.error(`# ${error.message}`)
-      break // its connections and jobs are still there and would disturb the next row
+      break // remaining connections and jobs would disturb the next row
     }
   }
   process.exit(failed)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The floors: what PostgreSQL itself does with pgbench as the client, no library in between.
-# Usage: floors.sh URL SECONDS [ONLY], ONLY being a part of a row's name.
+# Baselines: plain PostgreSQL with pgbench as the client, without a library.
+# Usage: floors.sh URL SECONDS [ONLY], where ONLY is part of a row's name.
 set -euo pipefail
 url=${1:?usage: floors.sh URL SECONDS [ONLY]}
 seconds=${2:?usage: floors.sh URL SECONDS [ONLY]}
@@ -11,17 +11,17 @@ trap 'rm -rf "$scripts"' EXIT
 
 sql() { psql -X -q -A -t -v ON_ERROR_STOP=1 "$url" "$@"; }
 
-most=$(sql -c 'show max_connections')
+max_connections=$(sql -c 'show max_connections')
 
-# row WHAT CLIENTS SCRIPT SETUP COUNT: runs SCRIPT for the time given. COUNT is a query for how many
-# pairs or jobs were done since SETUP; without it, each run of the script is one.
+# row WHAT CLIENTS SCRIPT SETUP COUNT: runs SCRIPT for the given time. COUNT is a query for the number
+# of pairs or jobs completed since SETUP; without it, each run of the script counts as one.
 row() {
     local what="$1, $2 clients" clients=$2 script=$3 setup=$4 count=$5 out tps ran
     ((clients > 1)) || what="$1, 1 client"
     [[ $what == *"$only"* ]] || return 0
-    if ((clients + 10 > most)); then
+    if ((clients + 10 > max_connections)); then
         printf 'postgresql\t%s\tskipped\n' "$what"
-        echo "# max_connections is $most" >&2
+        echo "# max_connections is $max_connections" >&2
         return 0
     fi
     printf '%s\n' "$script" >"$scripts/script.sql"
@@ -33,14 +33,14 @@ row() {
     }
     tps=$(sed -n 's/^tps = \([0-9.]*\).*/\1/p' <<<"$out")
     if [[ -n $count ]]; then
-        # pgbench's own rate leaves out the time to connect, so take its scripts as the measure of time.
+        # pgbench's rate excludes connection time, so scale it by the jobs per script run.
         ran=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' <<<"$out")
         tps=$(awk -v tps="$tps" -v ran="$ran" -v count="$(sql -c "$count")" 'BEGIN { print ran ? tps * count / ran : 0 }')
     fi
     printf 'postgresql\t%s\t%.0f\n' "$what" "$tps"
 }
 
-# What a commit costs, and what NOTIFY in it costs: commits that notify go one after another.
+# Cost of a commit, without and with NOTIFY: PostgreSQL serializes commits that notify.
 one="INSERT INTO note (body) VALUES ('{}');"
 notify="BEGIN;
 INSERT INTO note (body) VALUES ('{}');
@@ -54,13 +54,13 @@ SELECT pg_advisory_unlock(:client_id);'
 shared='\set k random(1, :keys)
 SELECT pg_advisory_lock(:k);
 SELECT pg_advisory_unlock(:k);'
-# A row that is locked while its transaction lasts; a key for each client, so that none is skipped.
+# A row lock for the duration of a transaction; one key per client, so that none is skipped.
 held='\set k :client_id + 1
 BEGIN;
 SELECT k FROM row_lock WHERE k = :k FOR UPDATE SKIP LOCKED;
 COMMIT;'
-# A lock that outlives its connection: an owner written in one transaction and removed in another.
-# Only pairs that got the lock count.
+# A lock that outlives its connection: the owner is written in one transaction and removed in
+# another. Only pairs that acquired the lock count.
 owned='\set k random(1, :keys)
 WITH l AS (SELECT k FROM row_lock WHERE k = :k AND owner IS NULL FOR UPDATE SKIP LOCKED),
 took AS (UPDATE row_lock AS r SET owner = :client_id, until = now() + interval '"'30 s'"' FROM l WHERE r.k = l.k RETURNING 1)
@@ -72,20 +72,20 @@ table="DROP TABLE IF EXISTS row_lock;
 CREATE TABLE row_lock (k int PRIMARY KEY, owner int, until timestamptz, pairs bigint NOT NULL DEFAULT 0) WITH (fillfactor = 25);
 INSERT INTO row_lock SELECT generate_series(1, $keys);"
 
-# Jobs: each client inserts as many as it then takes, so the queue stays as short as the clients are.
+# Jobs: each client inserts as many as it then takes, so the queue length is bounded by the clients.
 queue='DROP TABLE IF EXISTS queue;
 CREATE TABLE queue (id bigserial PRIMARY KEY, taken boolean NOT NULL DEFAULT false, body jsonb NOT NULL);
 CREATE INDEX queue_ready ON queue (id) WHERE NOT taken;'
 finished="SELECT CASE WHEN is_called THEN last_value ELSE 0 END - (SELECT count(*) FROM queue) FROM queue_id_seq"
-# Two transactions for a job: it runs while its row is locked.
+# Two transactions per job: it runs while its row is locked.
 loop="INSERT INTO queue (body) VALUES ('{}');
 DELETE FROM queue WHERE id = (SELECT id FROM queue WHERE NOT taken ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED);"
-# Three, as the job libraries do: insert, take, finish.
+# Three transactions per job, as in job libraries: insert, take, finish.
 steps="INSERT INTO queue (body) VALUES ('{}');
 WITH took AS (UPDATE queue SET taken = true WHERE id = (SELECT id FROM queue WHERE NOT taken ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING id)
 SELECT coalesce(max(id), 0) AS id FROM took \\gset
 DELETE FROM queue WHERE id = :id;"
-# Two for 64 jobs.
+# Two transactions per 64 jobs.
 batch="INSERT INTO queue (body) SELECT '{}' FROM generate_series(1, 64);
 DELETE FROM queue WHERE id = ANY (ARRAY(SELECT id FROM queue WHERE NOT taken ORDER BY id LIMIT 64 FOR UPDATE SKIP LOCKED));"
 

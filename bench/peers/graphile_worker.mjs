@@ -1,10 +1,10 @@
-// Graphile Worker. The batched rows use the settings its documentation gives for its own figures:
-// 24 concurrent jobs, a pool of 25, localQueue 500, completion batched with no delay. The rows with
-// no local queue fetch and complete each job by itself. add_job notifies, and PostgreSQL commits
-// transactions that notify one after another: that is what bounds the rows that add one by one.
+// Graphile Worker. The batched rows use the settings of its documented benchmark: 24 concurrent
+// jobs, a pool of 25, localQueue 500, completion batched without delay. The rows without a local
+// queue fetch and complete single jobs. add_job notifies, and PostgreSQL serializes commits that
+// notify, which bounds the rows that add one by one.
 import { KEYS, key, load, main } from './common.mjs'
 
-process.env.NO_LOG_SUCCESS = '1' // a log line for each job is not what is measured
+process.env.NO_LOG_SUCCESS = '1' // do not measure a log line per job
 const { Logger, makeWorkerUtils, run } = load('graphile-worker')
 const { Pool } = load('pg')
 
@@ -33,14 +33,14 @@ function connect(url, max) {
   return pool
 }
 
-// Adds that name several queues can meet in a deadlock; PostgreSQL then refuses one of them.
-async function again(add) {
+// Concurrent adds to several queues can deadlock; PostgreSQL then aborts one of them.
+async function retryDeadlocks(add) {
   for (;;) {
     try {
       return await add()
     } catch (error) {
       if (error.code !== '40P01') throw error
-      console.error('# add_jobs met a deadlock and was repeated')
+      console.error('# add_jobs was retried after a deadlock')
     }
   }
 }
@@ -53,7 +53,7 @@ async function open(row, url) {
     insert: (count) =>
       count === 1
         ? utils.addJob('noop', {}, spec())
-        : again(() => utils.addJobs(Array.from({ length: count }, () => ({ identifier: 'noop', payload: {}, ...spec() })))),
+        : retryDeadlocks(() => utils.addJobs(Array.from({ length: count }, () => ({ identifier: 'noop', payload: {}, ...spec() })))),
     close: async () => {
       await utils.release()
       await pool.end()
@@ -70,7 +70,7 @@ async function consume(row, url, ran) {
   const utils = await makeWorkerUtils({ pgPool: pool, logger })
   await utils.migrate()
   await pool.query('truncate graphile_worker._private_jobs, graphile_worker._private_job_queues')
-  if (row.named) { // The queues exist from the start, as they do in a service that has run for a while.
+  if (row.named) { // Create the queues up front, as in a service that has run for a while.
     const names = Array.from({ length: KEYS }, (_, n) => 'r' + n)
     await utils.addJobs(names.map((queueName) => ({ identifier: 'noop', payload: {}, queueName })))
     await pool.query('truncate graphile_worker._private_jobs')

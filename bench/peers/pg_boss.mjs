@@ -1,9 +1,8 @@
-// pg-boss. Plain rows use work(), woken by LISTEN/NOTIFY and fetching on while batches come back
-// full; the fetch() rows call fetch() and complete() in a loop instead, which leaves out work()'s
-// polling interval (0.5 s at least) wherever a batch comes back short. With a key for each
-// resource: the queue policies `singleton` (one active job for each key) and `key_strict_fifo`
-// (one, and in order); both with one fetcher, because several that fetch batches refuse each other
-// by the unique index on the key, or meet in a deadlock.
+// pg-boss. Plain rows use work(), which is woken by LISTEN/NOTIFY and keeps fetching while batches
+// are full; the fetch() rows call fetch() and complete() in a loop, which avoids work()'s polling
+// interval (at least 0.5 s) after a partial batch. Rows with a key per resource use the queue
+// policies `singleton` (one active job per key) and `key_strict_fifo` (one, in order), both with
+// one fetcher: several batch fetchers conflict on the unique index of the key, or deadlock.
 import { KEYS, key, load, main, sleep } from './common.mjs'
 
 const { PgBoss } = load('pg-boss')
@@ -23,40 +22,40 @@ const rows = [
   { what: `send one by one, fetch() x64, strict fifo by ${KEYS} keys, 256 in flight`, ...loops, producers: 64, batch: 1, ...keyed, policy: 'key_strict_fifo' },
 ]
 
-async function boss(url, max, own) {
-  const it = new PgBoss({
-    connectionString: url, max, schedule: false, supervise: own, migrate: own, useListenNotify: own,
+async function startBoss(url, max, consumes) {
+  const boss = new PgBoss({
+    connectionString: url, max, schedule: false, supervise: consumes, migrate: consumes, useListenNotify: consumes,
   })
-  it.on('error', (error) => console.error(`# ${error.message}`))
-  await it.start()
-  return it
+  boss.on('error', (error) => console.error(`# ${error.message}`))
+  await boss.start()
+  return boss
 }
 
 async function open(row, url) {
-  const it = await boss(url, Math.min(row.producers, 64), false)
+  const boss = await startBoss(url, Math.min(row.producers, 64), false)
   const options = () => (row.policy ? { singletonKey: key() } : {})
   return {
     insert: (count) =>
       count === 1
-        ? it.send('noop', {}, options())
-        : it.insert('noop', Array.from({ length: count }, () => ({ data: {}, ...options() }))),
-    close: () => it.stop({ graceful: true, timeout: 5000 }),
+        ? boss.send('noop', {}, options())
+        : boss.insert('noop', Array.from({ length: count }, () => ({ data: {}, ...options() }))),
+    close: () => boss.stop({ graceful: true, timeout: 5000 }),
   }
 }
 
 async function consume(row, url, ran) {
-  const it = await boss(url, row.workers + 4, true)
-  if (await it.getQueue('noop')) await it.deleteQueue('noop')
-  await it.createQueue('noop', { policy: row.policy ?? 'standard', notify: !!row.work })
+  const boss = await startBoss(url, row.workers + 4, true)
+  if (await boss.getQueue('noop')) await boss.deleteQueue('noop')
+  await boss.createQueue('noop', { policy: row.policy ?? 'standard', notify: !!row.work })
   let stopped = false
   let refused = 0
   const loop = async () => {
     while (!stopped) {
       let jobs = []
       try {
-        jobs = await it.fetch('noop', { batchSize: row.fetch })
+        jobs = await boss.fetch('noop', { batchSize: row.fetch })
       } catch (error) {
-        // Two fetches took a job of one key at the same time.
+        // Two fetches took jobs of the same key concurrently.
         if (error.code !== '23505' && error.code !== '40P01') throw error
         refused += 1
       }
@@ -64,7 +63,7 @@ async function consume(row, url, ran) {
         await sleep(2)
         continue
       }
-      await it.complete('noop', jobs.map(({ id }) => id))
+      await boss.complete('noop', jobs.map(({ id }) => id))
       ran(jobs.length)
     }
   }
@@ -74,13 +73,13 @@ async function consume(row, url, ran) {
       batchSize: row.fetch, localConcurrency: row.workers, burstWhenBatchFull: true,
       pollingIntervalSeconds: 0.5, notifyPollingIntervalSeconds: 0.5,
     }
-    await it.work('noop', options, async (jobs) => ran(jobs.length))
+    await boss.work('noop', options, async (jobs) => ran(jobs.length))
   } else {
     running = Array.from({ length: row.workers }, loop)
   }
   return {
     drained: async (inserted) => {
-      const { rows } = await it.getDb().executeSql(
+      const { rows } = await boss.getDb().executeSql(
         "select count(*)::int as n from pgboss.job where name = 'noop' and state = 'completed'", [])
       return rows[0].n === inserted
     },
@@ -88,7 +87,7 @@ async function consume(row, url, ran) {
       stopped = true
       await Promise.all(running)
       if (refused) console.error(`# ${refused} fetches refused`)
-      await it.stop({ graceful: true, timeout: 5000 })
+      await boss.stop({ graceful: true, timeout: 5000 })
     },
   }
 }

@@ -1,5 +1,5 @@
-"""procrastinate. A worker fetches one job at a time, so several workers run in a process of their
-own each; the producer is this process. Usage: URL SECONDS [ONLY]."""
+"""procrastinate. A worker fetches one job at a time, so several worker processes run several workers
+each; the producer is this process. Usage: URL SECONDS [ONLY]."""
 
 import asyncio
 import logging
@@ -14,8 +14,8 @@ import psycopg
 
 KEYS = 1000
 WORKERS = 2
-CONCURRENCY = 128  # for each worker: 256 in all
-FETCHERS = 4  # workers in one process, which share its connections
+CONCURRENCY = 128  # per process: 256 in total
+FETCHERS = 4  # workers per process, which share its connections
 
 ROWS = [
     dict(what="defer one by one, 256 in flight", producers=32, batch=1, lock=False),
@@ -85,7 +85,7 @@ async def produce(url, row, seconds, done):
 
     async with app.open_async():
         loops = asyncio.gather(*(loop() for _ in range(row["producers"])))
-        await asyncio.sleep(1)  # connections, plans and caches
+        await asyncio.sleep(1)  # warm up connections, plans and caches
         start, before = time.monotonic(), sum(done)
         await asyncio.sleep(seconds)
         rate = (sum(done) - before) / (time.monotonic() - start)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tenure itself, for the rows that peers have in calls of 64, of 500, and one by one.
+"""Tenure itself: rows that match those of the peers with 64 and 500 jobs per call, and one by one.
 
-The binary is that of $TENURE, or the release build of this checkout.
+The binary is $TENURE, or the release build of this checkout.
 """
 
 import json

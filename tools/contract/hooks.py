@@ -1,7 +1,7 @@
-"""What the schema cannot say about good requests, so that they reach the rules behind it.
+"""Hooks that adjust generated requests to constraints the schema cannot express.
 
-Good requests are about kinds that are declared and jobs that run. A bad one is bad in some way that
-must stay, so nothing is changed in it, apart from how long it waits.
+Valid requests should refer to declared kinds and running jobs, so that they pass validation.
+Invalid requests must stay invalid, so only their wait times are shortened.
 """
 
 import functools
@@ -12,52 +12,53 @@ from datetime import datetime, timedelta, timezone
 import requests
 import schemathesis
 
-# Those of tenure.toml beside this file; other kinds have no operations.
+# Kinds of tenure.toml in this folder; other kinds have no operations.
 OPERATIONS = {"report": "build", "database": "sync"}
+# Number of jobs to start.
 RUNNING = 40
-# Longer waits are bad requests where they are in a body; elsewhere any number will do.
+# Longer waits are invalid in a body; a query accepts any number.
 WAIT_MS_MAX = 86_400_000
 U64_MAX = 2**64 - 1
 
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    good = case.meta is not None and case.meta.generation.mode.is_positive
-    shorten(case.query, U64_MAX)
+    valid = case.meta is not None and case.meta.generation.mode.is_positive
+    shorten_waits(case.query, U64_MAX)
     if isinstance(case.body, dict):
-        shorten(case.body, U64_MAX if good else WAIT_MS_MAX)
-    if not good:
+        shorten_waits(case.body, U64_MAX if valid else WAIT_MS_MAX)
+    if not valid:
         return
-    # The same choice for the same request, whatever came before.
+    # Seeded by the request, so that choices do not depend on earlier requests.
     choice = random.Random(repr((case.path_parameters, case.query, case.body)))
     if isinstance(case.body, dict):
-        case.body = {name: whole(value) for name, value in case.body.items()}
+        case.body = {name: integral(value) for name, value in case.body.items()}
         if case.body.get("run_at") is not None:
-            case.body["run_at"] = soon(choice)
+            case.body["run_at"] = within_a_year(choice)
         if "token" in case.body:
-            # A tenure may hold no lock of this name, or live as long as its session does, whatever a
-            # request says: no schema knows.
+            # The tenure may not hold this lock, or may have the TTL of its session: the schema
+            # cannot express either.
             case.body.pop("lock", None)
             case.body.pop("ttl_ms", None)
         if case.operation.path.startswith("/pipelines/run/"):
-            # The one pipeline that is declared takes no parameters, which no schema knows.
+            # The only declared pipeline takes no parameters, which the schema cannot express.
             case.body = {name: value for name, value in case.body.items() if name == "trigger_by"}
     if choice.random() < 0.5:
         prefer_declared(case, choice)
         prefer_running(case, choice)
 
 
-def shorten(fields, longest):
-    """Nobody waits for an answer in a test."""
+def shorten_waits(fields, max_wait):
+    """Shortens valid waits to a few milliseconds."""
     for name in ("wait_ms", "poll_ms"):
-        wait = str(whole(fields.get(name)))
-        if wait.isdigit() and int(wait) <= longest:
+        wait = str(integral(fields.get(name)))
+        if wait.isdigit() and int(wait) <= max_wait:
             fields[name] = int(wait) % 20
 
 
 def prefer_declared(case, choice):
-    """A kind that is declared, and an operation that it has."""
-    # In a path that was changed what is escaped would be taken for a name, and be a bad one.
+    """Uses a declared kind and one of its operations."""
+    # Replacing a parameter would escape the other ones again and make them invalid names.
     if "kind" in case.path_parameters and "%" not in "".join(case.path_parameters.values()):
         kind = choice.choice(list(OPERATIONS))
         case.path_parameters["kind"] = kind
@@ -69,9 +70,9 @@ def prefer_declared(case, choice):
 
 
 def prefer_running(case, choice):
-    """A job that runs, with the token of its tenure and an end that its kind knows."""
+    """Uses a running job with the token of its tenure, and no end state."""
     if case.operation.path.startswith("/v1/jobs/{id}"):
-        job, token = choice.choice(running())
+        job, token = choice.choice(running_jobs())
         case.path_parameters["id"] = job
         case.query["tenant"] = "default"
         if isinstance(case.body, dict) and "token" in case.body:
@@ -80,7 +81,8 @@ def prefer_running(case, choice):
 
 
 @functools.cache
-def running():
+def running_jobs():
+    """Starts jobs and returns their ids and tokens."""
     session = call("sessions", {"name": "contract", "ttl_ms": 3_600_000})["session"]
     for n in range(RUNNING):
         call(f"resources/report/running-{n}/jobs", {"operation": "build"})
@@ -97,12 +99,12 @@ def call(path, body):
     return answer.json()
 
 
-def whole(value):
-    """A schema takes 1.0 for an integer; the server, like most readers of JSON, does not."""
+def integral(value):
+    """Converts 1.0 to 1: JSON Schema accepts 1.0 as an integer, the server does not."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def soon(choice):
-    """An instant within a year: a schema has no word for a bound that moves with time."""
+def within_a_year(choice):
+    """Returns an instant within a year: a schema cannot express a bound relative to now."""
     ahead = timedelta(minutes=choice.randrange(500_000))
     return (datetime.now(timezone.utc) + ahead).isoformat()

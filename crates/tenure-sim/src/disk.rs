@@ -1,7 +1,7 @@
-//! The simulated disk: rows as text, so that a restart reads what production would read.
+//! The simulated disk: serialized rows, so that a restart reads what production would read.
 //!
-//! A batch is staged as text when it is applied and becomes durable as a whole when it is flushed.
-//! It must never hand out anything that was not flushed.
+//! A batch is serialized when it is applied and becomes durable as a whole when it is flushed.
+//! Reads must never return anything that was not flushed.
 
 use std::collections::BTreeMap;
 
@@ -14,41 +14,41 @@ use tenure_store::ledger::{Batch, Ledger};
 
 use crate::kinds::kinds;
 
-/// What survives a crash of the server.
+/// State that survives a server crash.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     sessions: BTreeMap<SessionId, String>,
     records: BTreeMap<ResourceKey, String>,
     history: BTreeMap<ResourceKey, Vec<(String, Hash)>>,
-    /// Jobs that are over, with their resources.
+    /// Ended jobs with their resources.
     jobs: BTreeMap<JobId, (ResourceKey, String)>,
     latest: Millis,
 }
 
-/// The text of one batch, not yet durable.
+/// The serialized rows of one batch, not yet durable.
 #[derive(Clone, Debug, Default)]
 pub struct Staged {
     sessions: Vec<(SessionId, Option<String>)>,
-    /// Those that must be written, because the history does not tell the change.
+    /// Records that must be written, because history does not contain the change.
     records: Vec<(ResourceKey, String)>,
     history: Vec<(ResourceKey, Sealed)>,
     jobs: Vec<(JobId, ResourceKey, String)>,
 }
 
 fn text(row: &impl serde::Serialize) -> String {
-    serde_json::to_string(row).expect("rows have no map with odd keys")
+    serde_json::to_string(row).expect("rows have no maps with non-string keys")
 }
 
 impl Staged {
-    /// Writes down what a batch changed, like the embedded store at its laziest: a row is only
-    /// written when it must be.
+    /// Serializes the changes of a batch. Like the embedded store it writes a record only when
+    /// history alone cannot restore it.
     #[must_use]
-    pub fn of(ledger: &Ledger, batch: &Batch, disk: &Disk) -> Self {
+    pub fn from_batch(ledger: &Ledger, batch: &Batch, disk: &Disk) -> Self {
         let world = ledger.world();
         let session = |id: &SessionId| (*id, world.sessions.get(*id).map(text));
         let record = |key: &ResourceKey| {
-            let must = batch.untold.contains(key) || !disk.records.contains_key(key);
-            let record = world.records.get(key).filter(|_| must)?;
+            let must_write = batch.untold.contains(key) || !disk.records.contains_key(key);
+            let record = world.records.get(key).filter(|_| must_write)?;
             Some((key.clone(), text(record)))
         };
         Self {
@@ -65,7 +65,7 @@ impl Staged {
 }
 
 impl Disk {
-    /// Makes a batch durable, all of it.
+    /// Makes a whole batch durable.
     pub fn flush(&mut self, staged: Staged) {
         for (id, row) in staged.sessions {
             match row {
@@ -83,13 +83,13 @@ impl Disk {
         }
     }
 
-    /// The latest instant that the history knows of.
+    /// Returns the latest instant in history.
     #[must_use]
     pub fn latest(&self) -> Millis {
         self.latest
     }
 
-    /// What a server that starts at `now` has in memory.
+    /// Loads the ledger of a server that starts at `now`.
     pub fn load(&self, now: Millis) -> Result<Ledger, String> {
         let parse = |row: &String| serde_json::from_str(row).map_err(|e| format!("session: {e}"));
         let sessions: Result<Vec<Session>, _> = self.sessions.values().map(parse).collect();
@@ -103,7 +103,7 @@ impl Disk {
         Ok(ledger)
     }
 
-    /// Puts one kept record into the ledger, if it is not there.
+    /// Loads a stored record into the ledger, if it is not there.
     pub fn admit(&self, ledger: &mut Ledger, key: &ResourceKey, now: Millis) -> Result<(), String> {
         if !ledger.has(key)
             && let Some(record) = self.record(key)?
@@ -113,8 +113,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Puts a job that is over into the ledger, with the record of its resource.
-    pub fn recall(&self, ledger: &mut Ledger, id: JobId, now: Millis) -> Result<(), String> {
+    /// Loads an ended job into the ledger, with the record of its resource.
+    pub fn load_job(&self, ledger: &mut Ledger, id: JobId, now: Millis) -> Result<(), String> {
         if ledger.has_job(id) {
             return Ok(());
         }
@@ -125,8 +125,8 @@ impl Disk {
         Ok(())
     }
 
-    /// The jobs that are over, and how.
-    pub fn over(&self) -> Result<BTreeMap<JobId, JobState>, String> {
+    /// Returns the ended jobs with their final states.
+    pub fn ended_jobs(&self) -> Result<BTreeMap<JobId, JobState>, String> {
         let parse = |(id, (_, row)): (&JobId, &(ResourceKey, String))| {
             let job: Job =
                 serde_json::from_str(row).map_err(|error| format!("job {id}: {error}"))?;
@@ -135,12 +135,12 @@ impl Disk {
         self.jobs.iter().map(parse).collect()
     }
 
-    /// The kept record of a resource, with what its history tells since.
+    /// Returns the stored record of a resource, with later history entries replayed.
     pub fn record(&self, key: &ResourceKey) -> Result<Option<Record>, String> {
         let Some(row) = self.records.get(key) else { return Ok(None) };
         let bad = |error| format!("record {key}: {error}");
         let mut record: Record = serde_json::from_str(row).map_err(bad)?;
-        // What the row knows need not be read.
+        // The row already contains these entries.
         let known = usize::try_from(record.chain.n).unwrap_or(usize::MAX);
         for (line, hash) in self.history.get(key).into_iter().flatten().skip(known) {
             record.replay(&Entry::parse(line).map_err(bad)?, *hash);
@@ -148,13 +148,13 @@ impl Disk {
         Ok(Some(record))
     }
 
-    /// How many sessions are kept.
+    /// Returns the number of stored sessions.
     #[must_use]
-    pub fn sessions(&self) -> usize {
+    pub fn session_count(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Proves the kept history and compares it with the kept records.
+    /// Verifies the stored history and compares it with the stored records.
     pub fn verify(&self) -> Result<(), String> {
         let mut verifier = Verifier::default();
         for (key, lines) in &self.history {

@@ -1,7 +1,7 @@
-//! The kinds of the simulated resources: one for each thing that kinds can differ in.
+//! Kinds of the simulated resources, one per feature of kinds.
 //!
-//! Rests are short and every lane can run dry: no job ends up waiting for a state that nothing
-//! leads to, so that whatever waits at the end of a run waits because of a bug.
+//! Backoffs are short and every lane can drain: no job can wait for an unreachable state, so a job
+//! that still waits at the end of a run shows a bug.
 
 use std::sync::Arc;
 
@@ -9,91 +9,95 @@ use tenure_core::kind::Backoff;
 use tenure_core::retry::Retry;
 use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy};
 
-/// The names of the kinds.
+/// Names of the kinds.
 pub const NAMES: [&str; 9] =
     ["cluster", "pipeline", "shoot", "report", "task", "queue", "capped", "fair", "scheduler"];
-/// The code of failures that are final at once.
-pub const FINAL: &str = "QUOTA";
+/// Failure code that is not retried.
+pub const PERMANENT_CODE: &str = "QUOTA";
 
-/// All of them.
+/// Builds all kinds.
 ///
 /// # Panics
-/// Never: they make sense.
+/// Never: the kinds are valid.
 #[must_use]
 pub fn kinds() -> Arc<Kinds> {
     let all =
         [cluster(), pipeline(), shoot(), report(), task(), queue(), capped(), fair(), scheduler()];
-    Arc::new(Kinds::new(all).expect("they make sense"))
+    Arc::new(Kinds::new(all).expect("the kinds are valid"))
 }
 
-fn times(attempts: u32) -> Retry {
-    let permanent = vec![FINAL.into()];
+fn retry_up_to(attempts: u32) -> Retry {
+    let permanent = vec![PERMANENT_CODE.into()];
     Retry { attempts, initial_ms: 300, factor: 3.0, max_ms: 2_000, permanent, ..Retry::default() }
 }
 
-/// A lifecycle with states on the way. A create may wait behind another one that is scheduled or
-/// asked to stop, so it may start from the state that the other leaves.
+/// A lifecycle with intermediate states. A create may wait behind another one that is scheduled or
+/// cancelling, so it may start from the state that the other leaves.
 fn cluster() -> Kind {
     let states = ["PENDING", "CREATING", "READY", "DESTROYING", "DESTROYED", "FAILED"];
     let create = Operation::new("create")
         .path(&["PENDING", "READY", "DESTROYED", "FAILED"], "CREATING", "READY", "FAILED")
         .meets("create", Policy::Attach)
         .meets("destroy", Policy::Reject)
-        .retry(times(3));
+        .retry(retry_up_to(3));
     let destroy = Operation::new("destroy")
         .path(&["PENDING", "READY", "FAILED", "DESTROYED"], "DESTROYING", "DESTROYED", "FAILED")
         .meets("destroy", Policy::Attach)
-        .retry(times(2));
+        .retry(retry_up_to(2));
     Kind::new("cluster").states(&states).operation(create).operation(destroy)
 }
 
 /// Single flight.
 fn pipeline() -> Kind {
-    let run = Operation::new("run").meets("run", Policy::Attach).retry(times(3));
+    let run = Operation::new("run").meets("run", Policy::Attach).retry(retry_up_to(3));
     Kind::new("pipeline").operation(run)
 }
 
 /// A reconciler.
 fn shoot() -> Kind {
-    let sync = Operation::new("sync").meets("sync", Policy::Coalesce).retry(times(3));
+    let sync = Operation::new("sync").meets("sync", Policy::Coalesce).retry(retry_up_to(3));
     Kind::new("shoot").operation(sync).reconcile("sync")
 }
 
-/// The newest wish wins; an urgent one stops the running one.
+/// The newest job replaces waiting ones; an urgent one cancels the running one.
 fn report() -> Kind {
     let build = Operation::new("build").meets("build", Policy::Replace);
     let urgent = Operation::new("urgent").meets("build", Policy::Cancel);
     Kind::new("report").operation(build).operation(urgent)
 }
 
-/// Plain queueing, where others may pass a job that rests.
+/// Plain queueing; other jobs may pass a job in backoff.
 fn task() -> Kind {
-    Kind::new("task").operation(Operation::new("work").retry(times(2))).backoff(Backoff::Pass)
+    Kind::new("task").operation(Operation::new("work").retry(retry_up_to(2))).backoff(Backoff::Pass)
 }
 
-/// Plain queueing, where nobody may.
+/// Plain queueing in strict order.
 fn queue() -> Kind {
-    Kind::new("queue").operation(Operation::new("work").retry(times(3)))
+    Kind::new("queue").operation(Operation::new("work").retry(retry_up_to(3)))
 }
 
-/// At most one runs at once.
+/// At most one running job.
 fn capped() -> Kind {
-    Kind::new("capped").operation(Operation::new("work").retry(times(2))).running_max(Some(1), None)
+    Kind::new("capped")
+        .operation(Operation::new("work").retry(retry_up_to(2)))
+        .running_max(Some(1), None)
 }
 
-/// At most one runs at once for each tenant.
+/// At most one running job per tenant.
 fn fair() -> Kind {
-    Kind::new("fair").operation(Operation::new("work").retry(times(2))).running_max(None, Some(1))
+    Kind::new("fair")
+        .operation(Operation::new("work").retry(retry_up_to(2)))
+        .running_max(None, Some(1))
 }
 
-/// Operations with locks of their own, some wide, some narrow.
+/// Operations that take different sets of locks.
 fn scheduler() -> Kind {
-    let with = |name: &str, locks: &[&str]| {
+    let operation = |name: &str, locks: &[&str]| {
         let names = locks.iter().map(|lock| lock.parse::<LockName>().expect("a lock")).collect();
         Operation { locks: LockSet::new(names).expect("a set"), ..Operation::new(name) }
     };
     Kind::new("scheduler")
-        .operation(with("configure", &["config"]).retry(times(2)))
-        .operation(with("shrink", &["panic"]).retry(times(2)))
-        .operation(with("update", &["config", "panic"]).retry(times(2)))
+        .operation(operation("configure", &["config"]).retry(retry_up_to(2)))
+        .operation(operation("shrink", &["panic"]).retry(retry_up_to(2)))
+        .operation(operation("update", &["config", "panic"]).retry(retry_up_to(2)))
 }

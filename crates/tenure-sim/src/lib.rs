@@ -1,41 +1,40 @@
-//! The seeded simulation of Tenure with its oracle. Not shipped.
+//! Deterministic simulation of Tenure and its oracle. Not shipped.
 //!
-//! The real ledger, the real rules and the real lease run here under crashes, stalls, frozen
-//! holders, lost and doubled messages and skewed clocks, in virtual time and on one thread, all
-//! decided by one seed. A failing seed replays exactly. It must never use a real clock, a thread,
-//! or the order of a hash table.
+//! Runs the real ledger, rules and lease under crashes, stalls, frozen holders, lost and duplicated
+//! messages and skewed clocks, in virtual time on one thread, driven by one seed. A failing seed
+//! replays exactly. The simulation must never use a real clock, a thread or hash table order.
 //!
-//! Start at [`sim`], which says what happens next; [`server`] and [`holder`] are the two sides,
-//! [`faults`] what befalls them, and [`oracle`] what may never happen.
+//! Start at [`sim`], the scheduler; [`server`] and [`holder`] are the two sides, [`faults`] injects
+//! faults, and [`oracle`] checks the properties.
 
-pub mod answers;
-pub mod books;
-pub mod chore;
+mod describe;
 pub mod disk;
-pub mod fair;
+pub mod fairness;
 pub mod faults;
 pub mod guard;
+pub mod history_model;
 pub mod holder;
+mod holder_events;
+pub mod job_checks;
+pub mod job_model;
 pub mod kinds;
-pub mod labour;
-pub mod lanes;
 pub mod liveness;
+pub mod lock_request;
 pub mod message;
 pub mod oracle;
+pub mod outbox;
 pub mod plan;
+pub mod reply_checks;
 pub mod rng;
 pub mod server;
-mod serving;
+mod server_events;
 pub mod sim;
-pub mod skew;
+pub mod skewed_clock;
 pub mod stats;
-mod story;
 pub mod task;
-pub mod told;
 pub mod trace;
-mod turns;
-pub mod want;
-mod wish;
+mod user_commands;
+pub mod worker;
 
 pub use sim::{Violation, run};
 pub use stats::Stats;

@@ -1,86 +1,86 @@
-//! How a run ends: faults stop, everybody gets what it wants, and everything comes to rest.
+//! Phases of a run: faults stop, every request must be served, then everything must drain.
 
 use tenure_core::invariants;
 
 use crate::faults::Fault;
 use crate::holder::Holder;
-use crate::oracle::Verdict;
-use crate::plan::{DRAINING_US, FAULTY_US, GRANTED_WITHIN_US, HEALING_US, Mood};
+use crate::oracle::CheckResult;
+use crate::plan::{DRAINING_US, FAULTY_US, GRANT_WAIT_MAX_US, HEALING_US, Phase};
 use crate::sim::{Event, Sim};
-use crate::skew::SECOND;
+use crate::skewed_clock::SECOND;
 use crate::task::Task;
 
 impl Sim {
     pub(crate) fn schedule_phases(&mut self) {
-        self.at(SECOND, Event::Fault(Fault::Server));
-        self.at(SECOND, Event::Fault(Fault::Break));
-        for at in 0..self.holders.len() {
-            self.at(SECOND, Event::Fault(Fault::Holder(at)));
+        self.schedule(SECOND, Event::Fault(Fault::Server));
+        self.schedule(SECOND, Event::Fault(Fault::Break));
+        for index in 0..self.holders.len() {
+            self.schedule(SECOND, Event::Fault(Fault::Holder(index)));
         }
-        self.at(FAULTY_US, Event::Heal);
-        self.at(FAULTY_US + HEALING_US, Event::Drain);
-        self.at(SECOND, Event::Inspect);
+        self.schedule(FAULTY_US, Event::Heal);
+        self.schedule(FAULTY_US + HEALING_US, Event::Drain);
+        self.schedule(SECOND, Event::CheckProgress);
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.rested || self.now_us > FAULTY_US + HEALING_US + DRAINING_US
+    pub(crate) fn is_finished(&self) -> bool {
+        self.quiescent || self.now_us > FAULTY_US + HEALING_US + DRAINING_US
     }
 
-    /// Whether everybody has said goodbye and nothing is on its way to the disk.
-    fn rests(&self) -> bool {
-        let gone = |holder: &Holder| holder.process.as_ref().is_some_and(|p| p.finished);
-        let idle = self.server.free() && self.server.disk.sessions() == 0;
-        self.mood == Mood::Draining && idle && self.holders.iter().all(gone)
+    /// Returns whether all processes have closed their sessions and nothing is being flushed.
+    fn is_quiescent(&self) -> bool {
+        let finished = |holder: &Holder| holder.process.as_ref().is_some_and(|p| p.finished);
+        let idle = self.server.is_idle() && self.server.disk.session_count() == 0;
+        self.phase == Phase::Draining && idle && self.holders.iter().all(finished)
     }
 
-    /// Nothing goes wrong from now on; whoever is down gets up.
-    pub(crate) fn heal(&mut self) -> Verdict {
-        self.say(format_args!("healing begins"));
-        self.mood = Mood::Healing;
+    /// Ends all faults and restarts whatever is down.
+    pub(crate) fn heal(&mut self) -> CheckResult {
+        self.log(format_args!("faults stop"));
+        self.phase = Phase::Healing;
         self.healed_us = self.now_us;
         self.start_server()?;
         self.resume_server()?;
-        for at in 0..self.holders.len() {
-            self.holders[at].cut_until = 0;
-            self.thaw(at)?;
-            self.start_holder(at)?;
+        for index in 0..self.holders.len() {
+            self.holders[index].partitioned_until = 0;
+            self.thaw(index)?;
+            self.start_holder(index)?;
         }
         Ok(())
     }
 
-    pub(crate) fn note_asking(&mut self, at: usize) {
-        let task = self.holders[at].process.as_ref().map(|process| &process.task);
-        let Some(Task::Asking(asking)) = task else {
-            self.asking.remove(&at);
+    pub(crate) fn track_acquire(&mut self, index: usize) {
+        let task = self.holders[index].process.as_ref().map(|process| &process.task);
+        let Some(Task::Acquiring(acquiring)) = task else {
+            self.acquiring.remove(&index);
             return;
         };
-        let (request, now_us) = (asking.want.request, self.now_us);
-        let entry = self.asking.entry(at).or_insert((request, now_us));
+        let (request, now_us) = (acquiring.lock_request.request, self.now_us);
+        let entry = self.acquiring.entry(index).or_insert((request, now_us));
         if entry.0 != request {
             *entry = (request, now_us);
         }
     }
 
-    /// Once nothing fails, nobody waits for ever.
-    pub(crate) fn inspect(&mut self) -> Verdict {
-        self.at(SECOND, Event::Inspect);
-        self.inspect_lanes()?;
-        self.rested = self.rests();
-        for (at, (request, since_us)) in &self.asking {
+    /// Checks that, once faults stop, no lock request waits too long.
+    pub(crate) fn check_progress(&mut self) -> CheckResult {
+        self.schedule(SECOND, Event::CheckProgress);
+        self.check_job_progress()?;
+        self.quiescent = self.is_quiescent();
+        for (index, (request, since_us)) in &self.acquiring {
             let waited_us = self.now_us.saturating_sub(self.healed_us.max(*since_us));
-            if waited_us > GRANTED_WITHIN_US {
+            if waited_us > GRANT_WAIT_MAX_US {
                 let seconds = waited_us / SECOND;
-                return Err(format!("h{at} waits for request {request} for {seconds} s in vain"));
+                return Err(format!("h{index} was not granted request {request} in {seconds} s"));
             }
         }
         Ok(())
     }
 
-    /// Everything has come to rest, and the history proves the rest.
-    pub(crate) fn at_rest(&mut self) -> Verdict {
+    /// Checks that everything has drained, and verifies the stored history.
+    pub(crate) fn check_final_state(&mut self) -> CheckResult {
         for holder in &self.holders {
             if !holder.process.as_ref().is_some_and(|process| process.finished) {
-                return Err(format!("h{} has not come to rest: {:?}", holder.at, holder.process));
+                return Err(format!("h{} has not finished: {:?}", holder.index, holder.process));
             }
         }
         let Some(running) = &self.server.running else {
@@ -89,14 +89,14 @@ impl Sim {
         let (world, now) = (running.ledger.world(), running.now(self.now_us));
         invariants::all(world)?;
         invariants::swept(world, now)?;
-        self.lanes_at_rest()?;
+        self.check_all_jobs_ended()?;
         for key in self.plan.resources.iter().map(|(key, _)| key).chain(&self.plan.lanes) {
             if self.server.disk.record(key)?.is_some_and(|record| record.is_live()) {
-                return Err(format!("{key} is still held or wanted at the end"));
+                return Err(format!("{key} still has a holder or a waiter at the end"));
             }
         }
-        if self.server.disk.sessions() > 0 {
-            return Err(format!("{} sessions are left at the end", self.server.disk.sessions()));
+        if self.server.disk.session_count() > 0 {
+            return Err(format!("{} sessions remain at the end", self.server.disk.session_count()));
         }
         self.server.disk.verify()
     }

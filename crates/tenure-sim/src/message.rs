@@ -1,73 +1,73 @@
-//! What travels: requests to the server, replies and hints to holders, effects to guards.
+//! Messages: requests to the server, replies and hints to holders, effects to guards.
 
 use std::rc::Rc;
 
 use tenure_core::{Command, LockSet, Outcome, RequestId, ResourceKey, Token};
 
-/// One life of one process, or the operator.
+/// Sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// A holder's process; a later life of the same holder is another peer.
+    /// A holder's process; after a restart it is a different peer.
     Holder {
-        /// Which holder.
-        at: usize,
-        /// Which of its lives.
-        life: u64,
+        /// Index of the holder.
+        index: usize,
+        /// Epoch of the process.
+        epoch: u64,
     },
-    /// Somebody who breaks locks by hand.
+    /// An operator who breaks locks and resumes resources.
     Operator,
 }
 
 /// A request on its way to the server.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Who asks.
+    /// Sender.
     pub from: Peer,
-    /// Which of its calls this is.
+    /// Call id of the sender.
     pub call: u64,
-    /// What it asks.
+    /// Command to apply.
     pub command: Rc<Command>,
-    /// How many requests of its resource had been settled for good when it left.
-    pub left_at_ends: u64,
-    /// In which life of the server it left.
-    pub left_in_life: u64,
+    /// Number of ends on its resource when it was sent.
+    pub sent_at_ends: u64,
+    /// Server epoch in which it was sent.
+    pub sent_in_epoch: u64,
 }
 
-/// An answer on its way back.
+/// A reply on its way back.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// Who had asked.
+    /// Receiver.
     pub to: Peer,
-    /// Which of its calls this answers.
+    /// Call id that this answers.
     pub call: u64,
-    /// What it had asked.
+    /// The command.
     pub command: Rc<Command>,
-    /// The answer.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// The batch that decided it.
+    /// Number of the batch that applied it.
     pub batch: u64,
 }
 
-/// What a holder's mailbox gets.
+/// A message to a holder.
 #[derive(Clone, Debug)]
-pub enum Mail {
-    /// An answer.
+pub enum HolderMessage {
+    /// A reply.
     Reply(Box<Reply>),
-    /// "Ask again": may be lost without harm.
-    Hint(RequestId),
-    /// "There is work": likewise.
-    Ready,
+    /// Hint to repeat a lock request; may be lost.
+    RetryHint(RequestId),
+    /// Hint that jobs are ready; may be lost.
+    JobsReady,
 }
 
-/// A guarded effect on its way to the thing that the lock protects.
+/// A guarded write to what a lock protects.
 #[derive(Clone, Debug)]
 pub struct Effect {
-    /// Whose it is.
+    /// Index of the holder.
     pub holder: usize,
-    /// On which resource.
+    /// Resource it writes to.
     pub key: ResourceKey,
-    /// Under which locks.
+    /// Locks it is written under.
     pub locks: LockSet,
-    /// With which fencing number.
+    /// Fencing token.
     pub token: Token,
 }

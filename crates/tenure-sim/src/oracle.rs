@@ -1,8 +1,8 @@
-//! The oracle: what must hold whatever goes wrong, judged in true time.
+//! The oracle: checks the properties that must hold under any fault, in true time.
 //!
-//! It reads histories, answers and beliefs, and it changes nothing. An answer that was delivered is
-//! binding; a request without an answer may have been done or not. Every question gives the name of
-//! the property that broke.
+//! It reads history, replies and holders' beliefs, and changes nothing. A delivered reply is
+//! binding; a request without a reply may have been applied or not. Every check returns a
+//! description of the violated property.
 
 use std::collections::BTreeMap;
 
@@ -15,105 +15,105 @@ use tenure_core::{
 };
 use tenure_store::ledger::STALL_MS;
 
-use crate::books::{Books, Told};
-use crate::fair;
+use crate::fairness;
+use crate::history_model::{HistoryModel, ModelTenure};
 use crate::holder::Holder;
-use crate::lanes::count;
+use crate::job_checks::count_event;
 use crate::message::Reply;
 use crate::server::{Applied, Server};
 use crate::stats::Stats;
 use crate::task::Held;
 
-/// What broke.
-pub type Verdict = Result<(), String>;
+/// Ok, or a description of the violated property.
+pub type CheckResult = Result<(), String>;
 
-/// A session just before a batch.
+/// A session before the current batch.
 #[derive(Clone, Debug)]
-struct Before {
-    over: Option<Over>,
+struct SessionBefore {
+    ended: Option<Over>,
     expires_at: Millis,
     ttl_ms: u64,
 }
 
-/// An instant, in true time and in time that the server had listened.
+/// An instant, in true time and in accumulated listening time of the server.
 #[derive(Clone, Copy, Debug, Default)]
-struct Heard {
+struct Contact {
     true_us: u64,
     listened_us: u64,
 }
 
-/// What the oracle remembers.
+/// State of the oracle.
 #[derive(Debug, Default)]
 pub struct Oracle {
-    /// What the history says.
-    pub books: Books,
-    /// The records after the batch before.
+    /// Model rebuilt from history.
+    pub history: HistoryModel,
+    /// Records after the previous batch.
     records: BTreeMap<ResourceKey, Record>,
-    /// The sessions before the present batch.
-    sessions: BTreeMap<SessionId, Before>,
-    looked: Option<Millis>,
+    /// Sessions before the current batch.
+    sessions: BTreeMap<SessionId, SessionBefore>,
+    last_batch_at: Option<Millis>,
     stalled: bool,
-    /// When the server last heard of a session, in true time and in time that it had listened.
-    heard: BTreeMap<SessionId, Heard>,
+    /// Last accepted heartbeat, renewal or open of each session.
+    last_contact: BTreeMap<SessionId, Contact>,
 }
 
 impl Oracle {
-    /// Looks at the world before a batch.
-    pub fn before(&mut self, world: &World, now: Millis) {
-        self.stalled = self.looked.is_none_or(|looked| now.since(looked) > STALL_MS);
-        self.looked = Some(now);
+    /// Records the sessions before a batch.
+    pub fn before_batch(&mut self, world: &World, now: Millis) {
+        self.stalled = self.last_batch_at.is_none_or(|at| now.since(at) > STALL_MS);
+        self.last_batch_at = Some(now);
         let row = |session: &tenure_core::Session| {
-            let (over, expires_at) = (session.over, session.expires_at);
-            (session.id, Before { over, expires_at, ttl_ms: session.ttl_ms })
+            let (ended, expires_at) = (session.over, session.expires_at);
+            (session.id, SessionBefore { ended, expires_at, ttl_ms: session.ttl_ms })
         };
         self.sessions = world.sessions.iter().map(row).collect();
     }
 
-    /// Judges a batch that was applied.
-    pub fn applied(
+    /// Checks an applied batch.
+    pub fn check_batch(
         &mut self,
         applied: &Applied,
         server: &Server,
         holders: &[Holder],
         now_us: u64,
         stats: &mut Stats,
-    ) -> Verdict {
+    ) -> CheckResult {
         let Some(running) = &server.running else { return Ok(()) };
         let world = running.ledger.world();
-        let heard = Heard { true_us: now_us, listened_us: server.listened_us(now_us) };
-        let events = self.books.applied(&applied.batch.history, applied.n)?;
+        let contact = Contact { true_us: now_us, listened_us: server.listened_us(now_us) };
+        let events = self.history.apply_batch(&applied.batch.history, applied.number)?;
         for reply in &applied.replies {
-            self.answer_fits(reply, applied)?;
-            self.hear(reply, heard);
-            let given_back = matches!(reply.outcome, Outcome::Withdrawn { released: Some(_) });
-            stats.withdrawn_grants += u64::from(given_back);
+            self.check_reply(reply, applied)?;
+            self.record_contact(reply, contact);
+            let released = matches!(reply.outcome, Outcome::Withdrawn { released: Some(_) });
+            stats.withdrawn_grants += u64::from(released);
         }
-        self.finished_fit(&applied.batch.finished)?;
+        self.check_ended_jobs(&applied.batch.finished)?;
         for (key, event) in &events {
-            count(event, stats);
-            self.event_fits(key, event, applied, heard, stats)?;
-            self.silence_was_real(key, event, heard, holders)?;
-            self.nobody_else_believes(key, event, holders, now_us)?;
-            self.nobody_overtaken(key, event, world)?;
+            count_event(event, stats);
+            self.check_event(key, event, applied, contact, stats)?;
+            self.check_expiry_justified(key, event, contact, holders)?;
+            self.check_no_stale_belief(key, event, holders, now_us)?;
+            self.check_fifo(key, event, world)?;
         }
-        self.records_fit(&applied.batch.records, world)
+        self.check_records(&applied.batch.records, world)
     }
 
-    fn nobody_overtaken(&self, key: &ResourceKey, event: &Event, world: &World) -> Verdict {
+    fn check_fifo(&self, key: &ResourceKey, event: &Event, world: &World) -> CheckResult {
         let Event::Granted { request, locks, .. } = event else { return Ok(()) };
         match (self.records.get(key), world.records.get(key)) {
             (Some(before), Some(after)) => {
-                fair::nobody_overtaken(key, before, after, *request, locks)
+                fairness::check_fifo(key, before, after, *request, locks)
             }
             _ => Ok(()),
         }
     }
 
-    fn records_fit(&mut self, keys: &[ResourceKey], world: &World) -> Verdict {
+    fn check_records(&mut self, keys: &[ResourceKey], world: &World) -> CheckResult {
         for key in keys {
             let Some(record) = world.records.get(key) else { continue };
             invariants::of_record(key, record, world)?;
-            self.lane_fits(key, record)?;
+            self.check_lane(key, record)?;
             if let Some(before) = self.records.get(key) {
                 invariants::forward(key, before, record)?;
             }
@@ -122,46 +122,48 @@ impl Oracle {
         Ok(())
     }
 
-    /// The server has crashed: what was not flushed is gone.
-    pub fn crashed(&mut self) {
-        self.books.crashed();
-        self.looked = None;
+    /// Discards what the server had not flushed.
+    pub fn server_crashed(&mut self) {
+        self.history.crash();
+        self.last_batch_at = None;
     }
 
-    /// The server has started with these rows.
-    pub fn restarted(&mut self, world: &World, now: Millis) {
+    /// Reads the records that the server loaded on start.
+    pub fn server_started(&mut self, world: &World, now: Millis) {
         self.records.clear();
         let records = world.records.iter();
         self.records.extend(records.map(|(key, record)| (key.clone(), (**record).clone())));
-        self.looked = Some(now);
+        self.last_batch_at = Some(now);
     }
 
-    // ----- answers and history -----
+    // ----- replies and history -----
 
-    fn hear(&mut self, reply: &Reply, heard: Heard) {
-        let heeded = !matches!(reply.outcome, Outcome::Refused(_));
-        if let Some(session) = life_sign(&reply.command, &self.books).filter(|_| heeded) {
-            self.heard.insert(session, heard);
+    fn record_contact(&mut self, reply: &Reply, contact: Contact) {
+        if matches!(reply.outcome, Outcome::Refused(_)) {
+            return;
+        }
+        if let Some(session) = session_kept_alive_by(&reply.command, &self.history) {
+            self.last_contact.insert(session, contact);
         }
     }
 
-    fn event_fits(
+    fn check_event(
         &mut self,
         key: &ResourceKey,
         event: &Event,
         applied: &Applied,
-        heard: Heard,
+        contact: Contact,
         stats: &mut Stats,
-    ) -> Verdict {
+    ) -> CheckResult {
         match event {
             Event::Granted { session, token, waited_ms, request, .. } => {
                 stats.grants += 1;
                 stats.handovers += u64::from(*waited_ms > 0);
                 if session.0 == request.0 {
-                    stats.solos += 1;
-                    self.heard.insert(*session, heard);
+                    stats.solo_grants += 1;
+                    self.last_contact.insert(*session, contact);
                 }
-                self.grantee_lives(key, *token, *session, applied)
+                self.check_grantee_alive(key, *token, *session, applied)
             }
             Event::Ended { how, .. } => {
                 match how.word() {
@@ -180,76 +182,79 @@ impl Oracle {
         }
     }
 
-    /// Nobody is granted anything after its session ended.
-    fn grantee_lives(
+    /// Checks that the session of a grant had not ended.
+    fn check_grantee_alive(
         &self,
         key: &ResourceKey,
         token: Token,
         session: SessionId,
         applied: &Applied,
-    ) -> Verdict {
-        // Who waited with a session of its own and let it lapse may ask again, and begins anew.
-        let anew = |reply: &Reply| asks_solo(&reply.command, session);
-        let lives = self.was_alive(session, applied).is_ok() || applied.replies.iter().any(anew);
-        match lives {
+    ) -> CheckResult {
+        // A waiter whose solo session expired may repeat its request, which opens a new session.
+        let reopens = |reply: &Reply| acquires_solo(&reply.command, session);
+        let alive =
+            self.check_was_alive(session, applied).is_ok() || applied.replies.iter().any(reopens);
+        match alive {
             true => Ok(()),
-            false => Err(format!("dead session {session} was granted {key} with token {token}")),
+            false => Err(format!("ended session {session} was granted {key} with token {token}")),
         }
     }
 
-    fn lived(&self, before: &Before, now: Millis) -> bool {
-        before.over.is_none() && (self.stalled || before.expires_at > now)
+    fn was_alive_at(&self, before: &SessionBefore, now: Millis) -> bool {
+        before.ended.is_none() && (self.stalled || before.expires_at > now)
     }
 
-    /// Nobody who is well loses anything because the store was away: its session was silent for at
-    /// least half of its time while the store was listening.
-    fn silence_was_real(
+    /// Checks that a healthy holder does not lose a tenure because the store was unavailable: its
+    /// session must have been silent for at least half of its TTL while the store was listening.
+    fn check_expiry_justified(
         &self,
         key: &ResourceKey,
         event: &Event,
-        now: Heard,
+        now: Contact,
         holders: &[Holder],
-    ) -> Verdict {
+    ) -> CheckResult {
         let Event::Ended { token, how: How::Expired, .. } = event else { return Ok(()) };
-        let Some(told) = self.books.now.tenure(key, *token) else { return Ok(()) };
-        let Some(before) = self.sessions.get(&told.session) else { return Ok(()) };
-        let heard = self.heard.get(&told.session).copied().unwrap_or_default();
-        let silent_us = now.listened_us - heard.listened_us;
-        let owner = holders.iter().find(|holder| holder.owns(told.session));
-        let well = owner.is_some_and(|holder| holder.hurt_us < heard.true_us);
-        if !well || silent_us >= before.ttl_ms * 1_000 / 2 {
+        let Some(tenure) = self.history.now.tenure(key, *token) else { return Ok(()) };
+        let Some(before) = self.sessions.get(&tenure.session) else { return Ok(()) };
+        let contact = self.last_contact.get(&tenure.session).copied().unwrap_or_default();
+        let silent_us = now.listened_us - contact.listened_us;
+        let owner = holders.iter().find(|holder| holder.owns_session(tenure.session));
+        let healthy = owner.is_some_and(|holder| holder.last_fault_us < contact.true_us);
+        if !healthy || silent_us >= before.ttl_ms * 1_000 / 2 {
             return Ok(());
         }
         let (silent_ms, ttl_ms) = (silent_us / 1_000, before.ttl_ms);
         Err(format!(
-            "token {token} of {key} expired after {silent_ms} ms of silence that the store could \
-             have heard (ttl {ttl_ms} ms): it was lost because the store was away"
+            "token {token} of {key} expired after {silent_ms} ms without a heartbeat while the \
+             store listened (ttl {ttl_ms} ms): it was lost because the store was unavailable"
         ))
     }
 
     // ----- beliefs, in true time -----
 
-    /// What begins or ends in the store is believed by nobody who has no right to it.
-    fn nobody_else_believes(
+    /// Checks that no holder believes to hold locks that are granted or ended in the store.
+    fn check_no_stale_belief(
         &self,
         key: &ResourceKey,
         event: &Event,
         holders: &[Holder],
         now_us: u64,
-    ) -> Verdict {
+    ) -> CheckResult {
         let (Event::Granted { locks, token, .. } | Event::Ended { locks, token, .. }) = event
         else {
             return Ok(());
         };
-        if self.books.now.tenure(key, *token).is_some_and(Told::broken) {
+        if self.history.now.tenure(key, *token).is_some_and(ModelTenure::is_broken) {
             return Ok(());
         }
         for holder in holders {
-            let Some(held) = holder.belief(now_us).filter(|held| overlaps(held, key, locks)) else {
+            let Some(held) =
+                holder.believed_tenure(now_us).filter(|held| overlaps(held, key, locks))
+            else {
                 continue;
             };
-            if !self.broken(held) {
-                let (n, word) = (holder.at, event.word());
+            if !self.is_broken(held) {
+                let (n, word) = (holder.index, event.word());
                 return Err(format!(
                     "{key} token {token} is {word} while h{n} believes to hold it with token {}",
                     held.token
@@ -259,25 +264,26 @@ impl Oracle {
         Ok(())
     }
 
-    fn broken(&self, held: &Held) -> bool {
-        self.books.now.tenure(&held.key, held.token).is_some_and(Told::broken)
+    fn is_broken(&self, held: &Held) -> bool {
+        self.history.now.tenure(&held.key, held.token).is_some_and(ModelTenure::is_broken)
     }
 
-    /// What a holder believes at this instant is true, and nobody else believes it.
-    pub fn belief(&self, holder: &Holder, holders: &[Holder], now_us: u64) -> Verdict {
-        let Some(held) = holder.belief(now_us).filter(|held| !self.broken(held)) else {
+    /// Checks that a holder's belief is true at this instant, and that no other holder shares it.
+    pub fn check_belief(&self, holder: &Holder, holders: &[Holder], now_us: u64) -> CheckResult {
+        let Some(held) = holder.believed_tenure(now_us).filter(|held| !self.is_broken(held)) else {
             return Ok(());
         };
         let Held { key, locks, token, .. } = held;
-        let told = self.books.now.tenure(key, *token);
-        if !told.is_some_and(|told| locks.iter().all(|lock| told.left.contains(lock))) {
-            let n = holder.at;
-            return Err(format!("h{n} believes to hold {key} with token {token}, which is over"));
+        let tenure = self.history.now.tenure(key, *token);
+        if !tenure.is_some_and(|tenure| locks.iter().all(|lock| tenure.active_locks.contains(lock)))
+        {
+            let n = holder.index;
+            return Err(format!("h{n} believes to hold {key} with token {token}, which has ended"));
         }
-        for other in holders.iter().filter(|other| other.at != holder.at) {
-            let also = other.belief(now_us).filter(|also| overlaps(also, key, locks));
-            if let Some(also) = also.filter(|also| !self.broken(also)) {
-                let (a, b) = (holder.at, other.at);
+        for other in holders.iter().filter(|other| other.index != holder.index) {
+            let also = other.believed_tenure(now_us).filter(|also| overlaps(also, key, locks));
+            if let Some(also) = also.filter(|also| !self.is_broken(also)) {
+                let (a, b) = (holder.index, other.index);
                 return Err(format!(
                     "h{a} (token {token}) and h{b} (token {}) both believe to hold {key}",
                     also.token
@@ -287,26 +293,26 @@ impl Oracle {
         Ok(())
     }
 
-    /// After an answered heartbeat nobody goes on with what was broken or asked to stop before it.
-    pub fn knows_of_breaks(&self, holder: &Holder, batch: u64, now_us: u64) -> Verdict {
-        let Some(held) = holder.belief(now_us) else { return Ok(()) };
-        self.knows_of_stop(holder, held, batch)?;
-        let told = self.books.durable.tenure(&held.key, held.token);
-        // One with a session of its own hears of it at its renewal.
-        let told = told.filter(|told| told.session.0 != told.request.0);
-        match told.and_then(|told| told.end.as_ref()) {
+    /// Checks that a heartbeat reply delivered every break and cancel that preceded it.
+    pub fn check_break_delivered(&self, holder: &Holder, batch: u64, now_us: u64) -> CheckResult {
+        let Some(held) = holder.believed_tenure(now_us) else { return Ok(()) };
+        self.check_cancel_delivered(holder, held, batch)?;
+        let tenure = self.history.durable.tenure(&held.key, held.token);
+        // A solo tenure learns of its break at its next renewal.
+        let tenure = tenure.filter(|tenure| tenure.session.0 != tenure.request.0);
+        match tenure.and_then(|tenure| tenure.end.as_ref()) {
             Some((how, when)) if how.word() == "broken" && *when < batch => Err(format!(
-                "h{} was not told that token {} of {} was broken",
-                holder.at, held.token, held.key
+                "h{} did not learn that token {} of {} was broken",
+                holder.index, held.token, held.key
             )),
             _ => Ok(()),
         }
     }
 
-    /// A session of a beat that is answered "alive" was alive.
-    pub(crate) fn was_alive(&self, session: SessionId, applied: &Applied) -> Verdict {
+    /// Checks that a session whose heartbeat is answered `Alive` was alive.
+    pub(crate) fn check_was_alive(&self, session: SessionId, applied: &Applied) -> CheckResult {
         let alive = match self.sessions.get(&session) {
-            Some(before) => self.lived(before, applied.now),
+            Some(before) => self.was_alive_at(before, applied.now),
             None => applied.replies.iter().any(|reply| opens(&reply.command, session)),
         };
         if alive { Ok(()) } else { Err(format!("a heartbeat revived the ended session {session}")) }
@@ -317,27 +323,27 @@ fn overlaps(held: &Held, key: &ResourceKey, locks: &LockSet) -> bool {
     held.key == *key && held.locks.iter().any(|lock| locks.contains(lock))
 }
 
-/// Whether a command may have made a session.
+/// Returns whether a command may have opened a session.
 fn opens(command: &Command, id: SessionId) -> bool {
     let open = matches!(command, Command::Open { session, .. } if *session == id);
-    open || asks_solo(command, id)
+    open || acquires_solo(command, id)
 }
 
-/// Whether a command asks for locks with that session as its own.
-fn asks_solo(command: &Command, id: SessionId) -> bool {
-    let Command::Lock { action: LockAction::Acquire(ask), .. } = command else { return false };
-    matches!(ask.claimant, Claimant::Solo { .. }) && ask.request.0 == id.0
+/// Returns whether a command acquires locks with `id` as its solo session.
+fn acquires_solo(command: &Command, id: SessionId) -> bool {
+    let Command::Lock { action: LockAction::Acquire(acquire), .. } = command else { return false };
+    matches!(acquire.claimant, Claimant::Solo { .. }) && acquire.request.0 == id.0
 }
 
-/// The session that shows by a command that it lives.
-fn life_sign(command: &Command, books: &Books) -> Option<SessionId> {
+/// Returns the session that a command keeps alive.
+fn session_kept_alive_by(command: &Command, history: &HistoryModel) -> Option<SessionId> {
     match command {
         Command::Open { session, .. } | Command::Beat { session, .. } => Some(*session),
         Command::Lock { key, action: LockAction::Renew { token, .. } } => {
-            books.now.tenure(key, *token).map(|told| told.session)
+            history.now.tenure(key, *token).map(|tenure| tenure.session)
         }
-        Command::Lock { action: LockAction::Acquire(ask), .. } => match ask.claimant {
-            Claimant::Solo { .. } => Some(SessionId(ask.request.0)),
+        Command::Lock { action: LockAction::Acquire(acquire), .. } => match acquire.claimant {
+            Claimant::Solo { .. } => Some(SessionId(acquire.request.0)),
             Claimant::Session(_) => None,
         },
         _ => None,

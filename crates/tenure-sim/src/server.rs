@@ -1,8 +1,8 @@
 //! The simulated server: the real ledger in front of the simulated disk.
 //!
-//! One batch at a time: applied, flushed, answered, like the writer of the embedded store. A crash
-//! forgets everything but the disk. Its store clock starts at the wall clock or at the latest
-//! instant in its history, whichever is later, and never goes back while it runs.
+//! It applies, flushes and answers one batch at a time, like the writer of the embedded store. A
+//! crash discards everything but the disk. The store clock starts at the wall clock or at the
+//! latest instant in history, whichever is later, and is monotonic while the server runs.
 
 use std::collections::VecDeque;
 
@@ -13,25 +13,25 @@ use tenure_store::ledger::{Batch, Ledger};
 use crate::disk::{Disk, Staged};
 use crate::message::{Reply, Request};
 use crate::rng::Rng;
-use crate::skew::Skewed;
+use crate::skewed_clock::SkewedClock;
 
-/// Requests that one batch takes at most.
+/// Maximum number of requests in a batch.
 const BATCH_MAX: usize = 16;
-/// The wall clock at the true time zero.
+/// Wall clock at true time zero.
 const WALL_MS: u64 = 1_800_000_000_000;
 
-/// The server and what it leaves behind when it is down.
+/// The server: its disk, and its memory while it runs.
 #[derive(Debug)]
 pub struct Server {
-    /// Survives.
+    /// Survives crashes.
     pub disk: Disk,
-    /// What a running server has; none while it is down.
+    /// Memory of the running server; none while it is down.
     pub running: Option<Running>,
-    /// Counts its lives.
-    pub life: u64,
-    /// Counts batches over all lives.
+    /// Number of starts.
+    pub epoch: u64,
+    /// Number of batches over all epochs.
     pub batches: u64,
-    /// True time that it spent listening, over all lives.
+    /// True time spent listening, over all epochs.
     listened_us: u64,
     listening_since: Option<u64>,
 }
@@ -39,110 +39,110 @@ pub struct Server {
 /// The memory of a running server.
 #[derive(Debug)]
 pub struct Running {
-    /// The real thing.
+    /// The ledger under test.
     pub ledger: Ledger,
-    /// Requests that arrived.
+    /// Requests that have arrived.
     pub inbox: VecDeque<Request>,
-    /// The batch that is on its way to the disk.
-    pub flight: Option<Flight>,
-    /// It stands still.
+    /// Batch that is being flushed.
+    pub in_flight: Option<InFlightBatch>,
+    /// Whether the process is stalled.
     pub paused: bool,
-    clock: Skewed,
+    clock: SkewedClock,
     started_us: u64,
     base: Millis,
 }
 
-/// A batch between being applied and being answered.
+/// A batch that is applied but not yet flushed.
 #[derive(Debug)]
-pub struct Flight {
+pub struct InFlightBatch {
     staged: Staged,
-    /// The answers that wait for the flush.
+    /// Replies that wait for the flush.
     pub replies: Vec<Reply>,
 }
 
 /// A batch that was just applied.
 #[derive(Debug)]
 pub struct Applied {
-    /// What was decided, command by command.
+    /// One reply per command.
     pub replies: Vec<Reply>,
-    /// What changed.
+    /// The changes.
     pub batch: Batch,
-    /// Its number.
-    pub n: u64,
-    /// At which store time.
+    /// Sequence number of the batch.
+    pub number: u64,
+    /// Store time of the batch.
     pub now: Millis,
 }
 
 impl Server {
-    /// A server with an empty disk that is down.
+    /// Creates a stopped server with an empty disk.
     #[must_use]
     pub fn new() -> Self {
         Self {
             disk: Disk::default(),
             running: None,
-            life: 0,
+            epoch: 0,
             batches: 0,
             listened_us: 0,
             listening_since: None,
         }
     }
 
-    /// Starts it. The wall may have been set anew by `wall_step_ms`.
+    /// Starts the server with the wall clock shifted by `wall_step_ms`.
     pub fn start(&mut self, now_us: u64, wall_step_ms: u64, rng: &mut Rng) -> Result<(), String> {
         let wall = Millis(WALL_MS + wall_step_ms + now_us / 1_000);
         let base = wall.max(self.disk.latest());
         let ledger = self.disk.load(base)?;
-        let clock = Skewed::new(0, rng.skew());
-        let (inbox, flight) = (VecDeque::new(), None);
+        let clock = SkewedClock::new(0, rng.skew());
+        let (inbox, in_flight) = (VecDeque::new(), None);
         let paused = false;
-        let running = Running { ledger, inbox, flight, paused, clock, started_us: now_us, base };
+        let running = Running { ledger, inbox, in_flight, paused, clock, started_us: now_us, base };
         self.running = Some(running);
-        self.life += 1;
-        self.listen(now_us, true);
+        self.epoch += 1;
+        self.set_listening(now_us, true);
         Ok(())
     }
 
-    /// Stops it at once; gives the batch that was on its way.
-    pub fn crash(&mut self, now_us: u64) -> Option<Flight> {
-        self.listen(now_us, false);
-        self.running.take().and_then(|running| running.flight)
+    /// Crashes the server and returns the batch that was in flight.
+    pub fn crash(&mut self, now_us: u64) -> Option<InFlightBatch> {
+        self.set_listening(now_us, false);
+        self.running.take().and_then(|running| running.in_flight)
     }
 
-    /// Stands still, or goes on.
+    /// Stalls or resumes the server.
     pub fn pause(&mut self, now_us: u64, paused: bool) {
         if let Some(running) = &mut self.running {
             running.paused = paused;
         }
-        self.listen(now_us, !paused);
+        self.set_listening(now_us, !paused);
     }
 
-    /// Notes that it listens from now on, or no more.
-    pub fn listen(&mut self, now_us: u64, on: bool) {
+    /// Starts or stops the count of listening time.
+    pub fn set_listening(&mut self, now_us: u64, on: bool) {
         if let Some(since) = self.listening_since.take() {
             self.listened_us += now_us - since;
         }
         self.listening_since = on.then_some(now_us);
     }
 
-    /// For how long it has listened, over all its lives.
+    /// Returns the true time spent listening, over all epochs.
     #[must_use]
     pub fn listened_us(&self, now_us: u64) -> u64 {
         self.listened_us + self.listening_since.map_or(0, |since| now_us - since)
     }
 
-    /// Whether it can decide something now.
+    /// Returns whether the server can apply a batch now.
     #[must_use]
-    pub fn free(&self) -> bool {
-        self.running.as_ref().is_some_and(|r| !r.paused && r.flight.is_none())
+    pub fn is_idle(&self) -> bool {
+        self.running.as_ref().is_some_and(|r| !r.paused && r.in_flight.is_none())
     }
 
-    /// Whether something has arrived.
+    /// Returns whether requests are waiting.
     #[must_use]
     pub fn has_requests(&self) -> bool {
         self.running.as_ref().is_some_and(|running| !running.inbox.is_empty())
     }
 
-    /// Decides what has arrived.
+    /// Applies a batch of waiting requests.
     pub fn apply(&mut self, now_us: u64) -> Result<Option<Applied>, String> {
         let Some(running) = self.running.as_mut().filter(|r| !r.inbox.is_empty()) else {
             return Ok(None);
@@ -155,51 +155,51 @@ impl Server {
             self.disk.admit(&mut running.ledger, key, now)?;
         }
         for id in commands.iter().filter_map(Command::job) {
-            self.disk.recall(&mut running.ledger, id, now)?;
+            self.disk.load_job(&mut running.ledger, id, now)?;
         }
         let (outcomes, batch) = running.ledger.apply(&commands, now);
         self.batches += 1;
-        let n = self.batches;
+        let number = self.batches;
         let reply = |(request, outcome): (Request, _)| {
             let Request { from: to, call, command, .. } = request;
-            Reply { to, call, command, outcome, batch: n }
+            Reply { to, call, command, outcome, batch: number }
         };
         let replies = requests.into_iter().zip(outcomes).map(reply).collect();
-        Ok(Some(Applied { replies, batch, n, now }))
+        Ok(Some(Applied { replies, batch, number, now }))
     }
 
-    /// Looks for what has lapsed.
+    /// Expires sessions and settles their tenures.
     pub fn sweep(&mut self, now_us: u64) -> Option<Applied> {
         let running = self.running.as_mut()?;
         let now = running.now(now_us);
         let (_, batch) = running.ledger.sweep(now);
         self.batches += 1;
-        Some(Applied { replies: Vec::new(), batch, n: self.batches, now })
+        Some(Applied { replies: Vec::new(), batch, number: self.batches, now })
     }
 
-    /// Sends a batch to the disk; gives the answers that need not wait for it.
+    /// Starts the flush of a batch and returns the replies that need not wait for it.
     pub fn stage(&mut self, applied: Applied) -> Vec<Reply> {
         let Some(running) = &mut self.running else { return Vec::new() };
         if applied.batch.is_clean() {
             return applied.replies;
         }
-        let staged = Staged::of(&running.ledger, &applied.batch, &self.disk);
+        let staged = Staged::from_batch(&running.ledger, &applied.batch, &self.disk);
         let early = planted(Canary::AnswerBeforeDurable);
         let (now, later) =
             if early { (applied.replies, vec![]) } else { (vec![], applied.replies) };
-        running.flight = Some(Flight { staged, replies: later });
+        running.in_flight = Some(InFlightBatch { staged, replies: later });
         now
     }
 
-    /// The disk has the batch; gives the answers that waited for it.
-    pub fn flushed(&mut self) -> Vec<Reply> {
-        let flight = self.running.as_mut().and_then(|running| running.flight.take());
-        let Some(flight) = flight else { return Vec::new() };
-        self.disk.flush(flight.staged);
-        flight.replies
+    /// Makes the batch in flight durable and returns the replies that waited for it.
+    pub fn complete_flush(&mut self) -> Vec<Reply> {
+        let in_flight = self.running.as_mut().and_then(|running| running.in_flight.take());
+        let Some(in_flight) = in_flight else { return Vec::new() };
+        self.disk.flush(in_flight.staged);
+        in_flight.replies
     }
 
-    /// Drops a record from memory, if nobody holds or wants it.
+    /// Evicts a record from memory if it has no holder and no waiter.
     pub fn evict(&mut self, key: &ResourceKey) -> bool {
         self.running.as_mut().is_some_and(|running| running.ledger.evict(key))
     }
@@ -212,7 +212,7 @@ impl Default for Server {
 }
 
 impl Running {
-    /// Store time.
+    /// Returns the store time.
     #[must_use]
     pub fn now(&self, now_us: u64) -> Millis {
         self.base.plus(self.clock.elapsed_ms(self.started_us, now_us))

@@ -1,7 +1,7 @@
-//! The scheduler: one queue of events in true time, and what each of them does.
+//! The scheduler: an event queue in true time, and the simulated network.
 //!
-//! Next: `serving` and `turns` for the two sides, [`crate::faults`] for the events that hurt,
-//! [`crate::liveness`] for how a run ends.
+//! `server_events` and `holder_events` handle the two sides, [`crate::faults`] injects faults,
+//! [`crate::liveness`] ends a run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,53 +9,53 @@ use std::rc::Rc;
 
 use tenure_core::{Command, RequestId};
 
-use crate::answers::holder_of;
 use crate::faults::Fault;
 use crate::guard::Guard;
 use crate::holder::Holder;
-use crate::lanes::Pending;
-use crate::message::{Effect, Mail, Peer, Reply, Request};
-use crate::oracle::{Oracle, Verdict};
-use crate::plan::{Mood, Plan};
+use crate::job_checks::JobProgress;
+use crate::message::{Effect, HolderMessage, Peer, Reply, Request};
+use crate::oracle::{CheckResult, Oracle};
+use crate::plan::{Phase, Plan};
+use crate::reply_checks::holder_of;
 use crate::rng::Rng;
 use crate::server::Server;
-use crate::skew::MS;
+use crate::skewed_clock::MS;
 use crate::stats::Stats;
 use crate::trace::Trace;
 
-/// Something that happens at an instant of true time.
+/// An event of the simulation.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A request reaches the server.
-    Arrive(Request),
-    /// An answer or a hint reaches a life of a holder.
-    Deliver(usize, u64, Mail),
+    Request(Request),
+    /// A reply or a hint reaches an epoch of a holder.
+    Deliver(usize, u64, HolderMessage),
     /// An effect reaches its guard.
-    Land(Effect),
-    /// A holder wanted to be woken.
-    Alarm(usize, u64),
-    /// A life of the server has its batch on disk.
+    Effect(Effect),
+    /// A wakeup that a holder scheduled; only its latest counts.
+    Wakeup(usize, u64),
+    /// The flush of a server epoch completes.
     Flushed(u64),
-    /// A life of the server looks for what has lapsed.
+    /// A server epoch sweeps expired sessions.
     Sweep(u64),
-    /// Something goes wrong, or right again.
+    /// A fault starts or ends.
     Fault(Fault),
-    /// Nothing goes wrong from now on.
+    /// Faults stop.
     Heal,
-    /// Nothing new begins from now on.
+    /// No new work starts.
     Drain,
-    /// The oracle looks for what takes too long.
-    Inspect,
+    /// Checks for work that makes no progress.
+    CheckProgress,
 }
 
-/// A property that broke, with the story that led to it.
+/// A violated property and the trace that led to it.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// The seed that shows it.
+    /// Seed that reproduces it.
     pub seed: u64,
-    /// What broke.
+    /// Description of the violated property.
     pub what: String,
-    /// The last lines of the trace.
+    /// Last lines of the trace.
     pub tail: Vec<String>,
 }
 
@@ -67,10 +67,10 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Runs one seed to its end; `loud` prints every line of the trace.
-pub fn run(seed: u64, loud: bool) -> Result<Stats, Box<Violation>> {
-    let mut sim = Sim::new(seed, loud);
-    match sim.play() {
+/// Runs one seed to its end; `verbose` prints the whole trace.
+pub fn run(seed: u64, verbose: bool) -> Result<Stats, Box<Violation>> {
+    let mut sim = Sim::new(seed, verbose);
+    match sim.run_to_end() {
         Ok(()) => Ok(sim.stats),
         Err(what) => Err(Box::new(Violation { seed, what, tail: sim.trace.tail() })),
     }
@@ -83,7 +83,7 @@ pub(crate) struct Sim {
     scheduled: u64,
     pub(crate) rng: Rng,
     pub(crate) plan: Plan,
-    pub(crate) mood: Mood,
+    pub(crate) phase: Phase,
     pub(crate) server: Server,
     pub(crate) holders: Vec<Holder>,
     pub(crate) guard: Guard,
@@ -91,134 +91,142 @@ pub(crate) struct Sim {
     pub(crate) stats: Stats,
     pub(crate) trace: Trace,
     pub(crate) healed_us: u64,
-    /// Everything has come to rest.
-    pub(crate) rested: bool,
-    pub(crate) asking: BTreeMap<usize, (RequestId, u64)>,
-    /// Jobs that are ready or running, and since when the oracle has seen that.
-    pub(crate) pending: BTreeMap<Pending, u64>,
+    /// All processes have finished and nothing is in flight.
+    pub(crate) quiescent: bool,
+    /// Open lock request of each holder, and the true time it was first sent.
+    pub(crate) acquiring: BTreeMap<usize, (RequestId, u64)>,
+    /// Ready and running jobs, and the true time of the first check that saw them so.
+    pub(crate) job_progress_since: BTreeMap<JobProgress, u64>,
 }
 
 impl Sim {
-    fn new(seed: u64, loud: bool) -> Self {
+    fn new(seed: u64, verbose: bool) -> Self {
         let mut rng = Rng::new(seed);
         let plan = Plan::draw(&mut rng);
-        let holders = (0..plan.holders).map(|at| Holder::new(at, &mut rng)).collect();
+        let holders = (0..plan.holders).map(|index| Holder::new(index, &mut rng)).collect();
         Self {
             now_us: 0,
             queue: BTreeMap::new(),
             scheduled: 0,
             rng,
             plan,
-            mood: Mood::Faulty,
+            phase: Phase::Faulty,
             server: Server::new(),
             holders,
             guard: Guard::default(),
             oracle: Oracle::default(),
             stats: Stats::default(),
-            trace: Trace::new(loud),
+            trace: Trace::new(verbose),
             healed_us: u64::MAX,
-            rested: false,
-            asking: BTreeMap::new(),
-            pending: BTreeMap::new(),
+            quiescent: false,
+            acquiring: BTreeMap::new(),
+            job_progress_since: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn at(&mut self, after_us: u64, event: Event) {
+    pub(crate) fn schedule(&mut self, after_us: u64, event: Event) {
         self.scheduled += 1;
         self.queue.insert((self.now_us + after_us, self.scheduled), event);
     }
 
-    pub(crate) fn say(&mut self, what: fmt::Arguments<'_>) {
-        self.trace.line(self.now_us, what);
+    pub(crate) fn log(&mut self, what: fmt::Arguments<'_>) {
+        self.trace.push(self.now_us, what);
     }
 
-    fn play(&mut self) -> Verdict {
+    fn run_to_end(&mut self) -> CheckResult {
         self.start_server()?;
-        for at in 0..self.holders.len() {
-            self.start_holder(at)?;
+        for index in 0..self.holders.len() {
+            self.start_holder(index)?;
         }
         self.schedule_phases();
         while let Some(((now_us, _), event)) = self.queue.pop_first() {
             self.now_us = now_us;
-            if self.is_over() {
+            if self.is_finished() {
                 break;
             }
-            self.happen(event)?;
+            self.dispatch(event)?;
         }
-        self.at_rest()
+        self.check_final_state()
     }
 
-    fn happen(&mut self, event: Event) -> Verdict {
+    fn dispatch(&mut self, event: Event) -> CheckResult {
         match event {
-            Event::Arrive(request) => self.arrive(request),
-            Event::Deliver(at, life, mail) => self.deliver(at, life, mail),
-            Event::Land(effect) => self.land(&effect),
-            Event::Alarm(at, alarm) if self.holders[at].alarm == alarm => self.wake(at),
-            Event::Alarm(..) => Ok(()),
-            Event::Flushed(life) => self.flushed(life),
-            Event::Sweep(life) => self.sweep(life),
+            Event::Request(request) => self.receive_request(request),
+            Event::Deliver(index, epoch, message) => self.deliver(index, epoch, message),
+            Event::Effect(effect) => self.apply_effect(&effect),
+            Event::Wakeup(index, number) if self.holders[index].wakeup == number => {
+                self.wake(index)
+            }
+            Event::Wakeup(..) => Ok(()),
+            Event::Flushed(epoch) => self.batch_flushed(epoch),
+            Event::Sweep(epoch) => self.sweep(epoch),
             Event::Fault(fault) => self.fault(fault),
             Event::Heal => self.heal(),
             Event::Drain => {
-                self.mood = Mood::Draining;
+                self.phase = Phase::Draining;
                 Ok(())
             }
-            Event::Inspect => self.inspect(),
+            Event::CheckProgress => self.check_progress(),
         }
     }
 
     // ----- the network -----
 
-    /// How long a message takes; nothing when it is lost.
-    pub(crate) fn travel(&mut self) -> Option<u64> {
-        if self.mood != Mood::Faulty {
+    /// Draws the delay of a message; `None` if it is lost.
+    pub(crate) fn network_delay(&mut self) -> Option<u64> {
+        if self.phase != Phase::Faulty {
             return Some(self.rng.within(MS, 20 * MS));
         }
-        if self.rng.chance(self.plan.loss) {
+        if self.rng.chance(self.plan.loss_per_mille) {
             self.stats.dropped += 1;
             return None;
         }
-        let slow = self.rng.chance(self.plan.slow);
-        let longest_ms = self.plan.lag_ms + if slow { 3_000 } else { 30 };
+        let slow = self.rng.chance(self.plan.slow_per_mille);
+        let longest_ms = self.plan.extra_latency_ms + if slow { 3_000 } else { 30 };
         Some(self.rng.within(MS, longest_ms * MS))
     }
 
-    /// Whether a message is doubled, and when the second one comes: perhaps much later.
-    pub(crate) fn double(&mut self) -> Option<u64> {
-        let doubled = self.mood == Mood::Faulty && self.rng.chance(self.plan.doubles);
-        self.stats.doubled += u64::from(doubled);
+    /// Draws the delay of a duplicate, which may arrive much later; `None` if there is none.
+    pub(crate) fn duplicate_delay(&mut self) -> Option<u64> {
+        let duplicated =
+            self.phase == Phase::Faulty && self.rng.chance(self.plan.duplicate_per_mille);
+        self.stats.duplicated += u64::from(duplicated);
         let longest_us = 1 << self.rng.within(15, 24);
-        doubled.then(|| self.rng.within(MS, longest_us))
+        duplicated.then(|| self.rng.within(MS, longest_us))
     }
 
-    pub(crate) fn cut(&self, peer: Peer) -> bool {
-        matches!(peer, Peer::Holder { at, .. } if self.holders[at].cut_until > self.now_us)
+    pub(crate) fn is_partitioned(&self, peer: Peer) -> bool {
+        let Peer::Holder { index, .. } = peer else { return false };
+        self.holders[index].partitioned_until > self.now_us
     }
 
     pub(crate) fn send(&mut self, from: Peer, call: u64, command: Command) {
-        let books = &self.oracle.books;
-        let left_at_ends = books.remembered(command.key());
-        // A claim is not doubled: it waits for its answer on a connection of its own.
+        let history = &self.oracle.history;
+        let sent_at_ends = history.ends_of(command.key());
+        // A claim is not duplicated: it waits for its reply on a dedicated connection.
         let single = matches!(command, Command::Claim(_));
-        let (command, left_in_life) = (Rc::new(command), books.life);
-        let request = Request { from, call, command, left_at_ends, left_in_life };
-        if self.cut(from) {
+        let (command, sent_in_epoch) = (Rc::new(command), history.epoch);
+        let request = Request { from, call, command, sent_at_ends, sent_in_epoch };
+        if self.is_partitioned(from) {
             return;
         }
-        let twice = if single { None } else { self.double() };
-        for after_us in [self.travel(), twice].into_iter().flatten() {
-            self.at(after_us, Event::Arrive(request.clone()));
+        let duplicate = if single { None } else { self.duplicate_delay() };
+        for after_us in [self.network_delay(), duplicate].into_iter().flatten() {
+            self.schedule(after_us, Event::Request(request.clone()));
         }
     }
 
-    pub(crate) fn answer(&mut self, replies: Vec<Reply>) {
+    pub(crate) fn send_replies(&mut self, replies: Vec<Reply>) {
         for reply in replies {
-            if self.cut(reply.to) {
+            if self.is_partitioned(reply.to) {
                 continue;
             }
-            let Some((at, life)) = holder_of(&reply) else { continue };
-            for after_us in [self.travel(), self.double()].into_iter().flatten() {
-                self.at(after_us, Event::Deliver(at, life, Mail::Reply(Box::new(reply.clone()))));
+            let Some((index, epoch)) = holder_of(&reply) else { continue };
+            for after_us in [self.network_delay(), self.duplicate_delay()].into_iter().flatten() {
+                self.schedule(
+                    after_us,
+                    Event::Deliver(index, epoch, HolderMessage::Reply(Box::new(reply.clone()))),
+                );
             }
         }
     }

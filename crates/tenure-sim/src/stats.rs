@@ -1,11 +1,11 @@
-//! Counts of what happened, so that a quiet simulation cannot pass for a good one.
+//! Counters of what a run exercised, so that a run without faults cannot pass unnoticed.
 
 use std::fmt;
 use std::ops::AddAssign;
 
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What happened in one run or in many.
+        /// Counters of one run or of many.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats { $($(#[$doc])* pub $name: u64),* }
 
@@ -16,7 +16,7 @@ macro_rules! stats {
         }
 
         impl Stats {
-            /// The kinds of things that never happened.
+            /// Returns the names of the counters that are zero.
             #[must_use]
             pub fn missing(&self) -> Vec<&'static str> {
                 let mut missing = Vec::new();
@@ -28,14 +28,14 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Commands that the server decided.
+    /// Commands that the server applied.
     commands,
-    /// Tenures that began.
+    /// Tenures granted.
     grants,
-    /// Of these, by hand-over from the queue.
+    /// Of these, from the wait queue.
     handovers,
-    /// Of these, with a session of their own.
-    solos,
+    /// Of these, with a solo session.
+    solo_grants,
     /// Tenures that expired.
     expiries,
     /// Tenures that ended with a closed session.
@@ -46,14 +46,14 @@ stats! {
     repeats,
     /// Requests that were withdrawn.
     withdrawals,
-    /// Withdrawals that met a grant.
+    /// Withdrawals that released a grant.
     withdrawn_grants,
     /// Crashes of the server.
     crashes,
     /// Of these, between applying a batch and flushing it.
-    unflushed,
+    crashes_before_flush,
     /// Of these, between flushing a batch and answering it.
-    unanswered,
+    crashes_before_reply,
     /// Stalls of the server.
     stalls,
     /// Crashes of holders.
@@ -62,23 +62,23 @@ stats! {
     freezes,
     /// Holders cut off from the network.
     partitions,
-    /// Sessions that their holders gave up for lost.
+    /// Sessions that their holders considered lost.
     losses,
-    /// Messages lost.
+    /// Messages dropped.
     dropped,
-    /// Messages doubled.
-    doubled,
+    /// Messages duplicated.
+    duplicated,
     /// Effects that a guard accepted.
     effects,
     /// Effects that a guard refused because of an older token.
     fenced_writes,
-    /// Writes with stale tokens that the server noted in history.
+    /// Writes with stale tokens that the server recorded in history.
     fenced_events,
-    /// Records that were dropped from memory and read again.
+    /// Records evicted from memory.
     evictions,
     /// Jobs that were submitted.
     submits,
-    /// Of these, in the place of others.
+    /// Jobs that replaced others.
     replaced,
     /// Submits that joined a job.
     attached,
@@ -88,31 +88,31 @@ stats! {
     retries,
     /// Attempts that succeeded.
     successes,
-    /// Jobs that failed for good at once.
+    /// Jobs that failed permanently.
     failures,
-    /// Jobs that used up their attempts.
-    deaths,
-    /// Of these, because their workers were lost.
-    lost_to_death,
-    /// Other attempts that were lost with their workers.
+    /// Jobs that exhausted their attempts by failing.
+    dead_jobs,
+    /// Jobs that exhausted their attempts by losing their worker.
+    dead_after_loss,
+    /// Other attempts that lost their worker.
     lost_attempts,
-    /// Jobs that were given back.
+    /// Jobs that were handed back.
     handed_back,
-    /// Jobs that were cancelled, or asked to stop.
+    /// Cancel requests.
     cancels,
-    /// Jobs that stopped because they were asked to.
+    /// Running jobs that ended as cancelled.
     stopped,
-    /// Dead jobs that were made into others.
+    /// Dead jobs that were redriven.
     redriven,
-    /// Dead jobs that were thrown away.
+    /// Dead jobs that were discarded.
     discarded,
-    /// Changes of what resources should be like.
-    changes,
+    /// Changes of specs.
+    spec_changes,
     /// Resources that were paused.
     pauses,
     /// Resources that were deleted.
     deletes,
-    /// Reports of workers that were heard.
+    /// Progress and log reports of workers that were accepted.
     reports,
 }
 
@@ -131,8 +131,8 @@ impl fmt::Display for Stats {
             self.fenced_writes,
             self.submits + self.replaced,
             self.starts + self.retries,
-            self.lost_attempts + self.lost_to_death,
-            self.deaths + self.lost_to_death
+            self.lost_attempts + self.dead_after_loss,
+            self.dead_jobs + self.dead_after_loss
         )
     }
 }

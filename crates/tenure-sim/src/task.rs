@@ -1,8 +1,8 @@
-//! What a process does with its session: asks for locks, works under them, gives them back.
+//! Tasks of a process: it acquires locks, works under them and releases them.
 //!
-//! A request without an answer is repeated with the same id; a release or a withdrawal is a chore
-//! that stays until it is confirmed. Right before each effect the lease is asked; after `Lost`
-//! there is none.
+//! An unanswered request is repeated with the same id; a release or a withdrawal stays in the
+//! outbox until it is answered. The lease is checked right before each effect; after `Lost` there
+//! are none.
 
 use std::time::Duration;
 
@@ -13,42 +13,42 @@ use tenure_core::{
     TenureView, Token,
 };
 
-use crate::chore::Chore;
 use crate::holder::{Call, Env, Process};
-use crate::labour::{Claiming, Labour, end_of_job, late_word};
+use crate::lock_request::{LockRequest, draw_lock_request};
 use crate::message::{Effect, Reply};
-use crate::plan::Mood;
-use crate::want::{Want, draw_want};
+use crate::outbox::OutboxCommand;
+use crate::plan::Phase;
+use crate::worker::{Claiming, JobRun, finish_command, late_finish_command};
 
-/// What a process was granted.
+/// A tenure that a process was granted.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// Of which resource.
+    /// Resource of the tenure.
     pub key: ResourceKey,
-    /// Which locks, as far as it did not give them back.
+    /// Locks it has not released.
     pub locks: LockSet,
-    /// The fencing number.
+    /// Fencing token.
     pub token: Token,
-    /// The request that got it.
+    /// Request that was granted.
     pub request: RequestId,
 }
 
-/// A request on its way or in the queue.
+/// A lock request that is in flight or waits in the queue.
 #[derive(Debug)]
-pub struct Asking {
-    /// For what.
-    pub want: Want,
+pub struct Acquiring {
+    /// The request.
+    pub lock_request: LockRequest,
     call: Option<Call>,
-    /// When to ask again.
+    /// When to send it again.
     pub retry_at: BootInstant,
     give_up_at: Option<BootInstant>,
-    asked: bool,
+    sent_before: bool,
 }
 
-/// The heartbeat of a tenure with a session of its own.
+/// Renewal of a tenure with a solo session.
 #[derive(Debug)]
 pub struct Solo {
-    /// What its holder may believe.
+    /// Lease of the tenure.
     pub lease: Lease,
     call: Option<Call>,
 }
@@ -58,63 +58,63 @@ pub struct Solo {
 pub struct Work {
     /// The tenure.
     pub held: Held,
-    /// Its own heartbeat, if it has one.
+    /// Renewal of a solo tenure.
     pub solo: Option<Solo>,
-    /// The job that it is about, if it is about one.
-    pub job: Option<Labour>,
+    /// The job that is run, if any.
+    pub job: Option<JobRun>,
     step_at: BootInstant,
     until: BootInstant,
 }
 
 impl Work {
-    /// Work on a job, from now on.
-    pub(crate) fn on_job(held: Held, job: Labour, now: BootInstant, until: BootInstant) -> Self {
+    /// Creates work on a job that starts at `now`.
+    pub(crate) fn on_job(held: Held, job: JobRun, now: BootInstant, until: BootInstant) -> Self {
         Self { held, solo: None, job: Some(job), step_at: now, until }
     }
 }
 
-/// What a process does.
+/// Current task of a process.
 #[derive(Debug)]
 pub enum Task {
-    /// Nothing, for a while.
+    /// Does nothing.
     Idle {
-        /// How long.
+        /// End of the idle time.
         until: BootInstant,
     },
-    /// Asks and waits.
-    Asking(Asking),
-    /// Asks for jobs.
+    /// Acquires locks.
+    Acquiring(Acquiring),
+    /// Claims jobs.
     Claiming(Claiming),
-    /// Works.
+    /// Works under a tenure.
     Working(Work),
 }
 
 impl Task {
-    /// Nothing, for a short while.
+    /// Creates a short idle time.
     pub fn idle(env: &mut Env<'_>) -> Self {
-        Self::Idle { until: env.soon(20, 1_500) }
+        Self::Idle { until: env.random_instant(20, 1_500) }
     }
 
-    /// When there is something to do.
+    /// Returns when the task has something to do next.
     #[must_use]
-    pub fn next_turn(&self) -> Option<BootInstant> {
+    pub fn next_wakeup(&self) -> Option<BootInstant> {
         match self {
             Self::Idle { until } => Some(*until),
-            Self::Asking(asking) => {
-                let next = asking.call.map_or(asking.retry_at, |call| call.until);
-                Some(asking.give_up_at.map_or(next, |at| at.min(next)))
+            Self::Acquiring(acquiring) => {
+                let next = acquiring.call.map_or(acquiring.retry_at, |call| call.until);
+                Some(acquiring.give_up_at.map_or(next, |at| at.min(next)))
             }
-            Self::Claiming(claiming) => Some(claiming.next_turn()),
+            Self::Claiming(claiming) => Some(claiming.next_wakeup()),
             Self::Working(work) => {
-                let beat = work.solo.as_ref().map(Solo::next_turn);
-                Some(beat.into_iter().fold(work.step_at.min(work.until), BootInstant::min))
+                let renewal = work.solo.as_ref().map(Solo::next_wakeup);
+                Some(renewal.into_iter().fold(work.step_at.min(work.until), BootInstant::min))
             }
         }
     }
 }
 
 impl Solo {
-    fn next_turn(&self) -> BootInstant {
+    fn next_wakeup(&self) -> BootInstant {
         let next = self.call.map_or(self.lease.next_beat(), |call| call.until);
         next.min(self.lease.deadline())
     }
@@ -132,92 +132,97 @@ impl Solo {
 }
 
 impl Process {
-    pub(crate) fn task_turn(&mut self, env: &mut Env<'_>) {
+    pub(crate) fn poll_task(&mut self, env: &mut Env<'_>) {
         match &mut self.task {
-            Task::Idle { until } if env.now >= *until => self.choose(env),
+            Task::Idle { until } if env.now >= *until => self.choose_task(env),
             Task::Idle { .. } => {}
-            Task::Asking(_) => self.ask(env),
-            Task::Claiming(_) => self.claim(env),
-            Task::Working(_) => self.work(env),
+            Task::Acquiring(_) => self.poll_acquire(env),
+            Task::Claiming(_) => self.poll_claim(env),
+            Task::Working(_) => self.poll_work(env),
         }
     }
 
-    // ----- asking -----
+    // ----- acquiring -----
 
-    fn choose(&mut self, env: &mut Env<'_>) {
-        if env.mood == Mood::Draining && env.lanes.left(None) == 0 {
-            self.finish(env);
-        } else if self.lease.is_some() && self.would_work(env) {
-            self.look_for_jobs(env);
-        } else if env.mood == Mood::Faulty && env.rng.chance(20) {
-            self.say_goodbye(env);
+    fn choose_task(&mut self, env: &mut Env<'_>) {
+        if env.phase == Phase::Draining && env.job_model.unfinished(None) == 0 {
+            self.shut_down(env);
+        } else if self.lease.is_some() && self.wants_jobs(env) {
+            self.start_claiming(env);
+        } else if env.phase == Phase::Faulty && env.rng.chance(20) {
+            self.close_session(env);
         } else if self.lease.is_some() {
-            // Whoever has a claim out may hold a lane without knowing: it must not wait for it.
-            let want = draw_want(self.claim.is_none(), env);
-            let give_up = env.mood == Mood::Faulty && env.rng.chance(250);
-            let give_up_at = give_up.then(|| env.soon(1, 6_000));
+            // With an unanswered claim it may hold a lane and would wait for itself.
+            let lock_request = draw_lock_request(self.claim.is_none(), env);
+            let give_up = env.phase == Phase::Faulty && env.rng.chance(250);
+            let give_up_at = give_up.then(|| env.random_instant(1, 6_000));
             let retry_at = env.now;
-            self.task =
-                Task::Asking(Asking { want, call: None, retry_at, give_up_at, asked: false });
-            self.ask(env);
+            self.task = Task::Acquiring(Acquiring {
+                lock_request,
+                call: None,
+                retry_at,
+                give_up_at,
+                sent_before: false,
+            });
+            self.poll_acquire(env);
         } else {
             self.task = Task::idle(env);
         }
     }
 
-    /// Closes the session, whatever it holds, and stops before that.
-    fn say_goodbye(&mut self, env: &mut Env<'_>) {
+    /// Closes the session regardless of what it holds, and abandons the task.
+    fn close_session(&mut self, env: &mut Env<'_>) {
         env.calls.push((0, Command::Close { session: self.session }));
         self.drop_session(env);
     }
 
-    /// Nothing more to come: says goodbye when everything is confirmed.
-    fn finish(&mut self, env: &mut Env<'_>) {
-        let closing = |chore: &Chore| matches!(chore.command, Command::Close { .. });
-        if self.chores.is_empty() {
-            self.chores.push(Chore::new(Command::Close { session: self.session }, env.now));
-        } else if self.chores.iter().any(closing) {
-            env.notes.push("waits for its goodbye".to_owned());
+    /// Closes the session for the last time once the outbox is empty.
+    fn shut_down(&mut self, env: &mut Env<'_>) {
+        let closing = |command: &OutboxCommand| matches!(command.command, Command::Close { .. });
+        if self.outbox.is_empty() {
+            self.outbox.push(OutboxCommand::new(Command::Close { session: self.session }, env.now));
+        } else if self.outbox.iter().any(closing) {
+            env.notes.push("waits for its session to close".to_owned());
         }
         self.task = Task::idle(env);
     }
 
-    fn ask(&mut self, env: &mut Env<'_>) {
-        let Task::Asking(asking) = &mut self.task else { return };
-        if asking.give_up_at.is_some_and(|at| env.now >= at) {
+    fn poll_acquire(&mut self, env: &mut Env<'_>) {
+        let Task::Acquiring(acquiring) = &mut self.task else { return };
+        if acquiring.give_up_at.is_some_and(|at| env.now >= at) {
             self.withdraw(env);
             return;
         }
-        if asking.call.take_if(|call| env.now >= call.until).is_some() {
-            asking.retry_at = env.soon(0, 200);
+        if acquiring.call.take_if(|call| env.now >= call.until).is_some() {
+            acquiring.retry_at = env.random_instant(0, 200);
         }
-        if asking.call.is_none() && env.now >= asking.retry_at {
-            env.stats.repeats += u64::from(asking.asked);
-            asking.asked = true;
-            let claimant = match asking.want.solo_ttl_ms {
-                Some(ttl_ms) => Claimant::Solo { name: format!("h{}", self.at).into(), ttl_ms },
+        if acquiring.call.is_none() && env.now >= acquiring.retry_at {
+            env.stats.repeats += u64::from(acquiring.sent_before);
+            acquiring.sent_before = true;
+            let claimant = match acquiring.lock_request.solo_ttl_ms {
+                Some(ttl_ms) => Claimant::Solo { name: format!("h{}", self.index).into(), ttl_ms },
                 None => Claimant::Session(self.session),
             };
-            let command = asking.want.command(claimant);
-            asking.call = Some(env.call(command, Duration::from_millis(900)));
+            let command = acquiring.lock_request.command(claimant);
+            acquiring.call = Some(env.call(command, Duration::from_millis(900)));
         }
     }
 
     fn withdraw(&mut self, env: &mut Env<'_>) {
-        let Task::Asking(asking) = &self.task else { return };
+        let Task::Acquiring(acquiring) = &self.task else { return };
         env.stats.withdrawals += 1;
-        let action = LockAction::Withdraw { request: asking.want.request };
-        let command = Command::Lock { key: asking.want.key.clone(), action };
-        self.chores.push(Chore::new(command, env.now));
+        let action = LockAction::Withdraw { request: acquiring.lock_request.request };
+        let command = Command::Lock { key: acquiring.lock_request.key.clone(), action };
+        self.outbox.push(OutboxCommand::new(command, env.now));
         self.task = Task::idle(env);
     }
 
     pub(crate) fn task_answered(&mut self, reply: &Reply, env: &mut Env<'_>) {
         match &mut self.task {
             Task::Idle { .. } => {}
-            Task::Asking(asking) => {
-                if let Some(call) = asking.call.take_if(|call| call.id == reply.call) {
-                    self.ask_answered(call, &reply.outcome, env);
+            Task::Acquiring(acquiring) => {
+                if let Some(call) = acquiring.call.take_if(|call| call.id == reply.call) {
+                    self.acquire_answered(call, &reply.outcome, env);
                 }
             }
             Task::Working(work) => {
@@ -235,30 +240,30 @@ impl Process {
         }
     }
 
-    fn ask_answered(&mut self, call: Call, outcome: &Outcome, env: &mut Env<'_>) {
-        let Task::Asking(asking) = &mut self.task else { return };
+    fn acquire_answered(&mut self, call: Call, outcome: &Outcome, env: &mut Env<'_>) {
+        let Task::Acquiring(acquiring) = &mut self.task else { return };
         match outcome {
-            Outcome::Waiting { .. } => asking.retry_at = env.soon(200, 1_500),
-            Outcome::Granted(view) => self.granted(call, view, env),
-            Outcome::Refused(Refusal::SessionOver) => self.told_it_is_over(env),
-            // A copy of the question may still be on its way, and would be granted to nobody.
+            Outcome::Waiting { .. } => acquiring.retry_at = env.random_instant(200, 1_500),
+            Outcome::Granted(view) => self.start_work(call, view, env),
+            Outcome::Refused(Refusal::SessionOver) => self.session_refused(env),
+            // A duplicate of the request may still be in flight and could be granted later.
             _ => self.withdraw(env),
         }
     }
 
-    pub(crate) fn told_it_is_over(&mut self, env: &mut Env<'_>) {
+    pub(crate) fn session_refused(&mut self, env: &mut Env<'_>) {
         if let Some(lease) = &mut self.lease {
             lease.refused();
         }
         env.stats.losses += 1;
-        env.notes.push("is told that its session is over".to_owned());
+        env.notes.push("learns that its session has ended".to_owned());
         self.drop_session(env);
     }
 
-    fn granted(&mut self, call: Call, view: &TenureView, env: &mut Env<'_>) {
-        let Task::Asking(asking) = &self.task else { return };
-        let solo = asking.want.solo_ttl_ms.map(|ttl_ms| Solo {
-            // The grant may be older than the question that found it: count what is left.
+    fn start_work(&mut self, call: Call, view: &TenureView, env: &mut Env<'_>) {
+        let Task::Acquiring(acquiring) = &self.task else { return };
+        let solo = acquiring.lock_request.solo_ttl_ms.map(|ttl_ms| Solo {
+            // The grant may precede the request that returned it: use the remaining TTL.
             lease: Lease::new(
                 Duration::from_millis(ttl_ms),
                 call.sent - Duration::from_millis(ttl_ms.saturating_sub(view.expires_in_ms)),
@@ -270,18 +275,18 @@ impl Process {
             self.task = Task::idle(env);
             return;
         }
-        let held = Held { key, locks, token, request: asking.want.request };
-        // Some work outlasts a lease whose heartbeats do not come through.
-        let long = env.mood == Mood::Faulty && env.rng.chance(150);
-        let until = env.soon(50, if long { 15_000 } else { env.plan.work_ms_max });
+        let held = Held { key, locks, token, request: acquiring.lock_request.request };
+        // Some work outlasts a lease whose heartbeats are lost.
+        let long = env.phase == Phase::Faulty && env.rng.chance(150);
+        let until = env.random_instant(50, if long { 15_000 } else { env.plan.work_ms_max });
         let step_at = env.now;
         self.task = Task::Working(Work { held, solo, job: None, step_at, until });
-        self.work(env);
+        self.poll_work(env);
     }
 
     // ----- working -----
 
-    fn work(&mut self, env: &mut Env<'_>) {
+    fn poll_work(&mut self, env: &mut Env<'_>) {
         let Task::Working(work) = &mut self.task else { return };
         if let Some(solo) = &mut work.solo {
             solo.keep_alive(&work.held, env);
@@ -292,55 +297,58 @@ impl Process {
             env.notes.push(format!("stops: token {} is lost", work.held.token));
             self.abandon_task(env);
         } else if env.now >= work.until || work.job.as_ref().is_some_and(|job| job.cancelling) {
-            self.leave_work(env);
+            self.finish_work(env);
         } else if env.now >= work.step_at {
-            work.step_at = env.soon(30, 400);
+            work.step_at = env.random_instant(30, 400);
             let Held { key, locks, token, .. } = work.held.clone();
-            env.effects.push(Effect { holder: self.at, key, locks, token });
-            match env.mood == Mood::Faulty && env.rng.chance(10) {
-                true => self.say_goodbye(env),
+            env.effects.push(Effect { holder: self.index, key, locks, token });
+            match env.phase == Phase::Faulty && env.rng.chance(10) {
+                true => self.close_session(env),
                 false => {
-                    self.sometimes_give_back_one(env);
+                    self.maybe_release_one_lock(env);
                     self.report(env);
                 }
             }
         }
     }
 
-    /// Stops working of its own accord.
-    fn leave_work(&mut self, env: &mut Env<'_>) {
+    /// Ends the work regularly.
+    fn finish_work(&mut self, env: &mut Env<'_>) {
         if let Task::Working(work) = std::mem::replace(&mut self.task, Task::idle(env)) {
-            let release = Chore::release(&work.held, None, env.now);
-            self.chores.push(end_of_job(&work, env).unwrap_or(release));
+            let release = OutboxCommand::release(&work.held, None, env.now);
+            self.outbox.push(finish_command(&work, env).unwrap_or(release));
         }
     }
 
-    fn sometimes_give_back_one(&mut self, env: &mut Env<'_>) {
+    fn maybe_release_one_lock(&mut self, env: &mut Env<'_>) {
         let Task::Working(work) = &mut self.task else { return };
         if work.job.is_some() || work.held.locks.size() < 2 || !env.rng.chance(100) {
             return;
         }
-        let mut left: Vec<LockName> = work.held.locks.iter().cloned().collect();
-        let gone = left.remove(env.rng.below(left.len()));
-        self.chores.push(Chore::release(&work.held, Some(gone.into()), env.now));
-        if let Ok(left) = LockSet::new(left) {
-            work.held.locks = left;
+        let mut remaining: Vec<LockName> = work.held.locks.iter().cloned().collect();
+        let released = remaining.remove(env.rng.below(remaining.len()));
+        self.outbox.push(OutboxCommand::release(&work.held, Some(released.into()), env.now));
+        if let Ok(remaining) = LockSet::new(remaining) {
+            work.held.locks = remaining;
         }
     }
 
-    /// Lets go of everything that hung on a lost or closed session. What it held it tries to give
-    /// back, as a guard that goes out of scope would.
+    /// Abandons everything that depended on a lost or closed session. Still tries to release what
+    /// it held, as a lock guard does on drop.
     pub(crate) fn abandon_task(&mut self, env: &mut Env<'_>) {
         match &self.task {
             Task::Working(work) => {
-                let chore = match &work.job {
-                    Some(job) => Chore::new(late_word(job.id, work.held.token, env), env.now),
-                    None => Chore::release(&work.held, None, env.now),
+                let command = match &work.job {
+                    Some(job) => OutboxCommand::new(
+                        late_finish_command(job.id, work.held.token, env),
+                        env.now,
+                    ),
+                    None => OutboxCommand::release(&work.held, None, env.now),
                 };
-                self.chores.push(chore);
+                self.outbox.push(command);
                 self.task = Task::idle(env);
             }
-            Task::Asking(_) => self.withdraw(env),
+            Task::Acquiring(_) => self.withdraw(env),
             Task::Claiming(_) => self.task = Task::idle(env),
             Task::Idle { .. } => {}
         }

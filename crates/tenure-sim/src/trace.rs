@@ -1,29 +1,29 @@
-//! The story of a run: the last lines are kept, all of them are printed on demand.
+//! Trace of a run: keeps the last lines, and prints all of them if asked to.
 
 use std::collections::VecDeque;
 use std::fmt::Arguments;
 
-/// Lines that a failing run shows.
+/// Number of trace lines that a violation includes.
 pub const LINES_MAX: usize = 60;
 
-/// The lines so far.
+/// The trace of a run.
 #[derive(Debug, Default)]
 pub struct Trace {
-    loud: bool,
+    verbose: bool,
     lines: VecDeque<String>,
 }
 
 impl Trace {
-    /// A trace that prints every line when it is `loud`.
+    /// Creates a trace that also prints every line if `verbose`.
     #[must_use]
-    pub fn new(loud: bool) -> Self {
-        Self { loud, lines: VecDeque::with_capacity(LINES_MAX) }
+    pub fn new(verbose: bool) -> Self {
+        Self { verbose, lines: VecDeque::with_capacity(LINES_MAX) }
     }
 
-    /// Adds a line at a true time.
-    pub fn line(&mut self, now_us: u64, what: Arguments<'_>) {
+    /// Appends a line at a true time.
+    pub fn push(&mut self, now_us: u64, what: Arguments<'_>) {
         let line = format!("{:>10.3}s {what}", now_us as f64 / 1e6);
-        if self.loud {
+        if self.verbose {
             println!("{line}");
         }
         if self.lines.len() == LINES_MAX {
@@ -32,7 +32,7 @@ impl Trace {
         self.lines.push_back(line);
     }
 
-    /// The last lines.
+    /// Returns the last lines.
     #[must_use]
     pub fn tail(&self) -> Vec<String> {
         self.lines.iter().cloned().collect()

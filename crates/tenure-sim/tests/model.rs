@@ -1,22 +1,22 @@
-//! The model check: every order of commands, repetitions and clock jumps in small worlds, on the
-//! same `step` that production runs.
+//! Exhaustive model check: every order of commands, duplicates and clock jumps in small scenarios,
+//! on the same `step` function that production runs.
 //!
-//! Any command may come at any time and any number of times, so lost replies, late duplicates and
-//! clients that know nothing are all included. States are explored breadth first, so a
-//! counterexample is the shortest. The worlds are in `worlds`, the questions in `questions`.
+//! Any command may arrive at any time and any number of times, which covers lost replies, delayed
+//! duplicates and clients without state. The search is breadth first, so a counterexample is
+//! shortest. The properties are in `checks` and `jobs`.
 
+#[path = "model/checks.rs"]
+mod checks;
 #[path = "model/jobs.rs"]
 mod jobs;
-#[path = "model/questions.rs"]
-mod questions;
 #[path = "model/search.rs"]
 mod search;
 #[path = "model/state.rs"]
 mod state;
 
-use jobs::{Work, claim, failed, kinds, submit};
-use search::{Searched, search};
-use state::{Act, Small, acquire, solo};
+use jobs::{JobScenario, claim, failed, kinds, submit};
+use search::{SearchStats, search};
+use state::{Action, Scenario, acquire, solo};
 use tenure_core::canary::{Canary, with};
 use tenure_core::retry::Retry;
 use tenure_core::{Finish, Kind, Operation, Policy};
@@ -25,9 +25,9 @@ const MAIN: &[&str] = &["main"];
 const CONFIG: &[&str] = &["config"];
 const BOTH: &[&str] = &["main", "config"];
 
-/// Two sessions and one lock, each with a try and a wait.
-fn one_lock() -> Small {
-    Small {
+/// Two sessions compete for one lock, waiting and not waiting.
+fn one_lock() -> Scenario {
+    Scenario {
         sessions: 2,
         acquires: vec![
             acquire(1, 1, MAIN, 1_500),
@@ -35,13 +35,13 @@ fn one_lock() -> Small {
             acquire(3, 2, MAIN, 0),
         ],
         tokens_max: 3,
-        ..Small::default()
+        ..Scenario::default()
     }
 }
 
 /// Two sessions, two locks, narrow and wide requests.
-fn two_locks() -> Small {
-    Small {
+fn two_locks() -> Scenario {
+    Scenario {
         sessions: 2,
         acquires: vec![
             acquire(1, 1, BOTH, 1_500),
@@ -49,129 +49,129 @@ fn two_locks() -> Small {
             acquire(3, 2, CONFIG, 0),
         ],
         tokens_max: 3,
-        locks_apart: true,
-        ..Small::default()
+        partial_releases: true,
+        ..Scenario::default()
     }
 }
 
 /// Three sessions in one queue.
-fn three_sessions() -> Small {
+fn three_sessions() -> Scenario {
     let acquires =
         vec![acquire(1, 1, MAIN, 1_500), acquire(2, 2, BOTH, 1_500), acquire(3, 3, MAIN, 1_500)];
-    Small { sessions: 3, acquires, tokens_max: 3, ..Small::default() }
+    Scenario { sessions: 3, acquires, tokens_max: 3, ..Scenario::default() }
 }
 
-/// A tenure with a session of its own beside one of a session.
-fn solo_beside() -> Small {
-    Small {
+/// Solo tenures compete with a tenure of a session.
+fn solo_beside() -> Scenario {
+    Scenario {
         sessions: 1,
         acquires: vec![acquire(1, 1, MAIN, 1_500), solo(7, MAIN, 1_500), solo(8, MAIN, 0)],
         tokens_max: 3,
-        ..Small::default()
+        ..Scenario::default()
     }
 }
 
-fn twice() -> Retry {
+fn retry_once() -> Retry {
     Retry { attempts: 2, initial_ms: 0, max_ms: 0, ..Retry::default() }
 }
 
-fn done() -> Finish {
+fn succeed() -> Finish {
     Finish::Ok { state: None, result: None }
 }
 
-/// Two workers, and a single flight that is tried twice.
-fn single_flight() -> Small {
-    let run = Operation::new("run").meets("run", Policy::Attach).retry(twice());
-    let work = Work {
+/// Two workers and a single-flight operation with two attempts.
+fn single_flight() -> Scenario {
+    let run = Operation::new("run").meets("run", Policy::Attach).retry(retry_once());
+    let jobs = JobScenario {
         kinds: kinds(Kind::new("k").operation(run)),
         submits: vec![submit(11, "run"), submit(12, "run")],
         claims: vec![claim(21, 1), claim(22, 2)],
-        finishes: vec![done(), failed(), Finish::HandBack],
+        finishes: vec![succeed(), failed(), Finish::HandBack],
         jobs_max: 2,
-        ..Work::default()
+        ..JobScenario::default()
     };
-    Small { sessions: 2, tokens_max: 3, work, ..Small::default() }
+    Scenario { sessions: 2, tokens_max: 3, jobs, ..Scenario::default() }
 }
 
-/// One worker, a lifecycle, and two operations that lead to and fro.
-fn lifecycle() -> Small {
-    let make = Operation::new("make").path(&["NEW"], "MAKING", "UP", "BROKEN").retry(twice());
+/// One worker and a lifecycle with two opposite operations.
+fn lifecycle() -> Scenario {
+    let make = Operation::new("make").path(&["NEW"], "MAKING", "UP", "BROKEN").retry(retry_once());
     let clear = Operation::new("clear").path(&["UP", "BROKEN"], "CLEARING", "NEW", "BROKEN");
     let kind = Kind::new("k").states(&["NEW", "MAKING", "UP", "CLEARING", "BROKEN"]);
-    let work = Work {
+    let jobs = JobScenario {
         kinds: kinds(kind.operation(make).operation(clear.meets("make", Policy::Queue))),
         submits: vec![submit(11, "make"), submit(12, "clear")],
         claims: vec![claim(21, 1), claim(22, 1), claim(23, 1)],
-        finishes: vec![done(), failed(), Finish::Cancelled],
+        finishes: vec![succeed(), failed(), Finish::Cancelled],
         jobs_max: 2,
-        ..Work::default()
+        ..JobScenario::default()
     };
-    Small { sessions: 1, tokens_max: 3, work, ..Small::default() }
+    Scenario { sessions: 1, tokens_max: 3, jobs, ..Scenario::default() }
 }
 
-/// A reconciler, and changes that come while it runs.
-fn reconciler() -> Small {
-    let sync = Operation::new("sync").meets("sync", Policy::Coalesce).retry(twice());
-    let work = Work {
+/// A reconciler, and spec changes while it runs.
+fn reconciler() -> Scenario {
+    let sync = Operation::new("sync").meets("sync", Policy::Coalesce).retry(retry_once());
+    let jobs = JobScenario {
         kinds: kinds(Kind::new("k").operation(sync).reconcile("sync")),
         submits: vec![submit(11, "sync")],
         claims: vec![claim(21, 1), claim(22, 1)],
-        finishes: vec![done(), failed()],
+        finishes: vec![succeed(), failed()],
         specs: vec!["1".into(), "2".into()],
         jobs_max: 3,
     };
-    Small { sessions: 1, tokens_max: 2, work, ..Small::default() }
+    Scenario { sessions: 1, tokens_max: 2, jobs, ..Scenario::default() }
 }
 
-fn holds(name: &str, small: &Small, depth: usize) -> Searched {
-    match search(small, depth) {
-        Ok(searched) => {
-            println!("{name}: {searched:?}");
-            assert!(searched.states > 1_000, "{name} has only {searched:?}");
-            searched
+fn assert_holds(name: &str, scenario: &Scenario, depth: usize) -> SearchStats {
+    match search(scenario, depth) {
+        Ok(stats) => {
+            println!("{name}: {stats:?}");
+            assert!(stats.states > 1_000, "{name} has only {stats:?}");
+            stats
         }
-        Err(found) => panic!("{name}: {found}"),
+        Err(counterexample) => panic!("{name}: {counterexample}"),
     }
 }
 
 #[test]
-fn one_lock_between_two_sessions_keeps_every_promise() {
-    holds("one lock", &one_lock(), 10);
+fn one_lock_between_two_sessions_satisfies_all_properties() {
+    assert_holds("one lock", &one_lock(), 10);
 }
 
 #[test]
-fn sets_of_two_locks_keep_every_promise() {
-    holds("two locks", &two_locks(), 9);
+fn sets_of_two_locks_satisfy_all_properties() {
+    assert_holds("two locks", &two_locks(), 9);
 }
 
 #[test]
-fn three_sessions_in_one_queue_keep_every_promise() {
-    holds("three sessions", &three_sessions(), 9);
+fn three_sessions_in_one_queue_satisfy_all_properties() {
+    assert_holds("three sessions", &three_sessions(), 9);
 }
 
 #[test]
-fn a_tenure_with_a_session_of_its_own_keeps_every_promise() {
-    holds("solo", &solo_beside(), 10);
+fn solo_tenures_satisfy_all_properties() {
+    assert_holds("solo", &solo_beside(), 10);
 }
 
 #[test]
-fn a_single_flight_between_two_workers_keeps_every_promise() {
-    holds("single flight", &single_flight(), 9);
+fn single_flight_between_two_workers_satisfies_all_properties() {
+    assert_holds("single flight", &single_flight(), 9);
 }
 
 #[test]
-fn a_lifecycle_keeps_every_promise() {
-    holds("lifecycle", &lifecycle(), 10);
+fn lifecycle_satisfies_all_properties() {
+    assert_holds("lifecycle", &lifecycle(), 10);
 }
 
 #[test]
-fn a_reconciler_keeps_every_promise() {
-    holds("reconciler", &reconciler(), 7);
+fn reconciler_satisfies_all_properties() {
+    assert_holds("reconciler", &reconciler(), 7);
 }
 
-/// The search is not blind: it finds the shortest way to each bug of the rules.
+/// The search is effective: it finds a shortest counterexample for each planted rule bug.
 #[test]
-fn planted_bugs_of_the_rules_are_found_with_a_short_counterexample() {
+fn planted_rule_bugs_are_found_with_a_short_counterexample() {
     let bugs = [
         (Canary::MissingOwnerIsMe, one_lock()),
         (Canary::RenewByName, one_lock()),
@@ -193,16 +193,21 @@ fn planted_bugs_of_the_rules_are_found_with_a_short_counterexample() {
         (Canary::CompletionOverwritesCancel, single_flight()),
         (Canary::ChangeDuringSyncLost, reconciler()),
     ];
-    for (canary, small) in bugs {
-        let found = with(canary, || search(&small, 7));
-        let Err(found) = found else { panic!("the search does not find {canary:?}") };
-        println!("{canary:?}: {found}");
-        assert!(found.path.len() <= 7);
+    for (canary, scenario) in bugs {
+        let counterexample = with(canary, || search(&scenario, 7));
+        let Err(counterexample) = counterexample else {
+            panic!("the search does not find {canary:?}")
+        };
+        println!("{canary:?}: {counterexample}");
+        assert!(counterexample.path.len() <= 7);
     }
 }
 
 #[test]
-fn a_counterexample_names_its_steps() {
-    let found = with(Canary::TokenStartsAgain, || search(&one_lock(), 7)).unwrap_err();
-    assert!(found.path.iter().any(|act| matches!(act, Act::Do(_))), "{found}");
+fn counterexample_lists_its_commands() {
+    let counterexample = with(Canary::TokenStartsAgain, || search(&one_lock(), 7)).unwrap_err();
+    assert!(
+        counterexample.path.iter().any(|action| matches!(action, Action::Command(_))),
+        "{counterexample}"
+    );
 }

@@ -9,24 +9,24 @@ use anyhow::{Context, Result, ensure};
 
 use crate::clock::{pause, stopwatch};
 use crate::postgres::{Postgres, program, shared};
-use crate::process::{Process, Scratch, as_database_user, free_port, give};
+use crate::process::{Process, Scratch, as_database_user, chown_to_database_user, free_port};
 
-/// A pooler; dropping it stops it and removes its files.
+/// A running PgBouncer; dropping it stops it and removes its files.
 pub struct PgBouncer {
-    // In this order: first it ends, then its files go.
+    // Field order: the process must end before its files are removed.
     _process: Process,
     port: u16,
     _scratch: Scratch,
 }
 
 impl PgBouncer {
-    /// Starts one in front of a server.
+    /// Starts a pooler in front of a server.
     pub fn start(server: &Postgres) -> Result<Self> {
-        Self::before(server.port())
+        Self::start_on_port(server.port())
     }
 
-    /// Starts one in front of whatever leads to a server.
-    pub fn before(server: u16) -> Result<Self> {
+    /// Starts a pooler in front of a server port, such as a proxy's.
+    pub fn start_on_port(server_port: u16) -> Result<Self> {
         let missing = "`pgbouncer` is missing; on Debian: apt-get install pgbouncer";
         let program = program("pgbouncer")
             .or_else(|error| {
@@ -38,51 +38,51 @@ impl PgBouncer {
         let port = free_port()?;
         let config = scratch.path().join("pgbouncer.ini");
         let text = format!(
-            "[databases]\n* = host=127.0.0.1 port={server} user=postgres\n[pgbouncer]\n\
+            "[databases]\n* = host=127.0.0.1 port={server_port} user=postgres\n[pgbouncer]\n\
              listen_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\nunix_socket_dir =\n\
              pool_mode = transaction\nmax_client_conn = 500\ndefault_pool_size = 10\n\
              server_login_retry = 1\nserver_idle_timeout = 2\n"
         );
-        std::fs::write(&config, text).context("write the settings of PgBouncer")?;
-        give(&config)?;
+        std::fs::write(&config, text).context("write pgbouncer.ini")?;
+        chown_to_database_user(&config)?;
         let mut command = as_database_user(&program);
         command.arg("-q").arg(&config);
         let process = Process::start(command, &scratch.path().join("pgbouncer.log"))?;
         let mut bouncer = Self { _process: process, port, _scratch: scratch };
-        bouncer.until_ready()?;
+        bouncer.wait_ready()?;
         Ok(bouncer)
     }
 
-    fn until_ready(&mut self) -> Result<()> {
+    fn wait_ready(&mut self) -> Result<()> {
         let started = stopwatch();
         while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
             let log = self._scratch.path().join("pgbouncer.log");
-            let said = || std::fs::read_to_string(&log).unwrap_or_default();
+            let log_text = || std::fs::read_to_string(&log).unwrap_or_default();
             let ended = self._process.has_ended() || started.elapsed() > Duration::from_secs(10);
-            ensure!(!ended, "PgBouncer does not come up; it says:\n{}", said());
+            ensure!(!ended, "PgBouncer did not start; its log:\n{}", log_text());
             pause();
         }
         Ok(())
     }
 
-    /// The address of a database behind it. Wake-ups need a connection of their own.
+    /// Returns the URL of a database behind the pooler. LISTEN uses a direct connection.
     #[must_use]
     pub fn url(&self, server: &Postgres, database: &str) -> String {
-        self.url_with(server.port(), database)
+        self.url_with_listen_port(server.port(), database)
     }
 
-    /// The same, with the port that leads to the server itself.
+    /// Returns the URL of a database, with the port for the direct LISTEN connection.
     #[must_use]
-    pub fn url_with(&self, direct: u16, database: &str) -> String {
+    pub fn url_with_listen_port(&self, listen_port: u16, database: &str) -> String {
         let port = self.port;
-        format!("postgres://postgres@127.0.0.1:{port}/{database}?listen=127.0.0.1:{direct}")
+        format!("postgres://postgres@127.0.0.1:{port}/{database}?listen=127.0.0.1:{listen_port}")
     }
 }
 
-/// The pooler that all tests of a process share, in front of the server that they share.
+/// Returns the pooler that all tests of a process share, in front of [`shared`].
 ///
 /// # Panics
-/// When there is no PostgreSQL or no PgBouncer; the message names the package.
+/// If PostgreSQL or PgBouncer is not installed; the message names the package.
 pub fn shared_bouncer() -> &'static PgBouncer {
     static SHARED: OnceLock<PgBouncer> = OnceLock::new();
     SHARED.get_or_init(|| match PgBouncer::start(shared()) {

@@ -1,18 +1,18 @@
-//! The one place that reads the time and waits: for servers that come up, and for how long to hope.
+//! The only module that reads the clock and sleeps, to wait for servers to start.
 
 use std::time::{Duration, Instant};
 
-/// How often somebody looks whether a server is there.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Interval between readiness checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The start of a measurement.
-#[expect(clippy::disallowed_methods, reason = "the one start of stopwatches")]
+/// Returns the start of a measurement.
+#[expect(clippy::disallowed_methods, reason = "the only place that reads the clock")]
 pub(crate) fn stopwatch() -> Instant {
     Instant::now()
 }
 
-/// Waits a moment before somebody looks again.
-#[expect(clippy::disallowed_methods, reason = "another process comes up, and has no signal for it")]
+/// Sleeps until the next readiness check.
+#[expect(clippy::disallowed_methods, reason = "a starting process gives no readiness signal")]
 pub(crate) fn pause() {
-    std::thread::sleep(LOOK_EVERY);
+    std::thread::sleep(POLL_INTERVAL);
 }

@@ -1,9 +1,9 @@
-//! Private database servers for tests and benchmarks: real ones, on free loopback ports, with files
-//! of their own.
+//! Private database servers for tests and benchmarks: real servers on free loopback ports, with
+//! their own data directories.
 //!
-//! Must never touch a server it did not start, never listen beyond loopback, and leave nothing
-//! behind: a server goes when its handle is dropped, or with the process when that is killed; the
-//! directory of a process that was killed is removed by the next one.
+//! Must never touch a server it did not start, never listen beyond loopback, and clean up after
+//! itself: a server stops when its handle is dropped or the process is killed; the directories of a
+//! killed process are removed by the next one.
 
 mod bouncer;
 mod clock;

@@ -10,20 +10,21 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
 use crate::clock::{pause, stopwatch};
-use crate::process::{Process, Scratch, as_database_user, free_port, give};
+use crate::process::{Process, Scratch, as_database_user, chown_to_database_user, free_port};
 
-const READY_MAX: Duration = Duration::from_secs(30);
+/// Time limit for a server to accept connections.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a server does before it answers a commit.
+/// Whether commits are flushed to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// Waits for the disk.
+    /// Commits wait for fsync.
     Disk,
-    /// Does not: for tests that crash nothing but processes.
+    /// No fsync: for tests that crash only processes.
     None,
 }
 
-/// A server; dropping it stops it and removes its files.
+/// A PostgreSQL server; dropping it stops it and removes its files.
 pub struct Postgres {
     process: Option<Process>,
     port: u16,
@@ -33,12 +34,12 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Makes a new cluster and starts it.
+    /// Initializes a new cluster and starts it.
     pub fn start(durability: Durability) -> Result<Self> {
         Self::start_with(durability, &[])
     }
 
-    /// The same, with settings of the form `name=value`.
+    /// Starts a new cluster with settings of the form `name=value`.
     pub fn start_with(durability: Durability, settings: &[&str]) -> Result<Self> {
         let scratch = Scratch::create()?;
         let data = scratch.path().join("data");
@@ -71,7 +72,7 @@ impl Postgres {
         Ok(server)
     }
 
-    /// Starts it again, on the same port and files.
+    /// Starts a stopped server again, on the same port and data directory.
     pub fn resume(&mut self) -> Result<()> {
         let mut command = as_database_user(&program("postgres")?);
         command.arg("-D").arg(&self.data).args(["-p", &self.port.to_string()]);
@@ -79,14 +80,14 @@ impl Postgres {
             command.args(["-c", option]);
         }
         self.process = Some(Process::start(command, &self.log())?);
-        self.until_ready()
+        self.wait_ready()
     }
 
-    fn until_ready(&mut self) -> Result<()> {
+    fn wait_ready(&mut self) -> Result<()> {
         let started = stopwatch();
-        while started.elapsed() < READY_MAX {
+        while started.elapsed() < READY_TIMEOUT {
             let ended = self.process.as_mut().is_none_or(Process::has_ended);
-            ensure!(!ended, "PostgreSQL has ended; its log says:\n{}", self.log_text());
+            ensure!(!ended, "PostgreSQL exited; its log:\n{}", self.log_text());
             let port = self.port.to_string();
             let mut ready = Command::new(program("pg_isready")?);
             ready.args(["--quiet", "--host=127.0.0.1", "--port", &port]);
@@ -95,32 +96,32 @@ impl Postgres {
             }
             pause();
         }
-        bail!("PostgreSQL does not answer; its log says:\n{}", self.log_text())
+        bail!("PostgreSQL did not become ready; its log:\n{}", self.log_text())
     }
 
     fn log(&self) -> PathBuf {
         self.scratch.path().join("postgres.log")
     }
 
-    /// What it has written to its log since it was started last.
+    /// Returns the log since the last start.
     #[must_use]
     pub fn log_text(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap_or_default()
     }
 
-    /// The port it listens on, also while it is stopped.
+    /// Returns the port it listens on, also while it is stopped.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The address of one of its databases.
+    /// Returns the URL of a database.
     #[must_use]
     pub fn url(&self, database: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// Makes a new database and gives its name.
+    /// Creates a database and returns its name.
     pub fn new_database(&self) -> Result<String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -128,7 +129,7 @@ impl Postgres {
         Ok(name)
     }
 
-    /// Runs SQL and gives what it prints, a line for each row.
+    /// Runs SQL and returns its output, one line per row.
     pub fn psql(&self, database: &str, sql: &str) -> Result<String> {
         let mut command = Command::new(program("psql")?);
         command.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]);
@@ -136,16 +137,16 @@ impl Postgres {
         run(&mut command)
     }
 
-    /// Ends it as a crash would: nothing is flushed, nobody is told.
+    /// Stops the server with an immediate shutdown, as a crash would.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            process.end(Signal::QUIT);
+            process.terminate(Signal::QUIT);
         }
     }
 
-    /// Freezes the whole server, or lets it go on.
+    /// Sends a signal to all server processes, such as SIGSTOP or SIGCONT.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        let process = self.process.as_ref().context("it is not running")?;
+        let process = self.process.as_ref().context("PostgreSQL is not running")?;
         let pid = process.pid().as_raw_nonzero().to_string();
         let children = run(Command::new("pgrep").args(["-P", &pid])).unwrap_or_default();
         let children = children.lines().filter_map(|pid| pid.trim().parse().ok());
@@ -156,7 +157,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Copies the whole cluster while it runs, as a backup does.
+    /// Takes a base backup of the running cluster.
     pub fn backup(&self) -> Result<Backup> {
         let scratch = Scratch::create()?;
         let data = scratch.path().join("data");
@@ -168,27 +169,27 @@ impl Postgres {
         Ok(Backup { data, scratch })
     }
 
-    /// A standby that follows this server until it is promoted.
+    /// Starts a streaming standby of this server.
     pub fn standby(&self, durability: Durability) -> Result<Self> {
         self.standby_through(self.port, durability)
     }
 
-    /// The same, through another port: a proxy's.
+    /// Starts a streaming standby that connects through another port, such as a proxy's.
     pub fn standby_through(&self, port: u16, durability: Durability) -> Result<Self> {
         let Backup { data, scratch } = self.backup()?;
         let signal = data.join("standby.signal");
-        std::fs::write(&signal, "").context("make it a standby")?;
-        give(&signal)?;
+        std::fs::write(&signal, "").context("create standby.signal")?;
+        chown_to_database_user(&signal)?;
         let source = format!("primary_conninfo=host=127.0.0.1 port={port} user=postgres");
         Self::open(scratch, data, durability, &[&source])
     }
 
-    /// Makes a standby a primary, with whatever it has received.
+    /// Promotes a standby with what it has received so far.
     pub fn promote(&self) -> Result<()> {
         self.psql("postgres", "SELECT pg_promote()").map(drop)
     }
 
-    /// Copies a database to another server, as a dump and its restore do.
+    /// Copies a database to another server with `pg_dump`, and returns its name there.
     pub fn dump_to(&self, database: &str, other: &Self) -> Result<String> {
         let dump = self.scratch.path().join("dump.sql");
         run(Command::new(program("pg_dump")?).arg("-f").arg(&dump).arg(self.url(database)))?;
@@ -199,7 +200,7 @@ impl Postgres {
         Ok(name)
     }
 
-    /// Puts a backup in the place of the cluster, and starts it.
+    /// Replaces the cluster by a backup and starts it.
     pub fn restore(&mut self, backup: &Backup) -> Result<()> {
         self.kill();
         run(Command::new("rm").arg("-rf").arg(&self.data))?;
@@ -208,16 +209,16 @@ impl Postgres {
     }
 }
 
-/// A copy of a cluster.
+/// A base backup of a cluster.
 pub struct Backup {
     data: PathBuf,
     scratch: Scratch,
 }
 
-/// The server that all tests of a process share, each with a database of its own.
+/// Returns the server that all tests of a process share, each with its own database.
 ///
 /// # Panics
-/// When there is no PostgreSQL; the message names the package.
+/// If PostgreSQL is not installed; the message names the package.
 pub fn shared() -> &'static Postgres {
     static SHARED: OnceLock<Postgres> = OnceLock::new();
     SHARED.get_or_init(|| match Postgres::start(Durability::None) {
@@ -226,7 +227,7 @@ pub fn shared() -> &'static Postgres {
     })
 }
 
-/// A program of PostgreSQL, from the newest version that is installed.
+/// Finds a PostgreSQL program of the newest installed version.
 pub(crate) fn program(name: &str) -> Result<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
@@ -238,7 +239,7 @@ pub(crate) fn program(name: &str) -> Result<PathBuf> {
         .with_context(|| format!("`{name}` is missing; on Debian: apt-get install postgresql-15"))
 }
 
-/// Runs a command to its end, and gives what it prints.
+/// Runs a command to completion and returns its output.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     command.stdin(Stdio::null()).current_dir("/");
     let output = command.output().with_context(|| format!("run {command:?}"))?;

@@ -1,4 +1,4 @@
-//! Processes and directories that do not outlive us.
+//! Child processes and directories that do not outlive this process.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
@@ -12,27 +12,27 @@ use std::thread::{self, Thread};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A child that the kernel ends when this process does.
+/// A child process that the kernel kills when this process exits.
 pub(crate) struct Process {
     child: Child,
-    /// The kernel ends the child with the thread that started it: this one.
-    keeper: Thread,
+    /// Thread that spawned the child: the parent-death signal is sent when it exits.
+    parent_thread: Thread,
 }
 
 impl Process {
-    /// Starts a program as the user that databases run as, with its output in a log.
+    /// Spawns a command with its output in a log file.
     pub(crate) fn start(mut command: Command, log: &Path) -> Result<Self> {
         let log = File::create(log).context("create the log of a server")?;
-        let log_too = log.try_clone().context("share the log of a server")?;
-        command.stdin(Stdio::null()).stdout(log).stderr(log_too);
+        let stderr_log = log.try_clone().context("share the log of a server")?;
+        command.stdin(Stdio::null()).stdout(log).stderr(stderr_log);
         let (started, child) = mpsc::channel();
-        let keeper = thread::Builder::new().name("keeper".to_owned()).spawn(move || {
+        let parent_thread = thread::Builder::new().name("keeper".to_owned()).spawn(move || {
             started.send(command.spawn()).ok();
             thread::park();
         });
-        let keeper = keeper.context("start a thread")?.thread().clone();
+        let parent_thread = parent_thread.context("start a thread")?.thread().clone();
         let child = child.recv().context("start a server")?.context("start a server")?;
-        Ok(Self { child, keeper })
+        Ok(Self { child, parent_thread })
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -47,11 +47,11 @@ impl Process {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Ends it and waits until it is gone.
-    pub(crate) fn end(&mut self, signal: Signal) {
+    /// Sends `signal` and waits for the process to exit.
+    pub(crate) fn terminate(&mut self, signal: Signal) {
         if !self.has_ended() {
             self.signal(signal);
-            // One that is stopped notices nothing until it goes on.
+            // A stopped process handles the signal only after SIGCONT.
             self.signal(Signal::CONT);
             self.child.wait().ok();
         }
@@ -60,12 +60,12 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.end(Signal::QUIT);
-        self.keeper.unpark();
+        self.terminate(Signal::QUIT);
+        self.parent_thread.unpark();
     }
 }
 
-/// A command that runs as the user that databases run as, and ends with us.
+/// Builds a command that runs as the database user and dies with its parent.
 pub(crate) fn as_database_user(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     if is_root() {
@@ -79,20 +79,21 @@ fn is_root() -> bool {
     Path::new("/proc/self").metadata().is_ok_and(|process| process.uid() == 0)
 }
 
-/// A directory that only the database's user can look into; removed on drop.
+/// A directory that only the database user can read; removed on drop.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn create() -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        sweep();
+        remove_orphaned_directories();
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         // Short: the path of a unix socket has at most 107 bytes.
         let path = std::env::temp_dir().join(format!("tenure-db-{}-{n}", std::process::id()));
         fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).context("close it")?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700))
+            .context("set its permissions")?;
         let scratch = Self(path);
-        give(scratch.path())?;
+        chown_to_database_user(scratch.path())?;
         Ok(scratch)
     }
 
@@ -101,14 +102,15 @@ impl Scratch {
     }
 }
 
-/// Makes something the database's own.
-pub(crate) fn give(path: &Path) -> Result<()> {
+/// Changes the owner of `path` to the database user, if running as root.
+pub(crate) fn chown_to_database_user(path: &Path) -> Result<()> {
     if is_root() {
         let home = Path::new("/var/lib/postgresql");
         let owner = home
             .metadata()
             .context("the user postgres is missing; on Debian: apt-get install postgresql-15")?;
-        chown(path, Some(owner.uid()), Some(owner.gid())).context("give it to postgres")?;
+        chown(path, Some(owner.uid()), Some(owner.gid()))
+            .context("change its owner to postgres")?;
     }
     Ok(())
 }
@@ -119,20 +121,20 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes what processes that were killed have left.
-fn sweep() {
+/// Removes directories left by killed processes.
+fn remove_orphaned_directories() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| name.strip_prefix("tenure-db-")?.split('-').next());
-        let dead = pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
-        if dead {
+        let orphaned = pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
+        if orphaned {
             fs::remove_dir_all(entry.path()).ok();
         }
     }
 }
 
-/// A port that nobody listens on.
+/// Returns a free port.
 pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
     Ok(listener.local_addr().context("find a free port")?.port())

@@ -1,10 +1,10 @@
-//! `cargo xtask contract`: a real server must do what `openapi.json` says, and refuse the rest.
+//! `cargo xtask contract`: tests a real server against `openapi.json`.
 //!
-//! It starts the binary on a store in memory and lets schemathesis send it a few thousand requests
-//! that are made from the document, good ones and bad ones, always the same. What it asks for and
-//! why is in `tools/contract`. It talks to nobody but that server.
+//! Starts the binary with an in-memory store and runs schemathesis, which sends a few thousand
+//! valid and invalid requests generated from the document with a fixed seed. Its configuration is
+//! in `tools/contract`. No other host is contacted.
 //!
-//! Next: `prepare.rs` installs schemathesis.
+//! `prepare.rs` installs schemathesis.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -19,11 +19,12 @@ use crate::{prepare, shell};
 const FOLDER: &str = "tools/contract";
 const LISTENING: &str = "listening on ";
 
-/// Runs all checks of schemathesis; a single finding is a failure.
+/// Runs all checks of schemathesis; any finding is a failure.
 pub(crate) fn run(root: &Path) -> Result<()> {
-    let target = target()?;
+    let target = target_directory()?;
     let folder = root.join(FOLDER);
-    let python = prepare::environment(&folder.join("requirements.txt"), &target.join("contract"))?;
+    let python =
+        prepare::python_environment(&folder.join("requirements.txt"), &target.join("contract"))?;
     shell::run(shell::cargo(root).args(["build", "--package", "tenure-cli", "--bin", "tenure"]))?;
     let server = Server::start(&target, &folder)?;
     let mut schemathesis = Command::new(python.join("bin/schemathesis"));
@@ -32,19 +33,19 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         .args(["run", "../../openapi.json", "--checks", "all"])
         .env("TENURE_SERVER", &server.url)
         .env("TENURE_KEY", server.key()?)
-        // Nothing is left behind in the repository.
+        // Keeps bytecode files out of the repository.
         .env("PYTHONDONTWRITEBYTECODE", "1");
     shell::run(&mut schemathesis)
 }
 
-/// Where cargo builds: this program is in `target/debug`.
-fn target() -> Result<PathBuf> {
-    let this = std::env::current_exe().context("find this program")?;
+/// Returns cargo's target directory: this program is in its `debug` folder.
+fn target_directory() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("find the path of this program")?;
     let target = this.ancestors().nth(2).map(Path::to_path_buf);
     target.context("find the target directory")
 }
 
-/// A server process with a data directory of its own; both are gone when it is dropped.
+/// A server process with its own data directory; dropping it removes both.
 struct Server {
     child: Child,
     data: PathBuf,
@@ -54,7 +55,7 @@ struct Server {
 impl Server {
     fn start(target: &Path, folder: &Path) -> Result<Self> {
         let data = target.join("contract").join(format!("data-{}", std::process::id()));
-        fs::create_dir_all(&data).with_context(|| format!("make {}", data.display()))?;
+        fs::create_dir_all(&data).with_context(|| format!("create {}", data.display()))?;
         let mut command = Command::new(target.join("debug/tenure"));
         for name in ["SERVER", "KEY", "STORE", "TENANT", "LOG", "CONFIG", "DATA"] {
             command.env_remove(format!("TENURE_{name}"));
@@ -67,36 +68,38 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let child =
-            command.spawn().with_context(|| format!("start `{}`", shell::line(&command)))?;
+        let child = command
+            .spawn()
+            .with_context(|| format!("start `{}`", shell::command_line(&command)))?;
         let mut server = Self { child, data, url: String::new() };
-        server.url = server.greeting()?;
+        server.url = server.read_url()?;
         Ok(server)
     }
 
-    /// Reads what it says until it names its address; the rest is read and dropped.
-    fn greeting(&mut self) -> Result<String> {
-        let talk = self.child.stderr.take().context("its standard error is ours")?;
-        let mut lines = BufReader::new(talk).lines();
-        let said = |line: std::io::Result<String>| {
+    /// Reads stderr until the server logs its URL; a thread drains the rest.
+    fn read_url(&mut self) -> Result<String> {
+        let stderr = self.child.stderr.take().context("stderr is piped")?;
+        let mut lines = BufReader::new(stderr).lines();
+        let url_in = |line: std::io::Result<String>| {
             let line = line.ok()?;
             line.split_once(LISTENING).map(|(_, url)| url.trim().to_owned())
         };
-        let url = lines.by_ref().find_map(said);
+        let url = lines.by_ref().find_map(url_in);
         thread::spawn(move || lines.for_each(drop));
-        url.context("the server ended before it listened: start it by hand to see why")
+        url.context("the server exited before it listened; start it by hand to see why")
     }
 
     fn key(&self) -> Result<String> {
-        let key = fs::read_to_string(self.data.join("admin.key")).context("read its admin.key")?;
-        ensure!(!key.trim().is_empty(), "its admin.key is empty");
+        let key = fs::read_to_string(self.data.join("admin.key")).context("read admin.key")?;
+        ensure!(!key.trim().is_empty(), "admin.key is empty");
         Ok(key.trim().to_owned())
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has nothing to save. What cannot be removed is in the target directory.
+        // The store is in memory, so the server can be killed. Leftovers are in the target
+        // directory.
         self.child.kill().ok();
         self.child.wait().ok();
         fs::remove_dir_all(&self.data).ok();

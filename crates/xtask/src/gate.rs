@@ -1,9 +1,8 @@
-//! `cargo xtask test`: everything a change has to pass, cheapest first.
+//! `cargo xtask test`: all checks that a change must pass, cheapest first.
 //!
-//! It stops at the first step that fails, and it must never skip one: a step that cannot run is a
-//! failure, not a pass.
+//! Stops at the first step that fails and never skips one: a step that cannot run fails.
 //!
-//! Next: `prepare.rs` for what the machine needs, `tidy/` for the textual rules, `contract.rs`,
+//! `prepare.rs` checks the machine, `tidy/` has the textual rules; see also `contract.rs` and
 //! `sim.rs`.
 
 use std::ffi::OsString;
@@ -15,12 +14,12 @@ use anyhow::{Context, Result};
 use crate::shell::Stopwatch;
 use crate::{contract, prepare, shell, sim, tidy};
 
-/// Seeds per run: enough to meet every kind of fault, few enough for every commit.
+/// Number of simulation seeds: enough to inject every kind of fault, few enough for every commit.
 const SIM_SEEDS: u64 = 1000;
 
-/// Runs all steps; `cargo_args` go to `cargo test --workspace` as they are.
+/// Runs all steps; `cargo_args` are passed to `cargo test --workspace`.
 pub(crate) fn run(root: &Path, cargo_args: &[OsString]) -> Result<()> {
-    let whole = Stopwatch::start();
+    let total = Stopwatch::start();
     step("prepare", || prepare::machine(root))?;
     step("fmt", || cargo(root, &["fmt", "--all", "--check"]))?;
     step("tidy", || tidy::run(root))?;
@@ -29,7 +28,7 @@ pub(crate) fn run(root: &Path, cargo_args: &[OsString]) -> Result<()> {
     step("traces", || traces(root))?;
     step("contract", || contract::run(root))?;
     step("simulation", || sim::run_quick(root, SIM_SEEDS))?;
-    eprintln!("all steps passed in {}", seconds(whole.elapsed()));
+    eprintln!("all steps passed in {}", seconds(total.elapsed()));
     Ok(())
 }
 
@@ -50,11 +49,11 @@ fn tests(root: &Path, cargo_args: &[OsString]) -> Result<()> {
     shell::run(shell::cargo(root).args(["test", "--workspace"]).args(cargo_args))
 }
 
-/// The one feature that is off by default and that somebody deploys.
+/// Checks the `otel` feature, the only deployed feature that is off by default.
 fn traces(root: &Path) -> Result<()> {
-    let with = ["-p", "tenure-cli", "--features", "otel", "--test", "otel"];
-    cargo(root, &[&["clippy"][..], &with, &["--bins", "--", "-D", "warnings"]].concat())?;
-    cargo(root, &[&["test"][..], &with].concat())
+    let target = ["-p", "tenure-cli", "--features", "otel", "--test", "otel"];
+    cargo(root, &[&["clippy"][..], &target, &["--bins", "--", "-D", "warnings"]].concat())?;
+    cargo(root, &[&["test"][..], &target].concat())
 }
 
 fn cargo(root: &Path, args: &[&str]) -> Result<()> {
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_shown_with_their_unit() {
+    fn durations_are_formatted_with_unit() {
         assert_eq!(seconds(Duration::from_millis(61_240)), "61.2 s");
     }
 }

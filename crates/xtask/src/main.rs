@@ -1,9 +1,9 @@
-//! The project's automation: `cargo xtask <verb>`.
+//! Project automation: `cargo xtask <verb>`.
 //!
-//! A person, the README and the CI all call the same verbs, so a green run means the same
-//! everywhere. Nothing here is shipped, and nothing shipped may depend on it.
+//! Developers and CI run the same verbs, so a passing run means the same everywhere. Nothing here
+//! is shipped, and no shipped crate may depend on it.
 //!
-//! Next: `gate.rs` is what `cargo xtask test` does, `tidy/` holds the textual rules.
+//! `gate.rs` implements `cargo xtask test`, `tidy/` has the textual rules.
 
 mod contract;
 mod gate;
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
-/// The project's automation
+/// Project automation
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
 struct Args {
@@ -31,17 +31,17 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Run everything a change has to pass: fmt, tidy, clippy, tests, traces, contract, simulation
+    /// Run all checks: fmt, tidy, clippy, tests, traces, contract, simulation
     Test {
-        /// Arguments for `cargo test --workspace`, handed on as they are
+        /// Arguments for `cargo test --workspace`
         #[arg(last = true)]
         cargo_args: Vec<OsString>,
     },
-    /// Check the textual rules and the dependency arrows, and print every finding
+    /// Check the textual rules and the dependency directions, and print all findings
     Tidy,
-    /// Write openapi.json as the routes of the server make it
+    /// Generate openapi.json from the routes of the server
     Openapi,
-    /// Send a real server what openapi.json allows, and what it does not
+    /// Test a real server with valid and invalid requests generated from openapi.json
     Contract,
     /// Run the release build of the simulation
     Sim(sim::Args),
@@ -68,8 +68,8 @@ fn run(verb: &Verb) -> Result<()> {
     }
 }
 
-/// The repository's root. Cargo's variable comes first: a checkout that was moved after the build
-/// still finds itself.
+/// Returns the repository root. The run-time variable takes precedence over the build-time path, so
+/// that a checkout can be moved after the build.
 fn root() -> Result<PathBuf> {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_after_the_dashes_are_handed_on_with_their_own_dashes() {
+    fn arguments_after_double_dash_are_passed_to_cargo() {
         let line = ["xtask", "test", "--", "held", "--", "--nocapture"];
         let Verb::Test { cargo_args } = Args::parse_from(line).verb else {
             panic!("parsed another verb")

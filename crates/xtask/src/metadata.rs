@@ -1,9 +1,8 @@
-//! What cargo says about the crates of this workspace.
+//! Crates of this workspace according to `cargo metadata`.
 //!
-//! Only cargo reads manifests; nobody here may parse a Cargo.toml, or renamed and optional
-//! dependencies would be missed.
+//! Manifests are never parsed directly, which would miss renamed and optional dependencies.
 //!
-//! Next: `tidy/arrows.rs` judges the dependencies, `sim.rs` looks for its binary.
+//! `tidy/arrows.rs` checks the dependencies, `sim.rs` looks up its binary.
 
 use std::path::Path;
 
@@ -12,25 +11,25 @@ use serde_json::Value;
 
 use crate::shell;
 
-/// One crate of the workspace.
+/// A crate of the workspace.
 #[derive(Debug, Default)]
 pub(crate) struct Package {
     pub(crate) name: String,
-    /// Its Cargo.toml, relative to the repository's root.
+    /// Path of its Cargo.toml, relative to the repository root.
     pub(crate) manifest: String,
     pub(crate) dependencies: Vec<Dependency>,
     pub(crate) binaries: Vec<String>,
 }
 
-/// One line of a dependency table.
+/// A declared dependency.
 #[derive(Debug)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
-    /// Whether only tests, benches and examples see it.
+    /// Whether it is a dev-dependency.
     pub(crate) dev: bool,
 }
 
-/// The workspace's own crates, as they are declared: nothing is resolved or downloaded.
+/// Returns the crates of the workspace as declared; nothing is resolved or downloaded.
 pub(crate) fn packages(root: &Path) -> Result<Vec<Package>> {
     let mut command = shell::cargo(root);
     let text = shell::output(command.args(["metadata", "--no-deps", "--format-version", "1"]))?;
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_without_packages_is_an_error() {
+    fn metadata_without_packages_is_an_error() {
         let error = parse(Path::new("/src"), "{}").unwrap_err();
         assert_eq!(error.to_string(), "find packages");
     }

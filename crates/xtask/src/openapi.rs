@@ -1,7 +1,7 @@
-//! `cargo xtask openapi`: writes `openapi.json`, the contract that is committed.
+//! `cargo xtask openapi`: generates the committed `openapi.json`.
 //!
-//! The document is made by the server's crate from its routes. A test of that crate compares it
-//! with the file, so nobody can forget this.
+//! The server crate generates the document from its routes. A test of that crate fails if the
+//! committed file is out of date.
 
 use std::path::Path;
 
@@ -11,12 +11,12 @@ use crate::shell;
 
 const FILE: &str = "openapi.json";
 
-/// Writes the document as the routes make it now.
+/// Generates and writes the document.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let mut cargo = shell::cargo(root);
     cargo.args(["run", "--quiet", "--package", "tenure-cli", "--example", "openapi"]);
     let document = shell::output(&mut cargo)?;
     std::fs::write(root.join(FILE), document).with_context(|| format!("write {FILE}"))?;
-    eprintln!("    {FILE} is written");
+    eprintln!("    wrote {FILE}");
     Ok(())
 }

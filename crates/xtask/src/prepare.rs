@@ -1,9 +1,9 @@
-//! Makes sure the machine has what the tests need, before anything is built.
+//! Checks that the machine has the programs that the tests need, before anything is built.
 //!
-//! It installs only on Debian, only as root, and only what is missing. It must never end in a
-//! compiler's or linker's message: whoever is not root gets one sentence that names the packages.
+//! Installs missing packages on Debian as root; otherwise fails with a message that names the
+//! packages, rather than with a compiler or linker error.
 //!
-//! Next: `machine` is the list of needs; a further need (a database, say) is one more line there.
+//! Requirements are listed in `machine`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -14,54 +14,54 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// Checks everything that `cargo xtask test` needs, and installs what it may.
+/// Checks the requirements of `cargo xtask test`, and installs missing packages if possible.
 pub(crate) fn machine(root: &Path) -> Result<()> {
     // SQLite is compiled from its C source.
-    needs("cc", &["gcc", "libc6-dev"])?;
-    // Alerts and the dashboard are checked by the tool of Prometheus.
-    needs("promtool", &["prometheus"])?;
-    // The example worker is run by a test.
-    needs("python3", &["python3"])?;
-    // So is schemathesis, which is installed into an environment of its own.
-    needs_module("ensurepip", &["python3-venv"])?;
-    // What is in deploy/ is read by those who will read it.
-    needs("systemd-analyze", &["systemd"])?;
-    needs_module("yaml", &["python3-yaml"])?;
-    // Tests start servers of their own. Debian keeps these programs off the PATH.
-    needs_at("postgres", &postgres_folders(), &["postgresql-15"])?;
-    needs_at("pgbouncer", &[PathBuf::from("/usr/sbin")], &["pgbouncer"])?;
-    component(root, "fmt", "rustfmt")?;
-    component(root, "clippy", "clippy")?;
-    // A test looks at the crates of every feature, also of those that are never built here.
+    require_program("cc", &["gcc", "libc6-dev"])?;
+    // promtool checks the alerts and the dashboard.
+    require_program("promtool", &["prometheus"])?;
+    // A test runs the example worker.
+    require_program("python3", &["python3"])?;
+    // schemathesis is installed into a virtual environment.
+    require_python_module("ensurepip", &["python3-venv"])?;
+    // Tests validate the files in deploy/.
+    require_program("systemd-analyze", &["systemd"])?;
+    require_python_module("yaml", &["python3-yaml"])?;
+    // Tests start their own servers. Debian installs these programs outside the PATH.
+    require_program_in("postgres", &postgres_folders(), &["postgresql-15"])?;
+    require_program_in("pgbouncer", &[PathBuf::from("/usr/sbin")], &["pgbouncer"])?;
+    require_component(root, "fmt", "rustfmt")?;
+    require_component(root, "clippy", "clippy")?;
+    // A test inspects the crates of every feature, including those that are not built here.
     shell::run(shell::cargo(root).args(["fetch", "--locked", "--quiet"]))
 }
 
-/// Makes sure `program` is on the PATH, from these Debian packages if need be.
-pub(crate) fn needs(program: &str, packages: &[&str]) -> Result<()> {
-    needs_at(program, &[], packages)
+/// Requires `program` on the PATH; installs these Debian packages if it is missing.
+pub(crate) fn require_program(program: &str, packages: &[&str]) -> Result<()> {
+    require_program_in(program, &[], packages)
 }
 
-/// The same, for a program that may also be in one of these folders.
-fn needs_at(program: &str, folders: &[PathBuf], packages: &[&str]) -> Result<()> {
-    match decide(is_there(program, folders), is_debian(), is_root()) {
+/// Requires `program` on the PATH or in one of these folders.
+fn require_program_in(program: &str, folders: &[PathBuf], packages: &[&str]) -> Result<()> {
+    match decide(is_installed(program, folders), is_debian(), is_root()) {
         Action::Nothing => return Ok(()),
         Action::Install => install(program, packages)?,
-        Action::Ask => bail!("{}", sentence(program, packages)),
+        Action::Fail => bail!("{}", install_hint(program, packages)),
     }
-    // What was just installed may have made a folder that was not there before.
+    // The installation may have created a PostgreSQL folder.
     let folders = [folders, &postgres_folders()].concat();
-    if !is_there(program, &folders) {
+    if !is_installed(program, &folders) {
         bail!("`{program}` is still missing after installing {}", packages.join(" "));
     }
     Ok(())
 }
 
-/// Makes sure that Python has a module which Debian packs apart.
-fn needs_module(module: &str, packages: &[&str]) -> Result<()> {
+/// Requires a Python module that Debian packages separately.
+fn require_python_module(module: &str, packages: &[&str]) -> Result<()> {
     match decide(has_module(module), is_debian(), is_root()) {
         Action::Nothing => return Ok(()),
         Action::Install => install(module, packages)?,
-        Action::Ask => bail!("{}", sentence(module, packages)),
+        Action::Fail => bail!("{}", install_hint(module, packages)),
     }
     if !has_module(module) {
         bail!("python3 has no `{module}` after installing {}", packages.join(" "));
@@ -74,26 +74,26 @@ fn has_module(module: &str) -> bool {
     shell::output(Command::new("python3").args(["-c", &import])).is_ok()
 }
 
-/// A Python environment in `folder` with exactly what `requirements` names; made when it is not
-/// there or they have changed.
-pub(crate) fn environment(requirements: &Path, folder: &Path) -> Result<PathBuf> {
+/// Returns a virtual environment in `folder` with exactly what `requirements` lists. Created if it
+/// does not exist or the requirements have changed.
+pub(crate) fn python_environment(requirements: &Path, folder: &Path) -> Result<PathBuf> {
     let (python, done) = (folder.join("python"), folder.join("installed.txt"));
-    let wanted = fs::read_to_string(requirements)
+    let required = fs::read_to_string(requirements)
         .with_context(|| format!("read {}", requirements.display()))?;
-    if fs::read_to_string(&done).is_ok_and(|installed| installed == wanted) {
+    if fs::read_to_string(&done).is_ok_and(|installed| installed == required) {
         return Ok(python);
     }
-    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     shell::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&python))?;
     let mut pip = Command::new(python.join("bin/pip"));
     pip.args(["install", "--quiet", "--disable-pip-version-check", "--requirement"]);
     shell::run(pip.arg(requirements))?;
-    // Last, so that half an installation is never taken for a whole one.
-    fs::write(&done, wanted).with_context(|| format!("write {}", done.display()))?;
+    // Written last, so that an incomplete installation is repeated.
+    fs::write(&done, required).with_context(|| format!("write {}", done.display()))?;
     Ok(python)
 }
 
-/// Where Debian puts the programs of each version of PostgreSQL.
+/// Returns Debian's program folders of all installed PostgreSQL versions.
 fn postgres_folders() -> Vec<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     versions.map(|version| version.path().join("bin")).collect()
@@ -103,18 +103,18 @@ fn postgres_folders() -> Vec<PathBuf> {
 enum Action {
     Nothing,
     Install,
-    Ask,
+    Fail,
 }
 
 fn decide(present: bool, debian: bool, root: bool) -> Action {
     match (present, debian && root) {
         (true, _) => Action::Nothing,
         (false, true) => Action::Install,
-        (false, false) => Action::Ask,
+        (false, false) => Action::Fail,
     }
 }
 
-fn sentence(program: &str, packages: &[&str]) -> String {
+fn install_hint(program: &str, packages: &[&str]) -> String {
     let packages = packages.join(" ");
     format!("`{program}` is missing; on Debian: sudo apt-get install {packages}")
 }
@@ -131,7 +131,7 @@ fn apt_get() -> Command {
     command
 }
 
-fn is_there(program: &str, folders: &[PathBuf]) -> bool {
+fn is_installed(program: &str, folders: &[PathBuf]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path);
     on_path.chain(folders.iter().cloned()).any(|folder| is_executable(&folder.join(program)))
@@ -145,13 +145,14 @@ fn is_debian() -> bool {
     Path::new("/etc/debian_version").exists()
 }
 
-/// The owner of our own entry in /proc is the effective user; this needs neither libc nor unsafe.
+/// Returns whether the effective user is root, from the owner of /proc/self: this needs neither
+/// libc nor unsafe.
 fn is_root() -> bool {
     Path::new("/proc/self").metadata().is_ok_and(|process| process.uid() == 0)
 }
 
-/// Makes sure `cargo <verb>` works, which rustup provides as `component`.
-fn component(root: &Path, verb: &str, component: &str) -> Result<()> {
+/// Requires `cargo <verb>`, which the rustup component provides.
+fn require_component(root: &Path, verb: &str, component: &str) -> Result<()> {
     shell::output(shell::cargo(root).args([verb, "--version"]))
         .map(drop)
         .with_context(|| format!("{component} is missing: run `rustup component add {component}`"))
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn program_that_is_present_needs_nothing() {
+    fn installed_program_needs_no_action() {
         assert_eq!(decide(true, true, true), Action::Nothing);
         assert_eq!(decide(true, false, false), Action::Nothing);
     }
@@ -170,53 +171,53 @@ mod tests {
     #[test]
     fn missing_program_is_installed_only_by_root_on_debian() {
         assert_eq!(decide(false, true, true), Action::Install);
-        assert_eq!(decide(false, true, false), Action::Ask);
-        assert_eq!(decide(false, false, true), Action::Ask);
+        assert_eq!(decide(false, true, false), Action::Fail);
+        assert_eq!(decide(false, false, true), Action::Fail);
     }
 
     #[test]
-    fn sentence_names_program_and_packages() {
+    fn install_hint_names_program_and_packages() {
         let expected = "`cc` is missing; on Debian: sudo apt-get install gcc libc6-dev";
-        assert_eq!(sentence("cc", &["gcc", "libc6-dev"]), expected);
+        assert_eq!(install_hint("cc", &["gcc", "libc6-dev"]), expected);
     }
 
     #[test]
-    fn modules_of_python_are_found() {
+    fn python_modules_are_found() {
         assert!(has_module("json"));
         assert!(!has_module("no_such_module"));
     }
 
     #[test]
-    fn an_environment_that_fits_is_not_made_again() {
+    fn up_to_date_environment_is_not_recreated() {
         let folder = std::env::temp_dir().join(format!("environment-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let requirements = folder.join("requirements.txt");
         fs::write(&requirements, "one==1\n").unwrap();
         fs::write(folder.join("installed.txt"), "one==1\n").unwrap();
-        assert_eq!(environment(&requirements, &folder).unwrap(), folder.join("python"));
+        assert_eq!(python_environment(&requirements, &folder).unwrap(), folder.join("python"));
         assert!(!folder.join("python").exists());
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn programs_are_found_on_the_path() {
-        assert!(is_there("sh", &[]));
-        assert!(!is_there("no-such-program", &[]));
+        assert!(is_installed("sh", &[]));
+        assert!(!is_installed("no-such-program", &[]));
     }
 
     #[test]
-    fn programs_are_found_off_the_path() {
+    fn programs_are_found_outside_the_path() {
         let folder = std::env::temp_dir().join(format!("prepare-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         std::os::unix::fs::symlink("/bin/sh", folder.join("only-here")).unwrap();
-        assert!(!is_there("only-here", &[]));
-        assert!(is_there("only-here", std::slice::from_ref(&folder)));
+        assert!(!is_installed("only-here", &[]));
+        assert!(is_installed("only-here", std::slice::from_ref(&folder)));
         std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn missing_component_names_the_rustup_command() {
-        let error = component(Path::new("."), "no-such-verb", "rustfmt").unwrap_err();
+        let error = require_component(Path::new("."), "no-such-verb", "rustfmt").unwrap_err();
         assert_eq!(error.to_string(), "rustfmt is missing: run `rustup component add rustfmt`");
     }
 }

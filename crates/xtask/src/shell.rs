@@ -1,9 +1,6 @@
-//! Starts other programs: the one place that knows how a command is run, shown and timed.
+//! Runs, formats and times commands.
 //!
-//! A failing program must never pass unnoticed: every helper turns a non-zero exit into an error
-//! that names the command line, so that it can be repeated by hand.
-//!
-//! Next: `gate.rs` strings commands together into steps.
+//! Every helper turns a non-zero exit status into an error that contains the command line.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// The cargo that runs us, started in the repository's root.
+/// Builds a command for the cargo that runs this program, in the repository root.
 pub(crate) fn cargo(root: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
@@ -19,38 +16,39 @@ pub(crate) fn cargo(root: &Path) -> Command {
     command
 }
 
-/// Runs the command with our own input and output.
+/// Runs the command with inherited stdin, stdout and stderr.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("start `{}`", line(command)))?;
+    let status = command.status().with_context(|| format!("start `{}`", command_line(command)))?;
     if !status.success() {
-        bail!("`{}` failed with {status}", line(command));
+        bail!("`{}` failed with {status}", command_line(command));
     }
     Ok(())
 }
 
-/// Runs the command and returns what it wrote to its standard output.
+/// Runs the command and returns its stdout.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("start `{}`", line(command)))?;
+    let output = command.output().with_context(|| format!("start `{}`", command_line(command)))?;
     if !output.status.success() {
-        let talk = String::from_utf8_lossy(&output.stderr);
-        bail!("`{}` failed with {}: {}", line(command), output.status, talk.trim());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("`{}` failed with {}: {}", command_line(command), output.status, stderr.trim());
     }
-    String::from_utf8(output.stdout).with_context(|| format!("read output of `{}`", line(command)))
+    String::from_utf8(output.stdout)
+        .with_context(|| format!("read output of `{}`", command_line(command)))
 }
 
-/// The command as one would type it: the program by its name, not by its full path.
-pub(crate) fn line(command: &Command) -> String {
+/// Formats the command as typed in a shell: the program by its name, without its path.
+pub(crate) fn command_line(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str());
     let words = std::iter::once(name).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Measures how long a step takes.
+/// Measures the duration of a step.
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
-    #[expect(clippy::disallowed_methods, reason = "shown to a person, decides nothing")]
+    #[expect(clippy::disallowed_methods, reason = "only displayed, affects no decision")]
     pub(crate) fn start() -> Self {
         Self(Instant::now())
     }
@@ -77,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_of_a_captured_command_shows_what_it_said() {
+    fn failure_of_a_captured_command_includes_its_stderr() {
         let error = output(&mut sh("echo broken >&2; exit 1")).unwrap_err();
         assert!(error.to_string().ends_with("exit status: 1: broken"), "{error}");
     }

@@ -1,9 +1,6 @@
-//! `cargo xtask sim`: starts the seeded simulation of `tenure-sim`.
+//! `cargo xtask sim`: runs the simulation of `crates/tenure-sim`.
 //!
-//! It only starts the binary: seeds, faults and the oracle are the simulator's. It must never pass
-//! because there was nothing to run, so the binary's existence is checked first.
-//!
-//! Next: `crates/tenure-sim`.
+//! Checks first that the binary exists, so that the step cannot pass without running anything.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,32 +13,32 @@ use crate::shell;
 const CRATE: &str = "tenure-sim";
 const BINARY: &str = "sim";
 
-/// Which seeds to run; both are handed on to the simulator.
+/// Seeds to run, passed to the simulator.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many seeds to run
+    /// Number of seeds to run
     #[arg(long, value_name = "N", required_unless_present = "seed")]
     seeds: Option<u64>,
-    /// The seed that a failing run printed, to replay it
+    /// Seed to replay, as printed by a failing run
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 }
 
-/// Runs the release build: many seeds, as fast as they go.
+/// Runs the release build, for many seeds.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
-    exists(&metadata::packages(root)?)?;
+    require_binary(&metadata::packages(root)?)?;
     let mut command = cargo_run(root, &["--release"]);
     shell::run(with_seeds(&mut command, args))
 }
 
-/// Runs the development build, whose crates the tests have just compiled.
+/// Runs the development build, which the tests have already compiled.
 pub(crate) fn run_quick(root: &Path, seeds: u64) -> Result<()> {
-    exists(&metadata::packages(root)?)?;
+    require_binary(&metadata::packages(root)?)?;
     let mut command = cargo_run(root, &[]);
     shell::run(with_seeds(&mut command, &Args { seeds: Some(seeds), seed: None }))
 }
 
-fn exists(packages: &[Package]) -> Result<()> {
+fn require_binary(packages: &[Package]) -> Result<()> {
     let mut crates = packages.iter().filter(|package| package.name == CRATE);
     let found = crates.any(|package| package.binaries.iter().any(|name| name == BINARY));
     ensure!(found, "the simulation cannot run: crate {CRATE} has no binary `{BINARY}`");
@@ -74,20 +71,25 @@ mod tests {
 
     #[test]
     fn missing_binary_is_a_failure() {
-        let error = exists(&[package("tenure-sim", &[]), package("other", &["sim"])]).unwrap_err();
+        let error =
+            require_binary(&[package("tenure-sim", &[]), package("other", &["sim"])]).unwrap_err();
         assert!(error.to_string().contains("crate tenure-sim has no binary `sim`"), "{error}");
     }
 
     #[test]
     fn binary_of_the_right_crate_is_found() {
-        assert!(exists(&[package("tenure-sim", &["sim"])]).is_ok());
+        assert!(require_binary(&[package("tenure-sim", &["sim"])]).is_ok());
     }
 
     #[test]
-    fn seeds_are_handed_on() {
+    fn seeds_are_passed_to_the_simulator() {
         let mut command = cargo_run(Path::new("."), &["--release"]);
         with_seeds(&mut command, &Args { seeds: Some(5), seed: Some(42) });
         let expected = "run --package tenure-sim --bin sim --release -- --seeds 5 --seed 42";
-        assert!(shell::line(&command).ends_with(expected), "{}", shell::line(&command));
+        assert!(
+            shell::command_line(&command).ends_with(expected),
+            "{}",
+            shell::command_line(&command)
+        );
     }
 }

@@ -182,36 +182,38 @@ fn end_connections(fleet: &mut Fleet, load: &Load) -> usize {
 }
 
 fn cut_at_commit(fleet: &mut Fleet, load: &Load) -> usize {
-    let before = fleet.proxies[0].cuts();
+    let before = fleet.proxies[0].triggered();
     for _ in 0..4 {
-        for fault in [Fault::CutAfter(b"COMMIT".into()), Fault::CutBefore(b"COMMIT".into())] {
-            fleet.proxies[0].set(fault);
-            let cuts = fleet.proxies[0].cuts();
-            until(|| match fleet.proxies[0].cuts() - cuts {
+        for fault in
+            [Fault::DisconnectAfter(b"COMMIT".into()), Fault::DisconnectBefore(b"COMMIT".into())]
+        {
+            fleet.proxies[0].set_fault(fault);
+            let cuts = fleet.proxies[0].triggered();
+            until(|| match fleet.proxies[0].triggered() - cuts {
                 0..3 => Err("no commit was cut".to_owned()),
                 _ => Ok(()),
             });
-            fleet.proxies[0].set(Fault::None);
+            fleet.proxies[0].set_fault(Fault::None);
             goes_on(load, 2);
         }
     }
-    fleet.proxies[0].cuts() - before
+    fleet.proxies[0].triggered() - before
 }
 
 /// What was on its way is lost, and connections stay up: whoever waits for an answer waits in vain.
 fn partition_in_silence(fleet: &mut Fleet, load: &Load) -> usize {
-    fleet.proxies[0].set(Fault::Hole);
+    fleet.proxies[0].set_fault(Fault::Blackhole);
     lasts(PAST_TTL);
     // Who is on the other side goes on.
     goes_on(load, 5);
-    fleet.proxies[0].set(Fault::None);
+    fleet.proxies[0].set_fault(Fault::None);
     1
 }
 
 /// What was on its way is lost, and the ends of the connections are told so.
 fn partition(fleet: &mut Fleet, load: &Load) -> usize {
     partition_in_silence(fleet, load);
-    fleet.proxies[0].cut();
+    fleet.proxies[0].disconnect_all();
     1
 }
 

@@ -40,12 +40,12 @@ fn a_standby_that_was_behind_is_promoted() {
     let mut load = Load::start(&fleet);
     goes_on(&load, 10);
     load.board.may_forget();
-    replication.set(Fault::Hole);
+    replication.set_fault(Fault::Blackhole);
     goes_on(&load, 10);
     fleet.postgres.kill();
     standby.promote().expect("it becomes the primary");
     for proxy in &fleet.proxies {
-        proxy.aim(standby.port());
+        proxy.redirect(standby.port());
     }
     fleet.postgres = standby;
     lives_on(&fleet, &mut load);

@@ -51,7 +51,7 @@ impl Fleet {
         let postgres = Postgres::start(Durability::Disk).expect("PostgreSQL starts");
         let database = postgres.new_database().expect("a database");
         let proxies = [0, 1, 2].map(|_| Proxy::start(postgres.port()).expect("a proxy"));
-        let pooler = PgBouncer::before(proxies[2].port()).expect("PgBouncer starts");
+        let pooler = PgBouncer::start_on_port(proxies[2].port()).expect("PgBouncer starts");
         let dir = TempDir::new().expect("a directory");
         fs::create_dir(dir.path().join("trace")).expect("it is writable");
         let script = dir.path().join("work.sh");
@@ -98,7 +98,10 @@ impl Fleet {
         let (way, url) = match n {
             0 | 1 => ("--server", self.url(n)),
             2 => ("--store", self.store(2)),
-            _ => ("--store", self.pooler.url_with(self.proxies[2].port(), &self.database)),
+            _ => (
+                "--store",
+                self.pooler.url_with_listen_port(self.proxies[2].port(), &self.database),
+            ),
         };
         let config = self.text(&format!("{name}.toml"));
         let args = ["worker", way, &url, "--config", &config];

@@ -6,7 +6,7 @@ use tenure_sim::{Stats, run};
 
 const USAGE: &str = "usage: sim --seed S [--trace] | sim --seeds N [--from S]";
 
-/// What to run.
+/// Command-line arguments.
 struct Args {
     from: u64,
     seeds: u64,
@@ -35,10 +35,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
             "--seeds" => args.seeds = number()?,
             "--from" => args.from = number()?,
             "--trace" => args.trace = true,
-            other => return Err(format!("{other:?} is not known")),
+            other => return Err(format!("unknown argument {other:?}")),
         }
     }
-    if args.seeds == 0 { Err("nothing to run".to_owned()) } else { Ok(args) }
+    if args.seeds == 0 { Err("no seeds to run".to_owned()) } else { Ok(args) }
 }
 
 fn simulate(args: &Args) -> ExitCode {

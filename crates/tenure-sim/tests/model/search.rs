@@ -1,56 +1,59 @@
-//! Breadth first search over states, with the shortest way to whatever breaks.
+//! Breadth-first search over states, with a shortest path to a violation.
 
 use std::collections::HashSet;
 use std::fmt;
 
-use crate::questions;
-use crate::state::{Act, Small, State};
+use crate::checks;
+use crate::state::{Action, Scenario, State};
 
-/// How much was looked at.
+/// Size of a search.
 #[derive(Debug)]
-pub(crate) struct Searched {
+pub(crate) struct SearchStats {
     pub(crate) states: usize,
-    /// Read by people, in the output of the test.
+    /// Shown in the test output.
     #[expect(dead_code, reason = "shown by Debug")]
     pub(crate) steps: usize,
-    /// Whether nothing was left to follow within the bounds of the world.
+    /// Whether all states within the bounds of the scenario were explored.
     #[expect(dead_code, reason = "shown by Debug")]
     pub(crate) complete: bool,
 }
 
-/// A property that broke, and the shortest way there.
+/// A violated property, and a shortest path to it.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct Counterexample {
     pub(crate) what: String,
-    pub(crate) path: Vec<Act>,
+    pub(crate) path: Vec<Action>,
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for Counterexample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} after {} steps:", self.what, self.path.len())?;
-        self.path.iter().try_for_each(|act| write!(f, "\n    {act:?}"))
+        self.path.iter().try_for_each(|action| write!(f, "\n    {action:?}"))
     }
 }
 
-/// How a state was reached first.
-struct Way {
+/// How a state was first reached.
+struct Predecessor {
     from: usize,
-    act: Act,
+    action: Action,
 }
 
 struct Search<'a> {
-    small: &'a Small,
+    scenario: &'a Scenario,
     seen: HashSet<u64>,
-    ways: Vec<Way>,
+    predecessors: Vec<Predecessor>,
     steps: usize,
 }
 
-/// Looks at every state that `depth` steps can reach.
-pub(crate) fn search(small: &Small, depth: usize) -> Result<Searched, Box<Found>> {
-    let first = State::first(small);
+/// Checks every state that is reachable in `depth` steps.
+pub(crate) fn search(
+    scenario: &Scenario,
+    depth: usize,
+) -> Result<SearchStats, Box<Counterexample>> {
+    let first = State::first(scenario);
     let seen = HashSet::from([first.fingerprint()]);
-    let ways = vec![Way { from: 0, act: Act::Pass(0) }];
-    let mut search = Search { small, seen, ways, steps: 0 };
+    let predecessors = vec![Predecessor { from: 0, action: Action::Advance(0) }];
+    let mut search = Search { scenario, seen, predecessors, steps: 0 };
     let mut front = vec![(0, first)];
     for _ in 0..depth {
         let mut next = Vec::new();
@@ -60,7 +63,7 @@ pub(crate) fn search(small: &Small, depth: usize) -> Result<Searched, Box<Found>
         front = next;
     }
     let Search { seen, steps, .. } = search;
-    Ok(Searched { states: seen.len(), steps, complete: front.is_empty() })
+    Ok(SearchStats { states: seen.len(), steps, complete: front.is_empty() })
 }
 
 impl Search<'_> {
@@ -69,35 +72,35 @@ impl Search<'_> {
         at: usize,
         state: &State,
         next: &mut Vec<(usize, State)>,
-    ) -> Result<(), Box<Found>> {
-        for act in state.acts(self.small) {
+    ) -> Result<(), Box<Counterexample>> {
+        for action in state.actions(self.scenario) {
             self.steps += 1;
-            let after = match &act {
-                Act::Pass(ms) => Ok(state.passed(*ms)),
-                Act::Do(command) => questions::ask(state, command),
+            let after = match &action {
+                Action::Advance(ms) => Ok(state.advance(*ms)),
+                Action::Command(command) => checks::check_step(state, command),
             };
-            let after = after.map_err(|what| self.found(at, &act, what))?;
-            if after.record.token.0 <= self.small.tokens_max
-                && !after.is_busy_enough(self.small)
+            let after = after.map_err(|what| self.found(at, &action, what))?;
+            if after.record.token.0 <= self.scenario.tokens_max
+                && !after.exceeds_job_limit(self.scenario)
                 && self.seen.insert(after.fingerprint())
             {
                 if self.seen.len().is_multiple_of(32) {
-                    questions::verify(&after).map_err(|what| self.found(at, &act, what))?;
+                    checks::verify(&after).map_err(|what| self.found(at, &action, what))?;
                 }
-                self.ways.push(Way { from: at, act });
-                next.push((self.ways.len() - 1, after));
+                self.predecessors.push(Predecessor { from: at, action });
+                next.push((self.predecessors.len() - 1, after));
             }
         }
         Ok(())
     }
 
-    fn found(&self, mut at: usize, last: &Act, what: String) -> Box<Found> {
+    fn found(&self, mut at: usize, last: &Action, what: String) -> Box<Counterexample> {
         let mut path = vec![last.clone()];
         while at > 0 {
-            path.push(self.ways[at].act.clone());
-            at = self.ways[at].from;
+            path.push(self.predecessors[at].action.clone());
+            at = self.predecessors[at].from;
         }
         path.reverse();
-        Box::new(Found { what, path })
+        Box::new(Counterexample { what, path })
     }
 }

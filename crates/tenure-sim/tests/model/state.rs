@@ -1,4 +1,4 @@
-//! States of a small world, and everything that can happen in one.
+//! States of a scenario, and the actions that are possible in each.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
@@ -9,60 +9,61 @@ use tenure_core::{
     Acquire, Claimant, Command, Job, Kinds, LockAction, LockName, LockSet, Millis, Outcome, Record,
     RequestId, ResourceKey, Session, SessionId, Text, Token, World, step,
 };
-use tenure_sim::told::Lanes;
+use tenure_sim::job_model::JobModel;
 
-use crate::jobs::{Work, plain};
+use crate::jobs::{JobScenario, normalize};
 
-/// The time to live of every session.
+/// TTL of every session.
 pub(crate) const TTL_MS: u64 = 1_000;
-/// Clock jumps: to just below an expiry that is one step away, onto it, and beyond it.
+/// Clock jumps: combined they end just before a TTL, exactly on it, and after it.
 const JUMPS_MS: [u64; 3] = [499, 501, 1_000];
 
-/// What a small world is made of.
+/// A small configuration of the model check.
 #[derive(Default)]
-pub(crate) struct Small {
+pub(crate) struct Scenario {
     pub(crate) sessions: u128,
     pub(crate) acquires: Vec<Acquire>,
-    /// Worlds that have given out more tokens are not followed further.
+    /// States with more granted tokens are not explored further.
     pub(crate) tokens_max: u64,
-    /// Also releases and breaks of `config` alone.
-    pub(crate) locks_apart: bool,
-    /// What it has of jobs.
-    pub(crate) work: Work,
+    /// Whether to also release and break `config` alone.
+    pub(crate) partial_releases: bool,
+    /// Job part of the scenario.
+    pub(crate) jobs: JobScenario,
 }
 
-/// One thing that happens.
+/// A transition between states.
 #[derive(Clone, Debug)]
-pub(crate) enum Act {
-    Do(Command),
-    Pass(u64),
+pub(crate) enum Action {
+    Command(Command),
+    /// Advances the clock by milliseconds.
+    Advance(u64),
 }
 
-/// History of the way that led here, newest first.
+/// Linked list of history entries, newest first.
 #[derive(Debug)]
-pub(crate) struct Past {
+pub(crate) struct HistoryNode {
     pub(crate) line: Sealed,
     pub(crate) before: Option<Rc<Self>>,
 }
 
-/// Everything that is so at one moment.
+/// A state of the search.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     pub(crate) now: Millis,
     pub(crate) sessions: Vec<Session>,
     pub(crate) record: Record,
-    /// Every request that was ever granted something.
+    /// All requests that were granted a tenure.
     pub(crate) granted: Vec<RequestId>,
-    pub(crate) past: Option<Rc<Past>>,
+    pub(crate) history: Option<Rc<HistoryNode>>,
     pub(crate) kinds: Arc<Kinds>,
-    /// The jobs that are over.
-    pub(crate) over: Vec<Job>,
-    /// What history says of jobs.
-    pub(crate) lanes: Rc<Lanes>,
+    /// Ended jobs.
+    pub(crate) ended: Vec<Job>,
+    /// Jobs according to history.
+    pub(crate) job_model: Rc<JobModel>,
 }
 
-/// What a step did.
-pub(crate) struct Done {
+/// Result of applying a command.
+pub(crate) struct StepResult {
     pub(crate) after: State,
     pub(crate) outcome: Outcome,
     pub(crate) events: Vec<tenure_core::history::Event>,
@@ -77,7 +78,7 @@ fn locks(names: &[&str]) -> LockSet {
     LockSet::new(names.collect()).expect("a few locks")
 }
 
-/// A request of a session.
+/// Creates an acquire of a session.
 pub(crate) fn acquire(request: u128, session: u128, names: &[&str], wait_ms: u64) -> Acquire {
     Acquire {
         locks: locks(names),
@@ -88,7 +89,7 @@ pub(crate) fn acquire(request: u128, session: u128, names: &[&str], wait_ms: u64
     }
 }
 
-/// A request with a session of its own.
+/// Creates an acquire with a solo session.
 pub(crate) fn solo(request: u128, names: &[&str], wait_ms: u64) -> Acquire {
     let claimant = Claimant::Solo { name: "solo".into(), ttl_ms: TTL_MS };
     Acquire { claimant, ..acquire(request, 0, names, wait_ms) }
@@ -99,16 +100,16 @@ fn lock(action: LockAction) -> Command {
 }
 
 impl State {
-    pub(crate) fn first(small: &Small) -> Self {
+    pub(crate) fn first(scenario: &Scenario) -> Self {
         Self {
             now: Millis(1_000_000),
             sessions: Vec::new(),
             record: Record::new(&key()),
             granted: Vec::new(),
-            past: None,
-            kinds: Arc::clone(&small.work.kinds),
-            over: Vec::new(),
-            lanes: Rc::default(),
+            history: None,
+            kinds: Arc::clone(&scenario.jobs.kinds),
+            ended: Vec::new(),
+            job_model: Rc::default(),
         }
     }
 
@@ -116,7 +117,7 @@ impl State {
         self.sessions.iter().find(|session| session.id == id)
     }
 
-    /// Whether somebody lives at this moment.
+    /// Returns whether a session is alive.
     pub(crate) fn alive(&self, id: SessionId) -> bool {
         self.session(id).is_some_and(|session| session.alive(self.now))
     }
@@ -128,112 +129,112 @@ impl State {
         world
     }
 
-    /// What a command does here.
-    pub(crate) fn done(&self, command: &Command) -> Done {
+    /// Applies a command to a copy of this state.
+    pub(crate) fn step(&self, command: &Command) -> StepResult {
         let mut world = self.world();
-        if let Some(job) = self.over.iter().find(|job| Some(job.id) == command.job()) {
+        if let Some(job) = self.ended.iter().find(|job| Some(job.id) == command.job()) {
             world.past.insert(job.id, (key(), Box::new(job.clone())));
         }
         let outcome = step(&mut world, command, self.now);
         let changes = world.take_changes();
-        let mut over = self.over.clone();
+        let mut ended = self.ended.clone();
         for (_, job) in changes.finished {
-            over.retain(|old| old.id != job.id);
-            over.push(*job);
+            ended.retain(|old| old.id != job.id);
+            ended.push(*job);
         }
-        over.sort_unstable_by_key(|job| job.request);
+        ended.sort_unstable_by_key(|job| job.request);
         let events: Vec<_> = changes.events.iter().map(|(_, _, event)| event.clone()).collect();
-        let mut past = self.past.clone();
+        let mut history = self.history.clone();
         for (_, line) in world.seal(changes.events) {
-            past = Some(Rc::new(Past { line, before: past }));
+            history = Some(Rc::new(HistoryNode { line, before: history }));
         }
         let mut sessions: Vec<Session> = world.sessions.iter().cloned().collect();
         sessions.sort_unstable_by_key(|session| session.id);
         let record = world.records.remove(&key());
         let record = record.map_or_else(|| Record::new(&key()), |record| *record);
         let (now, granted) = (self.now, self.granted.clone());
-        let (kinds, lanes) = (Arc::clone(&self.kinds), Rc::clone(&self.lanes));
-        let after = Self { now, sessions, record, granted, past, kinds, over, lanes };
-        Done { after, outcome, events }
+        let (kinds, job_model) = (Arc::clone(&self.kinds), Rc::clone(&self.job_model));
+        let after = Self { now, sessions, record, granted, history, kinds, ended, job_model };
+        StepResult { after, outcome, events }
     }
 
-    pub(crate) fn passed(&self, ms: u64) -> Self {
+    pub(crate) fn advance(&self, ms: u64) -> Self {
         Self { now: self.now.plus(ms), ..self.clone() }
     }
 
-    /// Two states with the same fingerprint have the same future: instants count from now, and what
-    /// only history or people read is left out.
+    /// Returns a fingerprint that is equal for states with the same future: instants are relative
+    /// to now, and fields that affect no decision are cleared.
     pub(crate) fn fingerprint(&self) -> u64 {
-        let mut same = self.clone();
+        let mut canonical = self.clone();
         let from_now = |at: Millis| Millis(at.since(self.now));
-        for session in &mut same.sessions {
+        for session in &mut canonical.sessions {
             session.opened_at = Millis(0);
             session.expires_at = from_now(session.expires_at);
             if let Some(worker) = &mut session.worker {
                 worker.asked_at = Millis(0);
             }
         }
-        plain(&mut same.record, &mut same.over, self.now);
-        for tenure in &mut same.record.tenures {
+        normalize(&mut canonical.record, &mut canonical.ended, self.now);
+        for tenure in &mut canonical.record.tenures {
             tenure.since = Millis(0);
         }
-        for waiter in &mut same.record.queue {
+        for waiter in &mut canonical.record.queue {
             (waiter.since, waiter.until) = (Millis(0), from_now(waiter.until));
         }
-        for recent in &mut same.record.recent {
+        for recent in &mut canonical.record.recent {
             recent.at = Millis(0);
         }
-        same.record.chain = Chain { n: 0, ..same.record.chain };
-        same.record.chain.head = tenure_core::history::Hash([0; 32]);
+        canonical.record.chain = Chain { n: 0, ..canonical.record.chain };
+        canonical.record.chain.head = tenure_core::history::Hash([0; 32]);
         let mut hasher = DefaultHasher::new();
-        (&same.sessions, &same.record, &same.granted, &same.over).hash(&mut hasher);
+        (&canonical.sessions, &canonical.record, &canonical.granted, &canonical.ended)
+            .hash(&mut hasher);
         hasher.finish()
     }
 
-    /// Everything that can happen now.
-    pub(crate) fn acts(&self, small: &Small) -> Vec<Act> {
-        let mut acts: Vec<Act> = JUMPS_MS.into_iter().map(Act::Pass).collect();
-        acts.extend(self.of_sessions(small).into_iter().map(Act::Do));
-        acts.extend(Self::of_requests(small).into_iter().map(Act::Do));
-        acts.extend(self.of_tokens(small).into_iter().map(Act::Do));
-        acts.extend(self.of_jobs(small).into_iter().map(Act::Do));
-        acts.push(Act::Do(lock(LockAction::Settle)));
-        acts
+    /// Returns all actions that are possible in this state.
+    pub(crate) fn actions(&self, scenario: &Scenario) -> Vec<Action> {
+        let mut actions: Vec<Action> = JUMPS_MS.into_iter().map(Action::Advance).collect();
+        actions.extend(self.session_commands(scenario).into_iter().map(Action::Command));
+        actions.extend(Self::acquire_commands(scenario).into_iter().map(Action::Command));
+        actions.extend(self.token_commands(scenario).into_iter().map(Action::Command));
+        actions.extend(self.job_commands(scenario).into_iter().map(Action::Command));
+        actions.push(Action::Command(lock(LockAction::Settle)));
+        actions
     }
 
-    fn of_sessions(&self, small: &Small) -> Vec<Command> {
+    fn session_commands(&self, scenario: &Scenario) -> Vec<Command> {
         let mut commands = Vec::new();
-        for session in (1..=small.sessions).map(SessionId) {
+        for session in (1..=scenario.sessions).map(SessionId) {
             let (tenant, name): (Text, Text) = ("t".into(), "s".into());
             commands.push(Command::Open { session, tenant, name, ttl_ms: TTL_MS });
             commands.push(Command::Beat { session, seen: 0 });
             commands.push(Command::Beat { session, seen: 9 });
             commands.push(Command::Close { session });
             commands.push(Command::Lapse { session });
-            // A session that is made anew under its old id would not remember its claims; ids are
-            // never used again.
-            if !self.bonds(session) && small.work.claims.is_empty() {
+            // A session reopened under its old id would have lost its claims; ids are never reused.
+            if !self.has_tenure_or_waiter(session) && scenario.jobs.claims.is_empty() {
                 commands.push(Command::Forget { session });
             }
         }
         commands
     }
 
-    fn bonds(&self, session: SessionId) -> bool {
+    fn has_tenure_or_waiter(&self, session: SessionId) -> bool {
         self.record.tenures.iter().any(|tenure| tenure.session == session)
             || self.record.queue.iter().any(|waiter| waiter.session == session)
     }
 
-    fn of_requests(small: &Small) -> Vec<Command> {
-        let ask = |ask: &Acquire| lock(LockAction::Acquire(ask.clone()));
-        let withdraw = |ask: &Acquire| lock(LockAction::Withdraw { request: ask.request });
-        small.acquires.iter().flat_map(|a| [ask(a), withdraw(a)]).collect()
+    fn acquire_commands(scenario: &Scenario) -> Vec<Command> {
+        let acquire = |request: &Acquire| lock(LockAction::Acquire(request.clone()));
+        let withdraw = |acquire: &Acquire| lock(LockAction::Withdraw { request: acquire.request });
+        scenario.acquires.iter().flat_map(|a| [acquire(a), withdraw(a)]).collect()
     }
 
-    fn of_tokens(&self, small: &Small) -> Vec<Command> {
+    fn token_commands(&self, scenario: &Scenario) -> Vec<Command> {
         let mut commands = Vec::new();
         let config: LockName = "config".parse().expect("a plain name");
-        let part = small.locks_apart.then(|| LockSet::from(config));
+        let part = scenario.partial_releases.then(|| LockSet::from(config));
         for token in (1..=self.record.token.0).map(Token) {
             commands.push(lock(LockAction::Renew { token, ttl_ms: None }));
             for locks in [None, part.clone()].into_iter().take(1 + usize::from(part.is_some())) {

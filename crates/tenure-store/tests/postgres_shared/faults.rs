@@ -37,12 +37,12 @@ impl Cut {
 
     /// Applies a command, with a fault that waits for its commit.
     async fn begin(&self, fault: &Fault, command: Command) -> Answer {
-        let (cuts, batches) = (self.proxy.cuts(), self.batches().await);
-        self.proxy.set(fault.clone());
+        let (cuts, batches) = (self.proxy.triggered(), self.batches().await);
+        self.proxy.set_fault(fault.clone());
         let store = Arc::clone(&self.store);
         let answer = tokio::spawn(async move { store.apply(vec![command]).await });
-        until("the fault happens", async || self.proxy.cuts() > cuts).await;
-        if matches!(fault, Fault::MuteAfter(_)) {
+        until("the fault happens", async || self.proxy.triggered() > cuts).await;
+        if matches!(fault, Fault::DropResponsesAfter(_)) {
             until("it is committed", async || self.batches().await > batches).await;
         }
         answer
@@ -51,9 +51,9 @@ impl Cut {
     /// The same; then the connection is cut, and a new one is good.
     async fn apply(&self, fault: &Fault, command: Command) -> Outcome {
         let answer = self.begin(fault, command).await;
-        self.proxy.set(Fault::None);
-        if matches!(fault, Fault::MuteAfter(_)) {
-            self.proxy.cut();
+        self.proxy.set_fault(Fault::None);
+        if matches!(fault, Fault::DropResponsesAfter(_)) {
+            self.proxy.disconnect_all();
         }
         answer.await.expect("no panic").expect("the caller sees no error").remove(0)
     }
@@ -103,17 +103,17 @@ async fn everything_happens_once(fault: Fault) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_whose_answer_is_lost_happens_once() {
-    everything_happens_once(Fault::MuteAfter(b"COMMIT".to_vec())).await;
+    everything_happens_once(Fault::DropResponsesAfter(b"COMMIT".to_vec())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_of_a_connection_that_is_cut_happens_once() {
-    everything_happens_once(Fault::CutAfter(b"COMMIT".to_vec())).await;
+    everything_happens_once(Fault::DisconnectAfter(b"COMMIT".to_vec())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_that_is_lost_itself_happens_once() {
-    everything_happens_once(Fault::CutBefore(b"COMMIT".to_vec())).await;
+    everything_happens_once(Fault::DisconnectBefore(b"COMMIT".to_vec())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,14 +121,14 @@ async fn a_commit_that_nobody_knew_of_is_not_taken_for_the_next_one() {
     let cut = Cut::new().await;
     one(&*cut.store, session(1)).await;
     // It is committed, but the answer is lost, and the database stays away for too long.
-    let mute = Fault::MuteAfter(b"COMMIT".to_vec());
+    let mute = Fault::DropResponsesAfter(b"COMMIT".to_vec());
     let unknown = cut.begin(&mute, acquire("c1", 1, 10)).await;
-    cut.proxy.set(Fault::Down);
+    cut.proxy.set_fault(Fault::Down);
     let unknown = unknown.await.expect("no panic");
     assert!(matches!(unknown, Err(StoreError::Unavailable(_))), "{unknown:?}");
-    cut.proxy.set(Fault::None);
+    cut.proxy.set_fault(Fault::None);
     // The next one is not committed at first.
-    let before = Fault::CutBefore(b"COMMIT".to_vec());
+    let before = Fault::DisconnectBefore(b"COMMIT".to_vec());
     token(&cut.apply(&before, acquire("c2", 1, 20)).await);
     for name in ["c1", "c2"] {
         let shown = cut.store.reads().show(&key(name)).await.expect("it reads");

@@ -161,16 +161,16 @@ async fn what_was_cut_off_at_its_commit_does_not_come_back_under_a_transaction()
     one(&*store, session(1)).await;
     let held = token(&one(&*store, acquire("c1", 1, 10)).await);
     let user = raw(&server.url(&name)).await;
-    proxy.set(Fault::CutBefore(b"COMMIT".to_vec()));
-    let cuts = proxy.cuts();
+    proxy.set_fault(Fault::DisconnectBefore(b"COMMIT".to_vec()));
+    let cuts = proxy.triggered();
     let releasing = tokio::spawn({
         let store = std::sync::Arc::clone(&store);
         async move { store.apply(vec![release("c1", held)]).await }
     });
-    until("it is cut off", async || proxy.cuts() > cuts).await;
-    proxy.set(Fault::Down);
+    until("it is cut off", async || proxy.triggered() > cuts).await;
+    proxy.set_fault(Fault::Down);
     user.batch_execute(&format!("BEGIN; {HELD}")).await.expect("it is held");
-    proxy.set(Fault::None);
+    proxy.set_fault(Fault::None);
     let answer = releasing.await.expect("no panic").expect("it tries again");
     assert_eq!(answer, [Outcome::Refused(Refusal::Busy)]);
     user.batch_execute("COMMIT").await.expect("it is there");

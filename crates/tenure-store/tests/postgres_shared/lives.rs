@@ -98,7 +98,7 @@ async fn a_standby_that_was_behind_begins_a_new_incarnation() {
     let first = take_and_release(&*store, "c1", 10).await;
     let seen = || standby.psql(&name, "SELECT token FROM tenure.resources").unwrap_or_default();
     until("the standby has it", async || seen() == first.0.to_string()).await;
-    replication.set(Fault::Down);
+    replication.set_fault(Fault::Down);
     let mut last = first;
     for n in 0..5 {
         last = take_and_release(&*store, "c1", 11 + n).await;
@@ -106,8 +106,8 @@ async fn a_standby_that_was_behind_begins_a_new_incarnation() {
     assert_eq!(seen(), first.0.to_string(), "it is behind");
     primary.kill();
     standby.promote().expect("it is promoted");
-    address.aim(standby.port());
-    address.cut();
+    address.redirect(standby.port());
+    address.disconnect_all();
     begins_anew(&store, last).await;
     // A server that starts now sees the same life.
     let other = open(&url).await;

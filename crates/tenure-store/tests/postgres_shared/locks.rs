@@ -98,18 +98,18 @@ async fn a_server_that_stops_inside_a_transaction_loses_its_turn_soon() {
     one(&*b, session(3)).await;
     one(&*a, session(1)).await;
     take_and_release(&*a, "c1", 10).await;
-    proxy.set(Fault::HoleBefore(b"COMMIT".to_vec()));
+    proxy.set_fault(Fault::BlackholeBefore(b"COMMIT".to_vec()));
     let stopped = tokio::spawn({
         let a = Arc::clone(&a);
         async move { a.apply(vec![session(2), acquire("c1", 2, 20)]).await }
     });
-    until("it stops inside its transaction", async || proxy.cuts() > 0).await;
+    until("it stops inside its transaction", async || proxy.triggered() > 0).await;
     let started = stopwatch();
     assert_eq!(token(&one(&*b, acquire("c1", 3, 30)).await).0, 2);
     assert!(started.elapsed() < Duration::from_secs(4), "it kept its turn for too long");
     // When it goes on it finds that it was too late.
-    proxy.set(Fault::None);
-    proxy.cut();
+    proxy.set_fault(Fault::None);
+    proxy.disconnect_all();
     let late = stopped.await.expect("no panic").expect("it tries again");
     assert!(matches!(late[1], Outcome::Refused(Refusal::Held { .. })), "{late:?}");
     verified(&[&a, &b]).await;

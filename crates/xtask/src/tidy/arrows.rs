@@ -1,14 +1,12 @@
-//! Rules about dependencies: which crate may use which, and what nobody may use.
+//! Rules about dependencies: allowed directions between crates, and banned crates.
 //!
-//! Arrows point down only. A new crate gets a row here first, and an arrow that is not in the table
-//! is never added in passing: it changes the architecture and belongs into ARCHITECTURE.md.
-//!
-//! Next: `deny.toml` in the repository's root, for licences and the same bans.
+//! A new crate needs a row here. A new direction changes the architecture and must be documented in
+//! ARCHITECTURE.md. `deny.toml` has the licence rules and the same bans.
 
 use super::Finding;
 use crate::metadata::{Dependency, Package};
 
-/// Each crate with the crates of this workspace that it may use outside of its tests.
+/// Each crate with the workspace crates that it may depend on outside of its tests.
 const ARROWS: [(&str, &[&str]); 15] = [
     ("tenure-core", &[]),
     ("tenure-wire", &["tenure-core"]),
@@ -67,11 +65,11 @@ const CLI_USES: &[&str] = &[
     "tenure-core",
 ];
 
-/// The rules are pure: no runtime, no I/O, no randomness, not even in their tests.
+/// This crate is pure: no runtime, no I/O, no randomness, not even in its tests.
 const PURE: &str = "tenure-core";
 const IMPURE: [&str; 6] = ["tokio", "async-trait", "reqwest", "rusqlite", "rustix", "getrandom"];
 
-/// What may not be in the tree at all, not even through somebody else, and why.
+/// Crates that are banned, also as transitive dependencies, with the reason.
 const BANNED: [(&str, &str); 5] = [
     ("chrono", "jiff is our only calendar"),
     ("time", "jiff is our only calendar"),
@@ -80,7 +78,7 @@ const BANNED: [(&str, &str); 5] = [
     ("serde_yaml", "archived by its author"),
 ];
 
-/// Judges what the manifests declare.
+/// Checks the declared dependencies.
 pub(super) fn check(packages: &[Package]) -> Vec<Finding> {
     packages.iter().flat_map(|package| check_package(package, packages)).collect()
 }
@@ -90,13 +88,13 @@ fn check_package(package: &Package, all: &[Package]) -> Vec<Finding> {
         let message = format!("crate {} has no row in xtask's table of arrows", package.name);
         return vec![Finding::new(&package.manifest, 1, message)];
     };
-    let judge = |used: &Dependency| {
+    let check = |used: &Dependency| {
         let ours = all.iter().any(|one| one.name == used.name);
         let upwards = ours && !used.dev && !allowed.contains(&used.name.as_str());
         let impure = *name == PURE && IMPURE.contains(&used.name.as_str());
         (upwards || impure).then(|| refused(package, used))
     };
-    package.dependencies.iter().filter_map(judge).collect()
+    package.dependencies.iter().filter_map(check).collect()
 }
 
 fn refused(package: &Package, used: &Dependency) -> Finding {
@@ -104,7 +102,7 @@ fn refused(package: &Package, used: &Dependency) -> Finding {
     Finding::new(&package.manifest, 1, message)
 }
 
-/// Judges what cargo resolved.
+/// Checks the resolved dependencies in Cargo.lock.
 pub(super) fn lock_file(path: &str, text: &str) -> Vec<Finding> {
     if path != "Cargo.lock" {
         return Vec::new();
@@ -134,8 +132,8 @@ mod tests {
         }
     }
 
-    /// The messages for `package` in a workspace of all the crates in the table.
-    fn judge(package: Package) -> Vec<String> {
+    /// Returns the messages for `package` in a workspace with all crates of the table.
+    fn messages_for(package: Package) -> Vec<String> {
         let others = ARROWS.iter().filter(|(name, _)| *name != package.name);
         let mut all: Vec<_> = others.map(|(name, _)| self::package(name, &[])).collect();
         all.push(package);
@@ -144,7 +142,7 @@ mod tests {
 
     #[test]
     fn arrow_upwards_is_found() {
-        let found = judge(package("tenure-core", &[("tenure-store", false)]));
+        let found = messages_for(package("tenure-core", &[("tenure-store", false)]));
         assert_eq!(found, ["tenure-core may not depend on tenure-store"]);
     }
 
@@ -156,37 +154,37 @@ mod tests {
 
     #[test]
     fn arrow_downwards_passes() {
-        assert!(judge(package("tenure-store", &[("tenure-core", false)])).is_empty());
-        assert!(judge(package("tenure-core", &[("serde", false)])).is_empty());
+        assert!(messages_for(package("tenure-store", &[("tenure-core", false)])).is_empty());
+        assert!(messages_for(package("tenure-core", &[("serde", false)])).is_empty());
     }
 
     #[test]
-    fn tests_may_point_anywhere() {
-        assert!(judge(package("tenure-store", &[("tenure-sim", true)])).is_empty());
+    fn dev_dependencies_may_point_upwards() {
+        assert!(messages_for(package("tenure-store", &[("tenure-sim", true)])).is_empty());
     }
 
     #[test]
-    fn every_row_of_the_table_passes_and_points_down_only() {
+    fn every_row_of_the_table_passes() {
         for (name, allowed) in ARROWS {
             let uses: Vec<_> = allowed.iter().map(|&name| (name, false)).collect();
-            assert!(judge(package(name, &uses)).is_empty(), "{name}");
+            assert!(messages_for(package(name, &uses)).is_empty(), "{name}");
             assert!(!allowed.contains(&name), "{name}");
         }
     }
 
     #[test]
-    fn impure_crates_are_found_in_the_rules_only_and_in_their_tests_too() {
+    fn impure_crates_are_found_in_the_core_including_its_tests() {
         for impure in IMPURE {
             let expected = [format!("tenure-core may not depend on {impure}")];
-            assert_eq!(judge(package("tenure-core", &[(impure, false)])), expected);
-            assert_eq!(judge(package("tenure-core", &[(impure, true)])), expected);
-            assert!(judge(package("tenure-store", &[(impure, false)])).is_empty());
+            assert_eq!(messages_for(package("tenure-core", &[(impure, false)])), expected);
+            assert_eq!(messages_for(package("tenure-core", &[(impure, true)])), expected);
+            assert!(messages_for(package("tenure-store", &[(impure, false)])).is_empty());
         }
     }
 
     #[test]
     fn crate_without_a_row_is_found() {
-        let found = judge(package("tenure-new", &[]));
+        let found = messages_for(package("tenure-new", &[]));
         assert_eq!(found, ["crate tenure-new has no row in xtask's table of arrows"]);
     }
 

@@ -1,15 +1,13 @@
 //! Rules about single lines.
 //!
-//! They look at the raw text, comments and strings included, and must stay that simple: whoever
-//! meets a finding has to see at once why.
-//!
-//! Next: `shape.rs` for what spans several lines.
+//! They check the raw text, including comments and strings, so that the cause of a finding is
+//! obvious.
 
 use super::{Finding, is_rust};
 
 const WIDTH_MAX: usize = 100;
 
-/// Split in two, or this file would find itself.
+/// Split with `concat!`, or the rule would find this file.
 const BANNED_RUST: [&str; 4] = [
     concat!("todo", "!("),
     concat!("unimplemented", "!("),
@@ -19,7 +17,7 @@ const BANNED_RUST: [&str; 4] = [
 
 const BANNED_WORDS: [&str; 2] = [concat!("FIX", "ME"), concat!("XX", "X")];
 
-/// First folders of paths that exist on one machine only.
+/// Top-level folders of paths that are specific to one machine.
 const PRIVATE_FOLDERS: [&str; 3] = ["home", "root", "work"];
 
 pub(super) fn width(path: &str, text: &str) -> Vec<Finding> {
@@ -48,7 +46,7 @@ fn banned_in(path: &str, line: &str) -> Option<&'static str> {
     code.chain(BANNED_WORDS.into_iter().filter(|word| has_word(line, word))).next()
 }
 
-/// Whole words only: templates for temporary names contain long rows of the same letter.
+/// Matches whole words only: templates of temporary names repeat the same letter.
 fn has_word(line: &str, word: &str) -> bool {
     line.split(|c: char| !c.is_alphanumeric()).any(|part| part == word)
 }
@@ -56,11 +54,11 @@ fn has_word(line: &str, word: &str) -> bool {
 pub(super) fn private_paths(path: &str, text: &str) -> Vec<Finding> {
     each_line(path, text, |line| {
         let folder = PRIVATE_FOLDERS.into_iter().find(|folder| starts_path(line, folder))?;
-        Some(format!("an absolute path below /{folder}, which is one machine's"))
+        Some(format!("an absolute path below /{folder}, specific to one machine"))
     })
 }
 
-/// Whether `/folder/` occurs where a path starts, rather than in the middle of a longer one.
+/// Returns whether `/folder/` occurs at the start of a path, rather than inside a longer one.
 fn starts_path(line: &str, folder: &str) -> bool {
     let absolute = format!("/{folder}/");
     line.match_indices(&absolute).any(|(at, _)| !line[..at].ends_with(continues_path))
@@ -70,10 +68,10 @@ fn continues_path(c: char) -> bool {
     c.is_alphanumeric() || "_-./}>*~".contains(c)
 }
 
-/// Applies `judge` to each line; carriage returns stay visible to it.
-fn each_line(path: &str, text: &str, judge: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
+/// Applies `check` to each line, including carriage returns.
+fn each_line(path: &str, text: &str, check: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
     let lines = text.split_terminator('\n').zip(1..);
-    lines.filter_map(|(line, at)| Some(Finding::new(path, at, judge(line)?))).collect()
+    lines.filter_map(|(line, at)| Some(Finding::new(path, at, check(line)?))).collect()
 }
 
 #[cfg(test)]

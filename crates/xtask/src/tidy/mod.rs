@@ -1,16 +1,17 @@
-//! `cargo xtask tidy`: the house rules that neither rustfmt nor clippy can check.
+//! `cargo xtask tidy`: project rules that neither rustfmt nor clippy can check.
 //!
-//! A rule is a pure function over a path and its text, so that every rule has a test with a sample
-//! that fails and one that passes. All findings are shown at once; no rule may stop the others.
+//! A rule is a pure function of a path and its text, so that every rule has a test with samples
+//! that fail and pass. All findings are reported together.
 //!
-//! Next: `lines.rs` looks at single lines, `shape.rs` at the size and opening of files and
-//! functions, `seams.rs` at the clock, `arrows.rs` at dependencies; `rust.rs` reads Rust text.
+//! `lines.rs` checks single lines, `words.rs` the vocabulary, `shape.rs` files and functions,
+//! `seams.rs` clock access, `arrows.rs` dependencies; `rust.rs` scans Rust text.
 
 mod arrows;
 mod lines;
 mod rust;
 mod seams;
 mod shape;
+mod words;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -21,15 +22,16 @@ use anyhow::{Context, Result, bail};
 
 use crate::{metadata, shell};
 
-/// A rule looks at one file and says what is wrong with it.
+/// Checks one file and returns its findings.
 type Rule = fn(path: &str, text: &str) -> Vec<Finding>;
 
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 11] = [
     lines::width,
     lines::trailing_space,
     lines::tabs,
     lines::banned_words,
     lines::private_paths,
+    words::vocabulary,
     shape::file_length,
     shape::function_length,
     shape::module_doc,
@@ -37,7 +39,7 @@ const RULES: [Rule; 10] = [
     arrows::lock_file,
 ];
 
-/// Something to put right, shown as `file:line: message`.
+/// A violation of a rule, formatted as `file:line: message`.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Finding {
     path: String,
@@ -57,7 +59,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks every rule on every file; findings go to standard output.
+/// Checks all rules on all files and prints the findings to stdout.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let paths = paths(root)?;
     let mut findings = arrows::check(&metadata::packages(root)?);
@@ -68,7 +70,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     report(&findings, paths.len())
 }
 
-/// The files git tracks, or would track after `git add`; vendored text is not ours to judge.
+/// Returns the files that git tracks or would track after `git add`, without vendored ones.
 fn paths(root: &Path) -> Result<Vec<String>> {
     let mut git = Command::new("git");
     git.current_dir(root).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
@@ -82,12 +84,12 @@ fn paths(root: &Path) -> Result<Vec<String>> {
 
 fn check_file(root: &Path, path: &str) -> Result<Vec<Finding>> {
     let file = root.join(path);
-    // Git still lists a file that was deleted but not yet staged.
+    // Git lists files whose deletion is not staged yet.
     if !file.is_file() {
         return Ok(Vec::new());
     }
     let bytes = std::fs::read(file).with_context(|| format!("read {path}"))?;
-    // What is not UTF-8 is an image or an archive.
+    // Files that are not UTF-8 are images or archives.
     Ok(std::str::from_utf8(&bytes).map_or_else(|_| Vec::new(), |text| check(path, text)))
 }
 
@@ -124,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finding_reads_as_file_line_message() {
+    fn finding_is_formatted_as_file_line_message() {
         let finding = Finding::new("src/lib.rs", 7, "too long");
         assert_eq!(finding.to_string(), "src/lib.rs:7: too long");
     }
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_compared_whole() {
+    fn folders_match_by_full_name() {
         assert!(is_under("a/tests/b.rs", "tests"));
         assert!(!is_under("a/contests/b.rs", "tests"));
         assert!(!is_under("a/tests", "tests"));

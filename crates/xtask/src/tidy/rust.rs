@@ -1,9 +1,7 @@
-//! Reads just enough Rust to count lines: where comments, strings, test code and functions are.
+//! A minimal scanner for Rust: finds comments, strings, test code and functions.
 //!
-//! This is no parser and must not become one: text that compiles is assumed, and everything is
-//! found by brackets. Masked text keeps every byte's place, so that line numbers stay true.
-//!
-//! Next: `shape.rs` and `seams.rs` use it.
+//! It is not a parser: it assumes text that compiles and matches brackets. Masked text keeps all
+//! byte offsets, so that line numbers stay correct.
 
 use std::ops::Range;
 
@@ -12,11 +10,11 @@ use std::ops::Range;
 pub(super) struct Function {
     pub(super) name: String,
     pub(super) line: usize,
-    /// From the line with `fn` to the line with the closing brace.
+    /// Number of lines from `fn` to the closing brace.
     pub(super) lines: usize,
 }
 
-/// The text with comments, strings and characters blanked out.
+/// Returns the text with comments, strings and characters replaced by spaces.
 pub(super) fn mask(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let mut at = 0;
@@ -32,7 +30,7 @@ pub(super) fn mask(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Masked code without what stands behind `#[cfg(test)]`.
+/// Returns masked code with `#[cfg(test)]` items replaced by spaces.
 pub(super) fn without_tests(code: &str) -> String {
     let mut bytes = code.as_bytes().to_vec();
     for (at, _) in code.match_indices("#[cfg(test)]") {
@@ -43,7 +41,7 @@ pub(super) fn without_tests(code: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// All functions with a body in masked code, nested ones included.
+/// Returns all functions with a body in masked code, including nested ones.
 pub(super) fn functions(code: &str) -> Vec<Function> {
     code.match_indices("fn").filter_map(|(at, _)| function_at(code, at)).collect()
 }
@@ -60,18 +58,18 @@ fn function_at(code: &str, at: usize) -> Option<Function> {
     Some(Function { name, line: line_of(code, at), lines: newlines(&bytes[at..body.end]) + 1 })
 }
 
-/// The line, counted from one, in which the byte `at` stands.
+/// Returns the one-based line of the byte offset `at`.
 pub(super) fn line_of(text: &str, at: usize) -> usize {
     newlines(&text.as_bytes()[..at]) + 1
 }
 
-/// The braces of the item that starts at `from`, or nothing when it ends with a semicolon.
+/// Returns the braces of the item that starts at `from`, or `None` if it ends with a semicolon.
 fn body(code: &[u8], from: usize) -> Option<Range<usize>> {
     let mut depth = 0_usize;
     for (at, byte) in code.iter().enumerate().skip(from) {
         match byte {
             b'(' | b'[' => depth += 1,
-            // Behind the end of what encloses it, as in the patterns of a macro.
+            // The end of the enclosing item, as in macro patterns.
             b')' | b']' | b'}' | b';' if depth == 0 => return None,
             b')' | b']' => depth -= 1,
             b'{' if depth == 0 => return Some(at..closing_brace(code, at)?),
@@ -81,7 +79,7 @@ fn body(code: &[u8], from: usize) -> Option<Range<usize>> {
     None
 }
 
-/// The place behind the brace that closes the one at `open`.
+/// Returns the offset after the brace that closes the one at `open`.
 fn closing_brace(code: &[u8], open: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, byte) in code.iter().enumerate().skip(open) {
@@ -95,7 +93,7 @@ fn closing_brace(code: &[u8], open: usize) -> Option<usize> {
     None
 }
 
-/// Where the comment or literal that starts at `at` ends, if one starts there.
+/// Returns the end of the comment or literal that starts at `at`, if one does.
 fn literal_end(text: &[u8], at: usize) -> Option<usize> {
     let rest = &text[at..];
     let length = match rest {
@@ -109,7 +107,7 @@ fn literal_end(text: &[u8], at: usize) -> Option<usize> {
     Some(at + length)
 }
 
-/// Rust's block comments nest.
+/// Returns the length of a block comment; they nest in Rust.
 fn block_comment(rest: &[u8]) -> usize {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -128,7 +126,7 @@ fn block_comment(rest: &[u8]) -> usize {
     at
 }
 
-/// The length of a literal in `quote`s, with backslash escapes; to the end when it is not closed.
+/// Returns the length of a quoted literal with backslash escapes; the rest if it is not closed.
 fn quoted(rest: &[u8], quote: u8) -> usize {
     let mut at = 1;
     while at < rest.len() {
@@ -141,7 +139,7 @@ fn quoted(rest: &[u8], quote: u8) -> usize {
     rest.len()
 }
 
-/// A character such as 'a' or '\n', not a lifetime such as 'a.
+/// Returns the length of a character literal such as 'a' or '\n', but not of a lifetime such as 'a.
 fn character(rest: &[u8]) -> Option<usize> {
     if rest.get(1) == Some(&b'\\') {
         return Some(quoted(rest, b'\''));
@@ -152,7 +150,7 @@ fn character(rest: &[u8]) -> Option<usize> {
     (rest.get(1 + first) == Some(&b'\'')).then_some(first + 2)
 }
 
-/// r"..", r#".."#, br".." and cr"..": no escapes, closed by as many hashes as opened them.
+/// Returns the length of a raw string: no escapes, closed by as many hashes as opened it.
 fn raw_string(rest: &[u8]) -> Option<usize> {
     let prefix = rest.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
     if !matches!(&rest[..prefix], b"r" | b"br" | b"cr") {
@@ -242,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn declarations_types_and_words_are_no_functions() {
+    fn declarations_types_and_words_are_not_functions() {
         assert_eq!(functions("trait T { fn a(&self); }\ntype F = fn(u8);\nlet often = 1;"), []);
         assert_eq!(functions("macro_rules! m { (fn $name:ident) => { $name }; }"), []);
     }
@@ -256,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn test_modules_in_their_own_file_hide_nothing() {
+    fn test_module_declarations_hide_nothing() {
         let code = "#[cfg(test)]\nmod tests;\nfn c() {}\n";
         assert_eq!(without_tests(code), code);
     }

@@ -1,9 +1,7 @@
-//! The rule that time comes in through one door: a file named `clock.rs`.
+//! The rule that only files named `clock.rs` read the clock.
 //!
-//! Clippy forbids the same calls by their resolved paths, but an attribute can silence it anywhere;
-//! this rule decides where such an attribute may stand, and no attribute silences it.
-//!
-//! Next: `clippy.toml` in the repository's root.
+//! Clippy forbids the same calls by their resolved paths (`clippy.toml`), but an attribute can
+//! disable it anywhere; this rule restricts where that is possible and cannot be disabled.
 
 use super::{Finding, file_name, is_rust, is_under, rust};
 
@@ -19,7 +17,7 @@ pub(super) fn clock(path: &str, text: &str) -> Vec<Finding> {
 }
 
 fn calls(path: &str, code: &str, call: &str) -> Vec<Finding> {
-    // `BootInstant::now` is a clock of the project's own.
+    // `BootInstant::now` is the project's own clock.
     let whole = |at: &usize| !code[..*at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
     let found = code.match_indices(call).map(|(at, _)| at).filter(whole);
     let found = found.map(|at| rust::line_of(code, at));

@@ -1,17 +1,15 @@
-//! Rules about the shape of files and functions: how long they are and how they open.
+//! Rules about the length of files and functions, and about module docs.
 //!
-//! There is no list of exceptions on purpose: what is too long gets split.
-//!
-//! Next: `rust.rs` finds the functions.
+//! There are deliberately no exceptions: files and functions that are too long are split.
 
 use super::{Finding, file_name, is_rust, is_under, rust};
 
 const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 70;
-/// A test file of this size, such as one that only names modules, needs no explanation.
+/// Length up to which a test file, such as one that only declares modules, needs no module doc.
 const TINY_LINES_MAX: usize = 20;
 
-/// What people write by hand; lock files and committed contracts are written by tools.
+/// Extensions of hand-written files; lock files and committed contracts are generated.
 const HAND_WRITTEN: [&str; 8] = [".rs", ".sql", ".lua", ".py", ".sh", ".js", ".css", ".html"];
 
 pub(super) fn file_length(path: &str, text: &str) -> Vec<Finding> {
@@ -41,11 +39,11 @@ fn too_long(path: &str, function: &rust::Function) -> Finding {
 }
 
 pub(super) fn module_doc(path: &str, text: &str) -> Vec<Finding> {
-    let excused = !is_rust(path) || file_name(path) == "build.rs" || is_tiny_test(path, text);
-    if excused || text.trim_start().starts_with("//!") {
+    let exempt = !is_rust(path) || file_name(path) == "build.rs" || is_tiny_test(path, text);
+    if exempt || text.trim_start().starts_with("//!") {
         return Vec::new();
     }
-    vec![Finding::new(path, 1, "no module doc: start with `//!`, say what the file is for")]
+    vec![Finding::new(path, 1, "no module doc: start with `//!` and describe the file")]
 }
 
 fn is_tiny_test(path: &str, text: &str) -> bool {
@@ -88,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn module_doc_comes_first() {
+    fn module_doc_must_come_first() {
         assert_eq!(module_doc("src/a.rs", "//! Says why.\nuse a;\n"), []);
         assert_eq!(module_doc("src/a.rs", "use a;\n//! Says why.\n").len(), 1);
         assert_eq!(module_doc("src/a.rs", "").len(), 1);
     }
 
     #[test]
-    fn module_doc_is_not_asked_of_build_scripts_and_tiny_tests() {
+    fn module_doc_is_not_required_in_build_scripts_and_tiny_tests() {
         assert_eq!(module_doc("build.rs", "fn main() {}\n"), []);
         assert_eq!(module_doc("a.md", "text\n"), []);
         assert_eq!(module_doc("tests/a.rs", &"mod a;\n".repeat(20)), []);

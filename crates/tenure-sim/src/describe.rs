@@ -1,12 +1,12 @@
-//! Commands and outcomes in few words, for the trace.
+//! Short descriptions of commands and outcomes, for the trace.
 
 use tenure_core::{Assignment, Command, LockAction, Outcome};
 
-pub(crate) fn of(command: &Command, outcome: &Outcome) -> String {
-    format!("{} -> {}", asked(command), answered(outcome))
+pub(crate) fn exchange(command: &Command, outcome: &Outcome) -> String {
+    format!("{} -> {}", describe_command(command), describe_outcome(outcome))
 }
 
-fn asked(command: &Command) -> String {
+fn describe_command(command: &Command) -> String {
     let (key, action) = match command {
         Command::Lock { key, action } => (key, action),
         Command::Resource { key, action } => return format!("{key} {action:?}"),
@@ -23,7 +23,7 @@ fn asked(command: &Command) -> String {
     }
 }
 
-fn answered(outcome: &Outcome) -> String {
+fn describe_outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Granted(view) => format!("granted token {}", view.token),
         Outcome::Renewed(view) => format!("renewed token {}", view.token),

@@ -1,29 +1,29 @@
-//! What a process wants: which locks of which resource, and for how long it would wait.
+//! Lock requests that processes make.
 
 use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockName, LockSet, RequestId, ResourceKey,
 };
 
 use crate::holder::Env;
-use crate::plan::Mood;
+use crate::plan::Phase;
 
-/// What a process wants.
+/// A request for locks of a resource.
 #[derive(Clone, Debug)]
-pub struct Want {
-    /// Of which resource.
+pub struct LockRequest {
+    /// Resource to lock.
     pub key: ResourceKey,
-    /// Which locks.
+    /// Locks to acquire.
     pub locks: LockSet,
-    /// Under which id.
+    /// Request id.
     pub request: RequestId,
-    /// How long it may wait in the queue.
+    /// Maximum wait in the queue.
     pub wait_ms: u64,
-    /// With a session of its own that lives so long.
+    /// TTL of a solo session; none to use the session of the process.
     pub solo_ttl_ms: Option<u64>,
 }
 
-impl Want {
-    /// The request for it.
+impl LockRequest {
+    /// Creates the command for `claimant`.
     pub(crate) fn command(&self, claimant: Claimant) -> Command {
         let acquire = Acquire {
             locks: self.locks.clone(),
@@ -36,9 +36,9 @@ impl Want {
     }
 }
 
-/// A resource with jobs, whose locks are taken by hand now and then.
+/// Draws a resource with jobs, whose locks are sometimes acquired directly.
 fn draw_lane(env: &mut Env<'_>) -> (ResourceKey, Vec<LockName>) {
-    // Only those that everybody may hold.
+    // Only the tenant whose locks every holder may acquire.
     let lanes: Vec<_> = env.plan.lanes.iter().filter(|key| key.tenant() == "t").collect();
     let Some(key) = lanes.get(env.rng.below(lanes.len().max(1))) else {
         return env.plan.resources[0].clone();
@@ -47,8 +47,8 @@ fn draw_lane(env: &mut Env<'_>) -> (ResourceKey, Vec<LockName>) {
     ((*key).clone(), locks.to_vec())
 }
 
-/// Draws something to want.
-pub(crate) fn draw_want(with_lanes: bool, env: &mut Env<'_>) -> Want {
+/// Draws a lock request.
+pub(crate) fn draw_lock_request(with_lanes: bool, env: &mut Env<'_>) -> LockRequest {
     let (key, mut locks) = match with_lanes && env.rng.chance(80) {
         true => draw_lane(env),
         false => env.plan.resources[env.rng.below(env.plan.resources.len())].clone(),
@@ -56,13 +56,13 @@ pub(crate) fn draw_want(with_lanes: bool, env: &mut Env<'_>) -> Want {
     while locks.len() > 1 && env.rng.chance(600) {
         locks.remove(env.rng.below(locks.len()));
     }
-    let calm = env.mood != Mood::Faulty;
-    let wait_ms = match env.rng.chance(200) && !calm {
+    let faulty = env.phase == Phase::Faulty;
+    let wait_ms = match env.rng.chance(200) && faulty {
         true => 0,
         false => env.rng.within(3_000, 20_000),
     };
     let solo = env.rng.chance(250);
     let solo_ttl_ms = solo.then(|| env.rng.within(2_000, 10_000));
     let locks = LockSet::new(locks).unwrap_or_else(|_| LockName::main().into());
-    Want { key, locks, request: RequestId(env.rng.id()), wait_ms, solo_ttl_ms }
+    LockRequest { key, locks, request: RequestId(env.rng.id()), wait_ms, solo_ttl_ms }
 }

@@ -1,0 +1,375 @@
+//! A model of jobs and resource states, rebuilt from history events alone.
+//!
+//! Every event is checked against the ones before it: a job is submitted once, attempts are
+//! consecutive and allowed, a cancel is final, a job ends once. [`crate::job_checks`] compares
+//! replies and records with this model.
+
+use std::collections::BTreeMap;
+
+use tenure_core::history::Event;
+use tenure_core::job::{AttemptOutcome, Begun, Job, Ran};
+use tenure_core::record::How;
+use tenure_core::{
+    JobId, JobState, Kinds, LockSet, Operation, RequestId, ResourceKey, Text, Token,
+};
+
+/// Ok, or a description of the violated property.
+type CheckResult = Result<(), String>;
+
+/// Lifecycle stage of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Queued or in backoff.
+    Waiting,
+    /// Running under this tenure.
+    Running(Token),
+    /// Ended in this state.
+    Ended(JobState),
+}
+
+/// A job according to history.
+#[derive(Clone, Debug)]
+pub struct ModelJob {
+    /// Resource of the job.
+    pub key: ResourceKey,
+    /// Operation of the job.
+    pub operation: Text,
+    /// Lifecycle stage.
+    pub stage: Stage,
+    /// Number of counted attempts.
+    pub attempts: u32,
+    /// Whether cancellation was requested while it ran.
+    pub cancelled: bool,
+    /// Generation of the resource when the latest attempt started.
+    started_generation: u64,
+}
+
+/// A resource according to history.
+#[derive(Clone, Debug, Default)]
+pub struct ModelResource {
+    /// Current state.
+    pub state: Text,
+    /// Generation of its spec.
+    pub generation: u64,
+    /// Generation that was last reconciled.
+    pub observed: u64,
+    /// Whether jobs may not start.
+    pub paused: bool,
+    /// Whether a reconcile job succeeded in this batch on an older generation.
+    behind: bool,
+    /// Job that each request created.
+    job_of_request: BTreeMap<RequestId, JobId>,
+}
+
+/// Jobs and states of all resources.
+#[derive(Clone, Debug, Default)]
+pub struct JobModel {
+    /// All jobs, including ended ones.
+    pub jobs: BTreeMap<JobId, ModelJob>,
+    /// All resources that exist.
+    pub resources: BTreeMap<ResourceKey, ModelResource>,
+    /// Highest generation that each key ever had; a recreated resource starts over.
+    pub max_generation: BTreeMap<ResourceKey, u64>,
+}
+
+impl JobModel {
+    /// Returns the number of jobs that have not ended, of one resource or of all.
+    #[must_use]
+    pub fn unfinished(&self, key: Option<&ResourceKey>) -> usize {
+        let is_match = |job: &&ModelJob| key.is_none_or(|key| job.key == *key);
+        let jobs = self.jobs.values().filter(is_match);
+        jobs.filter(|job| !matches!(job.stage, Stage::Ended(_))).count()
+    }
+
+    /// Applies one event.
+    pub fn apply(&mut self, key: &ResourceKey, event: &Event, kinds: &Kinds) -> CheckResult {
+        match event {
+            Event::Granted { job: Some(start), token, locks, .. } => {
+                self.start_attempt(key, start, *token, locks, kinds)
+            }
+            Event::Granted { job: None, .. } | Event::Fenced { .. } => Ok(()),
+            Event::Ended { job: Some(end), token, how, .. } => {
+                self.end_attempt(key, end, *token, how, kinds)
+            }
+            Event::Ended { job: None, token, .. } => self.check_no_running_job(key, *token),
+            Event::Submitted { job, .. } => self.add_job(key, job),
+            Event::Attached { id, .. } => match self.job(*id)? {
+                ModelJob { stage: Stage::Ended(_), .. } | ModelJob { cancelled: true, .. } => {
+                    Err(format!("a submit attached to job {id}, which can no longer finish"))
+                }
+                _ => Ok(()),
+            },
+            Event::Superseded { id, .. } => self.end_waiting_job(*id, JobState::Superseded),
+            Event::Cancelled { id, .. } => self.cancel(*id),
+            Event::Redriven { id, .. } => self.settle_dead_job(*id, JobState::Redriven),
+            Event::Discarded { id, .. } => self.settle_dead_job(*id, JobState::Discarded),
+            Event::Incident { id, .. } => Err(format!("job {id} ran without a tenure")),
+            _ => self.apply_to_resource(key, event),
+        }
+    }
+
+    fn job(&mut self, id: JobId) -> Result<&mut ModelJob, String> {
+        self.jobs.get_mut(&id).ok_or_else(|| format!("job {id} was never submitted"))
+    }
+
+    fn apply_to_resource(&mut self, key: &ResourceKey, event: &Event) -> CheckResult {
+        if let Event::Created { state } = event {
+            let resource = ModelResource { state: state.clone(), ..ModelResource::default() };
+            return match self.resources.insert(key.clone(), resource) {
+                Some(_) => Err(format!("{key} was created twice")),
+                None => Ok(()),
+            };
+        }
+        if matches!(event, Event::Deleted { .. }) {
+            let live = |job: &ModelJob| job.key == *key && !matches!(job.stage, Stage::Ended(_));
+            self.resources.remove(key);
+            return match self.jobs.values().any(live) {
+                true => Err(format!("{key} was deleted before all its jobs ended")),
+                false => Ok(()),
+            };
+        }
+        let resource = self.resources.get_mut(key);
+        let resource = resource.ok_or_else(|| format!("{key} does not exist"))?;
+        match event {
+            Event::Specified { generation, .. } => {
+                resource.generation = *generation;
+                let max_generation = self.max_generation.entry(key.clone()).or_default();
+                *max_generation = (*max_generation).max(*generation);
+            }
+            Event::Paused { .. } => resource.paused = true,
+            Event::Resumed { .. } => resource.paused = false,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn add_job(&mut self, key: &ResourceKey, job: &Job) -> CheckResult {
+        let resource = self.resources.get_mut(key);
+        let resource = resource.ok_or_else(|| format!("{key} has jobs but does not exist"))?;
+        // A deleted resource forgets its requests, which is a documented limit.
+        if let Some(first) = resource.job_of_request.insert(job.request, job.id) {
+            let (request, second) = (job.request, job.id);
+            return Err(format!("request {request} on {key} created job {first}, then {second}"));
+        }
+        let model_job = ModelJob {
+            key: key.clone(),
+            operation: job.operation.clone(),
+            stage: Stage::Waiting,
+            attempts: 0,
+            cancelled: false,
+            started_generation: 0,
+        };
+        match self.jobs.insert(job.id, model_job) {
+            Some(_) => Err(format!("job {} was submitted twice", job.id)),
+            None => Ok(()),
+        }
+    }
+
+    fn start_attempt(
+        &mut self,
+        key: &ResourceKey,
+        start: &Begun,
+        token: Token,
+        locks: &LockSet,
+        kinds: &Kinds,
+    ) -> CheckResult {
+        let id = start.id;
+        let resource = self.resources.get(key).ok_or_else(|| format!("{key} does not exist"))?;
+        let (state, generation) = (resource.state.clone(), resource.generation);
+        if resource.paused {
+            return Err(format!("job {id} starts on paused {key}"));
+        }
+        let job = self.job(id)?;
+        let operation = operation_of(kinds, key, &job.operation)?;
+        let attempts_max = operation.retry.attempts;
+        if job.stage != Stage::Waiting {
+            return Err(format!("job {id} starts while it is {:?}", job.stage));
+        }
+        if start.attempt != job.attempts + 1 || start.attempt > attempts_max {
+            let (n, before) = (start.attempt, job.attempts);
+            return Err(format!("job {id} starts attempt {n}/{attempts_max} after {before}"));
+        }
+        if !operation.allows(&state) || operation.locks != *locks || start.state != operation.during
+        {
+            return Err(format!("job {id} may not start on {key} in state {state}"));
+        }
+        (job.stage, job.attempts, job.started_generation) =
+            (Stage::Running(token), start.attempt, generation);
+        self.set_state(key, start.state.as_ref());
+        Ok(())
+    }
+
+    /// Checks after a batch that no more jobs run than the kind allows. Not checked within a batch:
+    /// its events have no defined order among resources.
+    pub fn check_running_caps(&self, key: &ResourceKey, kinds: &Kinds) -> CheckResult {
+        let Some(kind) = kinds.get(key.kind()) else { return Ok(()) };
+        if kind.running_max.is_none() && kind.tenant_running_max.is_none() {
+            return Ok(());
+        }
+        let of_kind = |job: &&ModelJob| {
+            job.key.kind() == key.kind() && matches!(job.stage, Stage::Running(_))
+        };
+        let all = self.jobs.values().filter(of_kind).count();
+        let of_tenant = |job: &&ModelJob| job.key.tenant() == key.tenant();
+        let tenant = self.jobs.values().filter(of_kind).filter(of_tenant).count();
+        let above = |cap: Option<usize>, n: usize| cap.is_some_and(|cap| n > cap);
+        match above(kind.running_max, all) || above(kind.tenant_running_max, tenant) {
+            true => Err(format!("{all} jobs of {} run, {tenant} of one tenant", kind.name)),
+            false => Ok(()),
+        }
+    }
+
+    fn end_attempt(
+        &mut self,
+        key: &ResourceKey,
+        end: &Ran,
+        token: Token,
+        how: &How,
+        kinds: &Kinds,
+    ) -> CheckResult {
+        let Ran { id, outcome, then, .. } = *end;
+        let job = self.job(id)?;
+        if job.stage != Stage::Running(token) {
+            return Err(format!("job {id} ends with token {token} while it is {:?}", job.stage));
+        }
+        if job.cancelled && then != JobState::Cancelled {
+            let then = then.word();
+            return Err(format!("job {id} was cancelled and ended as {then}: the cancel was lost"));
+        }
+        let operation = operation_of(kinds, key, &job.operation)?;
+        let counted = job.attempts;
+        let last = counted >= operation.retry.attempts;
+        let valid = match then {
+            JobState::Succeeded => outcome == AttemptOutcome::Ok && *how == How::Finished,
+            JobState::Backoff => !last && end.due.is_some(),
+            JobState::Dead => last,
+            JobState::Queued => outcome == AttemptOutcome::HandedBack,
+            // An attempt whose worker was lost is retried or dead, never failed.
+            JobState::Failed => outcome == AttemptOutcome::Failed,
+            JobState::Cancelled => true,
+            _ => false,
+        };
+        if !valid {
+            let then = then.word();
+            return Err(format!("job {id} is {then} after attempt {counted} ended {outcome:?}"));
+        }
+        job.attempts -= u32::from(outcome == AttemptOutcome::HandedBack);
+        job.stage = if then.is_over() { Stage::Ended(then) } else { Stage::Waiting };
+        let (started_generation, reconciles) = (job.started_generation, job.operation.clone());
+        self.set_state(key, end.state.as_ref());
+        self.check_observed(key, end, started_generation, &reconciles, kinds)
+    }
+
+    /// Checks that a reconcile observes the generation that its attempt started with.
+    fn check_observed(
+        &mut self,
+        key: &ResourceKey,
+        end: &Ran,
+        started_generation: u64,
+        operation: &Text,
+        kinds: &Kinds,
+    ) -> CheckResult {
+        let kind = kinds.get(key.kind());
+        let reconcile = kind.and_then(|kind| kind.reconcile.as_ref());
+        let Some(resource) = self.resources.get_mut(key) else { return Ok(()) };
+        let done = end.outcome == AttemptOutcome::Ok && reconcile == Some(operation);
+        if end.observed != done.then_some(started_generation) {
+            let (id, observed) = (end.id, end.observed);
+            return Err(format!(
+                "job {id} started at generation {started_generation} of {key}, \
+                 but observed {observed:?}"
+            ));
+        }
+        resource.observed = end.observed.unwrap_or(resource.observed);
+        if reconcile.is_some() {
+            let stale = resource.observed < resource.generation;
+            resource.behind = end.then == JobState::Succeeded && stale;
+        }
+        Ok(())
+    }
+
+    /// Checks that a tenure which ended without a job outcome has no running job.
+    fn check_no_running_job(&self, key: &ResourceKey, token: Token) -> CheckResult {
+        let runs = |job: &ModelJob| job.key == *key && job.stage == Stage::Running(token);
+        match self.jobs.iter().find(|(_, job)| runs(job)) {
+            Some((id, _)) => Err(format!("token {token} of {key} ended but job {id} still runs")),
+            None => Ok(()),
+        }
+    }
+
+    fn set_state(&mut self, key: &ResourceKey, state: Option<&Text>) {
+        if let (Some(resource), Some(state)) = (self.resources.get_mut(key), state) {
+            resource.state = state.clone();
+        }
+    }
+
+    fn end_waiting_job(&mut self, id: JobId, state: JobState) -> CheckResult {
+        let job = self.job(id)?;
+        if job.stage != Stage::Waiting {
+            return Err(format!("job {id} is {} while it is {:?}", state.word(), job.stage));
+        }
+        job.stage = Stage::Ended(state);
+        let key = job.key.clone();
+        // The waiting reconcile job was removed on purpose, so the change is not lost.
+        self.clear_behind(&key);
+        Ok(())
+    }
+
+    fn cancel(&mut self, id: JobId) -> CheckResult {
+        let job = self.job(id)?;
+        match job.stage {
+            Stage::Waiting => self.end_waiting_job(id, JobState::Cancelled),
+            Stage::Running(_) if !job.cancelled => {
+                job.cancelled = true;
+                Ok(())
+            }
+            stage => Err(format!("job {id} is cancelled while it is {stage:?}")),
+        }
+    }
+
+    fn settle_dead_job(&mut self, id: JobId, state: JobState) -> CheckResult {
+        let job = self.job(id)?;
+        if job.stage != Stage::Ended(JobState::Dead) {
+            return Err(format!("job {id} is {} while it is {:?}", state.word(), job.stage));
+        }
+        job.stage = Stage::Ended(state);
+        Ok(())
+    }
+
+    fn clear_behind(&mut self, key: &ResourceKey) {
+        if let Some(resource) = self.resources.get_mut(key) {
+            resource.behind = false;
+        }
+    }
+
+    /// Checks after a batch that a spec change made during a reconcile has a job that covers it.
+    pub fn check_no_change_lost(&mut self, key: &ResourceKey, kinds: &Kinds) -> CheckResult {
+        let behind = self.resources.get(key).is_some_and(|resource| resource.behind);
+        let Some(kind) = kinds.get(key.kind()).filter(|_| behind) else { return Ok(()) };
+        self.clear_behind(key);
+        let generation = self.resources.get(key).map_or(0, |resource| resource.generation);
+        let covers_change = |job: &ModelJob| match job.stage {
+            Stage::Waiting => true,
+            Stage::Running(_) => job.started_generation == generation,
+            Stage::Ended(_) => false,
+        };
+        let is_match =
+            |job: &&ModelJob| job.key == *key && Some(&job.operation) == kind.reconcile.as_ref();
+        match self.jobs.values().filter(is_match).any(covers_change) {
+            true => Ok(()),
+            false => {
+                Err(format!("generation {generation} of {key} changed during a sync and is lost"))
+            }
+        }
+    }
+}
+
+fn operation_of<'a>(
+    kinds: &'a Kinds,
+    key: &ResourceKey,
+    operation: &Text,
+) -> Result<&'a Operation, String> {
+    let kind = kinds.get(key.kind());
+    let found = kind.and_then(|kind| kind.operations.get(operation));
+    found.ok_or_else(|| format!("{key} has no operation {operation}"))
+}
