@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_server_that_imports_an_app_is_found() {
-        let found = judge(package("tenure-server", &[("tenure-pipelines", false)]));
+        let found = messages_for(package("tenure-server", &[("tenure-pipelines", false)]));
         assert_eq!(found, ["tenure-server may not depend on tenure-pipelines"]);
     }
 
