@@ -47,7 +47,7 @@ fn every_tenure_toml_of_the_guide_is_accepted() {
 
 #[test]
 fn every_pipeline_of_the_guide_is_accepted() {
-    let page = std::fs::read_to_string(root().join("docs/guide/pipelines.md")).expect("a text");
+    let page = std::fs::read_to_string(root().join("apps/pipelines/README.md")).expect("a text");
     let dir = tempfile::tempdir().expect("a temporary directory");
     let tenant = dir.path().join("acme");
     std::fs::create_dir(&tenant).expect("there is room");

@@ -1,6 +1,7 @@
 //! Triggers of a pipeline while its run goes on are told whether it has other parameters than
 //! theirs, by a server that made the run and by one that finds it there.
 
+#[path = "../../../crates/tenure-server/tests/common/mod.rs"]
 mod common;
 
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! `tenure pipeline`: the real binary with a real server that runs pipelines.
 
+#[path = "../../../crates/tenure-cli/tests/common/mod.rs"]
 mod common;
 #[expect(dead_code, reason = "the steps of a run are worked by the server itself")]
-#[path = "jobs_cli/harness.rs"]
+#[path = "../../../crates/tenure-cli/tests/jobs_cli/harness.rs"]
 mod harness;
 
 use std::fs;

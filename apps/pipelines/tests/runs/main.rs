@@ -1,0 +1,13 @@
+//! Pipelines with the real binary over HTTP, on the embedded store and on PostgreSQL: one run per
+//! tenant and pipeline, whatever happens to servers, workers and stores.
+
+mod bed;
+#[path = "../../../../crates/tenure-cli/tests/common/mod.rs"]
+mod common;
+mod faults;
+mod files;
+#[path = "../../../../crates/tenure-cli/tests/fleet/process.rs"]
+mod process;
+mod rules;
+mod scenarios;
+mod steps;
