@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::wire::StepStatus;
 use async_trait::async_trait;
 use serde_json::{Map, Value};
-use tenure::trace::Parent;
+use tenure::trace::TraceParent;
 use tenure::worker::command::STOPPED;
 use tenure::worker::handler::BAD_ARGS;
-use tenure::worker::{Context, Done, Failure, Handler, Part};
+use tenure::worker::{Context, Done, Failure, Handler, Phase};
 use tenure_app::Live;
 use tenure_core::retry::Class;
 use tokio::time::timeout;
@@ -36,7 +36,7 @@ pub struct Runner {
     live: Live,
     http: reqwest::Client,
     guarded: bool,
-    parent: fn() -> Option<Parent>,
+    parent: fn() -> Option<TraceParent>,
 }
 
 impl Runner {
@@ -49,7 +49,7 @@ impl Runner {
     pub fn new(
         live: Live,
         guarded: bool,
-        parent: fn() -> Option<Parent>,
+        parent: fn() -> Option<TraceParent>,
     ) -> Result<Self, tenure::Error> {
         Ok(Self { live, http: http_client()?, guarded, parent })
     }
@@ -101,15 +101,15 @@ impl Handler for Runner {
             let value =
                 dir.map_err(str::to_owned).and_then(|dir| secrets::read(dir, tenant, secret));
             let value = value.map_err(|why| Failure::permanent(NO_SUCH_SECRET, why))?;
-            job.keep_secret(&value);
-            job.keep_secret(&encoded(&value));
+            job.add_secret(&value);
+            job.add_secret(&encoded(&value));
             known.insert(secret.to_owned(), value);
         }
         values.secrets = known;
         Run { on: self, job, values }.all(&pipeline).await
     }
 
-    fn winds_up(&self) -> bool {
+    fn must_complete(&self) -> bool {
         true
     }
 }
@@ -143,7 +143,7 @@ impl Run<'_> {
         let mut results = Map::new();
         for (at, step) in steps.iter().enumerate() {
             let share = |at: usize| u8::try_from(100 * at / steps.len()).unwrap_or(100);
-            let part = Part { name: step.name.clone(), from: share(at), to: share(at + 1) };
+            let part = Phase { name: step.name.clone(), from: share(at), to: share(at + 1) };
             if let Some(result) = self.step(step, &part, &timeline).await? {
                 results.insert(step.name.clone(), result);
             }
@@ -156,7 +156,7 @@ impl Run<'_> {
     async fn step(
         &self,
         step: &Step,
-        part: &Part,
+        part: &Phase,
         timeline: &Timeline<'_>,
     ) -> Result<Option<Value>, Failure> {
         let Step { name, action, limit, retry } = step;
@@ -199,7 +199,7 @@ impl Run<'_> {
 
     /// Whether the run may go on.
     fn going_on(&self) -> Result<(), Failure> {
-        if let Some(halt) = self.job.halt() {
+        if let Some(halt) = self.job.cancel_reason() {
             return Err(Failure::transient(STOPPED, halt));
         }
         self.job.check().map_err(|lost| Failure::transient(STOPPED, lost))

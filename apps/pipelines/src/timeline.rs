@@ -55,7 +55,7 @@ pub(super) struct Timeline<'a> {
 impl<'a> Timeline<'a> {
     /// Begins with the names of all steps.
     pub(super) fn begin<'s>(job: &'a Context, steps: impl Iterator<Item = &'s str>) -> Self {
-        job.reserve_marks(BYTES_MAX);
+        job.reserve_log(BYTES_MAX);
         let timeline = Self { job, began: BootInstant::now(), written: AtomicU64::new(0) };
         timeline.write(&Line {
             step: None,
@@ -98,7 +98,7 @@ impl<'a> Timeline<'a> {
         let json = serde_json::to_string(line).expect("it is made of texts and numbers");
         let line = format!("{MARK}{json}");
         self.written.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
-        self.job.mark(&line);
+        self.job.log_reserved(&line);
     }
 }
 

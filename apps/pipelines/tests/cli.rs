@@ -333,7 +333,7 @@ fn every_kind_of_no_has_its_exit_code() {
         (4, "`tenure pipeline runs` lists them", vec!["pipeline", "cancel", &unknown, "--wait"]),
         (2, "32 hexadecimal digits", vec!["pipeline", "cancel", "12"]),
         (5, "key", vec!["--key", "wrong", "pipeline", "ls"]),
-        (69, "nobody answers", vec!["--server", "http://127.0.0.1:1", "pipeline", "ls"]),
+        (69, "cannot connect", vec!["--server", "http://127.0.0.1:1", "pipeline", "ls"]),
         (
             69,
             "repeat it with --idempotency-key",

@@ -12,14 +12,14 @@ pub fn record_job(job: JobId) {
     #[cfg(feature = "otel")]
     {
         use tracing_opentelemetry::OpenTelemetrySpanExt as _;
-        span.add_link(remote(tenure::trace::Parent::of_job(job)));
+        span.add_link(remote(tenure::trace::TraceParent::for_job(job)));
     }
 }
 
 /// Converts a W3C trace parent to a remote span.
 #[cfg(feature = "otel")]
 #[must_use]
-pub fn remote(parent: tenure::trace::Parent) -> opentelemetry::trace::SpanContext {
+pub fn remote(parent: tenure::trace::TraceParent) -> opentelemetry::trace::SpanContext {
     use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
     let (trace, span) = (TraceId::from(parent.trace), SpanId::from(parent.span));
     SpanContext::new(trace, span, TraceFlags::new(parent.flags), true, TraceState::NONE)

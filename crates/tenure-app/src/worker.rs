@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tenure::Handler;
-use tenure::trace::Parent;
+use tenure::trace::TraceParent;
 
 use crate::live::Live;
 
@@ -15,7 +15,7 @@ pub struct WorkerEnv {
     /// Kind of the store: `embedded`, `postgres`, `memory`.
     pub store: String,
     /// Returns the span around the current attempt, if spans are exported.
-    pub span: fn() -> Option<Parent>,
+    pub span: fn() -> Option<TraceParent>,
 }
 
 /// A worker of an app, with slots of its own.

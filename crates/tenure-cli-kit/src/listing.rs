@@ -1,7 +1,7 @@
 //! Lists of the API, read page by page.
 
 use serde::de::DeserializeOwned;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_wire::ListAnswer;
 
 use tenure_core::limits::PAGE_MAX;
@@ -10,7 +10,7 @@ use crate::text::query;
 
 /// Reads up to `limit` rows of the list at `path`.
 pub async fn fetch<T: DeserializeOwned>(
-    link: &HttpLink,
+    link: &HttpTransport,
     path: &str,
     filters: &[(&str, Option<String>)],
     limit: usize,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::Error;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_core::JobId;
 use tenure_wire::{LogAnswer, LogsAnswer};
 
@@ -27,7 +27,11 @@ impl Reader {
     }
 
     /// The next pieces, waiting for them; none if there are none yet.
-    pub async fn next(&mut self, link: &HttpLink, wait: Duration) -> Result<Vec<LogAnswer>, Error> {
+    pub async fn next(
+        &mut self,
+        link: &HttpTransport,
+        wait: Duration,
+    ) -> Result<Vec<LogAnswer>, Error> {
         loop {
             let parts = [
                 ("after", Some(self.after.to_string())),
@@ -36,7 +40,7 @@ impl Reader {
                 ("wait_ms", Some(wait.as_millis().to_string())),
             ];
             let path = query(&format!("/v1/jobs/{}/logs", self.id), &parts);
-            let answer: LogsAnswer = link.get_within(&path, wait).await?;
+            let answer: LogsAnswer = link.get_with_wait(&path, wait).await?;
             // Pieces of other attempts may have filled the answer: it goes on behind them.
             let moved = answer.next > self.after;
             self.after = answer.next;
@@ -49,7 +53,7 @@ impl Reader {
     /// All that is there and was not read yet, as far as it is for people.
     pub async fn rest(
         &mut self,
-        link: &HttpLink,
+        link: &HttpTransport,
         mut show: impl FnMut(&str) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         loop {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use tenure::client::{DEFAULT_TENANT, tenant_of_key};
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 
 /// The address of a server that nobody named.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7117";
@@ -61,8 +61,8 @@ impl DataDir {
 
 impl ServerArgs {
     /// A way to the server.
-    pub fn link(&self) -> anyhow::Result<HttpLink> {
-        Ok(HttpLink::new(&self.server()?, &self.key()?, self.tenant())?)
+    pub fn link(&self) -> anyhow::Result<HttpTransport> {
+        Ok(HttpTransport::new(&self.server()?, &self.key()?, self.tenant())?)
     }
 
     /// Where the server keeps its data.

@@ -1,14 +1,14 @@
 //! A server for tests of what asks more than once: it gives the answers that it was given.
 
 use serde_json::Value;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 /// Gives these answers, one after the other, and none instead of a null; the task gives what was
 /// asked for.
-pub(crate) async fn canned(answers: Vec<Value>) -> (HttpLink, JoinHandle<Vec<String>>) {
+pub(crate) async fn canned(answers: Vec<Value>) -> (HttpTransport, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("it is bound"));
     let task = tokio::spawn(async move {
@@ -32,5 +32,5 @@ pub(crate) async fn canned(answers: Vec<Value>) -> (HttpLink, JoinHandle<Vec<Str
         }
         asked
     });
-    (HttpLink::new(&url, "key", "default").expect("an address"), task)
+    (HttpTransport::new(&url, "key", "default").expect("an address"), task)
 }

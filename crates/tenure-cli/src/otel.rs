@@ -9,8 +9,8 @@ use opentelemetry::trace::{TraceContextExt as _, TracerProvider as _};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
-use tenure::http::trust;
-use tenure::trace::Parent;
+use tenure::http::tls;
+use tenure::trace::TraceParent;
 use tenure::worker::{Context, attempt_span};
 use tracing::{Level, Metadata, Span, Subscriber};
 use tracing_opentelemetry::{OpenTelemetryLayer, OpenTelemetrySpanExt as _};
@@ -31,7 +31,11 @@ impl Export {
     pub(crate) fn start() -> anyhow::Result<Option<Self>> {
         let set = |name: &&str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let Some(endpoint) = ENDPOINTS.iter().find_map(set) else { return Ok(None) };
-        let tls = if endpoint.starts_with("https:") { trust::config()? } else { trust::nobody()? };
+        let tls = if endpoint.starts_with("https:") {
+            tls::client_config()?
+        } else {
+            tls::plain_http_config()?
+        };
         let client = reqwest::blocking::Client::builder()
             .tls_backend_preconfigured(tls)
             .timeout(EXPORT_MAX)
@@ -73,15 +77,15 @@ impl Drop for Export {
 /// The span around an attempt, in the trace of its job.
 pub(crate) fn span(job: &Context) -> Span {
     let span = attempt_span(job);
-    tenure_server::continue_trace(&span, Parent::of_job(job.id()));
+    tenure_server::continue_trace(&span, TraceParent::for_job(job.id()));
     span
 }
 
 /// The present span, for those who go on with it; none when spans are not sent.
-pub(crate) fn current() -> Option<Parent> {
+pub(crate) fn current() -> Option<TraceParent> {
     let context = Span::current().context();
     let span = context.span().span_context().clone();
-    let parent = || Parent {
+    let parent = || TraceParent {
         trace: u128::from_be_bytes(span.trace_id().to_bytes()),
         span: u64::from_be_bytes(span.span_id().to_bytes()),
         flags: span.trace_flags().to_u8(),

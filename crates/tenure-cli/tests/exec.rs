@@ -81,7 +81,7 @@ fn the_trace_is_passed_on_and_one_is_made_up_where_there_is_none() {
     assert_eq!(trace(Some(upstream)), upstream);
     for none in [None, Some(""), Some("nonsense")] {
         let made = trace(none);
-        assert!(made.parse::<tenure::trace::Parent>().is_ok(), "{made}");
+        assert!(made.parse::<tenure::trace::TraceParent>().is_ok(), "{made}");
     }
     assert_ne!(trace(None), trace(None), "another command is another trace");
 }

@@ -235,7 +235,7 @@ fn every_kind_of_no_has_its_exit_code() {
         (2, "not an instant", &["job", "submit", "database/d", "create", "--at", "tomorrow"]),
         (2, "is no state of a job", &["job", "ls", "--state", "asleep"]),
         (5, "key", &["--key", "wrong", "job", "ls"]),
-        (69, "nobody answers", &["--server", "http://127.0.0.1:1", "job", "ls"]),
+        (69, "cannot connect", &["--server", "http://127.0.0.1:1", "job", "ls"]),
     ] {
         let (code, said) = site.code(args);
         assert_eq!(code, expected, "{args:?}: {said}");

@@ -137,8 +137,9 @@ struct Caller {
 
 impl Caller {
     fn new(site: &Site, seen: &Arc<Seen>, n: usize) -> Self {
-        let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(tenure::http::trust::nobody().expect("it needs nothing"));
+        let http = reqwest::Client::builder().tls_backend_preconfigured(
+            tenure::http::tls::plain_http_config().expect("it needs nothing"),
+        );
         Self {
             http: http.timeout(Duration::from_secs(5)).build().expect("a client"),
             urls: [site.url(0), site.url(1)],

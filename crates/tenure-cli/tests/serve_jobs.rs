@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{signal, tenure, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 
 /// A kind whose one operation is a script.
 const CONFIG: &str = "\
@@ -101,9 +101,9 @@ impl Site {
         self.read("server.log")
     }
 
-    fn link(&self) -> HttpLink {
+    fn link(&self) -> HttpTransport {
         let key = self.read("admin.key");
-        HttpLink::new(&format!("http://{}", self.listen), key.trim(), "default")
+        HttpTransport::new(&format!("http://{}", self.listen), key.trim(), "default")
             .expect("an address")
     }
 
@@ -123,7 +123,7 @@ impl Site {
     async fn over(&self, id: &str) -> Value {
         let path = format!("/v1/jobs/{id}?wait_ms=30000");
         let job: Value =
-            self.link().get_within(&path, Duration::from_secs(30)).await.expect("it answers");
+            self.link().get_with_wait(&path, Duration::from_secs(30)).await.expect("it answers");
         assert!(job["ended_at"].is_string(), "it is not over: {job:#}\n{}", self.said());
         job
     }

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Server, stderr, stdout, tenure, until};
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure::wire::ResourceLocks;
-use tenure::{Client, Link};
+use tenure::{Client, Transport};
 use tenure_core::{Acquire, Claimant, Command, LockAction, LockName, Outcome, ResourceKey, Token};
 
 /// What workers know for certain.
@@ -26,7 +26,7 @@ struct Ledger {
 }
 
 /// Takes and releases locks of its own, repeating what was not answered.
-async fn work(link: HttpLink, worker: usize, ledger: Arc<Ledger>) {
+async fn work(link: HttpTransport, worker: usize, ledger: Arc<Ledger>) {
     for n in 0.. {
         if ledger.stop.load(Ordering::SeqCst) {
             return;
@@ -59,7 +59,7 @@ async fn work(link: HttpLink, worker: usize, ledger: Arc<Ledger>) {
 }
 
 /// Repeats a command until it is answered, or nobody wants the answer any more.
-async fn insist(link: &HttpLink, ledger: &Ledger, command: Command) -> Option<Outcome> {
+async fn insist(link: &HttpTransport, ledger: &Ledger, command: Command) -> Option<Outcome> {
     loop {
         match link.send(command.clone(), Duration::ZERO).await {
             Ok(outcome) => return Some(outcome),
@@ -78,7 +78,7 @@ async fn insist(link: &HttpLink, ledger: &Ledger, command: Command) -> Option<Ou
 async fn twenty_kills_under_load_lose_nothing_that_was_acknowledged() {
     let mut server = Server::start();
     let (url, key) = (server.url(), server.key());
-    let link = || HttpLink::new(&url, &key, "default").expect("an address");
+    let link = || HttpTransport::new(&url, &key, "default").expect("an address");
     let ledger = Arc::new(Ledger::default());
     let spawn = |worker| tokio::spawn(work(link(), worker, Arc::clone(&ledger)));
     let workers: Vec<_> = (0..8).map(spawn).collect();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{Server, signal, until};
 use serde_json::{Value, json};
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 
 const KIND: &str = "\
 [kinds.db]
@@ -55,12 +55,12 @@ impl Drop for Worker {
     }
 }
 
-async fn job(link: &HttpLink, id: &str) -> Value {
+async fn job(link: &HttpTransport, id: &str) -> Value {
     let path = format!("/v1/jobs/{id}?wait_ms=30000");
-    link.get_within(&path, Duration::from_secs(30)).await.expect("it answers")
+    link.get_with_wait(&path, Duration::from_secs(30)).await.expect("it answers")
 }
 
-async fn submit(link: &HttpLink, name: &str) -> String {
+async fn submit(link: &HttpTransport, name: &str) -> String {
     let path = format!("/v1/resources/db/{name}/jobs");
     let body = json!({ "operation": "make" });
     let answer: Value = link.post(&path, None, &body, Duration::ZERO).await.expect("it is taken");
@@ -74,7 +74,7 @@ async fn a_stopped_worker_loses_its_job_with_its_command_and_says_nothing_when_i
     let script = dir.join("make.sh");
     fs::write(&script, SCRIPT).expect("it is writable");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("it is ours");
-    let link = HttpLink::new(&server.url(), &server.key(), "default").expect("an address");
+    let link = HttpTransport::new(&server.url(), &server.key(), "default").expect("an address");
 
     let frozen = Worker::start(&server, dir, "frozen");
     let id = submit(&link, "orders").await;

@@ -21,7 +21,9 @@ use harness::{
 };
 use rustix::process::{Signal, kill_process_group};
 use tenure::clock::BootInstant;
-use tenure::exec::{Deadlines, Ended, Error, ExitKind, Spec, Stop, Supervisor, Why};
+use tenure::exec::{
+    CommandEnd, Deadlines, EndReason, Error, ExitKind, Spec, StopReason, Supervisor,
+};
 
 // ---- What the command sees and returns ----
 
@@ -36,7 +38,7 @@ async fn the_signal_that_ended_the_command_is_passed_on() {
     assert_eq!(ended, by_itself(ExitKind::Signal(Signal::USR2.as_raw())));
 }
 
-async fn run_program(program: &Path) -> (Ended, String) {
+async fn run_program(program: &Path) -> (CommandEnd, String) {
     let mut spec = Spec::new([program]);
     spec.helper = HELPER.into();
     spec.stderr = Some(Stdio::piped());
@@ -150,7 +152,7 @@ async fn at_the_deadline_the_command_may_clean_up() {
     let mut command = start(traces.script(script), deadlines).await;
     traces.process("command").await;
     let ended = end_of(&mut command).await;
-    assert_eq!(ended, Ended { status: ExitKind::Code(3), why: Why::Lost });
+    assert_eq!(ended, CommandEnd { status: ExitKind::Code(3), reason: EndReason::Lost });
     assert!(traces.has("cleaned"));
     assert!(deadlines.term_at.has_passed());
 }
@@ -163,7 +165,7 @@ async fn a_command_that_ignores_term_is_killed() {
     let mut command = start(spec, deadlines).await;
     let process = traces.process("command").await;
     let ended = end_of(&mut command).await;
-    assert_eq!(ended, Ended { status: SIGKILL, why: Why::Lost });
+    assert_eq!(ended, CommandEnd { status: SIGKILL, reason: EndReason::Lost });
     assert!(process.is_dead());
     assert!(deadlines.kill_at.has_passed(), "killed too early");
     assert!(!(deadlines.kill_at + SLACK).has_passed(), "killed too late");
@@ -179,7 +181,7 @@ async fn at_the_deadline_processes_that_left_the_tree_die_too() {
     let stubborn = traces.process("stubborn").await;
     assert!(!mild.is_dead() && !stubborn.is_dead());
     let ended = end_of(&mut command).await;
-    assert_eq!(ended.why, Why::Lost);
+    assert_eq!(ended.reason, EndReason::Lost);
     assert!(mild.is_dead() && stubborn.is_dead());
     assert!(!(deadlines.kill_at + SLACK).has_passed(), "killed too late");
 }
@@ -195,7 +197,7 @@ async fn extending_gives_time() {
     command.extend(first);
     until("the first deadlines have passed", || (first.kill_at + SLACK).has_passed()).await;
     assert!(!process.is_dead());
-    assert_eq!(end_of(&mut command).await.why, Why::Lost);
+    assert_eq!(end_of(&mut command).await.reason, EndReason::Lost);
     assert!(second.term_at.has_passed());
 }
 
@@ -212,7 +214,7 @@ async fn what_is_lost_stays_lost() {
     until("the command got TERM", || traces.has("termed")).await;
     command.extend(FAR);
     let ended = end_of(&mut command).await;
-    assert_eq!(ended, Ended { status: SIGKILL, why: Why::Lost });
+    assert_eq!(ended, CommandEnd { status: SIGKILL, reason: EndReason::Lost });
     assert!(deadlines.kill_at.has_passed(), "killed too early");
     assert!(!(deadlines.kill_at + SLACK).has_passed(), "killed too late");
 }
@@ -225,9 +227,12 @@ async fn a_stop_kills_after_the_grace() {
     let spec = traces.script(r#"far away; trap "" TERM; id command; exec sleep 60"#);
     let mut command = start(spec, FAR).await;
     let (process, away) = (traces.process("command").await, traces.process("away").await);
-    command.handle().stop(Stop::TimeLimit);
+    command.handle().stop(StopReason::TimeLimit);
     let ended = end_of(&mut command).await;
-    assert_eq!(ended, Ended { status: SIGKILL, why: Why::Stopped(Stop::TimeLimit) });
+    assert_eq!(
+        ended,
+        CommandEnd { status: SIGKILL, reason: EndReason::Stopped(StopReason::TimeLimit) }
+    );
     assert!(process.is_dead() && away.is_dead());
 }
 
@@ -239,9 +244,12 @@ async fn a_stop_has_no_more_time_than_the_lock() {
     let deadlines = within(600, 900);
     let mut command = start(spec, deadlines).await;
     traces.process("command").await;
-    command.stop(Stop::TimeLimit);
+    command.stop(StopReason::TimeLimit);
     let ended = end_of(&mut command).await;
-    assert_eq!(ended, Ended { status: SIGKILL, why: Why::Stopped(Stop::TimeLimit) });
+    assert_eq!(
+        ended,
+        CommandEnd { status: SIGKILL, reason: EndReason::Stopped(StopReason::TimeLimit) }
+    );
     assert!(!(deadlines.kill_at + SLACK).has_passed(), "killed too late");
 }
 
@@ -253,9 +261,12 @@ async fn a_stopped_process_can_still_clean_up() {
     let mut command = start(spec, FAR).await;
     let process = traces.process("command").await;
     let _stopped = Stopped::new(&process).await;
-    command.stop(Stop::Asked);
+    command.stop(StopReason::Requested);
     let ended = end_of(&mut command).await;
-    assert_eq!(ended, Ended { status: ExitKind::Code(4), why: Why::Stopped(Stop::Asked) });
+    assert_eq!(
+        ended,
+        CommandEnd { status: ExitKind::Code(4), reason: EndReason::Stopped(StopReason::Requested) }
+    );
 }
 
 #[tokio::test]
@@ -269,7 +280,7 @@ async fn nobody_is_disturbed_by_a_second_term() {
     let mut command = start(traces.script(script), FAR).await;
     traces.process("left").await;
     traces.process("command").await;
-    command.stop(Stop::Asked);
+    command.stop(StopReason::Requested);
     assert_eq!(end_of(&mut command).await.status, ExitKind::Code(0));
     assert_eq!(fs::read_to_string(traces.path("terms")).expect("a trace"), "term\n");
 }
@@ -311,7 +322,7 @@ async fn dropping_the_supervisor_kills_the_tree() {
     drop(command);
     until("the tree is dead", || process.is_dead() && away.is_dead()).await;
     until("the watchdog is reaped", || watchdog.state().is_none()).await;
-    handle.stop(Stop::Asked);
+    handle.stop(StopReason::Requested);
 }
 
 // ---- The watchdog in trouble ----
@@ -329,7 +340,10 @@ async fn the_watchdog_does_not_die_of_stray_signals() {
     watchdog.send(Signal::TERM);
     let ended = end_of(&mut command).await;
     let terminated = ExitKind::Signal(Signal::TERM.as_raw());
-    assert_eq!(ended, Ended { status: terminated, why: Why::Stopped(Stop::Asked) });
+    assert_eq!(
+        ended,
+        CommandEnd { status: terminated, reason: EndReason::Stopped(StopReason::Requested) }
+    );
 }
 
 #[tokio::test]
@@ -342,7 +356,7 @@ async fn when_the_watchdog_is_killed_the_supervisor_kills_the_tree_and_nothing_e
     let others = [two.process("command").await, two.process("away").await];
     process.parent().send(Signal::KILL);
     let ended = end_of(&mut killed).await;
-    assert_eq!(ended, Ended { status: SIGKILL, why: Why::WatchdogDied });
+    assert_eq!(ended, CommandEnd { status: SIGKILL, reason: EndReason::WatchdogDied });
     assert!(process.is_dead() && away.is_dead());
     assert!(others.iter().all(|process| !process.is_dead()));
     drop(other);
@@ -360,7 +374,10 @@ async fn a_lone_supervisor_also_finds_who_erased_its_environment() {
     command.parent().send(Signal::KILL);
     let ended = host.ended().await;
     assert!(command.is_dead() && away.is_dead());
-    assert_eq!(ended, format!("{:?}", Ended { status: SIGKILL, why: Why::WatchdogDied }));
+    assert_eq!(
+        ended,
+        format!("{:?}", CommandEnd { status: SIGKILL, reason: EndReason::WatchdogDied })
+    );
 }
 
 #[tokio::test]
@@ -372,7 +389,7 @@ async fn when_the_watchdog_is_stopped_the_supervisor_kills_the_tree() {
     let watchdog = process.parent();
     let _stopped = Stopped::new(&watchdog).await;
     let ended = end_of(&mut command).await;
-    assert_eq!(ended, Ended { status: SIGKILL, why: Why::Lost });
+    assert_eq!(ended, CommandEnd { status: SIGKILL, reason: EndReason::Lost });
     assert!(process.is_dead() && away.is_dead());
     assert!(!(deadlines.kill_at + ms(200) + SLACK).has_passed(), "killed too late");
 }
@@ -417,7 +434,7 @@ async fn when_the_supervisor_is_stopped_the_tree_dies_in_time() {
     assert_eq!(host.process().state().as_deref(), Some("T"), "the supervisor slept all the time");
 
     host.process().send(Signal::CONT);
-    let ended = format!("{:?}", Ended { status: SIGKILL, why: Why::Lost });
+    let ended = format!("{:?}", CommandEnd { status: SIGKILL, reason: EndReason::Lost });
     assert_eq!(host.ended().await, ended);
 }
 
@@ -430,7 +447,7 @@ async fn a_supervisor_that_was_stopped_hears_how_the_command_ended() {
     let late = BootInstant::now() + ms(HOST_KILL_MS) + SLACK;
     until("the command is dead and all is late", || command.is_dead() && late.has_passed()).await;
     drop(stopped);
-    let ended = format!("{:?}", Ended { status: ExitKind::Code(3), why: Why::Lost });
+    let ended = format!("{:?}", CommandEnd { status: ExitKind::Code(3), reason: EndReason::Lost });
     assert_eq!(host.ended().await, ended);
 }
 

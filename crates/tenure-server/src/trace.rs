@@ -31,7 +31,7 @@ mod export {
     use axum::http::StatusCode;
     use opentelemetry::Context;
     use opentelemetry::trace::TraceContextExt as _;
-    use tenure::trace::Parent;
+    use tenure::trace::TraceParent;
     use tenure_app::trace::remote;
     use tracing::Span;
     use tracing_opentelemetry::OpenTelemetrySpanExt as _;
@@ -47,7 +47,7 @@ mod export {
     }
 
     /// Has a span that has not begun yet go on with a trace from elsewhere.
-    pub fn continue_trace(span: &Span, parent: Parent) {
+    pub fn continue_trace(span: &Span, parent: TraceParent) {
         let context = Context::new().with_remote_span_context(remote(parent));
         if let Err(error) = span.set_parent(context) {
             tracing::debug!(%error, "a span does not take over its trace");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{KEY, Server, until};
 use serde_json::{Value, json};
-use tenure::worker::{Halt, Summary};
+use tenure::worker::{CancelReason, Summary};
 use tenure::{Client, Context, Done, Error, Failure, Worker};
 use tenure_core::{JobId, JobState, Kind, Kinds, Operation};
 use tenure_store::Memory;
@@ -83,7 +83,7 @@ async fn jobs_are_done_and_their_words_and_results_arrive() {
 #[tokio::test]
 async fn a_cancel_reaches_a_worker_that_is_far_away() {
     let handler = |job: Context| async move {
-        assert_eq!(job.cancelled().await, Halt::Cancelled);
+        assert_eq!(job.cancelled().await, CancelReason::JobCancelled);
         Err(Failure::new("STOPPED", "as asked"))
     };
     let stage = Stage::new(|worker| worker.handle("thing", handler)).await;

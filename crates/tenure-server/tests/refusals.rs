@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::response::IntoResponse;
-use tenure::Link;
-use tenure::http::HttpLink;
+use tenure::Transport;
+use tenure::http::HttpTransport;
 use tenure_app::Problem;
 use tenure_core::record::Ending;
 use tenure_core::{
@@ -84,7 +84,7 @@ async fn a_refusal_comes_back_as_it_was() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let serving =
         tokio::spawn(async { axum::serve(listener, Router::new().fallback(refuse)).await });
-    let link = HttpLink::new(&url, "key", "t").unwrap();
+    let link = HttpTransport::new(&url, "key", "t").unwrap();
     for refusal in refusals() {
         *next.lock().unwrap() = Some(refusal.clone());
         let beat = Command::Beat { session: SessionId(1), seen: 0 };

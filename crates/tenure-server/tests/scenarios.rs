@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use common::{KEY, Server};
 use serde::de::DeserializeOwned;
-use tenure::Link;
-use tenure::http::HttpLink;
+use tenure::Transport;
+use tenure::http::HttpTransport;
 use tenure_core::history::Entry;
 use tenure_core::resource::Resource;
 use tenure_core::{Code, Command, Job, JobId, Millis, Outcome, ResourceKey};
@@ -25,8 +25,8 @@ struct OverHttp {
 }
 
 impl OverHttp {
-    fn link(&self, tenant: &str) -> HttpLink {
-        HttpLink::new(&self.server.url, KEY, tenant).expect("a good address")
+    fn link(&self, tenant: &str) -> HttpTransport {
+        HttpTransport::new(&self.server.url, KEY, tenant).expect("a good address")
     }
 
     /// Reads something that may not be there.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tenure::clock::BootInstant;
-use tenure::lease::{Lease, Standing};
+use tenure::lease::{Lease, LeaseState};
 use tenure_core::{
     Claim, Command, JobId, Kinds, Millis, Outcome, Refusal, RequestId, ResourceKey, SessionId,
     Text, Token,
@@ -209,7 +209,7 @@ impl Process {
         let Task::Working(work) = &self.task else { return None };
         let lease = work.solo.as_ref().map(|solo| &solo.lease).or(self.lease.as_ref())?;
         // On a copy, because `standing` updates the lease and the oracle must change nothing.
-        (lease.clone().standing(now) != Standing::Lost).then_some(&work.held)
+        (lease.clone().state(now) != LeaseState::Lost).then_some(&work.held)
     }
 
     /// Does everything that is due.
@@ -236,7 +236,7 @@ impl Process {
                 let deadline = lease.as_ref().map_or(call.until, Lease::deadline);
                 Some(call.until.min(deadline))
             }
-            (None, Some(lease)) => Some(lease.next_beat().min(lease.deadline())),
+            (None, Some(lease)) => Some(lease.next_heartbeat().min(lease.deadline())),
             (None, None) => None,
         };
         let outbox = self.outbox.iter().map(OutboxCommand::next_wakeup);
@@ -251,7 +251,7 @@ impl Process {
 
     fn check_lease(&mut self, env: &mut Env<'_>) {
         let Some(lease) = &mut self.lease else { return };
-        if lease.standing(env.now) == Standing::Lost {
+        if lease.state(env.now) == LeaseState::Lost {
             env.stats.losses += 1;
             env.notes.push("lost its session".to_owned());
             self.drop_session(env);
@@ -268,7 +268,7 @@ impl Process {
         if let Some(call) = self.heartbeat.take_if(|call| env.now >= call.until)
             && let Some(lease) = &mut self.lease
         {
-            lease.failed(call.sent);
+            lease.record_failure(call.sent);
         }
         if self.heartbeat.is_some() {
             return;
@@ -277,8 +277,8 @@ impl Process {
             self.heartbeat = Some(env.call(self.open_command(), self.ttl / 3));
             return;
         };
-        if env.now >= lease.next_beat() {
-            let timeout = lease.patience(env.now);
+        if env.now >= lease.next_heartbeat() {
+            let timeout = lease.heartbeat_timeout(env.now);
             let command = Command::Beat { session: self.session, seen: self.revocations_seen };
             self.heartbeat = Some(env.call(command, timeout));
         }
@@ -322,7 +322,7 @@ impl Process {
     fn heartbeat_answered(&mut self, call: Call, outcome: &Outcome, env: &mut Env<'_>) {
         match (outcome, &mut self.lease) {
             (Outcome::Alive { revoked, .. }, Some(lease)) => {
-                lease.answered(call.sent, env.now);
+                lease.confirm(call.sent, env.now);
                 for revoked in revoked {
                     self.revocations_seen = self.revocations_seen.max(revoked.n);
                     match revoked.cancel {
@@ -333,7 +333,7 @@ impl Process {
                 self.stop_revoked_work(env);
             }
             (Outcome::Alive { .. }, None) => self.lease = Some(Lease::new(self.ttl, call.sent)),
-            (Outcome::Refused(Refusal::SessionOver), Some(lease)) => lease.refused(),
+            (Outcome::Refused(Refusal::SessionOver), Some(lease)) => lease.mark_lost(),
             (_, _) => self.drop_session(env),
         }
     }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use tenure::clock::BootInstant;
-use tenure::lease::{Lease, Standing};
+use tenure::lease::{Lease, LeaseState};
 use tenure_core::{
     Claimant, Command, LockAction, LockName, LockSet, Outcome, Refusal, RequestId, ResourceKey,
     TenureView, Token,
@@ -115,18 +115,18 @@ impl Task {
 
 impl Solo {
     fn next_wakeup(&self) -> BootInstant {
-        let next = self.call.map_or(self.lease.next_beat(), |call| call.until);
+        let next = self.call.map_or(self.lease.next_heartbeat(), |call| call.until);
         next.min(self.lease.deadline())
     }
 
     fn keep_alive(&mut self, held: &Held, env: &mut Env<'_>) {
         if let Some(call) = self.call.take_if(|call| env.now >= call.until) {
-            self.lease.failed(call.sent);
+            self.lease.record_failure(call.sent);
         }
-        if self.call.is_none() && env.now >= self.lease.next_beat() {
+        if self.call.is_none() && env.now >= self.lease.next_heartbeat() {
             let action = LockAction::Renew { token: held.token, ttl_ms: None };
             let command = Command::Lock { key: held.key.clone(), action };
-            self.call = Some(env.call(command, self.lease.patience(env.now)));
+            self.call = Some(env.call(command, self.lease.heartbeat_timeout(env.now)));
         }
     }
 }
@@ -230,8 +230,8 @@ impl Process {
                     && let Some(call) = solo.call.take_if(|call| call.id == reply.call)
                 {
                     match reply.outcome {
-                        Outcome::Renewed(_) => solo.lease.answered(call.sent, env.now),
-                        _ => solo.lease.refused(),
+                        Outcome::Renewed(_) => solo.lease.confirm(call.sent, env.now),
+                        _ => solo.lease.mark_lost(),
                     }
                 }
                 self.report_answered(reply.call, &reply.outcome, env);
@@ -253,7 +253,7 @@ impl Process {
 
     pub(crate) fn session_refused(&mut self, env: &mut Env<'_>) {
         if let Some(lease) = &mut self.lease {
-            lease.refused();
+            lease.mark_lost();
         }
         env.stats.losses += 1;
         env.notes.push("learns that its session has ended".to_owned());
@@ -292,7 +292,7 @@ impl Process {
             solo.keep_alive(&work.held, env);
         }
         let lease = work.solo.as_mut().map(|solo| &mut solo.lease).or(self.lease.as_mut());
-        if lease.is_none_or(|lease| lease.standing(env.now) == Standing::Lost) {
+        if lease.is_none_or(|lease| lease.state(env.now) == LeaseState::Lost) {
             env.stats.losses += 1;
             env.notes.push(format!("stops: token {} is lost", work.held.token));
             self.abandon_task(env);

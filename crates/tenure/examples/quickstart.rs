@@ -1,8 +1,8 @@
-//! The library in one screen: `cargo run -p tenure --example quickstart`.
+//! Locks in one screen: `cargo run -p tenure --example quickstart`.
 //!
-//! Two workers in one process share a durable store in a temporary file. Both want the same
-//! cluster; the second waits until the first is done. With `Client::connect` the same code talks
-//! to a server.
+//! Two workers in one process share a durable store in a temporary file. Both acquire the same
+//! cluster; the second waits until the first has released it. With `Client::connect` the same code
+//! talks to a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use tenure_store::Embedded;
 
 async fn install(client: Client, worker: &str) -> Result<(), Error> {
     let session = client.session(worker, Duration::from_secs(10)).await?;
-    let ask = session.lock("cluster/c1")?.wait(Duration::from_secs(30)).purpose("install");
-    let tenure = ask.acquire().await?;
+    let request = session.lock("cluster/c1")?.wait(Duration::from_secs(30)).purpose("install");
+    let tenure = request.acquire().await?;
     println!("{worker} installs with token {}", tenure.token());
     tokio::select! {
         () = tokio::time::sleep(Duration::from_millis(200)) => tenure.release().await?,
@@ -23,7 +23,7 @@ async fn install(client: Client, worker: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs both workers at once.
+/// Runs both workers concurrently.
 #[tokio::main]
 pub(crate) async fn main() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;

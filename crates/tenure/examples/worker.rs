@@ -1,8 +1,8 @@
 //! A worker in one screen: `cargo run -p tenure --example worker`.
 //!
-//! A kind says what can happen to a database, jobs ask for it, and a worker does it: one at a time
-//! for each database, and again when it fails for a reason that may pass. With `Client::connect`
-//! the same worker works for a server; for commands instead of handlers see `Worker::commands`.
+//! A kind declares what can happen to a database, jobs request it, and a worker executes them: one
+//! at a time per database, and again after a transient failure. With `Client::connect` the same
+//! worker works for a server; for commands instead of handlers see `Worker::commands`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ async fn create(job: Context) -> Result<Done, Failure> {
         job.progress(percent, "copying");
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(10)) => {}
-            why = job.cancelled() => return Err(Failure::new("STOPPED", why)),
+            reason = job.cancelled() => return Err(Failure::new("STOPPED", reason)),
         }
     }
-    job.check()?; // right before the effect: is the database still ours?
+    job.check()?; // right before the effect: is the tenure still held?
     Ok(Done::with(&format!("{size_gb} GB under token {}", job.token()))?)
 }
 
@@ -37,7 +37,7 @@ fn kinds() -> anyhow::Result<Kinds> {
     Ok(Kinds::new([Kind::new("database").states(&states).operation(create)])?)
 }
 
-/// Creates two databases, one of them asked for twice.
+/// Creates two databases, one of them submitted twice.
 #[tokio::main]
 pub(crate) async fn main() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
@@ -47,27 +47,27 @@ pub(crate) async fn main() -> anyhow::Result<()> {
 
     let mut jobs = Vec::new();
     for name in ["orders", "orders", "people"] {
-        let asked = client.submit(&format!("database/{name}"), "create").args(&20);
-        let submitted = asked.by("ann").send().await?;
+        let submission = client.submit(&format!("database/{name}"), "create").args(&20);
+        let submitted = submission.by("ann").send().await?;
         println!("{name}: {} as job {}", submitted.verdict.word(), submitted.job);
         jobs.push(submitted.job);
     }
     let worker = Worker::new(&client, "creator").slots(2).handle("database", create);
-    let all_over = async {
-        while !all_over(&*store, &jobs).await.unwrap_or(true) {
+    let shutdown = async {
+        while !all_succeeded(&*store, &jobs).await.unwrap_or(true) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let summary = worker.run(all_over).await?;
+    let summary = worker.run(shutdown).await?;
     println!("{summary:?}");
     anyhow::ensure!(summary.succeeded == 2, "two databases, two successes");
     Ok(())
 }
 
-async fn all_over(store: &dyn Store, jobs: &[tenure_core::JobId]) -> anyhow::Result<bool> {
+async fn all_succeeded(store: &dyn Store, jobs: &[tenure_core::JobId]) -> anyhow::Result<bool> {
     for job in jobs {
-        let shown = store.reads().job(*job).await?;
-        if shown.is_none_or(|shown| shown.job.state != JobState::Succeeded) {
+        let view = store.reads().job(*job).await?;
+        if view.is_none_or(|view| view.job.state != JobState::Succeeded) {
             return Ok(false);
         }
     }

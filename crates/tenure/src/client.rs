@@ -1,7 +1,7 @@
-//! A client: the door to a server or to a store in this process.
+//! Client for a Tenure server or an embedded store.
 //!
-//! What it can do is small: open sessions for those who lock things, submit jobs and cancel them.
-//! Working jobs is [`crate::worker`]. Nothing here decides anything.
+//! A client opens sessions that hold locks, and submits and cancels jobs. Jobs are executed by
+//! [`crate::worker`]. All decisions are made by the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,72 +12,77 @@ use tenure_store::{Committer, Store};
 use tokio::sync::broadcast;
 
 use crate::error::Error;
-use crate::link::Link;
 use crate::session::Session;
 use crate::submit::Submission;
+use crate::transport::Transport;
 
-/// The tenant of those who name none.
+/// Tenant used when none is given.
 pub const DEFAULT_TENANT: &str = "default";
 
-/// The tenant that a key is bound to, as the key itself says: `tenure_TENANT_ID_SECRET`. None for
-/// one that may act for any, and for what is no key.
+/// Returns the tenant encoded in an API key of the form `tenure_TENANT_ID_SECRET`.
+///
+/// Returns `None` for a key that is not bound to a tenant, and for text that is not a key.
 #[must_use]
 pub fn tenant_of_key(key: &str) -> Option<&str> {
     let (rest, _secret) = key.trim().strip_prefix("tenure_")?.rsplit_once('_')?;
     Some(rest.rsplit_once('_')?.0)
 }
 
-/// A door to a server or to a store in this process; cheap to clone.
+/// Client for a Tenure server or an embedded store.
+///
+/// Cloning is cheap: clones share one transport.
 #[derive(Clone)]
 pub struct Client {
-    link: Arc<dyn Link>,
+    transport: Arc<dyn Transport>,
     tenant: Text,
-    /// The way to the store's hints, when it is in this process.
-    local: Option<Committer>,
+    /// Source of store hints; `None` unless the store is embedded.
+    committer: Option<Committer>,
 }
 
 impl Client {
-    /// A client of the server at `url`, with an API key.
+    /// Creates a client of the server at `url` that authenticates with an API key.
     #[cfg(feature = "http")]
     pub fn connect(url: &str, key: &str) -> Result<Self, Error> {
         let tenant = tenant_of_key(key).unwrap_or(DEFAULT_TENANT);
-        let link = crate::http::HttpLink::new(url, key, tenant)?;
-        Ok(Self::over(Arc::new(link), tenant))
+        let transport = crate::http::HttpTransport::new(url, key, tenant)?;
+        Ok(Self::with_transport(Arc::new(transport), tenant))
     }
 
-    /// A client of a store in this process.
+    /// Creates a client of an embedded store, for the default tenant.
     #[must_use]
     pub fn local(store: Arc<dyn Store>) -> Self {
-        Self::within(Committer::start(store), DEFAULT_TENANT)
+        Self::with_committer(Committer::start(store), DEFAULT_TENANT)
     }
 
-    /// A client of a committer in this process, for those who have one. The tenant `*` is for
-    /// workers of all tenants.
+    /// Creates a client of a [`Committer`] that runs in this process.
+    ///
+    /// The tenant `*` is for workers that serve all tenants.
     #[must_use]
-    pub fn within(committer: Committer, tenant: &str) -> Self {
-        let link = Arc::new(committer.clone());
-        Self { link, tenant: tenant.into(), local: Some(committer) }
+    pub fn with_committer(committer: Committer, tenant: &str) -> Self {
+        let transport = Arc::new(committer.clone());
+        Self { transport, tenant: tenant.into(), committer: Some(committer) }
     }
 
-    /// A client over a link of your own.
+    /// Creates a client over a custom [`Transport`].
     #[must_use]
-    pub fn over(link: Arc<dyn Link>, tenant: &str) -> Self {
-        Self { link, tenant: tenant.into(), local: None }
+    pub fn with_transport(transport: Arc<dyn Transport>, tenant: &str) -> Self {
+        Self { transport, tenant: tenant.into(), committer: None }
     }
 
-    /// Returns a client that acts for another tenant over the same connection. Over HTTP the key must
-    /// not be bound to a tenant.
+    /// Returns a client that acts for another tenant. Over HTTP the key must not be bound to a tenant.
     pub fn for_tenant(&self, tenant: &str) -> Result<Self, Error> {
-        let link = self.link.for_tenant(tenant)?.unwrap_or_else(|| Arc::clone(&self.link));
-        Ok(Self { link, tenant: tenant.into(), local: self.local.clone() })
+        let other = self.transport.for_tenant(tenant)?;
+        let transport = other.unwrap_or_else(|| Arc::clone(&self.transport));
+        Ok(Self { transport, tenant: tenant.into(), committer: self.committer.clone() })
     }
 
-    /// Opens a session that lives for `ttl` without a heartbeat, and starts its heartbeat.
+    /// Opens a session that expires after `ttl` without a heartbeat, and starts its heartbeat
+    /// thread.
     pub async fn session(&self, name: &str, ttl: Duration) -> Result<Session, Error> {
-        Session::open(&self.link, &self.tenant, name, ttl, None).await
+        Session::open(&self.transport, &self.tenant, name, ttl, None).await
     }
 
-    /// Begins to ask for an operation on a resource, `kind/name`.
+    /// Builds a job submission: `operation` on the resource `kind/name`.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -90,38 +95,45 @@ impl Client {
     /// # store.declare(Arc::new(Kinds::new([database])?)).await?;
     /// let client = tenure::Client::local(store);
     /// let args = serde_json::json!({ "size_gb": 20 });
-    /// let asked = client.submit("database/orders", "create").args(&args).priority(5);
-    /// let submitted = asked.by("ann").send().await?;
+    /// let submission = client.submit("database/orders", "create").args(&args).priority(5);
+    /// let submitted = submission.by("ann").send().await?;
     /// assert_eq!(submitted.verdict, Verdict::Started);
     /// client.cancel(submitted.job, "ann", "not needed any more").await?;
     /// # Ok(())
     /// # }
     /// ```
     pub fn submit(&self, resource: &str, operation: &str) -> Submission {
-        Submission::new(Arc::clone(&self.link), &self.tenant, resource, operation)
+        Submission::new(Arc::clone(&self.transport), &self.tenant, resource, operation)
     }
 
-    /// Ends a job that waits, or asks one that runs to stop. Says which state it is in then.
+    /// Cancels a job and returns its new state.
+    ///
+    /// A job that is waiting ends at once. A running job moves to `cancelling`, and its handler is
+    /// asked to stop.
     pub async fn cancel(&self, job: JobId, by: &str, reason: &str) -> Result<JobState, Error> {
         let action = JobAction::Cancel { by: by.into(), reason: reason.into() };
-        match self.link.send(Command::Job { id: job, action }, Duration::ZERO).await? {
+        match self.transport.send(Command::Job { id: job, action }, Duration::ZERO).await? {
             Outcome::Cancelled { state } => Ok(state),
             Outcome::Refused(refusal) => Err(Error::Refused(refusal)),
-            other => Err(Error::Protocol(format!("{other:?} answers no cancel"))),
+            other => Err(Error::Protocol(format!("cancel returned {other:?}"))),
         }
     }
 
-    /// A session that hears between two heartbeats when it is told something, if the store is in
-    /// this process.
-    pub(crate) async fn alert_session(&self, name: &str, ttl: Duration) -> Result<Session, Error> {
-        Session::open(&self.link, &self.tenant, name, ttl, self.hints()).await
+    /// Opens a session that checks for notices between heartbeats when the embedded store sends
+    /// hints.
+    pub(crate) async fn session_with_hints(
+        &self,
+        name: &str,
+        ttl: Duration,
+    ) -> Result<Session, Error> {
+        Session::open(&self.transport, &self.tenant, name, ttl, self.hints()).await
     }
 
     fn hints(&self) -> Option<broadcast::Receiver<Hint>> {
-        self.local.as_ref().map(|committer| committer.store().watch())
+        self.committer.as_ref().map(|committer| committer.store().watch())
     }
 
-    pub(crate) fn link(&self) -> &Arc<dyn Link> {
-        &self.link
+    pub(crate) fn transport(&self) -> &Arc<dyn Transport> {
+        &self.transport
     }
 }

@@ -1,29 +1,29 @@
-//! Instants that are honest about suspended machines.
+//! Instants that account for suspended machines.
 //!
-//! A lease runs on while the machine of its holder sleeps. `CLOCK_MONOTONIC`, and with it
-//! [`std::time::Instant`], stands still during a suspend, so a holder that measures with it wakes
-//! up believing that its lease is young. `CLOCK_BOOTTIME` also runs during suspend and is never
-//! set by anybody, so every deadline of a lease is a [`BootInstant`].
+//! A lease keeps running while the machine of its holder is suspended. `CLOCK_MONOTONIC`, and with
+//! it [`std::time::Instant`], stands still during suspend, so a holder that measures with it would
+//! overestimate its lease after resume. `CLOCK_BOOTTIME` runs during suspend and cannot be set, so
+//! every deadline of a lease is a [`BootInstant`].
 //!
-//! Never compare a [`BootInstant`] of one machine with one of another: each counts from its own
-//! boot. It never is a wall time either.
+//! Never compare instants of two machines: each counts from its own boot. A [`BootInstant`] is not
+//! a wall time either.
 //!
-//! Next: `exec/watchdog.rs`, which kills a command by this clock.
+//! See `exec/watchdog.rs`, which kills a command by this clock.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long a sleep on this clock may trust the runtime's timers, which stand still in a suspend.
+/// Maximum duration of one sleep on the runtime's timers, which stand still during suspend.
 pub const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// A point on `CLOCK_BOOTTIME` of this machine.
+/// Instant on the `CLOCK_BOOTTIME` of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootInstant(Duration);
 
 impl BootInstant {
-    /// The present.
+    /// Returns the current instant.
     #[must_use]
     pub fn now() -> Self {
         let now = clock_gettime(ClockId::Boottime);
@@ -32,38 +32,38 @@ impl BootInstant {
         Self(Duration::new(seconds, nanos))
     }
 
-    /// The instant that many nanoseconds after boot.
+    /// Creates the instant `nanos` nanoseconds after boot.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(Duration::from_nanos(nanos))
     }
 
-    /// Nanoseconds since boot; everything after the year 584 of this machine counts as that year.
+    /// Returns the nanoseconds since boot, saturating at `u64::MAX`.
     #[must_use]
     pub fn as_nanos(self) -> u64 {
         u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The time that passed from `earlier` to here, zero if `earlier` is later.
+    /// Returns the time elapsed since `earlier`, or zero if `earlier` is later.
     #[must_use]
     pub const fn saturating_duration_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The time left until here, zero if it passed.
+    /// Returns the time left until this instant, or zero if it has passed.
     #[must_use]
     pub fn remaining(self) -> Duration {
         self.saturating_duration_since(Self::now())
     }
 
-    /// Whether this instant is reached.
+    /// Returns whether this instant has passed.
     #[must_use]
     pub fn has_passed(self) -> bool {
         Self::now() >= self
     }
 }
 
-/// Saturating: a deadline too far to be counted is as good as none.
+/// Saturates at the largest representable instant.
 impl Add<Duration> for BootInstant {
     type Output = Self;
 
@@ -72,7 +72,7 @@ impl Add<Duration> for BootInstant {
     }
 }
 
-/// Saturating at the boot.
+/// Saturates at boot.
 impl Sub<Duration> for BootInstant {
     type Output = Self;
 
@@ -81,7 +81,7 @@ impl Sub<Duration> for BootInstant {
     }
 }
 
-/// Sleeps until `at`; after a suspend it returns at most [`SLEEP_MAX`] late.
+/// Sleeps until `at`. After a suspend it returns at most [`SLEEP_MAX`] late.
 pub async fn sleep_until(at: BootInstant) {
     while !at.has_passed() {
         tokio::time::sleep(at.remaining().min(SLEEP_MAX)).await;
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_passes() {
+    fn an_instant_passes() {
         let first = BootInstant::now();
         assert!(first.has_passed());
         assert!(BootInstant::now() >= first);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_stops_at_the_ends() {
+    fn arithmetic_saturates() {
         let end = BootInstant::from_nanos(u64::MAX) + Duration::MAX;
         assert_eq!(end.as_nanos(), u64::MAX);
         assert_eq!((BootInstant::from_nanos(5) - Duration::MAX).as_nanos(), 0);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn nanoseconds_survive_the_round_trip() {
+    fn nanoseconds_round_trip() {
         let now = BootInstant::now();
         assert_eq!(BootInstant::from_nanos(now.as_nanos()), now);
     }

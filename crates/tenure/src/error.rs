@@ -1,49 +1,49 @@
-//! Why a request did not do what was asked.
+//! Errors of requests to a server or a store.
 
 use tenure_core::key::BadName;
 use tenure_core::{Code, Refusal, TenureView};
 
-/// Why a request did not do what was asked.
+/// Error of a request to a server or a store.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An expected no.
+    /// The store refused the command.
     #[error("{0}")]
     Refused(Refusal),
-    /// Neither the server nor the store gave an answer. What was asked may have happened.
+    /// Neither the server nor the store responded. The command may or may not have been applied.
     #[error("the server or its store is unavailable: {0}")]
     Unavailable(String),
-    /// The key is missing or wrong, or its role is too low.
+    /// The API key is missing or invalid, or its role does not permit the request.
     #[error("{0}")]
     Denied(String),
-    /// There is no such thing.
+    /// The addressed object does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// The request still waits in the queue; asking again goes on waiting.
-    #[error("still waiting, at place {position} of {queue_length}")]
+    /// The lock request is still in the queue. Sending it again continues the wait.
+    #[error("still waiting at position {position} of {queue_length}")]
     Waiting {
-        /// Its place, 1 for the next.
+        /// Position in the queue, starting at 1.
         position: usize,
-        /// How many wait in all.
+        /// Number of requests in the queue.
         queue_length: usize,
-        /// Who holds the lock.
+        /// Current holder of the lock.
         held_by: Option<Box<TenureView>>,
     },
-    /// A name is not acceptable.
+    /// A resource, kind or lock name is invalid.
     #[error(transparent)]
     BadName(#[from] BadName),
-    /// The server answered something that is not in the contract.
-    #[error("the answer cannot be understood: {0}")]
+    /// The response does not conform to the API.
+    #[error("unexpected response: {0}")]
     Protocol(String),
 }
 
 impl Error {
-    /// Whether trying again later may help.
+    /// Returns whether the request may succeed if it is retried later.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_))
     }
 
-    /// The stable code of a refusal.
+    /// Returns the stable code of a refusal.
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         match self {

@@ -1,9 +1,9 @@
-//! The heartbeat: the thread that keeps a session alive and runs its errands.
+//! The heartbeat thread: keeps a session alive and delivers its cleanup commands.
 //!
 //! It has its own runtime and connection. It must never wait for the work, never outlive the
-//! session, and never say goodbye for one that was let go of.
+//! session, and never close a session that was abandoned.
 //!
-//! Next: `session.rs`, whose other half it is, and `lease.rs` for when the next beat is due.
+//! See `session.rs` for the handles, and `lease.rs` for when the next heartbeat is due.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,117 +14,119 @@ use tokio::sync::{broadcast, mpsc};
 
 use crate::clock::{BootInstant, SLEEP_MAX};
 use crate::error::Error;
-use crate::link::Link;
-use crate::session::{Errand, GOODBYE, Shared, alive};
+use crate::session::{CLOSE_TIMEOUT, CleanupCommand, Shared, expect_alive};
+use crate::transport::Transport;
 
-/// Pause between two tries of an errand that could not be delivered.
-const ERRAND_PAUSE: Duration = Duration::from_millis(200);
+/// Delay between two attempts to deliver a cleanup command.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// The thread that keeps a session alive.
+/// State of the heartbeat thread.
 pub(crate) struct Heartbeat {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) link: Box<dyn Link>,
-    pub(crate) inbox: mpsc::UnboundedReceiver<Errand>,
-    /// What the store says between heartbeats, when it is in this process.
+    pub(crate) transport: Box<dyn Transport>,
+    pub(crate) cleanup_queue: mpsc::UnboundedReceiver<CleanupCommand>,
+    /// Hints of an embedded store.
     pub(crate) hints: Option<broadcast::Receiver<Hint>>,
-    /// Dropped when the thread ends.
-    pub(crate) ending: std::sync::mpsc::Sender<()>,
+    /// Dropped when the thread exits.
+    pub(crate) exit_signal: std::sync::mpsc::Sender<()>,
 }
 
 impl Heartbeat {
     pub(crate) fn run(self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         match runtime {
-            Ok(runtime) => runtime.block_on(self.beat_on()),
+            Ok(runtime) => runtime.block_on(self.run_until_closed()),
             Err(error) => {
-                tracing::error!(%error, "cannot start the heartbeat");
-                self.shared.lease().refused();
-                self.shared.announce();
+                tracing::error!(%error, "cannot start the heartbeat runtime");
+                self.shared.lease().mark_lost();
+                self.shared.publish_state();
             }
         }
     }
 
-    async fn beat_on(mut self) {
+    async fn run_until_closed(mut self) {
         loop {
-            let next = self.shared.lease().next_beat();
+            let next = self.shared.lease().next_heartbeat();
             tokio::select! {
                 biased;
-                () = sleep_at_most(next) => {}
-                errand = self.inbox.recv() => match errand {
-                    Some(errand) => self.run_errand(errand).await,
+                () = sleep_towards(next) => {}
+                cleanup = self.cleanup_queue.recv() => match cleanup {
+                    Some(cleanup) => self.deliver(cleanup).await,
                     None => break,
                 },
             }
-            if next.has_passed() || self.is_wanted() {
-                self.beat().await;
+            if next.has_passed() || self.has_notice() {
+                self.send_heartbeat().await;
             }
-            self.shared.announce();
+            self.shared.publish_state();
             if self.shared.is_lost() {
-                // What was held is gone; there is nobody to say goodbye to.
+                // The store has ended the session or will expire it: there is nothing to close.
                 return;
             }
         }
-        self.goodbye().await;
-        drop(self.ending);
+        self.close_session().await;
+        drop(self.exit_signal);
     }
 
-    /// Whether the store has something to tell. Looked at whenever the thread is awake anyway,
-    /// which is several times a second; each hint would wake it much more often.
-    fn is_wanted(&mut self) -> bool {
+    /// Returns whether the store has a notice for this session. Polled whenever the thread is
+    /// awake, which is several times a second; waking on each hint would be far more often.
+    fn has_notice(&mut self) -> bool {
         let Some(hints) = &mut self.hints else { return false };
-        let mut wanted = false;
+        let mut notified = false;
         loop {
             match hints.try_recv() {
-                Ok(Hint::Notified(session)) => wanted |= session == self.shared.id,
+                Ok(Hint::Notified(session)) => notified |= session == self.shared.id,
                 Ok(Hint::Granted(_) | Hint::Ready(_) | Hint::Over(_)) => {}
-                // It may have been among those that were missed.
-                Ok(Hint::Missed) | Err(broadcast::error::TryRecvError::Lagged(_)) => wanted = true,
-                Err(broadcast::error::TryRecvError::Empty) => return wanted,
+                // The dropped hints may include one for this session.
+                Ok(Hint::Missed) | Err(broadcast::error::TryRecvError::Lagged(_)) => {
+                    notified = true;
+                }
+                Err(broadcast::error::TryRecvError::Empty) => return notified,
                 Err(broadcast::error::TryRecvError::Closed) => {
                     self.hints = None;
-                    return wanted;
+                    return notified;
                 }
             }
         }
     }
 
-    async fn beat(&self) {
+    async fn send_heartbeat(&self) {
         let sent = BootInstant::now();
-        let patience = self.shared.lease().patience(sent);
-        let seen = self.shared.tenures().seen;
+        let timeout = self.shared.lease().heartbeat_timeout(sent);
+        let seen = self.shared.tenures().last_notice;
         let command = Command::Beat { session: self.shared.id, seen };
-        let answer = tokio::time::timeout(patience, self.link.send(command, patience)).await;
-        match answer.map(|answer| answer.and_then(alive)) {
+        let response = tokio::time::timeout(timeout, self.transport.send(command, timeout)).await;
+        match response.map(|response| response.and_then(expect_alive)) {
             Ok(Ok(revoked)) => {
-                self.shared.lease().answered(sent, BootInstant::now());
-                self.shared.revoke(revoked);
+                self.shared.lease().confirm(sent, BootInstant::now());
+                self.shared.apply_notices(revoked);
             }
-            Ok(Err(Error::Refused(_))) => self.shared.lease().refused(),
+            Ok(Err(Error::Refused(_))) => self.shared.lease().mark_lost(),
             Ok(Err(error)) => {
-                tracing::debug!(%error, "a heartbeat failed");
-                self.shared.lease().failed(sent);
+                tracing::debug!(%error, "heartbeat failed");
+                self.shared.lease().record_failure(sent);
             }
-            Err(_) => self.shared.lease().failed(sent),
+            Err(_) => self.shared.lease().record_failure(sent),
         }
     }
 
-    /// Tries an errand until it is confirmed, with heartbeats in between.
-    async fn run_errand(&mut self, Errand(command): Errand) {
+    /// Retries a cleanup command until it is confirmed, sending heartbeats in between.
+    async fn deliver(&mut self, CleanupCommand(command): CleanupCommand) {
         loop {
-            let patience = self.shared.lease().patience(BootInstant::now());
-            let send = self.link.send(command.clone(), patience);
-            match tokio::time::timeout(patience, send).await {
+            let timeout = self.shared.lease().heartbeat_timeout(BootInstant::now());
+            let send = self.transport.send(command.clone(), timeout);
+            match tokio::time::timeout(timeout, send).await {
                 Ok(Ok(_) | Err(Error::Refused(_) | Error::Denied(_) | Error::NotFound(_))) => {
                     return;
                 }
                 Ok(Err(_)) | Err(_) => {
-                    let until_beat = self.shared.lease().next_beat().remaining();
-                    tokio::time::sleep(ERRAND_PAUSE.min(until_beat)).await;
+                    let until_heartbeat = self.shared.lease().next_heartbeat().remaining();
+                    tokio::time::sleep(RETRY_DELAY.min(until_heartbeat)).await;
                 }
             }
-            if self.shared.lease().next_beat().has_passed() {
-                self.beat().await;
-                self.shared.announce();
+            if self.shared.lease().next_heartbeat().has_passed() {
+                self.send_heartbeat().await;
+                self.shared.publish_state();
             }
             if self.shared.is_lost() {
                 return;
@@ -132,22 +134,22 @@ impl Heartbeat {
         }
     }
 
-    async fn goodbye(&mut self) {
-        while let Ok(errand) = self.inbox.try_recv() {
-            self.run_errand(errand).await;
+    async fn close_session(&mut self) {
+        while let Ok(cleanup) = self.cleanup_queue.try_recv() {
+            self.deliver(cleanup).await;
         }
-        // What was let go of must lapse, not end.
+        // An abandoned session must expire and not be closed.
         if self.shared.is_lost() {
             return;
         }
         let close = Command::Close { session: self.shared.id };
-        if let Err(error) = self.link.send(close, GOODBYE).await {
-            tracing::debug!(%error, "cannot close the session; it will lapse");
+        if let Err(error) = self.transport.send(close, CLOSE_TIMEOUT).await {
+            tracing::debug!(%error, "cannot close the session; it will expire");
         }
     }
 }
 
-/// Sleeps towards `at`, but not longer than the runtime's timers can be trusted across a suspend.
-async fn sleep_at_most(at: BootInstant) {
+/// Sleeps until `at`, but at most [`SLEEP_MAX`]: the runtime's timers stand still during suspend.
+async fn sleep_towards(at: BootInstant) {
     tokio::time::sleep(at.remaining().min(SLEEP_MAX)).await;
 }

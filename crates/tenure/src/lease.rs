@@ -1,9 +1,9 @@
-//! What a holder may believe about its own session, as plain arithmetic.
+//! Client-side lease of a session: when a holder must consider it lost.
 //!
-//! The holder counts from *before* its heartbeat left, on a clock that runs during suspend, and its
-//! time is shorter than the store's by a drift margin. So it has stopped before the store may grant
-//! its locks to another, whatever became of the answers on the way. The simulator drives this code
-//! with skewed and stopping clocks; [`crate::session`] drives it with the real one.
+//! The holder counts from *before* its heartbeat was sent, on a clock that runs during suspend, and
+//! its lease is shorter than the store's by a drift margin. So it has stopped before the store may
+//! grant its locks to another holder, regardless of delayed or lost responses. The simulator drives
+//! this code with skewed and stopping clocks; [`crate::session`] drives it with the real one.
 
 use std::time::Duration;
 
@@ -11,96 +11,97 @@ use tenure_core::canary::{Canary, planted};
 
 use crate::clock::BootInstant;
 
-/// Clocks may differ in speed by a tenth before a holder could outlive its lease.
-const DRIFT_SHARE: u32 = 10;
-/// Heartbeats in one time to live: two may be lost without harm.
-const BEATS_PER_TTL: u32 = 3;
-/// After a failed heartbeat the next one comes sooner.
+/// Drift margin as a fraction of the time to live: clock rates may differ by a tenth before a
+/// holder could outlive its lease.
+const DRIFT_DIVISOR: u32 = 10;
+/// Heartbeats per time to live: two may be lost without harm.
+const HEARTBEATS_PER_TTL: u32 = 3;
+/// Heartbeats per time to live after a failure.
 const RETRIES_PER_TTL: u32 = 12;
 
-/// What the holder may believe.
+/// State of a lease as its holder must assume it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Heartbeats come through.
+pub enum LeaseState {
+    /// Heartbeats succeed.
     Safe,
-    /// Heartbeats fail, but there is time left.
+    /// Heartbeats fail, but the deadline has not passed.
     InDanger,
-    /// It must be assumed that another has the locks, or soon will.
+    /// The deadline has passed or the store ended the session: others may hold the locks.
     Lost,
 }
 
-/// The holder's own account of its session's time.
+/// Lease of a session, computed by its holder.
 #[derive(Clone, Debug)]
 pub struct Lease {
     ttl: Duration,
-    /// When the last heartbeat that was answered had left.
+    /// Send time of the last confirmed heartbeat.
     confirmed: BootInstant,
-    /// When the next heartbeat should leave.
+    /// Send time of the next heartbeat.
     next: BootInstant,
     lost: bool,
 }
 
 impl Lease {
-    /// The lease of a session whose opening left at `sent` and was answered.
+    /// Creates the lease of a session whose open command was sent at `sent` and confirmed.
     #[must_use]
     pub fn new(ttl: Duration, sent: BootInstant) -> Self {
-        Self { ttl, confirmed: sent, next: sent + ttl / BEATS_PER_TTL, lost: false }
+        Self { ttl, confirmed: sent, next: sent + ttl / HEARTBEATS_PER_TTL, lost: false }
     }
 
-    /// A heartbeat that had left at `sent` was answered with "alive" at `now`.
-    pub fn answered(&mut self, sent: BootInstant, now: BootInstant) {
-        // A question that left too late was asked by nobody any more.
+    /// Records that a heartbeat sent at `sent` was confirmed at `now`.
+    pub fn confirm(&mut self, sent: BootInstant, now: BootInstant) {
+        // A heartbeat sent after the deadline cannot revive the lease.
         self.lost |= sent >= self.deadline();
-        // The answer may be late: what counts is when the question left.
-        let from = if planted(Canary::CountFromAnswer) { now } else { sent };
-        self.confirmed = self.confirmed.max(from);
-        self.next = sent + self.ttl / BEATS_PER_TTL;
+        // The response may be late, so the lease counts from the send time.
+        let start = if planted(Canary::CountFromAnswer) { now } else { sent };
+        self.confirmed = self.confirmed.max(start);
+        self.next = sent + self.ttl / HEARTBEATS_PER_TTL;
     }
 
-    /// A heartbeat that had left at `sent` failed: no answer, or none that could be understood.
-    pub fn failed(&mut self, sent: BootInstant) {
+    /// Records that a heartbeat sent at `sent` failed: no response, or an invalid one.
+    pub fn record_failure(&mut self, sent: BootInstant) {
         if planted(Canary::FailedBeatIsFine) {
             self.confirmed = sent;
         }
         self.next = sent + self.ttl / RETRIES_PER_TTL;
     }
 
-    /// The store said that the session is over.
-    pub fn refused(&mut self) {
+    /// Records that the store has ended the session.
+    pub fn mark_lost(&mut self) {
         self.lost = true;
     }
 
-    /// When the next heartbeat should leave.
+    /// Returns the instant at which the next heartbeat is due.
     #[must_use]
-    pub fn next_beat(&self) -> BootInstant {
+    pub fn next_heartbeat(&self) -> BootInstant {
         self.next
     }
 
-    /// When the holder must have stopped.
+    /// Returns the instant by which the holder must have stopped.
     #[must_use]
     pub fn deadline(&self) -> BootInstant {
         if planted(Canary::NoDriftMargin) {
             return self.confirmed + self.ttl;
         }
-        self.confirmed + (self.ttl - self.ttl / DRIFT_SHARE)
+        self.confirmed + (self.ttl - self.ttl / DRIFT_DIVISOR)
     }
 
-    /// How long a heartbeat that leaves at `now` may take before the holder gives up on it.
+    /// Returns the timeout of a heartbeat sent at `now`.
     #[must_use]
-    pub fn patience(&self, now: BootInstant) -> Duration {
+    pub fn heartbeat_timeout(&self, now: BootInstant) -> Duration {
         let left = self.deadline().saturating_duration_since(now);
-        left.min(self.ttl / BEATS_PER_TTL)
+        left.min(self.ttl / HEARTBEATS_PER_TTL)
     }
 
-    /// What the holder may believe at `now`. Once lost, always lost.
-    pub fn standing(&mut self, now: BootInstant) -> Standing {
+    /// Returns the state at `now`. A lost lease stays lost.
+    pub fn state(&mut self, now: BootInstant) -> LeaseState {
         self.lost |= now >= self.deadline();
         if self.lost {
-            Standing::Lost
+            LeaseState::Lost
         } else if now.saturating_duration_since(self.confirmed) > self.ttl / 2 {
-            Standing::InDanger
+            LeaseState::InDanger
         } else {
-            Standing::Safe
+            LeaseState::Safe
         }
     }
 }
@@ -116,33 +117,33 @@ mod tests {
     }
 
     #[test]
-    fn the_deadline_counts_from_before_the_heartbeat_left() {
+    fn the_deadline_counts_from_the_send_time_of_the_heartbeat() {
         let mut lease = Lease::new(TTL, at(0));
-        lease.answered(at(3_000), at(8_000));
+        lease.confirm(at(3_000), at(8_000));
         assert_eq!(lease.deadline(), at(12_000));
     }
 
     #[test]
-    fn a_failed_heartbeat_is_a_state_and_prolongs_nothing() {
+    fn a_failed_heartbeat_does_not_extend_the_lease() {
         let mut lease = Lease::new(TTL, at(0));
-        lease.failed(at(3_333));
-        assert_eq!(lease.standing(at(4_000)), Standing::Safe);
-        assert_eq!(lease.standing(at(6_000)), Standing::InDanger);
-        assert_eq!(lease.standing(at(9_000)), Standing::Lost);
+        lease.record_failure(at(3_333));
+        assert_eq!(lease.state(at(4_000)), LeaseState::Safe);
+        assert_eq!(lease.state(at(6_000)), LeaseState::InDanger);
+        assert_eq!(lease.state(at(9_000)), LeaseState::Lost);
     }
 
     #[test]
-    fn an_answer_that_comes_after_the_deadline_brings_nothing_back() {
+    fn a_response_after_the_deadline_does_not_revive_the_lease() {
         let mut lease = Lease::new(TTL, at(0));
-        assert_eq!(lease.standing(at(9_500)), Standing::Lost);
-        lease.answered(at(9_400), at(9_600));
-        assert_eq!(lease.standing(at(9_700)), Standing::Lost);
+        assert_eq!(lease.state(at(9_500)), LeaseState::Lost);
+        lease.confirm(at(9_400), at(9_600));
+        assert_eq!(lease.state(at(9_700)), LeaseState::Lost);
     }
 
     #[test]
-    fn a_heartbeat_never_hangs_past_the_deadline() {
+    fn a_heartbeat_times_out_before_the_deadline() {
         let lease = Lease::new(TTL, at(0));
-        assert_eq!(lease.patience(at(1_000)), TTL / 3);
-        assert_eq!(lease.patience(at(8_500)), Duration::from_millis(500));
+        assert_eq!(lease.heartbeat_timeout(at(1_000)), TTL / 3);
+        assert_eq!(lease.heartbeat_timeout(at(8_500)), Duration::from_millis(500));
     }
 }

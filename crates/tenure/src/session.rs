@@ -1,14 +1,15 @@
-//! A session: the liveness of this process in the store.
+//! Sessions: the liveness of this process in the store.
 //!
-//! The heartbeat has its own thread, runtime and connection, so nothing the work does can starve
-//! it. It also delivers what must not get lost: releases of dropped tenures, withdrawals of
-//! abandoned waits and jobs that nobody works any more are repeated until they are confirmed or the
-//! session is over. And it hands each new deadline to the watchdogs of supervised commands itself,
-//! so that they need no runtime that the work may block. It never outlives the session: when the
-//! last handle is dropped, it settles its errands, says goodbye and ends.
+//! The heartbeat has its own thread, runtime and connection, so work cannot starve it. The same
+//! thread delivers cleanup commands: releases of dropped tenures, withdrawals of abandoned waits
+//! and hand-backs of abandoned jobs are retried until they are confirmed or the session has
+//! expired. It also forwards each new deadline to the watchdogs of supervised commands, so that
+//! this does not depend on a runtime that work may block. The thread never outlives the session:
+//! when the last handle is dropped, it sends the remaining cleanup commands, closes the session and
+//! exits.
 //!
-//! Next: `heartbeat.rs` for the thread, `lease.rs` for its arithmetic, `tenure.rs` and `worker/`
-//! for what lives under a session.
+//! See `heartbeat.rs` for the thread, `lease.rs` for its arithmetic, `tenure.rs` and `worker/` for
+//! what is held under a session.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -24,97 +25,105 @@ use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::exec::{Deadlines, Handle as Leash};
+use crate::exec::{Deadlines, Handle as SupervisorHandle};
 use crate::heartbeat::Heartbeat;
-use crate::lease::{Lease, Standing};
-use crate::link::Link;
-use crate::tenure::{Ask, Lost};
+use crate::lease::{Lease, LeaseState};
+use crate::tenure::{AcquireRequest, Lost};
+use crate::transport::Transport;
 
-/// How long dropping the last handle waits for the goodbye to reach the store.
-pub(crate) const GOODBYE: Duration = Duration::from_secs(2);
-/// Most notices that are remembered for a tenure which nobody follows yet: its grant may be on its
-/// way while the notice comes in. Many times what a store keeps for a session at once.
+/// Time that dropping the last handle waits for the session to be closed in the store.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of notices kept for tenures that are not tracked yet: a notice may overtake the
+/// response that grants its tenure. Many times what a store keeps per session.
 const NOTICES_MAX: usize = 4_096;
 
-/// The liveness of this process in the store; cheap to clone.
+/// Liveness of this process in the store.
+///
+/// One heartbeat renews every tenure of the session. Cloning is cheap: clones share one session,
+/// which is closed when the last clone is dropped.
 #[derive(Clone)]
 pub struct Session(Arc<Handle>);
 
 struct Handle {
     shared: Arc<Shared>,
-    /// Dropping it tells the heartbeat to say goodbye. At most one errand for each tenure, attempt
-    /// and abandoned wait of this process: that is its bound, and a drop cannot wait for room.
-    errands: Option<mpsc::UnboundedSender<Errand>>,
-    /// Ends when the heartbeat has ended.
-    ended: Mutex<Option<std::sync::mpsc::Receiver<()>>>,
+    /// Queue of the heartbeat thread; dropping it closes the session. Unbounded because `Drop`
+    /// cannot wait, but it holds at most one command per tenure, attempt and abandoned wait of this
+    /// process.
+    cleanups: Option<mpsc::UnboundedSender<CleanupCommand>>,
+    /// Disconnected when the heartbeat thread has exited.
+    exited: Mutex<Option<std::sync::mpsc::Receiver<()>>>,
 }
 
-/// Something that must reach the store, and may be repeated.
+/// Idempotent command that the heartbeat thread retries until the store confirms it.
 #[derive(Debug)]
-pub(crate) struct Errand(pub(crate) Command);
+pub(crate) struct CleanupCommand(pub(crate) Command);
 
-/// What somebody who follows a tenure is told.
+/// State of a tenure as reported by the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signals {
-    /// It is lost.
+    /// Set once the tenure is lost.
     pub(crate) lost: Option<Lost>,
-    /// It goes on, but its job is asked to stop.
-    pub(crate) cancel: bool,
+    /// The tenure is held, but its job was cancelled.
+    pub(crate) cancelled: bool,
 }
 
-/// What the heartbeat and the handles share.
+/// State shared by the heartbeat thread and the session handles.
 pub(crate) struct Shared {
     pub(crate) id: SessionId,
     pub(crate) tenant: Text,
-    pub(crate) link: Arc<dyn Link>,
+    pub(crate) transport: Arc<dyn Transport>,
     ttl: Duration,
     lease: Mutex<Lease>,
-    /// The deadline, told to whoever supervises something.
+    /// Publishes the deadline to supervisors.
     deadline: watch::Sender<BootInstant>,
-    standing: watch::Sender<Standing>,
+    state: watch::Sender<LeaseState>,
     tenures: Mutex<Tenures>,
-    leashes: Mutex<Leashes>,
+    watchdogs: Mutex<Watchdogs>,
 }
 
-/// The tenures of the session, and what was said of them.
+/// Tenures of the session and the notices received for them.
 #[derive(Default)]
 pub(crate) struct Tenures {
-    held: HashMap<(ResourceKey, Token), watch::Sender<Signals>>,
-    /// In the order of their numbers.
+    tracked: HashMap<(ResourceKey, Token), watch::Sender<Signals>>,
+    /// Ordered by notice number.
     notices: BTreeMap<u64, Revoked>,
-    /// The last notice that is known here.
-    pub(crate) seen: u64,
+    /// Number of the last notice received.
+    pub(crate) last_notice: u64,
 }
 
-/// The watchdogs of supervised commands, which live by the session's deadline.
+/// Watchdogs of supervised commands, which follow the session's deadline.
 #[derive(Default)]
-struct Leashes {
-    last: u64,
-    by_number: BTreeMap<u64, Leash>,
+struct Watchdogs {
+    last_id: u64,
+    by_id: BTreeMap<u64, SupervisorHandle>,
 }
 
-/// Tells a watchdog each new deadline until it is dropped.
-pub(crate) struct Leashed {
+/// Forwards each new deadline to a watchdog until it is dropped.
+pub(crate) struct WatchdogRegistration {
     shared: Arc<Shared>,
-    number: u64,
+    id: u64,
 }
 
-/// Opens a session, or renews it. The time counts from before it is sent.
-async fn opened(link: &Arc<dyn Link>, open: &Command, ttl: Duration) -> Result<Lease, Error> {
+/// Opens or renews a session. The lease counts from before the request is sent.
+async fn open_lease(
+    transport: &Arc<dyn Transport>,
+    open: &Command,
+    ttl: Duration,
+) -> Result<Lease, Error> {
     let sent = BootInstant::now();
-    alive(link.send(open.clone(), ttl).await?)?;
+    expect_alive(transport.send(open.clone(), ttl).await?)?;
     Ok(Lease::new(ttl, sent))
 }
 
-impl Drop for Leashed {
+impl Drop for WatchdogRegistration {
     fn drop(&mut self) {
-        self.shared.leashes().by_number.remove(&self.number);
+        self.shared.watchdogs().by_id.remove(&self.id);
     }
 }
 
 impl Session {
     pub(crate) async fn open(
-        link: &Arc<dyn Link>,
+        transport: &Arc<dyn Transport>,
         tenant: &Text,
         name: &str,
         ttl: Duration,
@@ -124,156 +133,163 @@ impl Session {
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         let (tenant, name) = (tenant.clone(), name.into());
         let command = Command::Open { session: id, tenant: tenant.clone(), name, ttl_ms };
-        let late = || {
-            let why = format!("the store takes longer to open a session than the {ttl:?} it lasts");
-            Error::Unavailable(why)
+        let open_timed_out = || {
+            let message = format!("opening the session took longer than its ttl of {ttl:?}");
+            Error::Unavailable(message)
         };
-        let mut lease = opened(link, &command, ttl).await?;
-        if lease.standing(BootInstant::now()) != Standing::Safe {
-            // The answer was long on its way, and nobody should begin with a session that is about
-            // to be lost. Said again, the opening renews it, unless it has lapsed by now.
-            lease = match opened(link, &command, ttl).await {
-                Err(Error::Refused(Refusal::SessionOver)) => return Err(late()),
+        let mut lease = open_lease(transport, &command, ttl).await?;
+        if lease.state(BootInstant::now()) != LeaseState::Safe {
+            // A late response leaves too little time to work with. Repeating the open command
+            // renews the session, unless it has expired by now.
+            lease = match open_lease(transport, &command, ttl).await {
+                Err(Error::Refused(Refusal::SessionOver)) => return Err(open_timed_out()),
                 renewed => renewed?,
             };
         }
-        if lease.standing(BootInstant::now()) == Standing::Lost {
-            return Err(late());
+        if lease.state(BootInstant::now()) == LeaseState::Lost {
+            return Err(open_timed_out());
         }
         let shared = Arc::new(Shared {
             id,
             tenant,
-            link: Arc::clone(link),
+            transport: Arc::clone(transport),
             ttl,
             deadline: watch::Sender::new(lease.deadline()),
-            standing: watch::Sender::new(Standing::Safe),
+            state: watch::Sender::new(LeaseState::Safe),
             lease: Mutex::new(lease),
             tenures: Mutex::default(),
-            leashes: Mutex::default(),
+            watchdogs: Mutex::default(),
         });
-        Self::start(shared, link.twin()?, hints)
+        Self::start(shared, transport.open_dedicated()?, hints)
     }
 
     fn start(
         shared: Arc<Shared>,
-        link: Box<dyn Link>,
+        transport: Box<dyn Transport>,
         hints: Option<broadcast::Receiver<Hint>>,
     ) -> Result<Self, Error> {
-        let (errands, inbox) = mpsc::unbounded_channel();
-        let (ending, ended) = std::sync::mpsc::channel();
-        let heartbeat = Heartbeat { shared: Arc::clone(&shared), link, inbox, hints, ending };
+        let (cleanups, cleanup_queue) = mpsc::unbounded_channel();
+        let (exit_signal, exited) = std::sync::mpsc::channel();
+        let heartbeat =
+            Heartbeat { shared: Arc::clone(&shared), transport, cleanup_queue, hints, exit_signal };
         std::thread::Builder::new()
             .name("tenure-heartbeat".to_owned())
             .spawn(move || heartbeat.run())
-            .map_err(|error| Error::Unavailable(format!("cannot start a thread: {error}")))?;
-        let ended = Mutex::new(Some(ended));
-        Ok(Self(Arc::new(Handle { shared, errands: Some(errands), ended })))
+            .map_err(|error| {
+                Error::Unavailable(format!("cannot start the heartbeat thread: {error}"))
+            })?;
+        let exited = Mutex::new(Some(exited));
+        Ok(Self(Arc::new(Handle { shared, cleanups: Some(cleanups), exited })))
     }
 
-    /// The identity in the store.
+    /// Returns the id of the session in the store.
     #[must_use]
     pub fn id(&self) -> SessionId {
         self.0.shared.id
     }
 
-    /// Begins to ask for a lock: `kind/name` or `kind/name#lock`.
-    pub fn lock(&self, path: &str) -> Result<Ask, Error> {
+    /// Builds a request for a lock, `kind/name` or `kind/name#lock`.
+    pub fn lock(&self, path: &str) -> Result<AcquireRequest, Error> {
         let path: LockPath = path.parse()?;
         let key = path.resource(&self.0.shared.tenant)?;
-        Ok(Ask::new(self.clone(), key, path.lock.into()))
+        Ok(AcquireRequest::new(self.clone(), key, path.lock.into()))
     }
 
-    /// Begins to ask for several locks of one resource, all or none.
+    /// Builds a request for several locks of one resource, granted all or none.
     #[must_use]
-    pub fn locks(&self, key: ResourceKey, locks: LockSet) -> Ask {
-        Ask::new(self.clone(), key, locks)
+    pub fn locks(&self, key: ResourceKey, locks: LockSet) -> AcquireRequest {
+        AcquireRequest::new(self.clone(), key, locks)
     }
 
-    /// What may be believed now.
+    /// Returns the current state of the lease.
     #[must_use]
-    pub fn standing(&self) -> Standing {
-        self.0.shared.lease().standing(BootInstant::now())
+    pub fn state(&self) -> LeaseState {
+        self.0.shared.lease().state(BootInstant::now())
     }
 
-    /// When everything under this session must have stopped, unless a heartbeat succeeds before.
+    /// Returns the instant by which all work under this session must have stopped, unless a
+    /// heartbeat succeeds before.
     #[must_use]
     pub fn deadline(&self) -> BootInstant {
         self.0.shared.lease().deadline()
     }
 
-    /// The deadline as heartbeats move it.
+    /// Returns a receiver that observes the deadline as heartbeats extend it.
     #[must_use]
-    pub fn deadlines(&self) -> watch::Receiver<BootInstant> {
+    pub fn watch_deadline(&self) -> watch::Receiver<BootInstant> {
         self.0.shared.deadline.subscribe()
     }
 
-    /// The standing as it changes.
+    /// Returns a receiver that observes changes of the lease state.
     #[must_use]
-    pub fn standings(&self) -> watch::Receiver<Standing> {
-        self.0.shared.standing.subscribe()
+    pub fn watch_state(&self) -> watch::Receiver<LeaseState> {
+        self.0.shared.state.subscribe()
     }
 
-    /// How long it lives without a heartbeat.
+    /// Returns the time to live: the time after which the store expires the session if no heartbeat
+    /// arrives.
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.0.shared.ttl
     }
 
-    /// Gives everything back and ends the session; returns when the store has confirmed it, or when
-    /// it could not be reached in time.
+    /// Releases all tenures and closes the session.
+    ///
+    /// Returns when the store has confirmed it, or after a timeout. Only closes the session if this
+    /// is the last handle.
     pub async fn close(self) {
-        let ended = self.0.ended.lock().expect("nothing panics while it is locked").take();
+        let exited = self.0.exited.lock().expect("nothing panics while it is locked").take();
         drop(self);
-        if let Some(ended) = ended {
-            // Only waits when this was the last handle; the heartbeat ends with it.
-            let wait = tokio::task::spawn_blocking(move || ended.recv_timeout(GOODBYE));
+        if let Some(exited) = exited {
+            // The heartbeat thread exits only if this was the last handle.
+            let wait = tokio::task::spawn_blocking(move || exited.recv_timeout(CLOSE_TIMEOUT));
             wait.await.ok();
         }
     }
 
-    /// Lets go of everything without giving it back: for when nobody can say whether the work has
-    /// stopped. The store takes it all away when the time to live is over, and not before.
+    /// Marks the session as lost without closing it, for when it is unknown whether the work has
+    /// stopped. The store expires it after the time to live, and not before.
     pub(crate) fn abandon(&self) {
-        self.0.shared.lease().refused();
-        self.0.shared.announce();
+        self.0.shared.lease().mark_lost();
+        self.0.shared.publish_state();
     }
 
-    /// Has the heartbeat tell a watchdog each new deadline, the present one at once.
-    pub(crate) fn leash(&self, leash: &Leash) -> Leashed {
+    /// Registers a watchdog to receive the current deadline and each new one.
+    pub(crate) fn register_watchdog(&self, watchdog: &SupervisorHandle) -> WatchdogRegistration {
         let shared = &self.0.shared;
-        let number = {
-            let mut leashes = shared.leashes();
-            leashes.last += 1;
-            let number = leashes.last;
-            leashes.by_number.insert(number, leash.clone());
-            number
+        let id = {
+            let mut watchdogs = shared.watchdogs();
+            watchdogs.last_id += 1;
+            let id = watchdogs.last_id;
+            watchdogs.by_id.insert(id, watchdog.clone());
+            id
         };
-        // After it is in the list: a deadline that moves in between is not missed.
+        // Sent after registration, so that no deadline published in between is missed.
         let deadline = shared.lease().deadline();
-        leash.extend(Deadlines::under(shared.ttl, deadline));
-        Leashed { shared: Arc::clone(shared), number }
+        watchdog.extend(Deadlines::for_session(shared.ttl, deadline));
+        WatchdogRegistration { shared: Arc::clone(shared), id }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.0.shared
     }
 
-    /// Has something delivered, however often it takes.
-    pub(crate) fn deliver(&self, errand: Errand) {
-        if let Some(errands) = &self.0.errands {
-            // A heartbeat that has ended was refused by the store: then there is nothing to
-            // deliver.
-            errands.send(errand).ok();
+    /// Queues a command that the heartbeat thread retries until it is confirmed.
+    pub(crate) fn enqueue_cleanup(&self, command: CleanupCommand) {
+        if let Some(cleanups) = &self.0.cleanups {
+            // The thread exits early only when the session is lost: there is nothing left to clean
+            // up.
+            cleanups.send(command).ok();
         }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        drop(self.errands.take());
-        let ended = self.ended.lock().expect("nothing panics while it is locked").take();
-        if let Some(ended) = ended {
-            ended.recv_timeout(GOODBYE).ok();
+        drop(self.cleanups.take());
+        let exited = self.exited.lock().expect("nothing panics while it is locked").take();
+        if let Some(exited) = exited {
+            exited.recv_timeout(CLOSE_TIMEOUT).ok();
         }
     }
 }
@@ -287,78 +303,85 @@ impl Shared {
         self.tenures.lock().expect("nothing panics while the tenures are locked")
     }
 
-    fn leashes(&self) -> MutexGuard<'_, Leashes> {
-        self.leashes.lock().expect("nothing panics while the leashes are locked")
+    fn watchdogs(&self) -> MutexGuard<'_, Watchdogs> {
+        self.watchdogs.lock().expect("nothing panics while the watchdogs are locked")
     }
 
-    /// Follows a tenure: the receiver learns what becomes of it, also what is known already.
-    pub(crate) fn follow(&self, key: &ResourceKey, token: Token) -> watch::Receiver<Signals> {
+    /// Tracks a tenure: the receiver observes its signals, including notices that have already
+    /// arrived.
+    pub(crate) fn track(&self, key: &ResourceKey, token: Token) -> watch::Receiver<Signals> {
         let mut tenures = self.tenures();
-        let mut known = Signals::default();
-        let about = |notice: &&Revoked| notice.token == token && notice.key == *key;
-        tenures.notices.values().filter(about).for_each(|notice| known.hear(notice.cancel));
+        let mut signals = Signals::default();
+        let matches = |notice: &&Revoked| notice.token == token && notice.key == *key;
+        tenures
+            .notices
+            .values()
+            .filter(matches)
+            .for_each(|notice| signals.apply_notice(notice.cancel));
         if self.is_lost() {
-            known.lost = Some(Lost::Session);
+            signals.lost = Some(Lost::Session);
         }
-        let sender = watch::Sender::new(known);
+        let sender = watch::Sender::new(signals);
         let receiver = sender.subscribe();
-        tenures.held.insert((key.clone(), token), sender);
+        tenures.tracked.insert((key.clone(), token), sender);
         receiver
     }
 
-    /// Follows a tenure no more.
-    pub(crate) fn unfollow(&self, key: &ResourceKey, token: Token) {
+    /// Stops tracking a tenure.
+    pub(crate) fn untrack(&self, key: &ResourceKey, token: Token) {
         let mut tenures = self.tenures();
-        tenures.held.remove(&(key.clone(), token));
+        tenures.tracked.remove(&(key.clone(), token));
         tenures.notices.retain(|_, notice| notice.token != token || notice.key != *key);
     }
 
-    /// Somebody else than the heartbeat has learnt that a tenure is over, or its job cancelled.
-    pub(crate) fn tell(&self, key: &ResourceKey, token: Token, cancel: bool) {
-        if let Some(sender) = self.tenures().held.get(&(key.clone(), token)) {
-            sender.send_if_modified(|signals| signals.changed_by(cancel));
+    /// Signals that a tenure is lost, or that its job was cancelled, when the store says so in the
+    /// response to another command than a heartbeat.
+    pub(crate) fn signal_tenure(&self, key: &ResourceKey, token: Token, cancel: bool) {
+        if let Some(sender) = self.tenures().tracked.get(&(key.clone(), token)) {
+            sender.send_if_modified(|signals| signals.apply_if_new(cancel));
         }
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        self.lease().standing(BootInstant::now()) == Standing::Lost
+        self.lease().state(BootInstant::now()) == LeaseState::Lost
     }
 
-    /// Tells everybody how things stand; the first loss is loud.
-    pub(crate) fn announce(&self) {
-        let (standing, deadline) = {
+    /// Publishes the deadline and the lease state, and signals the loss to every tenure once.
+    pub(crate) fn publish_state(&self) {
+        let (state, deadline) = {
             let mut lease = self.lease();
-            (lease.standing(BootInstant::now()), lease.deadline())
+            (lease.state(BootInstant::now()), lease.deadline())
         };
-        self.extend(deadline);
-        let before = self.standing.send_replace(standing);
-        if standing == Standing::Lost && before != Standing::Lost {
-            tracing::error!(session = %self.id, "session lost: everything under it must stop");
-            let lose = |signals: &mut Signals| signals.lost.replace(Lost::Session).is_none();
-            for sender in self.tenures().held.values() {
-                sender.send_if_modified(lose);
+        self.publish_deadline(deadline);
+        let before = self.state.send_replace(state);
+        if state == LeaseState::Lost && before != LeaseState::Lost {
+            tracing::error!(session = %self.id, "session lost; all work under it must stop");
+            let mark_lost = |signals: &mut Signals| signals.lost.replace(Lost::Session).is_none();
+            for sender in self.tenures().tracked.values() {
+                sender.send_if_modified(mark_lost);
             }
-        } else if standing == Standing::InDanger && before == Standing::Safe {
-            tracing::warn!(session = %self.id, "heartbeats fail: session in danger");
+        } else if state == LeaseState::InDanger && before == LeaseState::Safe {
+            tracing::warn!(session = %self.id, "heartbeats are failing; session in danger");
         }
     }
 
-    /// Tells everybody who lives by the deadline that it has moved, if it has.
-    fn extend(&self, deadline: BootInstant) {
-        let moved = self.deadline.send_if_modified(|old| std::mem::replace(old, deadline) != *old);
-        if moved {
-            let deadlines = Deadlines::under(self.ttl, deadline);
-            self.leashes().by_number.values().for_each(|leash| leash.extend(deadlines));
+    /// Publishes the deadline if it has changed.
+    fn publish_deadline(&self, deadline: BootInstant) {
+        let changed =
+            self.deadline.send_if_modified(|old| std::mem::replace(old, deadline) != *old);
+        if changed {
+            let deadlines = Deadlines::for_session(self.ttl, deadline);
+            self.watchdogs().by_id.values().for_each(|watchdog| watchdog.extend(deadlines));
         }
     }
 
-    pub(crate) fn revoke(&self, revoked: Vec<Revoked>) {
+    pub(crate) fn apply_notices(&self, revoked: Vec<Revoked>) {
         let mut tenures = self.tenures();
         for notice in revoked {
-            if let Some(sender) = tenures.held.get(&(notice.key.clone(), notice.token)) {
-                sender.send_if_modified(|signals| signals.changed_by(notice.cancel));
+            if let Some(sender) = tenures.tracked.get(&(notice.key.clone(), notice.token)) {
+                sender.send_if_modified(|signals| signals.apply_if_new(notice.cancel));
             }
-            tenures.seen = tenures.seen.max(notice.n);
+            tenures.last_notice = tenures.last_notice.max(notice.n);
             tenures.notices.insert(notice.n, notice);
             while tenures.notices.len() > NOTICES_MAX {
                 tenures.notices.pop_first();
@@ -368,41 +391,41 @@ impl Shared {
 }
 
 impl Signals {
-    /// Takes a notice in: the job is asked to stop, or the tenure was taken away.
-    fn hear(&mut self, cancel: bool) {
+    /// Applies a notice: either the job was cancelled, or the tenure was revoked.
+    fn apply_notice(&mut self, cancel: bool) {
         if cancel {
-            self.cancel = true;
+            self.cancelled = true;
         } else {
             self.lost.get_or_insert(Lost::Broken);
         }
     }
 
-    fn changed_by(&mut self, cancel: bool) -> bool {
+    fn apply_if_new(&mut self, cancel: bool) -> bool {
         let before = *self;
-        self.hear(cancel);
+        self.apply_notice(cancel);
         *self != before
     }
 }
 
-pub(crate) fn alive(outcome: Outcome) -> Result<Vec<Revoked>, Error> {
+pub(crate) fn expect_alive(outcome: Outcome) -> Result<Vec<Revoked>, Error> {
     match outcome {
         Outcome::Alive { revoked, .. } => Ok(revoked),
         Outcome::Refused(refusal) => Err(Error::Refused(refusal)),
-        other => Err(Error::Protocol(format!("{other:?} does not answer a heartbeat"))),
+        other => Err(Error::Protocol(format!("heartbeat returned {other:?}"))),
     }
 }
 
-/// The command that takes a request back.
-pub(crate) fn withdraw(key: &ResourceKey, request: RequestId) -> Errand {
-    lock_errand(key, LockAction::Withdraw { request })
+/// Withdraws a lock request.
+pub(crate) fn withdraw_cleanup(key: &ResourceKey, request: RequestId) -> CleanupCommand {
+    lock_cleanup(key, LockAction::Withdraw { request })
 }
 
-/// Something on the locks of a resource that must reach the store.
-pub(crate) fn lock_errand(key: &ResourceKey, action: LockAction) -> Errand {
-    Errand(Command::Lock { key: key.clone(), action })
+/// Builds a cleanup command on the locks of a resource.
+pub(crate) fn lock_cleanup(key: &ResourceKey, action: LockAction) -> CleanupCommand {
+    CleanupCommand(Command::Lock { key: key.clone(), action })
 }
 
-/// The refusal of a session that is over, as an error.
-pub(crate) fn session_over() -> Error {
+/// Returns the error for a session that has expired.
+pub(crate) fn session_expired() -> Error {
     Error::Refused(Refusal::SessionOver)
 }

@@ -1,7 +1,8 @@
-//! Submitting: asking for an operation on a resource.
+//! Job submission.
 //!
-//! A submission that gets no answer is sent again with the same request id, so a lost answer never
-//! makes a second job. What happens when it meets other jobs is the store's to say.
+//! A submission that gets no response is sent again with the same request id, so a lost response
+//! never creates a second job. The store decides what happens when it meets other jobs of the
+//! resource.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,34 +15,39 @@ use tenure_core::{
 
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::link::Link;
+use crate::transport::Transport;
 
-/// Pause before a submission that got no answer is sent again.
-const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// How long it is sent again and again.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Delay before a submission that got no response is sent again.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// Time after which an unanswered submission is no longer retried.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A request for an operation in the making; see [`crate::Client::submit`].
-#[must_use = "nothing is asked for before it is sent"]
+/// Builder for a job submission; see [`crate::Client::submit`].
+#[must_use = "a submission does nothing until it is sent"]
 pub struct Submission {
-    link: Arc<dyn Link>,
+    transport: Arc<dyn Transport>,
     key: Result<ResourceKey, Error>,
     submit: Submit,
-    /// Why the arguments cannot be sent.
-    bad_args: Option<String>,
+    /// Error of serializing the arguments, reported by [`Submission::send`].
+    args_error: Option<String>,
 }
 
-/// What a submission came to.
+/// Result of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submitted {
-    /// How it met the jobs that were there.
+    /// Whether the job was started, queued, attached or replaced others.
     pub verdict: Verdict,
-    /// The job that counts: a new one, or the one that it joined.
+    /// Id of the new job, or of the job that the submission attached to.
     pub job: JobId,
 }
 
 impl Submission {
-    pub(crate) fn new(link: Arc<dyn Link>, tenant: &Text, resource: &str, operation: &str) -> Self {
+    pub(crate) fn new(
+        transport: Arc<dyn Transport>,
+        tenant: &Text,
+        resource: &str,
+        operation: &str,
+    ) -> Self {
         let (kind, name) = resource.split_once('/').unwrap_or((resource, ""));
         let submit = Submit {
             request: tenure_store::random::request_id(),
@@ -52,58 +58,61 @@ impl Submission {
             by: "client".into(),
         };
         let key = ResourceKey::new(tenant, kind, name).map_err(Error::from);
-        Self { link, key, submit, bad_args: None }
+        Self { transport, key, submit, args_error: None }
     }
 
-    /// Its arguments.
+    /// Sets the arguments, serialized as JSON.
     pub fn args(mut self, args: &impl Serialize) -> Self {
         match serde_json::to_string(args) {
             Ok(json) => self.submit.args = Some(json.into()),
-            Err(error) => self.bad_args = Some(format!("args cannot be written as JSON: {error}")),
+            Err(error) => {
+                self.args_error = Some(format!("args cannot be serialized as JSON: {error}"));
+            }
         }
         self
     }
 
-    /// Higher goes first within the tenant; 0 unless said.
+    /// Sets the priority within the tenant. Higher runs first; the default is 0.
     pub fn priority(mut self, priority: i32) -> Self {
         self.submit.priority = priority;
         self
     }
 
-    /// Not before this instant.
+    /// Delays the job until `at`.
     pub fn run_at(mut self, at: SystemTime) -> Self {
-        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.submit.run_at = Some(Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)));
+        let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.submit.run_at =
+            Some(Millis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)));
         self
     }
 
-    /// Who wants it. A server that knows the caller by its key says so instead.
+    /// Sets the name of the submitter. A server that authenticates the caller overrides it.
     pub fn by(mut self, by: &str) -> Self {
         self.submit.by = by.into();
         self
     }
 
-    /// Its own id: sending a second submission with the same one gives the answer of the first.
+    /// Sets the request id. A second submission with the same id returns the result of the first.
     pub fn request(mut self, request: RequestId) -> Self {
         self.submit.request = request;
         self
     }
 
-    /// Asks for it.
+    /// Sends the submission, retrying while the server is unavailable.
     pub async fn send(self) -> Result<Submitted, Error> {
-        if let Some(why) = self.bad_args {
-            return Err(Error::Refused(Refusal::Invalid(why)));
+        if let Some(message) = self.args_error {
+            return Err(Error::Refused(Refusal::Invalid(message)));
         }
         let action = ResourceAction::Submit(self.submit);
         let command = Command::Resource { key: self.key?, action };
-        let give_up = BootInstant::now() + ANSWER_MAX;
+        let retry_until = BootInstant::now() + RETRY_TIMEOUT;
         loop {
-            match self.link.send(command.clone(), Duration::ZERO).await {
+            match self.transport.send(command.clone(), Duration::ZERO).await {
                 Ok(Outcome::Submitted { verdict, job }) => return Ok(Submitted { verdict, job }),
                 Ok(Outcome::Refused(refusal)) => return Err(Error::Refused(refusal)),
-                Ok(other) => return Err(Error::Protocol(format!("{other:?} answers no submit"))),
-                Err(error) if error.is_unavailable() && !give_up.has_passed() => {
-                    tokio::time::sleep(RETRY_PAUSE).await;
+                Ok(other) => return Err(Error::Protocol(format!("submit returned {other:?}"))),
+                Err(error) if error.is_unavailable() && !retry_until.has_passed() => {
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
                 Err(error) => return Err(error),
             }

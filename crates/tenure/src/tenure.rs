@@ -1,8 +1,8 @@
-//! A tenure: one holding of a lock, as the code that works under it sees it.
+//! Tenures: holdings of locks, and the requests that acquire them.
 //!
-//! Asking is cancellation-safe: whatever becomes of the future, what it was granted is given back.
-//! A tenure that is dropped is released, and the release is repeated until the store has confirmed
-//! it.
+//! Acquiring is cancellation safe: when the future is dropped, the request is withdrawn and
+//! whatever it was granted is released. A tenure that is dropped is released; the release is
+//! retried until the store confirms it.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,22 +15,23 @@ use tokio::sync::watch;
 
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::lease::Standing;
-use crate::session::{Session, Signals, lock_errand, session_over, withdraw};
+use crate::lease::LeaseState;
+use crate::session::{Session, Signals, lock_cleanup, session_expired, withdraw_cleanup};
 
-/// How long one question of a waiting request may stay open.
-const POLL: Duration = Duration::from_secs(20);
-/// Pause before a question that got no answer is asked again.
-const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// How long an acquire that does not want to wait in the queue waits for an answer at all.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Default duration of one long poll of a waiting request.
+const POLL_INTERVAL_DEFAULT: Duration = Duration::from_secs(20);
+/// Delay before a request that got no response is sent again.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// Time after which an acquire that does not wait in the queue stops retrying an unavailable
+/// server.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a tenure was lost.
+/// Reason why a tenure was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// The session could not be kept alive.
+    /// The session was not renewed in time.
     Session,
-    /// Somebody broke the lock.
+    /// An operator broke the lock.
     Broken,
 }
 
@@ -45,99 +46,120 @@ impl fmt::Display for Lost {
 
 impl std::error::Error for Lost {}
 
-/// Where a waiting request stands.
+/// Position of a waiting request in the queue of its lock.
 #[derive(Clone, Debug)]
 pub struct Waiting {
-    /// The place in the queue, 1 for the next.
+    /// Position in the queue, starting at 1.
     pub position: usize,
-    /// How many wait in all.
+    /// Number of requests in the queue.
     pub queue_length: usize,
-    /// Who holds the lock.
+    /// Current holder of the lock.
     pub held_by: Option<TenureView>,
 }
 
-/// A request for locks in the making.
-pub struct Ask {
+/// Builder for a request that acquires locks of one resource.
+pub struct AcquireRequest {
     session: Session,
     key: ResourceKey,
     locks: LockSet,
     wait: Duration,
-    poll: Duration,
+    poll_interval: Duration,
     purpose: Option<Text>,
 }
 
-impl Ask {
+impl AcquireRequest {
     pub(crate) fn new(session: Session, key: ResourceKey, locks: LockSet) -> Self {
-        Self { session, key, locks, wait: Duration::ZERO, poll: POLL, purpose: None }
+        Self {
+            session,
+            key,
+            locks,
+            wait: Duration::ZERO,
+            poll_interval: POLL_INTERVAL_DEFAULT,
+            purpose: None,
+        }
     }
 
-    /// Waits in the queue for up to this long.
+    /// Sets the maximum time to wait in the queue. The default is zero: fail at once if a lock is
+    /// held.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// Says what for.
+    /// Sets the purpose, which is shown to operators and recorded in history.
     #[must_use]
     pub fn purpose(mut self, purpose: &str) -> Self {
         self.purpose = Some(purpose.into());
         self
     }
 
-    /// Asks how things stand this often while it waits.
+    /// Sets the interval at which the position in the queue is refreshed while the request waits.
     #[must_use]
-    pub fn poll(mut self, poll: Duration) -> Self {
-        self.poll = poll;
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll_interval = interval;
         self
     }
 
-    /// Takes the locks, or says who has them.
+    /// Acquires the locks.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Error::Refused`] naming the holder if a lock is still held when the wait is
+    /// over.
     pub async fn acquire(self) -> Result<Tenure, Error> {
-        self.acquire_telling(|_| ()).await
+        self.acquire_with_updates(|_| ()).await
     }
 
-    /// Takes the locks, telling `tell` how things stand while it waits.
-    pub async fn acquire_telling(self, mut tell: impl FnMut(&Waiting)) -> Result<Tenure, Error> {
+    /// Acquires the locks and calls `on_update` with the position in the queue while it waits.
+    pub async fn acquire_with_updates(
+        self,
+        mut on_update: impl FnMut(&Waiting),
+    ) -> Result<Tenure, Error> {
         let request = tenure_store::random::request_id();
-        let abandoned = Abandoned { session: &self.session, key: &self.key, request, armed: true };
-        let give_up = BootInstant::now() + self.wait.max(ANSWER_MAX);
-        let wait_over = BootInstant::now() + self.wait;
-        // The first answer comes at once, so that whoever waits knows for whom.
-        let mut patience = Duration::ZERO;
-        let mut unanswered = false;
+        let withdraw_on_drop =
+            WithdrawOnDrop { session: &self.session, key: &self.key, request, armed: true };
+        let retry_until = BootInstant::now() + self.wait.max(RESPONSE_TIMEOUT);
+        let wait_until = BootInstant::now() + self.wait;
+        // The first response is immediate, so that the caller learns the holder.
+        let mut max_wait = Duration::ZERO;
+        let mut response_lost = false;
         loop {
-            let left = wait_over.remaining();
-            let command = self.command(request, left);
-            match self.session.shared().link.send(command, patience).await {
-                Ok(Outcome::Granted(view)) => return self.granted(abandoned, &view),
+            let remaining = wait_until.remaining();
+            let command = self.command(request, remaining);
+            match self.session.shared().transport.send(command, max_wait).await {
+                Ok(Outcome::Granted(view)) => return self.start_tenure(withdraw_on_drop, &view),
                 Ok(Outcome::Waiting { position, queue_length, held_by }) => {
-                    tell(&Waiting { position, queue_length, held_by });
-                    patience = wait_over.remaining().min(self.poll).max(Duration::from_millis(1));
+                    on_update(&Waiting { position, queue_length, held_by });
+                    max_wait = wait_until
+                        .remaining()
+                        .min(self.poll_interval)
+                        .max(Duration::from_millis(1));
                 }
                 Ok(Outcome::Refused(refusal)) => {
-                    // A try that was not answered may still arrive, and must then get nothing.
-                    if !unanswered {
-                        abandoned.disarm();
+                    // An earlier send without a response may still arrive: it must then be
+                    // withdrawn.
+                    if !response_lost {
+                        withdraw_on_drop.disarm();
                     }
                     return Err(Error::Refused(refusal));
                 }
-                Ok(other) => return Err(Error::Protocol(format!("{other:?} answers no acquire"))),
-                Err(error) if error.is_unavailable() && !give_up.has_passed() => {
-                    unanswered = true;
-                    tokio::time::sleep(RETRY_PAUSE).await;
+                Ok(other) => return Err(Error::Protocol(format!("acquire returned {other:?}"))),
+                Err(error) if error.is_unavailable() && !retry_until.has_passed() => {
+                    response_lost = true;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
                 Err(error) => return Err(error),
             }
-            if self.session.standing() == Standing::Lost {
-                return Err(session_over());
+            if self.session.state() == LeaseState::Lost {
+                return Err(session_expired());
             }
         }
     }
 
-    fn command(&self, request: RequestId, left: Duration) -> Command {
-        let wait_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-        // A wait that has begun is ended by the store's answer, not by asking for none.
+    fn command(&self, request: RequestId, remaining: Duration) -> Command {
+        let wait_ms = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
+        // The store ends a wait; a zero here would turn the request into one that does not wait.
         let wait_ms = if self.wait.is_zero() { 0 } else { wait_ms.max(1) };
         let acquire = Acquire {
             locks: self.locks.clone(),
@@ -149,149 +171,158 @@ impl Ask {
         Command::Lock { key: self.key.clone(), action: LockAction::Acquire(acquire) }
     }
 
-    fn granted(&self, abandoned: Abandoned<'_>, view: &TenureView) -> Result<Tenure, Error> {
-        if self.session.standing() == Standing::Lost {
-            return Err(session_over());
+    fn start_tenure(
+        &self,
+        withdraw_on_drop: WithdrawOnDrop<'_>,
+        view: &TenureView,
+    ) -> Result<Tenure, Error> {
+        if self.session.state() == LeaseState::Lost {
+            return Err(session_expired());
         }
-        abandoned.disarm();
-        let hold = Hold::new(self.session.clone(), self.key.clone(), view.token);
-        Ok(Tenure { hold, over: false })
+        withdraw_on_drop.disarm();
+        let inner = TrackedTenure::new(self.session.clone(), self.key.clone(), view.token);
+        Ok(Tenure { inner, released: false })
     }
 }
 
-/// Takes a request back when nobody waits for its answer any more.
-struct Abandoned<'a> {
+/// Withdraws the request when dropped, unless disarmed.
+struct WithdrawOnDrop<'a> {
     session: &'a Session,
     key: &'a ResourceKey,
     request: RequestId,
     armed: bool,
 }
 
-impl Abandoned<'_> {
+impl WithdrawOnDrop<'_> {
     fn disarm(mut self) {
         self.armed = false;
     }
 }
 
-impl Drop for Abandoned<'_> {
+impl Drop for WithdrawOnDrop<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.session.deliver(withdraw(self.key, self.request));
+            self.session.enqueue_cleanup(withdraw_cleanup(self.key, self.request));
         }
     }
 }
 
-/// A tenure that is followed: who holds what, and what becomes of it.
-pub(crate) struct Hold {
+/// Tenure whose signals are tracked by its session.
+pub(crate) struct TrackedTenure {
     pub(crate) session: Session,
     pub(crate) key: ResourceKey,
     pub(crate) token: Token,
     signals: watch::Receiver<Signals>,
 }
 
-impl Hold {
-    /// Follows a tenure of a session from here on.
+impl TrackedTenure {
+    /// Starts to track a tenure of `session`.
     pub(crate) fn new(session: Session, key: ResourceKey, token: Token) -> Self {
-        let signals = session.shared().follow(&key, token);
+        let signals = session.shared().track(&key, token);
         Self { session, key, token, signals }
     }
 
-    /// Waits until the tenure is lost.
+    /// Completes when the tenure is lost.
     pub(crate) async fn lost(&self) -> Lost {
         let mut signals = self.signals.clone();
-        let known = signals.wait_for(|signals| signals.lost.is_some()).await.map(|s| s.lost);
-        // A sender that is gone went with the session.
-        known.ok().flatten().unwrap_or(Lost::Session)
+        let observed = signals.wait_for(|signals| signals.lost.is_some()).await.map(|s| s.lost);
+        // The sender is dropped only with the session.
+        observed.ok().flatten().unwrap_or(Lost::Session)
     }
 
-    /// Waits until the job of the tenure is asked to stop.
+    /// Completes when the job of the tenure is cancelled.
     pub(crate) async fn cancelled(&self) {
         let mut signals = self.signals.clone();
-        if signals.wait_for(|signals| signals.cancel).await.is_err() {
-            // Nobody can ask any more: the session is gone, and whoever waits learns of that.
+        if signals.wait_for(|signals| signals.cancelled).await.is_err() {
+            // No cancellation can arrive any more; the caller observes the loss instead.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Says whether the tenure is held.
+    /// Returns an error if the tenure is lost.
     pub(crate) fn check(&self) -> Result<(), Lost> {
         if let Some(lost) = self.signals.borrow().lost {
             return Err(lost);
         }
-        match self.session.standing() {
-            Standing::Lost => Err(Lost::Session),
-            Standing::Safe | Standing::InDanger => Ok(()),
+        match self.session.state() {
+            LeaseState::Lost => Err(Lost::Session),
+            LeaseState::Safe | LeaseState::InDanger => Ok(()),
         }
     }
 }
 
-impl Drop for Hold {
+impl Drop for TrackedTenure {
     fn drop(&mut self) {
-        self.session.shared().unfollow(&self.key, self.token);
+        self.session.shared().untrack(&self.key, self.token);
     }
 }
 
-/// One holding of a lock. Dropping it gives the lock back.
+/// One holding of a lock.
+///
+/// Dropping a tenure releases the lock in the background; [`Tenure::release`] waits for the
+/// confirmation.
 pub struct Tenure {
-    hold: Hold,
-    /// Whether it was released by hand.
-    over: bool,
+    inner: TrackedTenure,
+    /// Set by [`Tenure::release`], so that `Drop` does not release again.
+    released: bool,
 }
 
 impl Tenure {
-    /// The fencing number: give it to whatever you write to.
+    /// Returns the fencing token. Pass it to every system that is written to under this tenure.
     #[must_use]
     pub fn token(&self) -> Token {
-        self.hold.token
+        self.inner.token
     }
 
-    /// The resource.
+    /// Returns the key of the resource.
     #[must_use]
     pub fn key(&self) -> &ResourceKey {
-        &self.hold.key
+        &self.inner.key
     }
 
-    /// The session behind it.
+    /// Returns the session that holds the tenure.
     #[must_use]
     pub fn session(&self) -> &Session {
-        &self.hold.session
+        &self.inner.session
     }
 
-    /// When the work must have stopped, unless a heartbeat succeeds before.
+    /// Returns the instant by which the work must have stopped, unless a heartbeat succeeds before.
     #[must_use]
     pub fn deadline(&self) -> BootInstant {
-        self.hold.session.deadline()
+        self.inner.session.deadline()
     }
 
-    /// Waits until the tenure is lost. Never returns while it is held.
+    /// Completes when the tenure is lost, never before.
     pub async fn lost(&self) -> Lost {
-        self.hold.lost().await
+        self.inner.lost().await
     }
 
-    /// Says whether it is held, to be asked right before each effect.
+    /// Returns an error if the tenure is lost.
+    ///
+    /// Call it right before each effect that is not protected by the token.
     pub fn check(&self) -> Result<(), Lost> {
-        self.hold.check()
+        self.inner.check()
     }
 
-    /// Gives the lock back and waits for the store to confirm it.
+    /// Releases the lock and waits until the store confirms it.
     pub async fn release(mut self) -> Result<(), Error> {
-        let action = LockAction::Release { token: self.hold.token, locks: None };
-        let command = Command::Lock { key: self.hold.key.clone(), action };
-        let outcome = self.hold.session.shared().link.send(command, Duration::ZERO).await?;
-        self.over = true;
+        let action = LockAction::Release { token: self.inner.token, locks: None };
+        let command = Command::Lock { key: self.inner.key.clone(), action };
+        let outcome = self.inner.session.shared().transport.send(command, Duration::ZERO).await?;
+        self.released = true;
         match outcome {
             Outcome::Released { .. } => Ok(()),
             Outcome::Refused(refusal) => Err(Error::Refused(refusal)),
-            other => Err(Error::Protocol(format!("{other:?} answers no release"))),
+            other => Err(Error::Protocol(format!("release returned {other:?}"))),
         }
     }
 }
 
 impl Drop for Tenure {
     fn drop(&mut self) {
-        if !self.over && self.check().is_ok() {
-            let action = LockAction::Release { token: self.hold.token, locks: None };
-            self.hold.session.deliver(lock_errand(&self.hold.key, action));
+        if !self.released && self.check().is_ok() {
+            let action = LockAction::Release { token: self.inner.token, locks: None };
+            self.inner.session.enqueue_cleanup(lock_cleanup(&self.inner.key, action));
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The examples of the documentation run.
+//! Runs the examples of the documentation.
 
 #[path = "../examples/worker.rs"]
 mod worker;
 
 #[test]
-fn the_worker_of_the_example_does_its_jobs() {
+fn the_worker_example_completes_its_jobs() {
     worker::main().expect("all jobs are done");
 }

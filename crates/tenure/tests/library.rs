@@ -1,4 +1,4 @@
-//! Sessions and tenures of the library, on a store in this process.
+//! Sessions and tenures of the client library on an embedded store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure::clock::BootInstant;
-use tenure::lease::Standing;
-use tenure::{Client, Error, Link, Lost};
+use tenure::lease::LeaseState;
+use tenure::{Client, Error, Lost, Transport};
 use tenure_core::{Code, Command, LockAction, Outcome, ResourceKey, Token};
 use tenure_store::committer::Sweep;
 use tenure_store::store::HistoryQuery;
@@ -15,70 +15,84 @@ use tenure_store::{Committer, Memory, Store};
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// A link that can be cut: then requests get no answer, or are applied and the answer is lost.
-struct Cable {
+/// Transport with injected faults: requests are dropped, or applied and their responses dropped.
+struct FaultyTransport {
     committer: Committer,
-    cut: Arc<AtomicBool>,
-    mute: Arc<AtomicBool>,
+    drop_requests: Arc<AtomicBool>,
+    drop_responses: Arc<AtomicBool>,
 }
 
 #[async_trait]
-impl Link for Cable {
-    async fn send(&self, command: Command, patience: Duration) -> Result<Outcome, Error> {
-        let lost = || Error::Unavailable("the cable is cut".to_owned());
-        if self.cut.load(Ordering::SeqCst) {
-            return Err(lost());
+impl Transport for FaultyTransport {
+    async fn send(&self, command: Command, max_wait: Duration) -> Result<Outcome, Error> {
+        let fault = || Error::Unavailable("injected fault".to_owned());
+        if self.drop_requests.load(Ordering::SeqCst) {
+            return Err(fault());
         }
-        let outcome = self.committer.send(command, patience).await?;
-        if self.mute.load(Ordering::SeqCst) { Err(lost()) } else { Ok(outcome) }
+        let outcome = self.committer.send(command, max_wait).await?;
+        if self.drop_responses.load(Ordering::SeqCst) { Err(fault()) } else { Ok(outcome) }
     }
 
-    fn twin(&self) -> Result<Box<dyn Link>, Error> {
-        let (committer, cut) = (self.committer.clone(), Arc::clone(&self.cut));
-        Ok(Box::new(Self { committer, cut, mute: Arc::clone(&self.mute) }))
+    fn open_dedicated(&self) -> Result<Box<dyn Transport>, Error> {
+        let (committer, drop_requests) = (self.committer.clone(), Arc::clone(&self.drop_requests));
+        Ok(Box::new(Self {
+            committer,
+            drop_requests,
+            drop_responses: Arc::clone(&self.drop_responses),
+        }))
     }
 }
 
-struct Bed {
+struct TestBed {
     client: Client,
     store: Arc<Memory>,
-    cut: Arc<AtomicBool>,
-    mute: Arc<AtomicBool>,
+    drop_requests: Arc<AtomicBool>,
+    drop_responses: Arc<AtomicBool>,
 }
 
-fn bed() -> Bed {
+fn bed() -> TestBed {
     let store = Arc::new(Memory::new());
     let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
-    let (cut, mute) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let cable = Cable { committer, cut: Arc::clone(&cut), mute: Arc::clone(&mute) };
-    Bed { client: Client::over(Arc::new(cable), "default"), store, cut, mute }
+    let (drop_requests, drop_responses) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let transport = FaultyTransport {
+        committer,
+        drop_requests: Arc::clone(&drop_requests),
+        drop_responses: Arc::clone(&drop_responses),
+    };
+    TestBed {
+        client: Client::with_transport(Arc::new(transport), "default"),
+        store,
+        drop_requests,
+        drop_responses,
+    }
 }
 
-impl Bed {
+impl TestBed {
     async fn holders(&self, name: &str) -> Vec<String> {
-        let shown = self.store.reads().show(&key(name)).await.expect("the store is there");
-        let tenures = shown.map(|shown| shown.tenures).unwrap_or_default();
+        let view = self.store.reads().show(&key(name)).await.expect("the store is available");
+        let tenures = view.map(|view| view.tenures).unwrap_or_default();
         tenures.iter().map(|tenure| tenure.holder.to_string()).collect()
     }
 
     async fn waiters(&self, name: &str) -> usize {
-        let shown = self.store.reads().show(&key(name)).await.expect("the store is there");
-        shown.map_or(0, |shown| shown.queue.len())
+        let view = self.store.reads().show(&key(name)).await.expect("the store is available");
+        view.map_or(0, |view| view.queue.len())
     }
 }
 
 fn key(name: &str) -> ResourceKey {
-    ResourceKey::new("default", "cluster", name).expect("a good name")
+    ResourceKey::new("default", "cluster", name).expect("a valid name")
 }
 
 /// Waits for a condition, at most twenty seconds.
-async fn until<F: Future<Output = bool>>(condition: impl Fn() -> F) {
-    let patient = async {
+async fn wait_until<F: Future<Output = bool>>(condition: impl Fn() -> F) {
+    let poll = async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), patient).await.expect("it never happened");
+    tokio::time::timeout(Duration::from_secs(20), poll).await.expect("condition not met in time");
 }
 
 #[tokio::test]
@@ -87,7 +101,7 @@ async fn a_heartbeat_keeps_the_lock_for_longer_than_its_time_to_live() {
     let session = bed.client.session("a", TTL).await.unwrap();
     let tenure = session.lock("cluster/c1").unwrap().acquire().await.unwrap();
     let first = tenure.deadline();
-    until(|| async { BootInstant::now() > first + TTL / 2 }).await;
+    wait_until(|| async { BootInstant::now() > first + TTL / 2 }).await;
     assert_eq!(tenure.check(), Ok(()));
     assert_eq!(tenure.token(), Token(1));
     assert_eq!(bed.holders("c1").await, ["a"]);
@@ -95,62 +109,68 @@ async fn a_heartbeat_keeps_the_lock_for_longer_than_its_time_to_live() {
     assert!(bed.holders("c1").await.is_empty());
 }
 
-/// Shorter than what a store takes for a stop of its own.
+/// Shorter than the stall that a store tolerates without granting a grace period.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// A link on which so many openings of sessions take as long as their time to live.
-struct Late {
+/// Transport that delays a number of open commands by their time to live.
+struct SlowOpen {
     committer: Committer,
     openings: AtomicUsize,
-    way: Way,
+    delayed: Delayed,
 }
 
-/// On which way they do.
+/// Whether the request or the response is delayed.
 #[derive(PartialEq)]
-enum Way {
-    There,
-    Back,
+enum Delayed {
+    Request,
+    Response,
 }
 
 #[async_trait]
-impl Link for Late {
-    async fn send(&self, command: Command, patience: Duration) -> Result<Outcome, Error> {
-        let take = |left: usize| left.checked_sub(1);
-        let late = matches!(command, Command::Open { .. })
-            && self.openings.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok();
-        if late && self.way == Way::There {
+impl Transport for SlowOpen {
+    async fn send(&self, command: Command, max_wait: Duration) -> Result<Outcome, Error> {
+        let decrement = |left: usize| left.checked_sub(1);
+        let delay = matches!(command, Command::Open { .. })
+            && self.openings.fetch_update(Ordering::SeqCst, Ordering::SeqCst, decrement).is_ok();
+        if delay && self.delayed == Delayed::Request {
             tokio::time::sleep(SHORT).await;
         }
-        let answer = self.committer.send(command, patience).await;
-        if late && self.way == Way::Back {
+        let response = self.committer.send(command, max_wait).await;
+        if delay && self.delayed == Delayed::Response {
             tokio::time::sleep(SHORT).await;
         }
-        answer
+        response
     }
 
-    fn twin(&self) -> Result<Box<dyn Link>, Error> {
-        self.committer.twin()
+    fn open_dedicated(&self) -> Result<Box<dyn Transport>, Error> {
+        self.committer.open_dedicated()
     }
 }
 
-fn late(openings: usize, way: Way) -> Client {
-    // Nobody sweeps: what has lapsed is found to have by whoever names it.
+fn slow_client(openings: usize, delayed: Delayed) -> Client {
+    // Without a sweep, a session is found to be expired by the next command that names it.
     let committer = Committer::start_with(Arc::new(Memory::new()), Sweep::Elsewhere);
     let openings = AtomicUsize::new(openings);
-    Client::over(Arc::new(Late { committer, openings, way }), "default")
+    Client::with_transport(Arc::new(SlowOpen { committer, openings, delayed }), "default")
 }
 
 #[tokio::test]
-async fn a_session_that_was_long_in_opening_is_no_lost_one() {
-    let session =
-        late(1, Way::There).session("a", SHORT).await.expect("the second opening is in time");
-    assert_eq!(session.standing(), Standing::Safe);
+async fn a_session_that_opens_slowly_is_renewed_or_reported_unavailable() {
+    let session = slow_client(1, Delayed::Request)
+        .session("a", SHORT)
+        .await
+        .expect("the second open command is in time");
+    assert_eq!(session.state(), LeaseState::Safe);
     let tenure = session.lock("cluster/c1").unwrap().acquire().await.unwrap();
     assert_eq!(tenure.check(), Ok(()));
-    for (openings, way) in [(2, Way::There), (1, Way::Back)] {
-        let error = late(openings, way).session("a", SHORT).await.err().expect("none is in time");
-        assert!(error.is_unavailable(), "whoever opens one may try again: {error}");
-        assert!(error.to_string().contains("takes longer to open a session than"), "{error}");
+    for (openings, delayed) in [(2, Delayed::Request), (1, Delayed::Response)] {
+        let error = slow_client(openings, delayed)
+            .session("a", SHORT)
+            .await
+            .err()
+            .expect("no response is in time");
+        assert!(error.is_unavailable(), "the caller may retry: {error}");
+        assert!(error.to_string().contains("took longer than its ttl"), "{error}");
     }
 }
 
@@ -159,7 +179,7 @@ async fn a_blocked_runtime_does_not_starve_the_heartbeat() {
     let bed = bed();
     let session = bed.client.session("a", TTL).await.unwrap();
     let tenure = session.lock("cluster/c1").unwrap().acquire().await.unwrap();
-    // This is the only thread of the runtime: nothing else of the test can run meanwhile.
+    // This is the only thread of the runtime: nothing else in the test can run meanwhile.
     let until = BootInstant::now() + TTL * 3;
     while !until.has_passed() {
         std::hint::spin_loop();
@@ -169,60 +189,65 @@ async fn a_blocked_runtime_does_not_starve_the_heartbeat() {
 }
 
 #[tokio::test]
-async fn a_cut_connection_is_danger_then_loss_before_the_store_gives_the_lock_away() {
+async fn a_lost_connection_puts_the_session_in_danger_then_lost_before_the_store_releases_the_lock()
+{
     let bed = bed();
     let session = bed.client.session("a", TTL).await.unwrap();
     let tenure = session.lock("cluster/c1").unwrap().acquire().await.unwrap();
-    let mut standings = session.standings();
-    bed.cut.store(true, Ordering::SeqCst);
-    standings.wait_for(|standing| *standing == Standing::InDanger).await.unwrap();
+    let mut states = session.watch_state();
+    bed.drop_requests.store(true, Ordering::SeqCst);
+    states.wait_for(|state| *state == LeaseState::InDanger).await.unwrap();
     assert_eq!(tenure.check(), Ok(()));
     assert_eq!(tenure.lost().await, Lost::Session);
     assert_eq!(tenure.check(), Err(Lost::Session));
-    assert_eq!(bed.holders("c1").await, ["a"], "the holder knew before the store let go");
-    until(|| async { bed.holders("c1").await.is_empty() }).await;
-    // The connection comes back, the session does not.
-    bed.cut.store(false, Ordering::SeqCst);
+    assert_eq!(
+        bed.holders("c1").await,
+        ["a"],
+        "the holder knows before the store releases the lock"
+    );
+    wait_until(|| async { bed.holders("c1").await.is_empty() }).await;
+    // The connection recovers, the session does not.
+    bed.drop_requests.store(false, Ordering::SeqCst);
     let late = session.lock("cluster/c1").unwrap().acquire().await;
     assert_eq!(late.err().and_then(|error| error.code()), Some(Code::Lost));
 }
 
 #[tokio::test]
-async fn a_dropped_tenure_is_released_even_when_the_first_try_fails() {
+async fn a_dropped_tenure_is_released_even_if_the_first_attempt_fails() {
     let bed = bed();
     let session = bed.client.session("a", Duration::from_secs(10)).await.unwrap();
     let tenure = session.lock("cluster/c1").unwrap().acquire().await.unwrap();
-    bed.cut.store(true, Ordering::SeqCst);
+    bed.drop_requests.store(true, Ordering::SeqCst);
     drop(tenure);
     tokio::task::yield_now().await;
     assert_eq!(bed.holders("c1").await, ["a"]);
-    bed.cut.store(false, Ordering::SeqCst);
-    until(|| async { bed.holders("c1").await.is_empty() }).await;
-    assert_eq!(session.standing(), Standing::Safe);
+    bed.drop_requests.store(false, Ordering::SeqCst);
+    wait_until(|| async { bed.holders("c1").await.is_empty() }).await;
+    assert_eq!(session.state(), LeaseState::Safe);
 }
 
 #[tokio::test]
-async fn dropping_the_session_gives_everything_back_at_once() {
+async fn dropping_the_session_releases_everything_at_once() {
     let bed = bed();
     let session = bed.client.session("a", Duration::from_secs(3_600)).await.unwrap();
     let tenure = session.lock("cluster/c1").unwrap().acquire().await.unwrap();
     drop(tenure);
     drop(session);
-    assert!(bed.holders("c1").await.is_empty(), "the goodbye reached the store");
+    assert!(bed.holders("c1").await.is_empty(), "the session is closed in the store");
     assert_eq!(bed.store.status().await.unwrap().sessions, 0);
 }
 
 #[tokio::test]
-async fn an_answer_that_was_lost_does_not_make_a_second_tenure() {
+async fn a_lost_response_does_not_create_a_second_tenure() {
     let bed = bed();
     let session = bed.client.session("a", Duration::from_secs(30)).await.unwrap();
-    bed.mute.store(true, Ordering::SeqCst);
-    let ask = session.lock("cluster/c1").unwrap().acquire();
-    let unmute = async {
-        until(|| async { !bed.holders("c1").await.is_empty() }).await;
-        bed.mute.store(false, Ordering::SeqCst);
+    bed.drop_responses.store(true, Ordering::SeqCst);
+    let request = session.lock("cluster/c1").unwrap().acquire();
+    let restore = async {
+        wait_until(|| async { !bed.holders("c1").await.is_empty() }).await;
+        bed.drop_responses.store(false, Ordering::SeqCst);
     };
-    let (tenure, ()) = tokio::join!(ask, unmute);
+    let (tenure, ()) = tokio::join!(request, restore);
     let tenure = tenure.unwrap();
     assert_eq!(tenure.token(), Token(1));
     let query = HistoryQuery::Of { key: key("c1"), before: None, limit: 10 };
@@ -231,41 +256,41 @@ async fn an_answer_that_was_lost_does_not_make_a_second_tenure() {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_cancelled_leaves_the_queue() {
+async fn a_cancelled_wait_leaves_the_queue() {
     let bed = bed();
     let holder = bed.client.session("a", Duration::from_secs(30)).await.unwrap();
     let held = holder.lock("cluster/c1").unwrap().acquire().await.unwrap();
     let session = bed.client.session("b", Duration::from_secs(30)).await.unwrap();
-    let ask = session.lock("cluster/c1").unwrap().wait(Duration::from_secs(60));
-    let waiting = tokio::spawn(ask.acquire());
-    until(|| async { bed.waiters("c1").await == 1 }).await;
+    let request = session.lock("cluster/c1").unwrap().wait(Duration::from_secs(60));
+    let waiting = tokio::spawn(request.acquire());
+    wait_until(|| async { bed.waiters("c1").await == 1 }).await;
     waiting.abort();
-    until(|| async { bed.waiters("c1").await == 0 }).await;
+    wait_until(|| async { bed.waiters("c1").await == 0 }).await;
     drop(held);
-    until(|| async { bed.holders("c1").await.is_empty() }).await;
+    wait_until(|| async { bed.holders("c1").await.is_empty() }).await;
 }
 
 #[tokio::test]
-async fn a_wait_that_is_cancelled_at_the_moment_of_the_grant_leaks_nothing() {
+async fn a_wait_cancelled_during_the_grant_leaks_no_tenure() {
     let bed = bed();
     let holder = bed.client.session("a", Duration::from_secs(30)).await.unwrap();
     let held = holder.lock("cluster/c1").unwrap().acquire().await.unwrap();
     let session = bed.client.session("b", Duration::from_secs(30)).await.unwrap();
-    let ask = session.lock("cluster/c1").unwrap().wait(Duration::from_secs(60));
-    let waiting = tokio::spawn(ask.acquire());
-    until(|| async { bed.waiters("c1").await == 1 }).await;
-    // The grant happens, and its news is lost; then nobody wants it any more.
-    bed.mute.store(true, Ordering::SeqCst);
+    let request = session.lock("cluster/c1").unwrap().wait(Duration::from_secs(60));
+    let waiting = tokio::spawn(request.acquire());
+    wait_until(|| async { bed.waiters("c1").await == 1 }).await;
+    // The lock is granted and the response is lost; then the caller gives up.
+    bed.drop_responses.store(true, Ordering::SeqCst);
     drop(held);
-    until(|| async { bed.holders("c1").await == ["b"] }).await;
+    wait_until(|| async { bed.holders("c1").await == ["b"] }).await;
     waiting.abort();
-    bed.mute.store(false, Ordering::SeqCst);
-    until(|| async { bed.holders("c1").await.is_empty() }).await;
-    assert_eq!(session.standing(), Standing::Safe);
+    bed.drop_responses.store(false, Ordering::SeqCst);
+    wait_until(|| async { bed.holders("c1").await.is_empty() }).await;
+    assert_eq!(session.state(), LeaseState::Safe);
 }
 
 #[tokio::test]
-async fn a_holder_learns_that_its_lock_was_broken_and_keeps_the_others() {
+async fn a_holder_observes_a_broken_lock_and_keeps_its_others() {
     let bed = bed();
     let session = bed.client.session("a", TTL).await.unwrap();
     let broken = session.lock("cluster/c1").unwrap().acquire().await.unwrap();
@@ -283,7 +308,7 @@ async fn a_holder_learns_that_its_lock_was_broken_and_keeps_the_others() {
 }
 
 #[tokio::test]
-async fn who_does_not_wait_is_told_who_holds_it() {
+async fn a_refused_acquire_names_the_holder() {
     let bed = bed();
     let a = bed.client.session("a", TTL).await.unwrap();
     let _held = a.lock("cluster/c1").unwrap().acquire().await.unwrap();
@@ -292,13 +317,13 @@ async fn who_does_not_wait_is_told_who_holds_it() {
         Err(Error::Refused(refusal)) => assert_eq!(&*refusal.tenure().unwrap().holder, "a"),
         other => panic!("{:?} is not a refusal", other.map(|tenure| tenure.token())),
     }
-    let ask = b.lock("cluster/c1").unwrap().wait(Duration::from_millis(300));
-    assert_eq!(ask.acquire().await.err().and_then(|e| e.code()), Some(Code::Held));
+    let request = b.lock("cluster/c1").unwrap().wait(Duration::from_millis(300));
+    assert_eq!(request.acquire().await.err().and_then(|e| e.code()), Some(Code::Held));
     assert_eq!(bed.waiters("c1").await, 0);
 }
 
 #[tokio::test]
-async fn bad_names_and_times_are_refused_before_anything_happens() {
+async fn invalid_names_and_ttls_are_refused() {
     let bed = bed();
     let session = bed.client.session("a", TTL).await.unwrap();
     assert!(session.lock("no-slash").is_err());

@@ -1,6 +1,6 @@
-//! Commands as jobs, with real processes: what they see and say, and that none outlives its tenure.
+//! Commands as jobs with real processes: input, output, and that none outlives its tenure.
 
-mod bed;
+mod testbed;
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bed::processes::{PRELUDE, Traces};
-use bed::{Bed, Running, TTL, retries, until};
 use tenure::clock::BootInstant;
 use tenure::worker::Command;
 use tenure::{Context, Done, Worker};
 use tenure_core::job::AttemptOutcome;
 use tenure_core::retry::{TIME_LIMIT, WORKER_TIMEOUT};
 use tenure_core::{Job, JobId, JobState, Kind, Kinds, Operation, limits};
+use testbed::processes::{MarkerDir, PRELUDE};
+use testbed::{RunningWorker, TTL, TestBed, retries, wait_until};
 
 /// Hosts the watchdog and the launcher.
 const HELPER: &str = env!("CARGO_BIN_EXE_tenure-helper");
@@ -31,42 +31,46 @@ fn script(name: &str, script: &str) -> Operation {
     operation
 }
 
-/// A worker of the commands of a kind, and what it works.
-struct Stage {
-    bed: Bed,
+/// Worker that runs the commands of a kind, with its test bed.
+struct CommandTest {
+    bed: TestBed,
     worker: Worker,
-    traces: Traces,
+    markers: MarkerDir,
 }
 
-impl Stage {
+impl CommandTest {
     async fn new(operation: Operation) -> Self {
-        Self::over(operation, |bed| bed.client.clone()).await
+        Self::with_client(operation, |bed| bed.client.clone()).await
     }
 
-    async fn over(operation: Operation, client: impl Fn(&Bed) -> tenure::Client) -> Self {
+    async fn with_client(
+        operation: Operation,
+        client: impl Fn(&TestBed) -> tenure::Client,
+    ) -> Self {
         let kind = Kind::new("thing").operation(operation);
-        let bed = Bed::memory([kind.clone()]).await;
-        let kinds = Kinds::new([kind]).expect("a kind that makes sense");
+        let bed = TestBed::memory([kind.clone()]).await;
+        let kinds = Kinds::new([kind]).expect("a valid kind");
         let worker = Worker::new(&client(&bed), "w").ttl(TTL).drain(ms(50));
         let worker = worker.commands_with(&kinds, |command| command.helper(HELPER).grace(ms(300)));
-        Self { bed, worker, traces: Traces::new() }
+        Self { bed, worker, markers: MarkerDir::new() }
     }
 
     async fn submit(&self, operation: &str) -> JobId {
-        let dir: &Path = self.traces.dir();
-        let asked = self.bed.client.submit("thing/t", operation).args(&dir).send().await;
-        asked.expect("it is taken").job
+        let dir: &Path = self.markers.dir();
+        let submitted = self.bed.client.submit("thing/t", operation).args(&dir).send().await;
+        submitted.expect("the job is accepted").job
     }
 }
 
-/// Runs a script to its end, with some arguments.
+/// Runs a script with these arguments to its end.
 async fn run_with(operation: Operation, args: &serde_json::Value) -> (Job, String) {
-    let Stage { bed, worker, .. } = Stage::new(operation).await;
-    let worker = Running::start(worker);
-    let asked = bed.client.submit("thing/t", "work").args(args).send().await.expect("taken");
-    let job = bed.over(asked.job).await;
-    let log = bed.log(asked.job).await;
-    worker.end().await;
+    let CommandTest { bed, worker, .. } = CommandTest::new(operation).await;
+    let worker = RunningWorker::start(worker);
+    let submitted =
+        bed.client.submit("thing/t", "work").args(args).send().await.expect("the job is accepted");
+    let job = bed.wait_finished(submitted.job).await;
+    let log = bed.log(submitted.job).await;
+    worker.stop().await;
     (job, log)
 }
 
@@ -79,10 +83,10 @@ fn error(job: &Job) -> (String, String) {
     (error.code.to_string(), error.message.to_string())
 }
 
-// ---- What a command sees and says ----
+// ---- Input and output ----
 
 #[tokio::test]
-async fn a_command_finds_its_job_in_its_environment_and_its_arguments_on_its_input() {
+async fn a_command_gets_its_job_in_the_environment_and_its_arguments_on_stdin() {
     let text = r#"
         [ "$(cat)" = "$TENURE_ARGS" ] && echo same args
         echo "$TENURE_JOB $TENURE_RESOURCE $TENURE_ATTEMPT $TENURE_TENANT $TENURE_LOCK"
@@ -100,7 +104,7 @@ async fn a_command_finds_its_job_in_its_environment_and_its_arguments_on_its_inp
 }
 
 #[tokio::test]
-async fn lines_set_progress_state_and_result() {
+async fn directives_set_progress_state_and_result() {
     let mut operation = script(
         "work",
         r#"echo ::progress 40 copying rows; echo plain; echo oops >&2
@@ -113,14 +117,14 @@ async fn lines_set_progress_state_and_result() {
     let states = ["NEW", "DOING", "READY", "BROKEN", "SMALL"];
     let kind = Kind::new("thing").states(&states).operation(operation);
     let kinds = Kinds::new([kind.clone()]).unwrap();
-    for bed in Bed::each([kind]).await {
-        let traces = Traces::new();
+    for bed in TestBed::each([kind]).await {
+        let markers = MarkerDir::new();
         let worker = Worker::new(&bed.client, "w").ttl(TTL);
         let worker = worker.commands_with(&kinds, |command| command.helper(HELPER));
-        let worker = Running::start(worker);
-        let asked = bed.client.submit("thing/t", "work").args(&traces.dir()).send().await;
-        let id = asked.unwrap().job;
-        until("it says so", || async {
+        let worker = RunningWorker::start(worker);
+        let submitted = bed.client.submit("thing/t", "work").args(&markers.dir()).send().await;
+        let id = submitted.unwrap().job;
+        wait_until("the progress and log arrive", || async {
             let progress = bed.job(id).await.progress;
             let log = bed.log(id).await;
             progress.is_some_and(|p| (p.percent, &*p.message) == (40, "copying rows"))
@@ -128,30 +132,30 @@ async fn lines_set_progress_state_and_result() {
                 && log.contains("oops\n")
         })
         .await;
-        fs::write(traces.path("go"), "").unwrap();
-        let job = bed.over(id).await;
+        fs::write(markers.path("go"), "").unwrap();
+        let job = bed.wait_finished(id).await;
         assert_eq!(
             (job.state, job.result.as_deref()),
             (JobState::Succeeded, Some("{\"rows\": 3}"))
         );
         let key = "default/thing/t".parse().unwrap();
-        let shown = bed.store.reads().show(&key).await.unwrap().unwrap();
-        assert_eq!(&*shown.record.resource.unwrap().state, "SMALL");
+        let view = bed.store.reads().show(&key).await.unwrap().unwrap();
+        assert_eq!(&*view.record.resource.unwrap().state, "SMALL");
         let log = bed.log(id).await;
         assert!(log.ends_with("::state SMALL\nlast\n"), "{log}");
         assert!(!log.contains("progress") && !log.contains("result"), "{log}");
-        worker.end().await;
+        worker.stop().await;
     }
 }
 
 #[tokio::test]
-async fn exit_codes_and_error_lines_say_why_it_failed() {
+async fn exit_codes_and_error_directives_determine_the_failure() {
     let (job, _) = run(script("work", "echo broken pipes >&2; exit 3").retry(retries(2))).await;
-    assert_eq!(error(&job), ("EXIT_3".into(), "it ended with 3: broken pipes".into()));
-    assert_eq!((job.state, job.attempt), (JobState::Dead, 2), "the rule says: try again");
+    assert_eq!(error(&job), ("EXIT_3".into(), "exited with code 3: broken pipes".into()));
+    assert_eq!((job.state, job.attempt), (JobState::Dead, 2), "the retry rule applies");
     let (job, _) = run(script("work", "echo ::error QUOTA too many rows; exit 1")).await;
     assert_eq!(error(&job), ("QUOTA".into(), "too many rows".into()));
-    assert_eq!((job.state, job.attempt), (JobState::Failed, 1), "there is no rule");
+    assert_eq!((job.state, job.attempt), (JobState::Failed, 1), "there is no retry rule");
     let (job, _) = run(script("work", "exit 75")).await;
     assert_eq!((job.state, error(&job).0), (JobState::Dead, "EXIT_75".into()), "transient");
     let (job, _) = run(script("work", "kill -KILL $$")).await;
@@ -159,7 +163,7 @@ async fn exit_codes_and_error_lines_say_why_it_failed() {
 }
 
 #[tokio::test]
-async fn a_command_that_cannot_be_run_says_so() {
+async fn a_command_that_cannot_be_executed_fails_with_a_message() {
     let mut operation = Operation::new("work");
     operation.run = vec!["./no-such-program".to_owned()];
     let (job, log) = run(operation).await;
@@ -170,7 +174,7 @@ async fn a_command_that_cannot_be_run_says_so() {
 }
 
 #[tokio::test]
-async fn arguments_at_their_bound_reach_the_command_whole_also_when_it_does_not_read_them() {
+async fn arguments_at_their_limit_are_passed_whole_even_if_not_read() {
     let args = "x".repeat(limits::ARGS_BYTES_MAX - 2);
     let text = "echo ${#TENURE_ARGS} $(wc -c)";
     let (job, log) = run_with(script("work", text), &args.clone().into()).await;
@@ -182,7 +186,7 @@ async fn arguments_at_their_bound_reach_the_command_whole_also_when_it_does_not_
 }
 
 #[tokio::test]
-async fn a_flood_of_output_is_bounded_and_the_command_ends_all_the_same() {
+async fn excess_output_is_dropped_and_the_command_still_succeeds() {
     let text = "head -c 6000000 /dev/zero | tr '\\0' x | fold -w 100; echo; echo the end >&2";
     let (job, log) = run(script("work", text)).await;
     assert_eq!(job.state, JobState::Succeeded);
@@ -193,14 +197,14 @@ async fn a_flood_of_output_is_bounded_and_the_command_ends_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_line_without_end_is_cut() {
+async fn an_overlong_line_is_truncated() {
     let text = "head -c 200000 /dev/zero | tr '\\0' x; echo; echo next";
     let (_, log) = run(script("work", text)).await;
-    assert_eq!(log, " [the rest of this line was dropped]\nnext\n");
+    assert_eq!(log, " [line truncated]\nnext\n");
 }
 
 #[tokio::test]
-async fn secrets_of_a_command_are_not_in_its_log() {
+async fn secrets_of_a_command_are_redacted_in_its_log() {
     let text = r#"
         env | grep -v PATH; echo "$TENURE_ARGS"; echo "$TENURE_ARGS" >&2
         echo 'password=qwert Authorization: Basic zuiop'
@@ -221,25 +225,25 @@ async fn secrets_of_a_command_are_not_in_its_log() {
     assert_eq!(error(&job), ("BAD".into(), "[redacted]".into()));
 }
 
-/// The variable must be set before this process starts, so it starts itself again.
+/// The variable must be set before this process starts, so the test re-executes itself.
 #[tokio::test]
-async fn the_credential_of_the_worker_is_not_in_the_environment_of_its_commands() {
+async fn the_api_key_of_the_worker_is_removed_from_the_environment_of_commands() {
     let text = r#"[ -z "${TENURE_KEY+x}" ] && [ "$OTHER" = there ]"#;
     if std::env::var_os("TENURE_KEY").is_some() {
         let (job, log) = run(script("work", text)).await;
         assert_eq!(job.state, JobState::Succeeded, "{log}");
         return;
     }
-    let name = "the_credential_of_the_worker_is_not_in_the_environment_of_its_commands";
+    let name = "the_api_key_of_the_worker_is_removed_from_the_environment_of_commands";
     let mut again = std::process::Command::new(std::env::current_exe().unwrap());
     again.args(["--exact", name]).env("TENURE_KEY", "a key").env("OTHER", "there");
     let status = again.stdout(Stdio::null()).status().expect("this test can be started");
     assert!(status.success());
 }
 
-// ---- Its end ----
+// ---- Termination ----
 
-/// Starts a process that ignores TERM, in a session of its own, and stays.
+/// Starts a process that ignores TERM in a session of its own, and ignores TERM itself.
 const STUBBORN: &str = r#"
 (setsid sh -c 'trap "" TERM; echo $$ > $D/far.new; mv $D/far.new $D/far; exec sleep 60' &)
 trap "" TERM; id command; while :; do sleep 0.05; done
@@ -250,177 +254,177 @@ fn stubborn() -> Operation {
 }
 
 #[tokio::test]
-async fn a_command_that_takes_too_long_is_dead_before_that_is_reported() {
-    let stage = Stage::new(stubborn().limit_ms(500)).await;
-    let id = stage.submit("work").await;
-    let worker = Running::start(stage.worker.grace(ms(1)));
-    let (command, far) = (stage.traces.process("command").await, stage.traces.process("far").await);
-    let job = stage.bed.over(id).await;
-    assert!(command.is_dead() && far.is_dead(), "the next could have begun beside it");
+async fn a_command_over_its_time_limit_is_dead_before_the_report() {
+    let test = CommandTest::new(stubborn().limit_ms(500)).await;
+    let id = test.submit("work").await;
+    let worker = RunningWorker::start(test.worker.grace(ms(1)));
+    let (command, far) = (test.markers.process("command").await, test.markers.process("far").await);
+    let job = test.bed.wait_finished(id).await;
+    assert!(command.is_dead() && far.is_dead(), "the next attempt could overlap");
     assert_eq!(error(&job).0, TIME_LIMIT);
-    worker.end().await;
+    worker.stop().await;
 }
 
 #[tokio::test]
-async fn a_cancelled_command_is_stopped_and_its_job_cancelled() {
-    let stage = Stage::new(stubborn()).await;
-    let id = stage.submit("work").await;
-    let worker = Running::start(stage.worker);
-    let (command, far) = (stage.traces.process("command").await, stage.traces.process("far").await);
-    stage.bed.client.cancel(id, "ann", "enough").await.unwrap();
-    let job = stage.bed.over(id).await;
+async fn a_cancelled_command_is_killed_and_its_job_cancelled() {
+    let test = CommandTest::new(stubborn()).await;
+    let id = test.submit("work").await;
+    let worker = RunningWorker::start(test.worker);
+    let (command, far) = (test.markers.process("command").await, test.markers.process("far").await);
+    test.bed.client.cancel(id, "ann", "enough").await.unwrap();
+    let job = test.bed.wait_finished(id).await;
     assert!(command.is_dead() && far.is_dead());
     assert_eq!(job.state, JobState::Cancelled);
     assert_eq!(job.attempts[0].outcome, Some(AttemptOutcome::Cancelled));
-    worker.end().await;
+    worker.stop().await;
 }
 
 #[tokio::test]
-async fn a_command_may_clean_up_when_it_is_cancelled_and_its_last_words_are_logged() {
+async fn a_cancelled_command_may_clean_up_and_its_last_output_is_logged() {
     let text = format!(
         "{PRELUDE} trap 'echo cleaned; exit 0' TERM; id command;
         while :; do sleep 0.01; done"
     );
-    let stage = Stage::new(script("work", &text)).await;
-    let id = stage.submit("work").await;
-    let worker = Running::start(stage.worker);
-    stage.traces.until("command").await;
-    stage.bed.client.cancel(id, "ann", "enough").await.unwrap();
-    assert_eq!(stage.bed.over(id).await.state, JobState::Cancelled);
-    let log = stage.bed.log(id).await;
+    let test = CommandTest::new(script("work", &text)).await;
+    let id = test.submit("work").await;
+    let worker = RunningWorker::start(test.worker);
+    test.markers.wait_for("command").await;
+    test.bed.client.cancel(id, "ann", "enough").await.unwrap();
+    assert_eq!(test.bed.wait_finished(id).await.state, JobState::Cancelled);
+    let log = test.bed.log(id).await;
     assert!(log.contains("cleaned\n"), "{log}");
-    worker.end().await;
+    worker.stop().await;
 }
 
 #[tokio::test]
-async fn a_command_is_handed_back_dead_when_its_worker_goes() {
-    let stage = Stage::new(stubborn()).await;
-    let id = stage.submit("work").await;
-    let worker = Running::start(stage.worker);
-    let (command, far) = (stage.traces.process("command").await, stage.traces.process("far").await);
-    let summary = worker.end().await;
+async fn a_command_is_dead_before_it_is_handed_back_on_shutdown() {
+    let test = CommandTest::new(stubborn()).await;
+    let id = test.submit("work").await;
+    let worker = RunningWorker::start(test.worker);
+    let (command, far) = (test.markers.process("command").await, test.markers.process("far").await);
+    let summary = worker.stop().await;
     assert_eq!((summary.handed_back, summary.abandoned), (1, 0));
     assert!(command.is_dead() && far.is_dead());
-    assert_eq!(stage.bed.job(id).await.state, JobState::Queued);
+    assert_eq!(test.bed.job(id).await.state, JobState::Queued);
 }
 
 #[tokio::test]
-async fn a_worker_that_is_dropped_takes_its_command_along_before_the_next_may_begin() {
-    let stage = Stage::new(stubborn().retry(retries(2))).await;
-    let id = stage.submit("work").await;
+async fn the_command_of_a_dropped_worker_is_dead_before_the_next_attempt() {
+    let test = CommandTest::new(stubborn().retry(retries(2))).await;
+    let id = test.submit("work").await;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.spawn(stage.worker.run(std::future::pending()));
-    let (command, far) = (stage.traces.process("command").await, stage.traces.process("far").await);
+    runtime.spawn(test.worker.run(std::future::pending()));
+    let (command, far) = (test.markers.process("command").await, test.markers.process("far").await);
     let processes = (command.clone(), far.clone());
     let handler = move |_: Context| {
         let (command, far) = processes.clone();
         async move { Ok(Done::with(&(command.is_dead() && far.is_dead()))?) }
     };
-    let next = Running::start(Worker::new(&stage.bed.client, "next").handle("thing", handler));
-    // The whole runtime goes, in the middle of everything.
+    let next = RunningWorker::start(Worker::new(&test.bed.client, "next").handle("thing", handler));
+    // Drops the whole runtime while the command runs.
     tokio::task::spawn_blocking(move || drop(runtime)).await.unwrap();
-    let job = stage.bed.over(id).await;
-    assert_eq!(job.result.as_deref(), Some("true"), "the next began beside it");
+    let job = test.bed.wait_finished(id).await;
+    assert_eq!(job.result.as_deref(), Some("true"), "the next attempt overlapped");
     assert!(command.is_dead() && far.is_dead());
-    next.end().await;
+    next.stop().await;
 }
 
 #[tokio::test]
-async fn a_killed_command_and_a_killed_watchdog_are_failures_that_say_so() {
+async fn a_killed_command_and_a_killed_watchdog_are_reported_as_such() {
     for (watchdog, code) in [(false, "SIGNAL_9"), (true, "WATCHDOG_DIED")] {
-        let stage = Stage::new(stubborn()).await;
-        let id = stage.submit("work").await;
-        let worker = Running::start(stage.worker);
+        let test = CommandTest::new(stubborn()).await;
+        let id = test.submit("work").await;
+        let worker = RunningWorker::start(test.worker);
         let (command, far) =
-            (stage.traces.process("command").await, stage.traces.process("far").await);
+            (test.markers.process("command").await, test.markers.process("far").await);
         if watchdog {
             command.parent().kill();
         } else {
             command.kill();
         }
-        let job = stage.bed.over(id).await;
+        let job = test.bed.wait_finished(id).await;
         assert_eq!(error(&job).0, code);
         assert!(command.is_dead() && far.is_dead());
-        worker.end().await;
+        worker.stop().await;
     }
 }
 
 #[tokio::test]
-async fn a_command_whose_session_is_frozen_is_dead_before_the_next_one_begins() {
+async fn a_command_of_a_frozen_session_is_dead_before_the_next_attempt() {
     let faults = std::sync::OnceLock::new();
-    let stage = Stage::over(stubborn().retry(retries(2)), |bed| {
-        let (client, cable) = bed.cable();
-        faults.set(cable).ok().expect("once");
+    let test = CommandTest::with_client(stubborn().retry(retries(2)), |bed| {
+        let (client, transport) = bed.faulty_client();
+        faults.set(transport).ok().expect("once");
         client
     })
     .await;
-    let id = stage.submit("work").await;
-    let frozen = Running::start(stage.worker);
-    let (command, far) = (stage.traces.process("command").await, stage.traces.process("far").await);
+    let id = test.submit("work").await;
+    let frozen = RunningWorker::start(test.worker);
+    let (command, far) = (test.markers.process("command").await, test.markers.process("far").await);
     let processes = (command.clone(), far.clone());
     let handler = move |_: Context| {
         let (command, far) = processes.clone();
         async move { Ok(Done::with(&(command.is_dead() && far.is_dead()))?) }
     };
-    let next = Running::start(Worker::new(&stage.bed.client, "next").handle("thing", handler));
-    faults.get().unwrap().cut.store(true, Ordering::SeqCst);
-    let job = stage.bed.over(id).await;
-    assert_eq!(job.result.as_deref(), Some("true"), "the next began beside it");
+    let next = RunningWorker::start(Worker::new(&test.bed.client, "next").handle("thing", handler));
+    faults.get().unwrap().drop_requests.store(true, Ordering::SeqCst);
+    let job = test.bed.wait_finished(id).await;
+    assert_eq!(job.result.as_deref(), Some("true"), "the next attempt overlapped");
     assert_eq!(&*job.attempts[0].error.as_ref().unwrap().code, WORKER_TIMEOUT);
     assert_eq!(&*job.attempts[1].worker, "next");
-    next.end().await;
-    faults.get().unwrap().cut.store(false, Ordering::SeqCst);
-    let summary = frozen.end().await;
-    assert_eq!((summary.lost, summary.reported), (1, 0), "the late one says nothing");
+    next.stop().await;
+    faults.get().unwrap().drop_requests.store(false, Ordering::SeqCst);
+    let summary = frozen.stop().await;
+    assert_eq!((summary.lost, summary.reported), (1, 0), "the late worker reports nothing");
 }
 
 #[tokio::test]
-async fn a_runtime_that_is_blocked_for_three_times_to_live_kills_no_command() {
+async fn a_runtime_blocked_for_three_ttls_does_not_kill_its_command() {
     let text = format!("{PRELUDE} id command; while [ ! -e $D/go ]; do sleep 0.05; done");
-    let stage = Stage::new(script("work", &text)).await;
-    let id = stage.submit("work").await;
-    let worker = Running::start(stage.worker);
-    stage.traces.until("command").await;
+    let test = CommandTest::new(script("work", &text)).await;
+    let id = test.submit("work").await;
+    let worker = RunningWorker::start(test.worker);
+    test.markers.wait_for("command").await;
     // This is the only thread of the runtime: nothing but the heartbeat can run meanwhile.
     let until = BootInstant::now() + TTL * 3;
     while !until.has_passed() {
         std::hint::spin_loop();
     }
-    fs::write(stage.traces.path("go"), "").unwrap();
-    let job = stage.bed.over(id).await;
+    fs::write(test.markers.path("go"), "").unwrap();
+    let job = test.bed.wait_finished(id).await;
     assert_eq!((job.state, job.attempt), (JobState::Succeeded, 1));
-    assert_eq!(worker.end().await.sessions, 1);
+    assert_eq!(worker.stop().await.sessions, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_run_beside_each_other_and_one_at_a_time_on_a_resource() {
+async fn commands_run_concurrently_but_one_at_a_time_per_resource() {
     let text = format!(
         "{PRELUDE} mkdir $D/$(basename $TENURE_RESOURCE) || exit 9
         sleep 0.05; rmdir $D/$(basename $TENURE_RESOURCE)"
     );
-    let stage = Stage::new(script("work", &text)).await;
+    let test = CommandTest::new(script("work", &text)).await;
     let mut jobs = Vec::new();
-    let dir: &Path = stage.traces.dir();
+    let dir: &Path = test.markers.dir();
     for n in 0..12 {
         let resource = format!("thing/t{}", n % 3);
-        let asked = stage.bed.client.submit(&resource, "work").args(&dir).send().await;
-        jobs.push(asked.unwrap().job);
+        let submitted = test.bed.client.submit(&resource, "work").args(&dir).send().await;
+        jobs.push(submitted.unwrap().job);
     }
-    let worker = Running::start(stage.worker.slots(4));
+    let worker = RunningWorker::start(test.worker.slots(4));
     for job in jobs {
-        let job = stage.bed.over(job).await;
+        let job = test.bed.wait_finished(job).await;
         assert_eq!(job.state, JobState::Succeeded, "{:?}", job.error);
     }
-    assert_eq!(worker.end().await.succeeded, 12);
+    assert_eq!(worker.stop().await.succeeded, 12);
 }
 
 #[tokio::test]
-async fn a_command_that_is_no_operation_of_a_kind_can_be_given_by_hand() {
-    let bed = Bed::memory([bed::kind(Operation::new("work"))]).await;
+async fn a_command_can_be_set_as_handler_explicitly() {
+    let bed = TestBed::memory([testbed::kind(Operation::new("work"))]).await;
     let command = Command::new(["sh", "-c", "echo hand made"]).helper(HELPER);
-    let worker = Running::start(Worker::new(&bed.client, "w").handle("thing", command));
+    let worker = RunningWorker::start(Worker::new(&bed.client, "w").handle("thing", command));
     let id = bed.submit("thing/t", "work").await;
-    assert_eq!(bed.over(id).await.state, JobState::Succeeded);
+    assert_eq!(bed.wait_finished(id).await.state, JobState::Succeeded);
     assert_eq!(bed.log(id).await, "hand made\n");
-    worker.end().await;
+    worker.stop().await;
 }

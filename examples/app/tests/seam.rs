@@ -52,7 +52,7 @@ async fn a_server_without_knowledge_of_the_app_serves_all_of_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (url, stop) =
         (format!("http://{}", listener.local_addr().unwrap()), CancellationToken::new());
-    let client = Client::within(server.state().services.committer.clone(), "default");
+    let client = Client::with_committer(server.state().services.committer.clone(), "default");
     let env =
         WorkerEnv { live: Live::fixed(live.clone()), store: "memory".to_owned(), span: || None };
     let app = live.apps.named("greetings").unwrap().worker(&env).unwrap().unwrap();

@@ -76,7 +76,7 @@ impl Ours {
 }
 
 fn worker(committer: &Committer, tenant: &str, slots: usize, runs: &Arc<Runs>) -> Worker {
-    let client = Client::within(committer.clone(), tenant);
+    let client = Client::with_committer(committer.clone(), tenant);
     let runs = Arc::clone(runs);
     let handler = move |job: Context| {
         let runs = Arc::clone(&runs);

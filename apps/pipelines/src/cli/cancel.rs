@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::wire::{RunAnswer, RunStatus};
 use clap::Args;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_core::JobId;
 
 use super::{WAIT, found, look};
@@ -54,7 +54,7 @@ impl Cancel {
 }
 
 /// Waits until a run is over.
-async fn over(link: &HttpLink, id: JobId) -> anyhow::Result<RunAnswer> {
+async fn over(link: &HttpTransport, id: JobId) -> anyhow::Result<RunAnswer> {
     loop {
         let detail = look(link, id, WAIT).await?;
         if detail.run.status.is_over() {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::wire::{RunAnswer, RunDetail, RunStatus};
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_core::JobId;
 use tenure_wire::WhyAnswer;
 use tokio::signal::unix::Signal;
@@ -19,7 +19,7 @@ use tenure_cli_kit::{Output, follow};
 /// Shows what happens to a run until it is over, and gives how it ended. Nothing when `interrupt`
 /// came first: then it is said that the run goes on.
 pub(super) async fn follow(
-    link: &HttpLink,
+    link: &HttpTransport,
     (id, pipeline): (JobId, &str),
     output: Output,
     interrupt: Signal,
@@ -36,7 +36,7 @@ pub(super) async fn follow(
 }
 
 struct Follower<'a> {
-    link: &'a HttpLink,
+    link: &'a HttpTransport,
     id: JobId,
     logs: Reader,
     display: Display,

@@ -17,7 +17,7 @@ use crate::slots;
 use crate::wire::RunDetail;
 use anyhow::Context as _;
 use clap::Subcommand;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_core::session::ALL_TENANTS;
 use tenure_core::{Code, JobId};
 
@@ -87,9 +87,9 @@ fn parse_name(name: &str) -> Result<String, String> {
 }
 
 /// A run, as soon as it is over or `wait` has passed.
-async fn look(link: &HttpLink, id: JobId, wait: Duration) -> anyhow::Result<RunDetail> {
+async fn look(link: &HttpTransport, id: JobId, wait: Duration) -> anyhow::Result<RunDetail> {
     let path = format!("/pipelines/runs/{id}?wait_ms={}", wait.as_millis());
-    found(id, link.get_within(&path, wait).await)
+    found(id, link.get_with_wait(&path, wait).await)
 }
 
 /// Says where runs are found when there is no such run.

@@ -8,7 +8,7 @@ use crate::wire::{TriggerAnswer, TriggerBody};
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Map, Value};
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_core::session::ALL_TENANTS;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -101,7 +101,11 @@ impl Run {
         Ok(parameters)
     }
 
-    async fn trigger(&self, link: &HttpLink, body: &TriggerBody) -> anyhow::Result<TriggerAnswer> {
+    async fn trigger(
+        &self,
+        link: &HttpTransport,
+        body: &TriggerBody,
+    ) -> anyhow::Result<TriggerAnswer> {
         let name = &self.name;
         let new = || tenure_store::random::request_id().to_string();
         let key = self.idempotency_key.clone().unwrap_or_else(new);

@@ -31,12 +31,12 @@ impl Command {
             // With the defaults filled in.
             .args(Value::from(values.parameters.clone()).to_string())
             .limit(with.limit)
-            .part(with.part.clone())
+            .phase(with.part.clone())
             .traceparent(with.parent);
         match command.run(with.job).await {
             Ok(done) => Ok(done.result.map(|json| cleaned(tenure_wire::value(&json), values))),
             // The limit was that of the step and not that of the run.
-            Err(failure) if failure.code == TIME_LIMIT && with.job.halt().is_none() => {
+            Err(failure) if failure.code == TIME_LIMIT && with.job.cancel_reason().is_none() => {
                 Err(Failure::new(STEP_TIME_LIMIT, "the step took longer than it may"))
             }
             Err(failure) => Err(failure),

@@ -69,7 +69,8 @@ enum Json {
 /// When the certificates of this system cannot be read.
 pub fn client() -> Result<reqwest::Client, tenure::Error> {
     // Who only speaks plain HTTP needs no certificates.
-    let tls = tenure::http::trust::config().or_else(|_| tenure::http::trust::nobody())?;
+    let tls =
+        tenure::http::tls::client_config().or_else(|_| tenure::http::tls::plain_http_config())?;
     let builder = reqwest::Client::builder()
         .connect_timeout(CONNECT_MAX)
         .redirect(redirect::Policy::none())

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tenure::Context;
-use tenure::trace::Parent;
+use tenure::trace::TraceParent;
 use tenure::worker::command::STOPPED;
-use tenure::worker::{Failure, Part};
+use tenure::worker::{Failure, Phase};
 use tenure_config::report::Report;
 use tenure_config::section::Section;
 
@@ -46,12 +46,12 @@ pub enum Action {
 pub(super) struct Try<'a> {
     pub(super) job: &'a Context,
     pub(super) values: &'a Values,
-    pub(super) part: Part,
+    pub(super) part: Phase,
     pub(super) limit: Option<Duration>,
     pub(super) http: &'a reqwest::Client,
     /// Whether the store is a PostgreSQL database, so that a transaction there can rely on it.
     pub(super) guarded: bool,
-    pub(super) parent: Option<Parent>,
+    pub(super) parent: Option<TraceParent>,
 }
 
 impl Action {

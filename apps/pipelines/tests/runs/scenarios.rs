@@ -97,7 +97,7 @@ async fn a_run_that_failed_makes_room_for_the_next(on: On) {
     let run = site.over(&first, "FAILED").await;
     assert_eq!(run["error"]["code"], "EXIT_3", "{run:#}");
     let why = run["error"]["message"].as_str().expect("a message");
-    assert_eq!(why, "step query: it ended with 3: no such table");
+    assert_eq!(why, "step query: exited with code 3: no such table");
     assert_eq!(
         (&run["steps"][0]["status"], &run["steps"][1]["status"]),
         (&json!("FAILED"), &json!("PENDING"))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_core::{Code, JobId};
 use tenure_wire::{
     DeadAnswer, DeadBody, DeadFilter, DeadGroup, DiscardAnswer, JobAnswer, ListAnswer,
@@ -113,7 +113,7 @@ impl Ls {
             return self.each(server, &link, output).await;
         }
         let parts = [("kind", self.kind.clone()), ("limit", Some("1".to_owned()))];
-        let answer: DeadAnswer = link.get_within(&query("/v1/dead", &parts), PATIENCE).await?;
+        let answer: DeadAnswer = link.get_with_wait(&query("/v1/dead", &parts), PATIENCE).await?;
         match output {
             Output::Json => {
                 print_json(&Groups { groups: &answer.groups, complete: answer.complete })?;
@@ -129,7 +129,7 @@ impl Ls {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn each(&self, server: &ServerArgs, link: &HttpLink, output: Output) -> Done {
+    async fn each(&self, server: &ServerArgs, link: &HttpTransport, output: Output) -> Done {
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
         let filters = [("kind", self.kind.clone()), ("state", Some("dead".to_owned()))];
         let list: ListAnswer<JobAnswer> = fetch(link, "/v1/jobs", &filters, limit).await?;
@@ -200,7 +200,7 @@ impl Which {
 
     async fn ask<T: serde::de::DeserializeOwned>(
         &self,
-        link: &HttpLink,
+        link: &HttpTransport,
         verb: &str,
     ) -> anyhow::Result<T> {
         let (filter, dry_run, reason) = (self.filter()?, self.dry_run, self.reason.clone());

@@ -10,7 +10,7 @@ use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_store::postgres::{self, Finding, Verdict};
 
 use super::serve::store_url;
@@ -113,11 +113,12 @@ impl Doctor {
     }
 
     async fn server(&self, server: &ServerArgs) -> Vec<Finding> {
-        let answer: Result<Value, _> = match HttpLink::new(&self.address(server), "-", "default") {
-            // Nobody has to show a key to be told how a server is.
-            Ok(link) => link.get("/readyz").await,
-            Err(error) => Err(error),
-        };
+        let answer: Result<Value, _> =
+            match HttpTransport::new(&self.address(server), "-", "default") {
+                // Nobody has to show a key to be told how a server is.
+                Ok(link) => link.get("/readyz").await,
+                Err(error) => Err(error),
+            };
         match answer {
             Ok(ready) => judge_ready(&ready),
             Err(error) if self.server.is_some() => vec![Finding::bad(

@@ -10,10 +10,11 @@ use anyhow::Context as _;
 use clap::Args;
 use tenure::clock::BootInstant;
 use tenure::exec::{
-    self, Deadlines, Ended, ExitKind, Spec, Stop, Supervisor, Why, forwarded_signals,
+    self, CommandEnd, Deadlines, EndReason, ExitKind, Spec, StopReason, Supervisor,
+    forwarded_signals,
 };
 use tenure::tenure::Waiting;
-use tenure::trace::Parent;
+use tenure::trace::TraceParent;
 use tenure::{Client, Error, Session, Tenure};
 use tenure_core::{Code, LockPath};
 use tokio::signal::unix::{SignalKind, signal};
@@ -88,7 +89,7 @@ impl Exec {
             );
         }
         let mut signals = catch_signals()?;
-        let client = Client::over(Arc::new(server.link()?), server.tenant());
+        let client = Client::with_transport(Arc::new(server.link()?), server.tenant());
         let session = client.session(&process_name(), self.ttl).await?;
         let tenure = tokio::select! {
             tenure = self.acquire(&session) => tenure?,
@@ -127,7 +128,7 @@ impl Exec {
         &self,
         tenure: &Tenure,
         signals: &mut mpsc::Receiver<i32>,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<CommandEnd> {
         let supervisor = self.start(tenure).await?;
         self.supervise(supervisor, tenure, signals).await
     }
@@ -137,8 +138,8 @@ impl Exec {
         let ask = session.lock(&self.lock.to_string())?;
         let mut board =
             Board { lock: &self.lock, live: std::io::stderr().is_terminal(), said: false };
-        let ask = ask.wait(self.wait).poll(POLL).purpose(&purpose);
-        let tenure = ask.acquire_telling(|waiting| board.show(waiting)).await;
+        let ask = ask.wait(self.wait).poll_interval(POLL).purpose(&purpose);
+        let tenure = ask.acquire_with_updates(|waiting| board.show(waiting)).await;
         board.clear();
         tenure
     }
@@ -152,7 +153,7 @@ impl Exec {
         let session = tenure.session();
         let mut spec = Spec::new(self.command.clone());
         spec.env = self.environment(tenure);
-        spec.alone = true;
+        spec.sole_child = true;
         let first = deadlines_of(session.ttl(), session.deadline());
         Ok(Supervisor::start(spec, first).await?)
     }
@@ -162,9 +163,9 @@ impl Exec {
         mut supervisor: Supervisor,
         tenure: &Tenure,
         signals: &mut mpsc::Receiver<i32>,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<CommandEnd> {
         let session = tenure.session();
-        let mut deadlines = session.deadlines();
+        let mut deadlines = session.watch_deadline();
         deadlines.mark_changed();
         let handle = supervisor.handle();
         let limit = tokio::time::sleep(self.limit.unwrap_or(Duration::MAX));
@@ -179,12 +180,12 @@ impl Exec {
                 }
                 why = tenure.lost(), if !lost => {
                     lost = true;
-                    handle.stop(Stop::Lost);
+                    handle.stop(StopReason::Lost);
                     say(&format!("the lock is lost: {why}; stopping the command"));
                 }
                 () = &mut limit, if self.limit.is_some() && !limited => {
                     limited = true;
-                    handle.stop(Stop::TimeLimit);
+                    handle.stop(StopReason::TimeLimit);
                     say("the time limit is over; stopping the command");
                 }
                 Some(signal) = signals.recv() => handle.signal(signal),
@@ -201,18 +202,18 @@ impl Exec {
             ("TENURE_DEADLINE", tenure_cli_kit::clock::wall_in(left)),
         ];
         let session = tenure.session().id();
-        let upstream = Parent::of_process();
-        let trace = upstream.unwrap_or_else(|| Parent::of_tenure(session, tenure.token()));
+        let upstream = TraceParent::from_env();
+        let trace = upstream.unwrap_or_else(|| TraceParent::for_tenure(session, tenure.token()));
         let vars = vars.into_iter().map(|(name, value)| (name.into(), value.into()));
         vars.chain(trace.variables()).collect()
     }
 }
 
-fn code(ended: &Ended) -> u8 {
-    match (ended.why, ended.status) {
-        (Why::Lost, _) => exit::under_exec::LOST,
-        (Why::Stopped(Stop::TimeLimit), _) => exit::under_exec::TIME_LIMIT,
-        (Why::WatchdogDied, _) => {
+fn code(ended: &CommandEnd) -> u8 {
+    match (ended.reason, ended.status) {
+        (EndReason::Lost, _) => exit::under_exec::LOST,
+        (EndReason::Stopped(StopReason::TimeLimit), _) => exit::under_exec::TIME_LIMIT,
+        (EndReason::WatchdogDied, _) => {
             say("the watchdog was killed, so the command was killed");
             exit::under_exec::FAILED
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
-use tenure::http::HttpLink;
-use tenure::{Error, Link};
+use tenure::http::HttpTransport;
+use tenure::{Error, Transport};
 use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockPath, LockSet, Outcome, TenureView, Token,
 };
@@ -161,7 +161,7 @@ fn unexpected(outcome: &Outcome) -> anyhow::Error {
 
 async fn send(
     server: &ServerArgs,
-    link: &HttpLink,
+    link: &HttpTransport,
     path: &LockPath,
     action: LockAction,
 ) -> anyhow::Result<Outcome> {
@@ -173,7 +173,7 @@ async fn send(
 }
 
 impl AcquireArgs {
-    async fn run(&self, server: &ServerArgs, link: &HttpLink, output: Output) -> Done {
+    async fn run(&self, server: &ServerArgs, link: &HttpTransport, output: Output) -> Done {
         let key = self.locks[0].resource(server.tenant())?;
         if let Some(other) =
             self.locks.iter().find(|l| l.resource(server.tenant()) != Ok(key.clone()))
@@ -208,7 +208,7 @@ fn print_tenure(view: &TenureView, output: Output) -> Done {
 }
 
 impl Ls {
-    async fn run(&self, link: &HttpLink, output: Output) -> Done {
+    async fn run(&self, link: &HttpTransport, output: Output) -> Done {
         let filter = |name: &str, value: &Option<String>| {
             value.as_ref().map_or_else(String::new, |value| format!("&{name}={value}"))
         };
@@ -231,7 +231,7 @@ impl Ls {
     }
 }
 
-async fn show(link: &HttpLink, resource: &LockPath, output: Output) -> Done {
+async fn show(link: &HttpTransport, resource: &LockPath, output: Output) -> Done {
     let path = format!("/v1/locks/{}/{}", resource.kind, resource.name);
     let answer: ResourceLocks = link.get(&path).await?;
     if output == Output::Json {

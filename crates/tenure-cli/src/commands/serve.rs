@@ -170,7 +170,7 @@ impl Work<'_> {
     async fn run(self, server: Server, listener: TcpListener) -> anyhow::Result<()> {
         let Self { apps, loaded, reload, stop, linger } = self;
         let state = server.state().clone();
-        let client = Client::within(state.services.committer.clone(), ALL_TENANTS);
+        let client = Client::with_committer(state.services.committer.clone(), ALL_TENANTS);
         let store = state.services.store().status().await?.store;
         let pool = WorkerPool::new(client, apps, loaded, None, store);
         let stopped = CancellationToken::new();

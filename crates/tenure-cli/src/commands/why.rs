@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_core::JobId;
 use tenure_wire::WhyAnswer;
 
@@ -52,17 +52,21 @@ impl Why {
     }
 }
 
-pub(super) async fn of_job(link: &HttpLink, id: JobId, output: Output) -> Done {
+pub(super) async fn of_job(link: &HttpTransport, id: JobId, output: Output) -> Done {
     let answer = ask_job(link, id).await?;
     print(&format!("job {id}"), &answer, output)
 }
 
 /// What a job waits for.
-pub(super) async fn ask_job(link: &HttpLink, id: JobId) -> Result<WhyAnswer, tenure::Error> {
+pub(super) async fn ask_job(link: &HttpTransport, id: JobId) -> Result<WhyAnswer, tenure::Error> {
     link.get(&format!("/v1/jobs/{id}/why")).await
 }
 
-pub(super) async fn of_resource(link: &HttpLink, resource: &ResourcePath, output: Output) -> Done {
+pub(super) async fn of_resource(
+    link: &HttpTransport,
+    resource: &ResourcePath,
+    output: Output,
+) -> Done {
     let answer: WhyAnswer = link.get(&resource.route("/why")).await?;
     print(&resource.to_string(), &answer, output)
 }

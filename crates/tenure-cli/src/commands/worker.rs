@@ -84,11 +84,11 @@ impl WorkerVerb {
         config: &Config,
     ) -> anyhow::Result<(Client, Option<Arc<dyn Store>>)> {
         let Some(url) = &self.store else {
-            return Ok((Client::over(Arc::new(server.link()?), server.tenant()), None));
+            return Ok((Client::with_transport(Arc::new(server.link()?), server.tenant()), None));
         };
         let store = store::open(url).await?;
         store.declare(Arc::clone(&config.kinds)).await?;
-        let client = Client::within(Committer::start(Arc::clone(&store)), server.tenant());
+        let client = Client::with_committer(Committer::start(Arc::clone(&store)), server.tenant());
         Ok((client, Some(store)))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure::trace::Parent;
+use tenure::trace::TraceParent;
 use tenure::worker::command::CANNOT_START;
 use tenure::worker::{Command, Context, Done, Failure, Handler, Summary};
 use tenure::{Client, Worker};
@@ -267,7 +267,7 @@ fn command_operations(kind: &Kind) -> Option<Vec<Text>> {
 }
 
 /// The span around an attempt, for commands to go on with; none when nobody takes spans.
-fn current_span() -> Option<Parent> {
+fn current_span() -> Option<TraceParent> {
     #[cfg(feature = "otel")]
     return crate::otel::current();
     #[cfg(not(feature = "otel"))]
@@ -296,7 +296,7 @@ impl Handler for FromFile {
         }
     }
 
-    fn winds_up(&self) -> bool {
+    fn must_complete(&self) -> bool {
         true
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tenure::Error;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_core::Refusal;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle as Task;
@@ -130,7 +130,7 @@ impl Drop for Load {
 /// Somebody who submits jobs for one resource, a few at a time, and waits for their ends.
 pub(crate) struct Caller {
     pub(crate) board: Arc<Board>,
-    pub(crate) links: [HttpLink; 2],
+    pub(crate) links: [HttpTransport; 2],
     pub(crate) resource: &'static str,
     pub(crate) priority: i32,
     pub(crate) asked: usize,
@@ -183,7 +183,7 @@ impl Caller {
     pub(crate) async fn over(&self, id: &str) {
         let path = format!("/v1/jobs/{id}?wait_ms=1000");
         for n in 0.. {
-            let ask = self.links[n % 2].get_within::<Value>(&path, Duration::from_secs(1));
+            let ask = self.links[n % 2].get_with_wait::<Value>(&path, Duration::from_secs(1));
             match tokio::time::timeout(ANSWER_MAX, ask).await {
                 Ok(Ok(job)) if job["ended_at"].is_string() => {
                     if job["state"] != "succeeded" && !self.board.forgot() {

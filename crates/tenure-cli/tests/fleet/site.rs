@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_testbed::{Durability, PgBouncer, Postgres, Proxy};
 
 use crate::clock::until;
@@ -134,8 +134,8 @@ impl Fleet {
         &self.key
     }
 
-    pub(crate) fn link(&self, n: usize) -> HttpLink {
-        HttpLink::new(&self.url(n), &self.key, "default").expect("an address")
+    pub(crate) fn link(&self, n: usize) -> HttpTransport {
+        HttpTransport::new(&self.url(n), &self.key, "default").expect("an address")
     }
 
     pub(crate) fn sql(&self, sql: &str) -> Result<String, String> {

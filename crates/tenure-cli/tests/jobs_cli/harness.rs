@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::{Value, json};
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tokio::runtime::Runtime;
 
 use crate::common::{Server, TENURE, stderr, stdout, until};
@@ -107,7 +107,7 @@ impl Site {
 
     fn post(&self, path: &str, body: &Value) -> Value {
         let (url, key) = (self.server.url(), self.server.key());
-        let link = HttpLink::new(&url, &key, "default").expect("an address");
+        let link = HttpTransport::new(&url, &key, "default").expect("an address");
         let patience = Duration::from_secs(30);
         self.runtime.block_on(link.post(path, None, body, patience)).expect("it is taken")
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tenure::clock::BootInstant;
-use tenure::exec::{Deadlines, Ended, ExitKind, Spec, Supervisor, Why};
+use tenure::exec::{CommandEnd, Deadlines, EndReason, ExitKind, Spec, Supervisor};
 
 /// Hosts the watchdog and the launcher.
 pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_tenure");
@@ -150,18 +150,18 @@ pub(crate) async fn start(spec: Spec, first: Deadlines) -> Supervisor {
     Supervisor::start(spec, first).await.expect("the command starts")
 }
 
-pub(crate) async fn run(spec: Spec) -> Ended {
+pub(crate) async fn run(spec: Spec) -> CommandEnd {
     end_of(&mut start(spec, FAR).await).await
 }
 
 /// Waits with a limit, like [`until`].
-pub(crate) async fn end_of(command: &mut Supervisor) -> Ended {
+pub(crate) async fn end_of(command: &mut Supervisor) -> CommandEnd {
     let ended = tokio::time::timeout(PATIENCE, command.wait()).await;
     ended.expect("the command ends").expect("its end is known")
 }
 
-pub(crate) fn by_itself(status: ExitKind) -> Ended {
-    Ended { status, why: Why::ByItself }
+pub(crate) fn by_itself(status: ExitKind) -> CommandEnd {
+    CommandEnd { status, reason: EndReason::Exited }
 }
 
 pub(crate) const SIGKILL: ExitKind = ExitKind::Signal(9);
@@ -218,7 +218,7 @@ async fn supervise(script: &str) {
     let traces = PathBuf::from(std::env::var_os("D").expect("a directory"));
     let mut spec = Spec::new(["sh", "-c", &format!("{PRELUDE}\n{script}")]);
     spec.helper = HELPER.into();
-    spec.alone = true;
+    spec.sole_child = true;
     let mut last = within(HOST_TERM_MS, HOST_KILL_MS);
     let mut command = start(spec, last).await;
     let ended = loop {

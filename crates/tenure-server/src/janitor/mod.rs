@@ -190,7 +190,7 @@ impl Duties {
     }
 
     async fn take_lock(&self) -> Result<Tenure, tenure::Error> {
-        let client = Client::over(Arc::new(self.cx.committer.clone()), SYSTEM_TENANT);
+        let client = Client::with_transport(Arc::new(self.cx.committer.clone()), SYSTEM_TENANT);
         let session = client.session(&self.name, TTL).await?;
         session.lock(LOCK)?.wait(WAIT).purpose("janitor").acquire().await
     }

@@ -1,23 +1,23 @@
-//! What the supervisor S and the watchdog W say to each other: lines of words on a unix socket.
+//! Protocol between the supervisor S and the watchdog W: lines of text over a unix socket.
 //!
 //! ```text
-//! S: start TERM_AT KILL_AT GRACE     once, first; instants and times in nanoseconds of boot time
+//! S: start TERM_AT KILL_AT GRACE     once, first; in nanoseconds of CLOCK_BOOTTIME
 //! W:   started PID                   the command runs; or
 //! W:   late                          TERM_AT had passed, so nothing was started; or
 //! W:   failed ERRNO                  the launcher could not be started
-//! S: extend TERM_AT KILL_AT          a heartbeat succeeded; never takes time away
-//! S: signal NUMBER                   for the command's process group
+//! S: extend TERM_AT KILL_AT          a heartbeat succeeded; never shortens
+//! S: signal NUMBER                   to the command's process group
 //! S: stop lost|time-limit|asked      TERM now, KILL after GRACE
 //! W: exited code|signal NUMBER WHY   the first process ended; WHY is by-itself or a word of stop
 //! W: killing                         the first KILL is being sent
-//! W: survives PID                    this process does not die of KILL; W keeps trying
+//! W: survives PID                    this process survives KILL; W keeps trying
 //! W: gone                            last line: no process of the command exists any more
 //! ```
 //!
-//! The end of the stream, in either direction, means that the other one is dead: both then kill.
-//! A line that cannot be read means the same, so nothing here may be lenient.
+//! End of stream, in either direction, means that the peer is dead: both sides then kill the
+//! command. An invalid line means the same, so parsing must be strict.
 //!
-//! Next: `watchdog.rs` and `supervisor.rs`, the two ends.
+//! See `watchdog.rs` and `supervisor.rs` for the two ends.
 
 use std::os::fd::AsFd;
 use std::str::FromStr;
@@ -28,77 +28,77 @@ use rustix::net::SendFlags;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::net::UnixStream;
 
-use super::{Deadlines, Ended, ExitKind, Stop, Why};
+use super::{CommandEnd, Deadlines, EndReason, ExitKind, StopReason};
 use crate::clock::BootInstant;
 
-/// What S tells W.
+/// Message from S to W.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum ControlMessage {
     Start { first: Deadlines, grace: Duration },
     Extend(Deadlines),
     Signal(i32),
-    Stop(Stop),
+    Stop(StopReason),
 }
 
-/// What W tells S.
+/// Message from W to S.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Report {
+pub(super) enum WatchdogReport {
     Started(i32),
     Late,
     Failed(i32),
-    Exited(Ended),
+    Exited(CommandEnd),
     Killing,
     Survives(i32),
     Gone,
 }
 
-/// A line that is not part of the protocol.
+/// Error of parsing a line that is not part of the protocol.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("could not understand the line {0:?}")]
-pub(super) struct Garbled(String);
+#[error("invalid protocol line {0:?}")]
+pub(super) struct MalformedLine(String);
 
-impl fmt::Display for Order {
+impl fmt::Display for ControlMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Start { first, grace } => {
-                write!(f, "start {} {}", instants(*first), grace.as_nanos())
+                write!(f, "start {} {}", format_deadlines(*first), grace.as_nanos())
             }
-            Self::Extend(deadlines) => write!(f, "extend {}", instants(*deadlines)),
+            Self::Extend(deadlines) => write!(f, "extend {}", format_deadlines(*deadlines)),
             Self::Signal(number) => write!(f, "signal {number}"),
-            Self::Stop(stop) => write!(f, "stop {}", word(Why::from(*stop))),
+            Self::Stop(stop) => write!(f, "stop {}", reason_word(EndReason::from(*stop))),
         }
     }
 }
 
-impl FromStr for Order {
-    type Err = Garbled;
+impl FromStr for ControlMessage {
+    type Err = MalformedLine;
 
-    fn from_str(line: &str) -> Result<Self, Garbled> {
+    fn from_str(line: &str) -> Result<Self, MalformedLine> {
         let words: Vec<&str> = line.split(' ').collect();
-        let order = match words.as_slice() {
-            ["start", term, kill, grace] => deadlines(term, kill).and_then(|first| {
+        let message = match words.as_slice() {
+            ["start", term, kill, grace] => parse_deadlines(term, kill).and_then(|first| {
                 Some(Self::Start { first, grace: Duration::from_nanos(grace.parse().ok()?) })
             }),
-            ["extend", term, kill] => deadlines(term, kill).map(Self::Extend),
+            ["extend", term, kill] => parse_deadlines(term, kill).map(Self::Extend),
             ["signal", number] => number.parse().ok().map(Self::Signal),
-            ["stop", why] => stop(why).map(Self::Stop),
+            ["stop", reason] => parse_stop(reason).map(Self::Stop),
             _ => None,
         };
-        order.ok_or_else(|| Garbled(line.to_owned()))
+        message.ok_or_else(|| MalformedLine(line.to_owned()))
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for WatchdogReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started(pid) => write!(f, "started {pid}"),
             Self::Late => f.write_str("late"),
             Self::Failed(errno) => write!(f, "failed {errno}"),
-            Self::Exited(Ended { status: ExitKind::Code(code), why }) => {
-                write!(f, "exited code {code} {}", word(*why))
+            Self::Exited(CommandEnd { status: ExitKind::Code(code), reason }) => {
+                write!(f, "exited code {code} {}", reason_word(*reason))
             }
-            Self::Exited(Ended { status: ExitKind::Signal(signal), why }) => {
-                write!(f, "exited signal {signal} {}", word(*why))
+            Self::Exited(CommandEnd { status: ExitKind::Signal(signal), reason }) => {
+                write!(f, "exited signal {signal} {}", reason_word(*reason))
             }
             Self::Killing => f.write_str("killing"),
             Self::Survives(pid) => write!(f, "survives {pid}"),
@@ -107,57 +107,59 @@ impl fmt::Display for Report {
     }
 }
 
-impl FromStr for Report {
-    type Err = Garbled;
+impl FromStr for WatchdogReport {
+    type Err = MalformedLine;
 
-    fn from_str(line: &str) -> Result<Self, Garbled> {
+    fn from_str(line: &str) -> Result<Self, MalformedLine> {
         let words: Vec<&str> = line.split(' ').collect();
         let report = match words.as_slice() {
             ["started", pid] => pid.parse().ok().map(Self::Started),
             ["late"] => Some(Self::Late),
             ["failed", errno] => errno.parse().ok().map(Self::Failed),
-            ["exited", kind, number, cause] => exit_kind(kind, number)
-                .and_then(|status| Some(Self::Exited(Ended { status, why: why(cause)? }))),
+            ["exited", kind, number, cause] => parse_exit_kind(kind, number).and_then(|status| {
+                Some(Self::Exited(CommandEnd { status, reason: parse_reason(cause)? }))
+            }),
             ["killing"] => Some(Self::Killing),
             ["survives", pid] => pid.parse().ok().map(Self::Survives),
             ["gone"] => Some(Self::Gone),
             _ => None,
         };
-        report.ok_or_else(|| Garbled(line.to_owned()))
+        report.ok_or_else(|| MalformedLine(line.to_owned()))
     }
 }
 
-/// Sends one line without waiting; a peer that does not read for long will miss lines.
+/// Sends one line without blocking; a peer that does not read for long misses lines.
 ///
-/// The kernel takes such a short line whole or not at all, so lines of several threads do not mix.
+/// The kernel writes such a short line whole or not at all, so lines of concurrent threads do not
+/// mix.
 pub(super) fn send(socket: impl AsFd, line: &impl fmt::Display) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     rustix::net::send(socket, format!("{line}\n").as_bytes(), flags)?;
     Ok(())
 }
 
-/// The receiving side of the socket.
-pub(super) type Inbox = Lines<BufReader<UnixStream>>;
+/// Receiving half of the socket.
+pub(super) type LineReader = Lines<BufReader<UnixStream>>;
 
-pub(super) fn inbox(socket: std::os::unix::net::UnixStream) -> io::Result<Inbox> {
+pub(super) fn line_reader(socket: std::os::unix::net::UnixStream) -> io::Result<LineReader> {
     Ok(BufReader::new(UnixStream::from_std(socket)?).lines())
 }
 
-/// The next line; none if the other end is gone or does not make sense. May be cancelled.
-pub(super) async fn receive<Line: FromStr>(inbox: &mut Inbox) -> Option<Line> {
-    inbox.next_line().await.ok().flatten()?.parse().ok()
+/// Receives the next message; `None` if the peer is gone or the line is invalid. Cancellation safe.
+pub(super) async fn receive<M: FromStr>(line_reader: &mut LineReader) -> Option<M> {
+    line_reader.next_line().await.ok().flatten()?.parse().ok()
 }
 
-fn instants(deadlines: Deadlines) -> String {
+fn format_deadlines(deadlines: Deadlines) -> String {
     format!("{} {}", deadlines.term_at.as_nanos(), deadlines.kill_at.as_nanos())
 }
 
-fn deadlines(term: &str, kill: &str) -> Option<Deadlines> {
+fn parse_deadlines(term: &str, kill: &str) -> Option<Deadlines> {
     let instant = |word: &str| word.parse().ok().map(BootInstant::from_nanos);
     Some(Deadlines { term_at: instant(term)?, kill_at: instant(kill)? })
 }
 
-fn exit_kind(kind: &str, number: &str) -> Option<ExitKind> {
+fn parse_exit_kind(kind: &str, number: &str) -> Option<ExitKind> {
     let number = number.parse().ok()?;
     match kind {
         "code" => Some(ExitKind::Code(number)),
@@ -166,25 +168,29 @@ fn exit_kind(kind: &str, number: &str) -> Option<ExitKind> {
     }
 }
 
-fn word(why: Why) -> &'static str {
-    match why {
-        Why::ByItself => "by-itself",
-        Why::Lost | Why::Stopped(Stop::Lost) => "lost",
-        Why::Stopped(Stop::TimeLimit) => "time-limit",
-        Why::Stopped(Stop::Asked) => "asked",
-        Why::WatchdogDied => "watchdog-died",
+fn reason_word(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Exited => "by-itself",
+        EndReason::Lost | EndReason::Stopped(StopReason::Lost) => "lost",
+        EndReason::Stopped(StopReason::TimeLimit) => "time-limit",
+        EndReason::Stopped(StopReason::Requested) => "asked",
+        EndReason::WatchdogDied => "watchdog-died",
     }
 }
 
-fn why(word: &str) -> Option<Why> {
-    if word == "by-itself" { Some(Why::ByItself) } else { stop(word).map(Why::from) }
+fn parse_reason(word: &str) -> Option<EndReason> {
+    if word == "by-itself" {
+        Some(EndReason::Exited)
+    } else {
+        parse_stop(word).map(EndReason::from)
+    }
 }
 
-fn stop(word: &str) -> Option<Stop> {
+fn parse_stop(word: &str) -> Option<StopReason> {
     match word {
-        "lost" => Some(Stop::Lost),
-        "time-limit" => Some(Stop::TimeLimit),
-        "asked" => Some(Stop::Asked),
+        "lost" => Some(StopReason::Lost),
+        "time-limit" => Some(StopReason::TimeLimit),
+        "asked" => Some(StopReason::Requested),
         _ => None,
     }
 }
@@ -199,34 +205,34 @@ mod tests {
     };
 
     #[test]
-    fn every_order_survives_the_wire() {
-        let orders = [
-            Order::Start { first: DEADLINES, grace: Duration::from_nanos(3) },
-            Order::Extend(DEADLINES),
-            Order::Signal(15),
-            Order::Stop(Stop::Lost),
-            Order::Stop(Stop::TimeLimit),
-            Order::Stop(Stop::Asked),
+    fn every_control_message_round_trips() {
+        let messages = [
+            ControlMessage::Start { first: DEADLINES, grace: Duration::from_nanos(3) },
+            ControlMessage::Extend(DEADLINES),
+            ControlMessage::Signal(15),
+            ControlMessage::Stop(StopReason::Lost),
+            ControlMessage::Stop(StopReason::TimeLimit),
+            ControlMessage::Stop(StopReason::Requested),
         ];
-        for order in orders {
-            assert_eq!(order.to_string().parse(), Ok(order));
+        for message in messages {
+            assert_eq!(message.to_string().parse(), Ok(message));
         }
     }
 
     #[test]
-    fn every_report_survives_the_wire() {
-        let ended = |status, why| Report::Exited(Ended { status, why });
+    fn every_report_round_trips() {
+        let ended = |status, reason| WatchdogReport::Exited(CommandEnd { status, reason });
         let reports = [
-            Report::Started(1),
-            Report::Late,
-            Report::Failed(2),
-            ended(ExitKind::Code(3), Why::ByItself),
-            ended(ExitKind::Signal(9), Why::Lost),
-            ended(ExitKind::Signal(9), Why::Stopped(Stop::TimeLimit)),
-            ended(ExitKind::Signal(9), Why::Stopped(Stop::Asked)),
-            Report::Killing,
-            Report::Survives(4),
-            Report::Gone,
+            WatchdogReport::Started(1),
+            WatchdogReport::Late,
+            WatchdogReport::Failed(2),
+            ended(ExitKind::Code(3), EndReason::Exited),
+            ended(ExitKind::Signal(9), EndReason::Lost),
+            ended(ExitKind::Signal(9), EndReason::Stopped(StopReason::TimeLimit)),
+            ended(ExitKind::Signal(9), EndReason::Stopped(StopReason::Requested)),
+            WatchdogReport::Killing,
+            WatchdogReport::Survives(4),
+            WatchdogReport::Gone,
         ];
         for report in reports {
             assert_eq!(report.to_string().parse(), Ok(report));
@@ -234,12 +240,12 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_garbled() {
+    fn malformed_lines_are_rejected() {
         for line in ["", "start 1 2", "extend 1 -2", "stop by-itself", "signal 1 2", "gone"] {
-            assert!(line.parse::<Order>().is_err(), "{line:?}");
+            assert!(line.parse::<ControlMessage>().is_err(), "{line:?}");
         }
         for line in ["", "gone ", "exited code 1", "exited fine 1 lost", "start 1 2 3"] {
-            assert!(line.parse::<Report>().is_err(), "{line:?}");
+            assert!(line.parse::<WatchdogReport>().is_err(), "{line:?}");
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Finding the processes of a command and sending them signals.
+//! Finds the processes of a command and sends them signals.
 //!
-//! The tree is found by parent links in `/proc`. A scan is not atomic: it may miss a process that
-//! is born during it. So a scan tells whom to signal, but never proves that nobody is left: the
-//! watchdog asks the kernel for that (`wait` says that it has no children), and [`Orphans`] wants
-//! several scans in a row to be empty.
+//! The tree is built from the parent ids in `/proc`. A scan is not atomic: it may miss a process
+//! that is forked meanwhile. So a scan finds processes to signal, but never proves that none is
+//! left: the watchdog asks the kernel for that (`wait` returns ECHILD), and [`Orphans`] requires
+//! several empty scans in a row.
 //!
-//! Nothing here may signal a process that is not known to belong to the command; process ids are
-//! reused, so every signal is tied to the start time seen in the scan.
+//! No process may be signalled that is not known to belong to the command. Process ids are reused,
+//! so every signal is bound to the start time seen in the scan.
 //!
-//! Next: `watchdog.rs` for when the signals are sent.
+//! See `watchdog.rs` for when the signals are sent.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -22,36 +22,37 @@ use rustix::process::{
 
 use super::ExitKind;
 
-/// Environment variable with the identities of all commands that a process belongs to, outermost
+/// Environment variable with the exec ids of all commands that a process belongs to, outermost
 /// first, separated by colons.
-pub(super) const MARK: &str = "TENURE_EXEC_ID";
+pub(super) const EXEC_IDS_VARIABLE: &str = "TENURE_EXEC_ID";
 
-/// A process as a scan saw it.
+/// Process as seen by a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: Pid,
     parent: i32,
     session: i32,
-    /// In clock ticks since boot; together with the process id this names a process for ever.
+    /// In clock ticks since boot; together with the process id it identifies a process uniquely.
     start: u64,
     stopped: bool,
 }
 
 impl Process {
-    /// What a process is remembered by.
-    pub(super) fn name(&self) -> (Pid, u64) {
+    /// Returns the identity of the process.
+    pub(super) fn identity(&self) -> (Pid, u64) {
         (self.pid, self.start)
     }
 
-    /// Signals this process, or nobody if it is gone.
+    /// Sends a signal to this process, unless it is gone.
     pub(super) fn signal(&self, signal: Signal) {
         let pidfd = match pidfd_open(self.pid, PidfdFlags::empty()) {
             Ok(pidfd) => Some(pidfd),
             Err(Errno::SRCH) => return,
-            // A kernel or a sandbox that has none.
+            // The kernel or sandbox does not support pidfds.
             Err(_) => None,
         };
-        // The descriptor pins whoever has the id now; the start time says whether it is ours.
+        // The pidfd pins the process that has the id now; the start time tells whether it is the
+        // right one.
         if read(self.pid).is_none_or(|now| now.start != self.start) {
             return;
         }
@@ -59,11 +60,11 @@ impl Process {
             Some(pidfd) => pidfd_send_signal(pidfd, signal),
             None => kill_process(self.pid, signal),
         };
-        // It died, or is not ours to signal; who needs it dead looks again anyway.
+        // It died, or may not be signalled; callers that need it dead scan again.
         sent.ok();
     }
 
-    /// Sends TERM, and wakes the process if it is stopped, since it could not react otherwise.
+    /// Sends TERM, and CONT if the process is stopped, since it could not react otherwise.
     pub(super) fn terminate(&self) {
         self.signal(Signal::TERM);
         if self.stopped {
@@ -72,12 +73,12 @@ impl Process {
     }
 }
 
-/// All living descendants of this process, and the dead ones that nobody reaped.
+/// Returns all descendants of this process, including zombies.
 pub(super) fn descendants() -> io::Result<Vec<Process>> {
-    Ok(trees(scan(|_| {})?, is_child))
+    Ok(with_descendants(scan(|_| {})?, is_child))
 }
 
-/// Sends KILL to all descendants of this process, and returns them.
+/// Sends KILL to all descendants of this process and returns them.
 pub(super) fn kill_descendants() -> io::Result<Vec<Process>> {
     kill(is_child)
 }
@@ -86,8 +87,8 @@ fn is_child(process: &Process) -> bool {
     process.parent == getpid().as_raw_pid()
 }
 
-/// Kills the trees of the given roots. Whoever can be recognised during the scan is killed during
-/// it: on a busy machine each one that is gone makes the rest faster.
+/// Kills the trees of the given roots. Processes that are recognized during the scan are killed
+/// during it: on a busy machine that makes the rest of the scan faster.
 fn kill(is_root: impl Fn(&Process) -> bool) -> io::Result<Vec<Process>> {
     let mut killed = HashSet::new();
     let all = scan(|process| {
@@ -96,22 +97,22 @@ fn kill(is_root: impl Fn(&Process) -> bool) -> io::Result<Vec<Process>> {
             killed.insert(process.pid.as_raw_pid());
         }
     })?;
-    let found = trees(all, is_root);
-    let late = found.iter().filter(|process| !killed.contains(&process.pid.as_raw_pid()));
-    late.for_each(|process| process.signal(Signal::KILL));
+    let found = with_descendants(all, is_root);
+    let remaining = found.iter().filter(|process| !killed.contains(&process.pid.as_raw_pid()));
+    remaining.for_each(|process| process.signal(Signal::KILL));
     Ok(found)
 }
 
-/// The roots and everything under them.
-fn trees(all: Vec<Process>, is_root: impl Fn(&Process) -> bool) -> Vec<Process> {
+/// Returns the roots and all their descendants.
+fn with_descendants(all: Vec<Process>, is_root: impl Fn(&Process) -> bool) -> Vec<Process> {
     let mut found: Vec<Process> = all.iter().filter(|process| is_root(process)).copied().collect();
     let roots = found.iter().map(|root| root.pid.as_raw_pid()).collect();
-    found.extend(below(roots, &by_parent(all)));
+    found.extend(descendants_of(roots, &by_parent(all)));
     found
 }
 
-/// Everything under the given processes; not the processes themselves.
-fn below(mut roots: Vec<i32>, children: &HashMap<i32, Vec<Process>>) -> Vec<Process> {
+/// Returns the descendants of the given processes, without the processes themselves.
+fn descendants_of(mut roots: Vec<i32>, children: &HashMap<i32, Vec<Process>>) -> Vec<Process> {
     let mut found = Vec::new();
     while let Some(parent) = roots.pop() {
         for child in children.get(&parent).into_iter().flatten() {
@@ -130,14 +131,14 @@ fn by_parent(processes: Vec<Process>) -> HashMap<i32, Vec<Process>> {
     children
 }
 
-/// Every process that this one may see, in the order of their ids, so nearly always parents first.
-fn scan(mut meet: impl FnMut(&Process)) -> io::Result<Vec<Process>> {
+/// Returns every visible process, ordered by id, so parents nearly always come first.
+fn scan(mut visit: impl FnMut(&Process)) -> io::Result<Vec<Process>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let pid = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
         if let Some(process) = pid.and_then(read) {
-            meet(&process);
+            visit(&process);
             found.push(process);
         }
     }
@@ -145,15 +146,15 @@ fn scan(mut meet: impl FnMut(&Process)) -> io::Result<Vec<Process>> {
 }
 
 fn read(pid: Pid) -> Option<Process> {
-    let stat = fs::read(file_of(pid, "stat")).ok()?;
+    let stat = fs::read(proc_file(pid, "stat")).ok()?;
     parse(pid, &String::from_utf8_lossy(&stat))
 }
 
-fn file_of(pid: Pid, name: &str) -> PathBuf {
+fn proc_file(pid: Pid, name: &str) -> PathBuf {
     format!("/proc/{pid}/{name}").into()
 }
 
-/// Reads `PID (NAME) STATE PPID PGRP SESSION ... START ...`; the name may contain anything, but
+/// Parses `PID (NAME) STATE PPID PGRP SESSION ... START ...`. The name may contain anything, but
 /// nothing after it contains a parenthesis.
 fn parse(pid: Pid, stat: &str) -> Option<Process> {
     const START: usize = 19;
@@ -168,53 +169,53 @@ fn parse(pid: Pid, stat: &str) -> Option<Process> {
     })
 }
 
-/// The processes of a command whose watchdog is dead: they have fallen to this process, which may
+/// Processes of a command whose watchdog is dead: they were reparented to this process, which may
 /// have other children as well.
 #[derive(Debug)]
 pub(super) struct Orphans {
-    /// Their mark, a member of [`MARK`].
+    /// Their exec id, one of those in [`EXEC_IDS_VARIABLE`].
     id: String,
-    /// Their session, unless they left it.
+    /// Id of their process session, unless they left it.
     watchdog: Pid,
-    /// Whether every child of this process is one of them.
-    alone: bool,
-    /// Those already recognised: a dead process has no environment any more.
-    known: HashSet<(Pid, u64)>,
+    /// Whether every child of this process belongs to the command.
+    sole_child: bool,
+    /// Processes already recognized: a zombie has no environment any more.
+    recognized: HashSet<(Pid, u64)>,
 }
 
 impl Orphans {
-    pub(super) fn new(id: String, watchdog: Pid, alone: bool) -> Self {
-        Self { id, watchdog, alone, known: HashSet::new() }
+    pub(super) fn new(id: String, watchdog: Pid, sole_child: bool) -> Self {
+        Self { id, watchdog, sole_child, recognized: HashSet::new() }
     }
 
-    /// Kills all that are there, reaps the children of this process among them, and returns whom
-    /// it saw. `reaped` hears how each child ended.
-    pub(super) fn sweep(
+    /// Kills all orphans, reaps those that are children of this process, and returns all that were
+    /// seen. Calls `on_reaped` with the exit status of each child.
+    pub(super) fn kill_and_reap(
         &mut self,
-        mut reaped: impl FnMut(Pid, ExitKind),
+        mut on_reaped: impl FnMut(Pid, ExitKind),
     ) -> io::Result<Vec<Process>> {
         let seen = kill(|process| is_child(process) && self.owns(process))?;
-        self.known.extend(seen.iter().map(Process::name));
+        self.recognized.extend(seen.iter().map(Process::identity));
         for child in seen.iter().filter(|process| is_child(process)) {
-            reap(child.pid).into_iter().for_each(|kind| reaped(child.pid, kind));
+            reap(child.pid).into_iter().for_each(|kind| on_reaped(child.pid, kind));
         }
         Ok(seen)
     }
 
     fn owns(&self, process: &Process) -> bool {
-        self.alone
+        self.sole_child
             || process.session == self.watchdog.as_raw_pid()
-            || self.known.contains(&process.name())
-            || marks(process.pid).is_some_and(|marks| marks.split(':').any(|mark| mark == self.id))
+            || self.recognized.contains(&process.identity())
+            || exec_ids(process.pid).is_some_and(|ids| ids.split(':').any(|id| id == self.id))
     }
 }
 
-/// The value of [`MARK`] that a process was started with.
-fn marks(pid: Pid) -> Option<String> {
-    let environ = fs::read(file_of(pid, "environ")).ok()?;
+/// Returns the value of [`EXEC_IDS_VARIABLE`] that a process was started with.
+fn exec_ids(pid: Pid) -> Option<String> {
+    let environ = fs::read(proc_file(pid, "environ")).ok()?;
     let mut variables = environ.split(|byte| *byte == 0);
     let value = variables.find_map(|variable| {
-        variable.strip_prefix(MARK.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
+        variable.strip_prefix(EXEC_IDS_VARIABLE.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
     })?;
     Some(String::from_utf8_lossy(value).into_owned())
 }
@@ -224,7 +225,7 @@ fn reap(child: Pid) -> Option<ExitKind> {
     exit_kind(status)
 }
 
-/// How a reaped process ended.
+/// Converts the status of a reaped process.
 pub(super) fn exit_kind(status: WaitStatus) -> Option<ExitKind> {
     let code = status.exit_status().map(ExitKind::Code);
     code.or_else(|| status.terminating_signal().map(ExitKind::Signal))
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_may_be_called_anything() {
+    fn process_names_may_contain_any_character() {
         let tail = "T 7 8 9 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 1000 1 2 3";
         for name in ["sh", "a b", ") R 1 2 3", "((", "x) "] {
             let found = parse(Pid::INIT, &format!("1 ({name}) {tail}\n"));
@@ -252,23 +253,25 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_is_everything_below() {
+    fn descendants_are_found_at_every_depth() {
         let all = vec![process(5, 4), process(2, 1), process(4, 2), process(3, 1), process(6, 3)];
-        let mut found: Vec<i32> =
-            below(vec![2], &by_parent(all)).iter().map(|found| found.pid.as_raw_pid()).collect();
+        let mut found: Vec<i32> = descendants_of(vec![2], &by_parent(all))
+            .iter()
+            .map(|found| found.pid.as_raw_pid())
+            .collect();
         found.sort_unstable();
         assert_eq!(found, [4, 5]);
     }
 
     #[test]
-    fn this_process_is_found_by_a_scan() {
+    fn a_scan_finds_this_process() {
         assert!(scan(|_| {}).expect("/proc").iter().any(|found| found.pid == getpid()));
     }
 
     #[test]
-    fn a_reused_process_id_is_left_alone() {
-        let mut stranger = read(getpid()).expect("/proc");
-        stranger.start += 1;
-        stranger.signal(Signal::KILL);
+    fn a_reused_process_id_is_not_signalled() {
+        let mut other = read(getpid()).expect("/proc");
+        other.start += 1;
+        other.signal(Signal::KILL);
     }
 }

@@ -1,16 +1,16 @@
-//! The watchdog W: the process that ends a command in time, whatever happens to its supervisor.
+//! The watchdog W: the process that ends a command in time, even if its supervisor fails.
 //!
-//! The rules, all by [`BootInstant`]:
-//! - at `term_at` the lock is lost: TERM to the whole tree; no later extension is believed;
-//! - at `kill_at`, or `grace` after a stop, or `grace` after the command ended and left processes
-//!   behind: KILL to the whole tree, again and again until nothing is left;
+//! Rules, all on the clock of [`BootInstant`]:
+//! - at `term_at` the lock is lost: TERM to the whole tree; later extensions are ignored;
+//! - at `kill_at`, or `grace` after a stop, or `grace` after the command exited and left processes
+//!   behind: KILL to the whole tree, repeatedly until nothing is left;
 //! - when the supervisor is gone: KILL at once.
 //!
-//! It must never say `gone` while a descendant exists, never outlive the tree, never wait for the
-//! supervisor, and never die of a signal that was meant for somebody else. It has one thread,
-//! because the kernel sends the command's death signal when the *thread* that started it ends.
+//! It must never report `gone` while a descendant exists, never outlive the tree, never wait for
+//! the supervisor, and never die of a forwarded signal. It has a single thread, because the kernel
+//! sends the command's parent death signal when the *thread* that started it exits.
 //!
-//! Next: `protocol.rs` for its two languages, `tree.rs` for the killing.
+//! See `protocol.rs` for its messages, `tree.rs` for the killing.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -27,20 +27,23 @@ use rustix::process::{
     Pid, Signal, WaitOptions, getpid, getppid, kill_process_group, set_child_subreaper, setsid,
     wait,
 };
-use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
+use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::timeout;
 
-use super::protocol::{Inbox, Order, Report, inbox, receive, send};
-use super::{CHILD, Deadlines, Ended, ExitKind, RESIST_MAX, Stop, Why, forwarded_signals, tree};
+use super::protocol::{ControlMessage, LineReader, WatchdogReport, line_reader, receive, send};
+use super::{
+    CommandEnd, Deadlines, EndReason, ExitKind, KILL_WARN_AFTER, LAUNCHER_ARG, StopReason,
+    forwarded_signals, tree,
+};
 use crate::clock::{BootInstant, SLEEP_MAX};
 
-/// How long to look for orders that were sent while this process was late.
-const CATCH_UP: Duration = Duration::from_millis(5);
-/// So many orders are read in a row at most; the socket's buffer does not hold more.
-const ORDERS_MAX: usize = 1000;
-/// How soon the next KILL follows while processes are left.
-const KILL_EVERY: Duration = Duration::from_millis(10);
-/// The timer of the runtime counts in these.
+/// Time to read messages that were sent while this process was delayed.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(5);
+/// Maximum number of messages read in a row; the socket's buffer does not hold more.
+const CATCH_UP_MESSAGES_MAX: usize = 1000;
+/// Interval between two rounds of KILL while processes are left.
+const KILL_INTERVAL: Duration = Duration::from_millis(10);
+/// Resolution of the runtime's timer.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
 /// `__watch SOCKET COMMAND [ARGUMENT...]`
@@ -50,12 +53,12 @@ pub(super) fn main(args: &[OsString]) -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error),
         },
-        _ => fail(&io::Error::other("it needs a socket and a command")),
+        _ => fail(&io::Error::other("the watchdog needs a socket and a command")),
     }
 }
 
 fn fail(error: &io::Error) -> ExitCode {
-    // The supervisor notices that this process ended; a closed stderr changes nothing.
+    // The supervisor notices that this process exited; a closed stderr changes nothing.
     writeln!(io::stderr(), "tenure: the watchdog failed: {error}").ok();
     ExitCode::FAILURE
 }
@@ -63,20 +66,20 @@ fn fail(error: &io::Error) -> ExitCode {
 fn run(socket: &OsStr, program: &[OsString]) -> io::Result<()> {
     setsid()?;
     set_child_subreaper(Some(getpid()))?;
-    // Started through /proc/self/exe, it would show up as `exe` in lists of processes.
+    // Started through /proc/self/exe, it would otherwise appear as `exe` in process lists.
     rustix::thread::set_name(c"tenure-watch")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(watch(socket, program))
 }
 
-/// Connects to the supervisor. That it is the parent also says that the parent is still alive.
+/// Connects to the supervisor. That the peer is the parent also proves that the parent is alive.
 fn connect(socket: &OsStr) -> io::Result<tokio::net::UnixStream> {
     let address = SocketAddr::from_abstract_name(socket.as_bytes())?;
     let control = UnixStream::connect_addr(&address)?;
     control.set_nonblocking(true)?;
     let control = tokio::net::UnixStream::from_std(control)?;
     if control.peer_cred()?.pid() != getppid().map(Pid::as_raw_pid) {
-        return Err(io::Error::other("the supervisor is not its parent"));
+        return Err(io::Error::other("the supervisor is not the parent process"));
     }
     Ok(control)
 }
@@ -84,99 +87,104 @@ fn connect(socket: &OsStr) -> io::Result<tokio::net::UnixStream> {
 async fn watch(socket: &OsStr, program: &[OsString]) -> io::Result<()> {
     let control = connect(socket)?.into_std()?;
     let mut events = Events::new(control.try_clone()?)?;
-    let Some(Order::Start { first, grace }) = receive(&mut events.orders).await else {
+    let Some(ControlMessage::Start { first, grace }) = receive(&mut events.messages).await else {
         return Ok(());
     };
     if first.term_at.has_passed() {
-        return send(&control, &Report::Late);
+        return send(&control, &WatchdogReport::Late);
     }
     match spawn(program) {
         Ok(command) => Watchdog::new(control, command, first, grace).run(&mut events).await,
-        Err(error) => send(&control, &Report::Failed(error.raw_os_error().unwrap_or(0)))?,
+        Err(error) => send(&control, &WatchdogReport::Failed(error.raw_os_error().unwrap_or(0)))?,
     }
     Ok(())
 }
 
 fn spawn(program: &[OsString]) -> io::Result<Pid> {
     let mut launcher = Command::new("/proc/self/exe");
-    launcher.arg0("tenure").arg(CHILD).arg(getpid().to_string()).args(program).process_group(0);
+    launcher
+        .arg0("tenure")
+        .arg(LAUNCHER_ARG)
+        .arg(getpid().to_string())
+        .args(program)
+        .process_group(0);
     let id = launcher.spawn()?.id();
     Ok(i32::try_from(id).ok().and_then(Pid::from_raw).expect("the kernel's ids are positive"))
 }
 
-/// What can wake the watchdog.
+/// Sources of events.
 struct Events {
-    orders: Inbox,
-    terminate: Arrivals,
-    child: Arrivals,
+    messages: LineReader,
+    terminate: SignalStream,
+    child: SignalStream,
 }
 
 #[derive(Clone, Copy)]
 enum Event {
-    Order(Order),
+    Message(ControlMessage),
     SupervisorGone,
     Terminate,
-    /// A child ended, or time has passed.
-    Look,
+    /// A child exited, or a timer fired.
+    Tick,
 }
 
 impl Events {
     fn new(control: UnixStream) -> io::Result<Self> {
-        // A handler stays for good, so these signals do nothing from here on. Signals that were
-        // ignored stay ignored, for the command's sake: it inherits that.
+        // An installed handler is never removed, so these signals have no effect from here on.
+        // Signals that were ignored stay ignored, because the command inherits that.
         for number in forwarded_signals()? {
             drop(signal(SignalKind::from_raw(number))?);
         }
         Ok(Self {
-            orders: inbox(control)?,
+            messages: line_reader(control)?,
             terminate: signal(SignalKind::terminate())?,
             child: signal(SignalKind::child())?,
         })
     }
 
-    async fn next(&mut self, pause: Duration, supervised: bool) -> Event {
+    async fn next(&mut self, wait: Duration, supervised: bool) -> Event {
         tokio::select! {
-            order = receive(&mut self.orders), if supervised => order.into(),
+            message = receive(&mut self.messages), if supervised => message.into(),
             Some(()) = self.terminate.recv() => Event::Terminate,
-            Some(()) = self.child.recv() => Event::Look,
-            () = tokio::time::sleep(pause) => Event::Look,
+            Some(()) = self.child.recv() => Event::Tick,
+            () = tokio::time::sleep(wait) => Event::Tick,
         }
     }
 
-    /// An order that is there already.
-    async fn unread(&mut self) -> Option<Event> {
-        timeout(CATCH_UP, receive(&mut self.orders)).await.ok().map(Event::from)
+    /// Returns a message that has already arrived.
+    async fn try_next(&mut self) -> Option<Event> {
+        timeout(CATCH_UP_TIMEOUT, receive(&mut self.messages)).await.ok().map(Event::from)
     }
 }
 
-impl From<Option<Order>> for Event {
-    fn from(order: Option<Order>) -> Self {
-        order.map_or(Self::SupervisorGone, Self::Order)
+impl From<Option<ControlMessage>> for Event {
+    fn from(message: Option<ControlMessage>) -> Self {
+        message.map_or(Self::SupervisorGone, Self::Message)
     }
 }
 
-/// The state of one command.
+/// State of one command.
 struct Watchdog {
     control: UnixStream,
     command: Pid,
     deadlines: Deadlines,
     grace: Duration,
     supervised: bool,
-    command_ended: bool,
-    /// Set once, by the first thing that ends the command.
-    ending: Option<Ending>,
-    /// Whether somebody has to be told to end.
+    command_exited: bool,
+    /// Set once, by the first reason to end the command.
+    termination: Option<Termination>,
+    /// Whether TERM has yet to be sent.
     term_due: bool,
-    /// Who got TERM already; a second one would interrupt the cleaning up.
-    termed: HashSet<(Pid, u64)>,
+    /// Processes that already received TERM; a second one would interrupt their cleanup.
+    term_sent: HashSet<(Pid, u64)>,
     first_kill: Option<BootInstant>,
     next_kill: BootInstant,
-    resistance_told: bool,
+    survivor_reported: bool,
 }
 
 #[derive(Clone, Copy)]
-struct Ending {
-    why: Why,
+struct Termination {
+    reason: EndReason,
     kill_at: BootInstant,
 }
 
@@ -188,56 +196,57 @@ impl Watchdog {
             deadlines,
             grace,
             supervised: true,
-            command_ended: false,
-            ending: None,
+            command_exited: false,
+            termination: None,
             term_due: false,
-            termed: HashSet::new(),
+            term_sent: HashSet::new(),
             first_kill: None,
             next_kill: BootInstant::now(),
-            resistance_told: false,
+            survivor_reported: false,
         }
     }
 
     async fn run(mut self, events: &mut Events) {
-        self.report(&Report::Started(self.command.as_raw_pid()));
+        self.report(&WatchdogReport::Started(self.command.as_raw_pid()));
         while !self.reap() {
             self.catch_up(events).await;
-            self.keep_time();
-            let event = events.next(self.pause(), self.supervised).await;
-            self.react(event);
+            self.enforce_deadlines();
+            let event = events.next(self.wakeup_delay(), self.supervised).await;
+            self.handle_event(event);
         }
-        self.report(&Report::Gone);
+        self.report(&WatchdogReport::Gone);
     }
 
-    /// Reads what has been sent before the lock counts as lost: perhaps only this process was late.
+    /// Reads pending messages before the lock counts as lost: this process may only have been
+    /// delayed.
     async fn catch_up(&mut self, events: &mut Events) {
-        for _ in 0..ORDERS_MAX {
-            if self.ending.is_some() || !self.supervised || !self.loss_at().has_passed() {
+        for _ in 0..CATCH_UP_MESSAGES_MAX {
+            if self.termination.is_some() || !self.supervised || !self.lost_at().has_passed() {
                 return;
             }
-            let Some(event) = events.unread().await else {
+            let Some(event) = events.try_next().await else {
                 return;
             };
-            self.react(event);
+            self.handle_event(event);
         }
     }
 
-    fn react(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
-            Event::Order(order) => self.obey(order),
+            Event::Message(message) => self.handle_message(message),
             Event::SupervisorGone => self.supervised = false,
-            Event::Terminate => self.end(Stop::Asked.into()),
-            Event::Look => {}
+            Event::Terminate => self.terminate(StopReason::Requested.into()),
+            Event::Tick => {}
         }
     }
 
-    fn obey(&mut self, order: Order) {
-        match order {
-            Order::Extend(deadlines) => self.extend(deadlines),
-            Order::Signal(number) => self.forward(number),
-            Order::Stop(stop) => self.end(stop.into()),
-            // Only the first line may be one; a supervisor that repeats it is out of its mind.
-            Order::Start { .. } => self.supervised = false,
+    fn handle_message(&mut self, message: ControlMessage) {
+        match message {
+            ControlMessage::Extend(deadlines) => self.extend(deadlines),
+            ControlMessage::Signal(number) => self.forward(number),
+            ControlMessage::Stop(stop) => self.terminate(stop.into()),
+            // `start` is only valid as the first message; a supervisor that repeats it is broken.
+            ControlMessage::Start { .. } => self.supervised = false,
         }
     }
 
@@ -246,33 +255,33 @@ impl Watchdog {
         self.deadlines.kill_at = self.deadlines.kill_at.max(new.kill_at);
     }
 
-    /// Once the command was reaped, its group's number may belong to somebody else.
+    /// Once the command is reaped, its process group id may be reused.
     fn forward(&self, number: i32) {
-        if let Some(signal) = Signal::from_named_raw(number).filter(|_| !self.command_ended) {
-            // The group may be empty when the command moved to another one.
+        if let Some(signal) = Signal::from_named_raw(number).filter(|_| !self.command_exited) {
+            // The group may be empty if the command moved to another one.
             kill_process_group(self.command, signal).ok();
         }
     }
 
-    /// Starts the end of the tree; the first reason counts.
-    fn end(&mut self, why: Why) {
-        self.end_by(why, BootInstant::now() + self.grace);
+    /// Starts to end the tree; the first reason wins.
+    fn terminate(&mut self, reason: EndReason) {
+        self.terminate_by(reason, BootInstant::now() + self.grace);
     }
 
-    fn end_by(&mut self, why: Why, kill_at: BootInstant) {
-        if self.ending.is_none() {
-            // What is lost stays lost: no extension gives more than this.
-            let lost = why == Why::Lost;
+    fn terminate_by(&mut self, reason: EndReason, kill_at: BootInstant) {
+        if self.termination.is_none() {
+            // A lost lock stays lost: no extension moves this deadline.
+            let lost = reason == EndReason::Lost;
             let kill_at = if lost { kill_at.min(self.deadlines.kill_at) } else { kill_at };
-            self.ending = Some(Ending { why, kill_at });
+            self.termination = Some(Termination { reason, kill_at });
             self.term_due = true;
         }
     }
 
-    fn keep_time(&mut self) {
-        if self.loss_at().has_passed() {
-            // The time until `kill_at` was made for this, so the grace does not matter.
-            self.end_by(Why::Lost, self.deadlines.kill_at);
+    fn enforce_deadlines(&mut self) {
+        if self.lost_at().has_passed() {
+            // The time until `kill_at` is reserved for this, so the grace period does not apply.
+            self.terminate_by(EndReason::Lost, self.deadlines.kill_at);
         }
         if std::mem::take(&mut self.term_due) {
             self.terminate_tree();
@@ -282,22 +291,23 @@ impl Watchdog {
         }
     }
 
-    fn loss_at(&self) -> BootInstant {
+    fn lost_at(&self) -> BootInstant {
         self.deadlines.term_at.min(self.deadlines.kill_at)
     }
 
     fn kill_at(&self) -> BootInstant {
-        let by_ending = self.ending.map_or(self.deadlines.kill_at, |ending| ending.kill_at);
+        let by_termination =
+            self.termination.map_or(self.deadlines.kill_at, |termination| termination.kill_at);
         if self.supervised {
-            by_ending.min(self.deadlines.kill_at)
+            by_termination.min(self.deadlines.kill_at)
         } else {
             BootInstant::from_nanos(0)
         }
     }
 
-    fn pause(&self) -> Duration {
+    fn wakeup_delay(&self) -> Duration {
         let kill_at = self.kill_at().max(self.next_kill);
-        let next = if self.ending.is_some() { kill_at } else { kill_at.min(self.loss_at()) };
+        let next = if self.termination.is_some() { kill_at } else { kill_at.min(self.lost_at()) };
         next.remaining().clamp(SLEEP_MIN, SLEEP_MAX)
     }
 
@@ -306,7 +316,7 @@ impl Watchdog {
             return self.forward(Signal::TERM.as_raw());
         };
         for process in processes {
-            if self.termed.insert(process.name()) {
+            if self.term_sent.insert(process.identity()) {
                 process.terminate();
             }
         }
@@ -314,30 +324,30 @@ impl Watchdog {
 
     fn kill_tree(&mut self) {
         let now = BootInstant::now();
-        self.next_kill = now + KILL_EVERY;
-        // One call for nearly everybody; who forks meanwhile cannot escape it, and on a machine
-        // that they keep busy the scan is faster without them.
+        self.next_kill = now + KILL_INTERVAL;
+        // One call reaches nearly all processes; those that fork meanwhile cannot escape it, and on
+        // a machine that they keep busy the scan is faster without them.
         self.forward(Signal::KILL.as_raw());
         if self.first_kill.is_none() {
             self.first_kill = Some(now);
-            self.report(&Report::Killing);
+            self.report(&WatchdogReport::Killing);
         }
-        // Without a list of processes the group is all that can be reached; it is tried again.
+        // Without a process list only the group can be reached; the scan is repeated.
         let processes = tree::kill_descendants().unwrap_or_default();
-        let late = self.first_kill.is_some_and(|first| (first + RESIST_MAX).has_passed());
-        if let Some(process) = processes.first().filter(|_| late && !self.resistance_told) {
-            self.report(&Report::Survives(process.pid.as_raw_pid()));
-            self.resistance_told = true;
+        let overdue = self.first_kill.is_some_and(|first| (first + KILL_WARN_AFTER).has_passed());
+        if let Some(process) = processes.first().filter(|_| overdue && !self.survivor_reported) {
+            self.report(&WatchdogReport::Survives(process.pid.as_raw_pid()));
+            self.survivor_reported = true;
         }
     }
 
-    /// Takes the status of every child that ended; true if no descendant is left, which the kernel
-    /// knows for certain: whoever loses its parent becomes a child of this process.
+    /// Reaps every child that exited. Returns true if no descendant is left, which the kernel knows
+    /// for certain: orphans become children of this process.
     fn reap(&mut self) -> bool {
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((child, status))) if child == self.command => {
-                    self.command_ended(tree::exit_kind(status));
+                    self.on_command_exit(tree::exit_kind(status));
                 }
                 Ok(Some(_)) => {}
                 Err(Errno::CHILD) => return true,
@@ -346,18 +356,18 @@ impl Watchdog {
         }
     }
 
-    fn command_ended(&mut self, status: Option<ExitKind>) {
-        self.command_ended = true;
-        self.end(Why::ByItself);
-        // Whoever it left behind and was not told before.
+    fn on_command_exit(&mut self, status: Option<ExitKind>) {
+        self.command_exited = true;
+        self.terminate(EndReason::Exited);
+        // Processes that it left behind and that have not received TERM.
         self.term_due = true;
         let status = status.unwrap_or(ExitKind::Signal(Signal::KILL.as_raw()));
-        let why = self.ending.map_or(Why::ByItself, |ending| ending.why);
-        self.report(&Report::Exited(Ended { status, why }));
+        let reason = self.termination.map_or(EndReason::Exited, |termination| termination.reason);
+        self.report(&WatchdogReport::Exited(CommandEnd { status, reason }));
     }
 
-    /// A supervisor that cannot hear this is stopped or dead; the watch goes on.
-    fn report(&self, report: &Report) {
+    /// A supervisor that cannot receive reports is stopped or dead; the watchdog continues.
+    fn report(&self, report: &WatchdogReport) {
         send(&self.control, report).ok();
     }
 }

@@ -10,7 +10,7 @@ use tenure_core::{
     Text, Token,
 };
 
-use super::HttpLink;
+use super::HttpTransport;
 use crate::error::Error;
 use crate::wire::{
     CancelAnswer, ClaimAnswer, ClaimBody, DeletedAnswer, DiscardedAnswer, FinishAnswer, FinishBody,
@@ -18,10 +18,10 @@ use crate::wire::{
     SubmitBody, instant,
 };
 
-/// The longest that a server holds a claim back.
+/// Maximum time that a server holds back a claim.
 const CLAIM_WAIT_MAX: Duration = Duration::from_secs(60);
 
-impl HttpLink {
+impl HttpTransport {
     pub(super) async fn resource(
         &self,
         key: &ResourceKey,
@@ -30,7 +30,7 @@ impl HttpLink {
         let path = format!("/v1/resources/{}/{}", key.kind(), key.name());
         match action {
             ResourceAction::Put { spec, .. } => {
-                let body = PutBody { spec: parse("spec", &spec)? };
+                let body = PutBody { spec: parse_json("spec", &spec)? };
                 let answer: PutAnswer =
                     self.call(Method::PUT, &path, None, Some(&body), Duration::ZERO).await?;
                 Ok(Outcome::Put { generation: answer.resource.generation, job: answer.job })
@@ -42,31 +42,31 @@ impl HttpLink {
                 Ok(Outcome::Deleted)
             }
             ResourceAction::Pause { reason, .. } => {
-                self.paused(&format!("{path}/pause"), &reason).await
+                self.post_pause(&format!("{path}/pause"), &reason).await
             }
             ResourceAction::Resume { reason, .. } => {
-                self.paused(&format!("{path}/resume"), &reason).await
+                self.post_pause(&format!("{path}/resume"), &reason).await
             }
-            ResourceAction::Submit(ask) => self.submit(&format!("{path}/jobs"), ask).await,
+            ResourceAction::Submit(submit) => self.submit(&format!("{path}/jobs"), submit).await,
         }
     }
 
-    async fn paused(&self, path: &str, reason: &Text) -> Result<Outcome, Error> {
-        let answer: PausedAnswer = self.ask(path, &because(reason)).await?;
+    async fn post_pause(&self, path: &str, reason: &Text) -> Result<Outcome, Error> {
+        let answer: PausedAnswer = self.post_without_id(path, &reason_body(reason)).await?;
         Ok(Outcome::Paused(answer.paused))
     }
 
-    async fn submit(&self, path: &str, ask: Submit) -> Result<Outcome, Error> {
+    async fn submit(&self, path: &str, submit: Submit) -> Result<Outcome, Error> {
         let body = SubmitBody {
-            operation: ask.operation.to_string(),
-            args: ask.args.as_ref().map(|args| parse("args", args)).transpose()?,
-            priority: ask.priority,
-            run_at: ask.run_at.map(instant),
+            operation: submit.operation.to_string(),
+            args: submit.args.as_ref().map(|args| parse_json("args", args)).transpose()?,
+            priority: submit.priority,
+            run_at: submit.run_at.map(instant),
         };
-        self.submitted(path, ask.request, &body).await
+        self.post_submit(path, submit.request, &body).await
     }
 
-    async fn submitted(
+    async fn post_submit(
         &self,
         path: &str,
         request: RequestId,
@@ -77,16 +77,16 @@ impl HttpLink {
         Ok(Outcome::Submitted { verdict: answer.verdict, job: answer.job.id })
     }
 
-    pub(super) async fn claim(&self, claim: Claim, patience: Duration) -> Result<Outcome, Error> {
-        let patience = patience.min(CLAIM_WAIT_MAX);
+    pub(super) async fn claim(&self, claim: Claim, max_wait: Duration) -> Result<Outcome, Error> {
+        let max_wait = max_wait.min(CLAIM_WAIT_MAX);
         let body = ClaimBody {
             session: claim.session,
             kinds: claim.kinds.iter().map(Text::to_string).collect(),
             max: claim.max,
-            wait_ms: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
+            wait_ms: u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX),
         };
         let id = Some(claim.request.to_string());
-        let answer: ClaimAnswer = self.post("/v1/jobs/claim", id, &body, patience).await?;
+        let answer: ClaimAnswer = self.post("/v1/jobs/claim", id, &body, max_wait).await?;
         let assigned = answer.jobs.iter().map(|job| job.to_assignment(claim.request));
         Ok(Outcome::Claimed(assigned.collect::<Result<_, _>>()?))
     }
@@ -96,39 +96,41 @@ impl HttpLink {
         match action {
             JobAction::Finish { token, finish } => {
                 let body = FinishBody::of(token, &finish);
-                let answer: FinishAnswer = self.ask(&path("finish"), &body).await?;
+                let answer: FinishAnswer = self.post_without_id(&path("finish"), &body).await?;
                 Ok(Outcome::Finished { state: answer.state, already: answer.already })
             }
             JobAction::Progress { token, percent, message } => {
                 let body = ProgressBody { token, percent, message: message.to_string() };
-                self.noted(&path("progress"), &body).await
+                self.post_update(&path("progress"), &body).await
             }
             JobAction::Log { token, text } => self.log(&path("logs"), token, &text).await,
             JobAction::Cancel { reason, .. } => {
-                let answer: CancelAnswer = self.ask(&path("cancel"), &because(&reason)).await?;
+                let answer: CancelAnswer =
+                    self.post_without_id(&path("cancel"), &reason_body(&reason)).await?;
                 Ok(Outcome::Cancelled { state: answer.state })
             }
             JobAction::Retry { request, reason, .. } => {
-                self.submitted(&path("retry"), request, &because(&reason)).await
+                self.post_submit(&path("retry"), request, &reason_body(&reason)).await
             }
             JobAction::Discard { reason, .. } => {
-                let _: DiscardedAnswer = self.ask(&path("discard"), &because(&reason)).await?;
+                let _: DiscardedAnswer =
+                    self.post_without_id(&path("discard"), &reason_body(&reason)).await?;
                 Ok(Outcome::Discarded)
             }
         }
     }
 
     async fn log(&self, path: &str, token: Token, text: &Text) -> Result<Outcome, Error> {
-        self.noted(path, &LogBody { token, text: text.to_string() }).await
+        self.post_update(path, &LogBody { token, text: text.to_string() }).await
     }
 
-    async fn noted(&self, path: &str, body: &impl Serialize) -> Result<Outcome, Error> {
-        let answer: NotedAnswer = self.ask(path, body).await?;
+    async fn post_update(&self, path: &str, body: &impl Serialize) -> Result<Outcome, Error> {
+        let answer: NotedAnswer = self.post_without_id(path, body).await?;
         Ok(Outcome::Noted { cancelling: answer.cancelling })
     }
 
-    /// A request that may be repeated without a key of its own.
-    async fn ask<T: serde::de::DeserializeOwned>(
+    /// Sends a request that is idempotent without an `Idempotency-Key`.
+    async fn post_without_id<T: serde::de::DeserializeOwned>(
         &self,
         path: &str,
         body: &impl Serialize,
@@ -137,12 +139,12 @@ impl HttpLink {
     }
 }
 
-fn because(reason: &Text) -> ReasonBody {
+fn reason_body(reason: &Text) -> ReasonBody {
     ReasonBody { reason: Some(reason.to_string()) }
 }
 
-fn parse(what: &str, document: &Text) -> Result<Value, Error> {
+fn parse_json(field: &str, document: &Text) -> Result<Value, Error> {
     serde_json::from_str(document).map_err(|error| {
-        Error::Refused(Refusal::Invalid(format!("{what} is not a JSON document: {error}")))
+        Error::Refused(Refusal::Invalid(format!("{field} is not a JSON document: {error}")))
     })
 }

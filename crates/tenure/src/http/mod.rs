@@ -1,13 +1,14 @@
-//! The way to a server over HTTP: commands become requests, answers become outcomes.
+//! HTTP transport: commands become requests, responses become outcomes.
 //!
-//! Every request carries its id as `Idempotency-Key`, so repeating one is always safe. The key is a
-//! header that is marked sensitive: it never shows in logs or errors.
+//! Every request carries its id as `Idempotency-Key`, so retries are safe. The API key is a header
+//! that is marked sensitive: it never appears in logs or errors.
 //!
-//! Here are locks and sessions; `jobs` has the rest, `refusals` the way back of every no.
+//! This module has locks and sessions; `jobs` has jobs and resources, `refusals` maps problem
+//! documents back to refusals.
 
 mod jobs;
 mod refusals;
-pub mod trust;
+pub mod tls;
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -23,74 +24,83 @@ use tenure_core::{
 };
 
 use crate::error::Error;
-use crate::http::refusals::error_of;
-use crate::link::Link;
+use crate::http::refusals::error_from_problem;
+use crate::transport::Transport;
 use crate::wire::{
     AcquireBody, BeatBody, BreakBody, Locks, OpenBody, Problem, ReleaseAnswer, ReleaseBody,
     RenewBody, SessionAnswer, TenureAnswer, WithdrawAnswer, WithdrawBody,
 };
 
-/// How long an answer may take that is not held back on purpose.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Timeout of a response, in addition to the time that the server may hold it back.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A way to a server.
-pub struct HttpLink {
+/// Transport to a server over HTTP.
+pub struct HttpTransport {
     http: reqwest::Client,
     base: String,
     key: HeaderValue,
     tenant: String,
 }
 
-impl HttpLink {
-    /// A way to the server at `base`, acting for `tenant` with an API key.
+impl HttpTransport {
+    /// Creates a transport to the server at `base` that acts for `tenant` with an API key.
     pub fn new(base: &str, key: &str, tenant: &str) -> Result<Self, Error> {
-        let bad_key = |_| Error::Denied("the API key has characters that no key has".to_owned());
+        let bad_key = |_| Error::Denied("the API key contains invalid characters".to_owned());
         let mut key = HeaderValue::from_str(&format!("Bearer {}", key.trim())).map_err(bad_key)?;
         key.set_sensitive(true);
-        Self::with(base.trim_end_matches('/').to_owned(), key, tenant.to_owned())
+        Self::build(base.trim_end_matches('/').to_owned(), key, tenant.to_owned())
     }
 
-    fn with(base: String, key: HeaderValue, tenant: String) -> Result<Self, Error> {
-        let secure = base.starts_with("https://");
-        if !secure && !base.starts_with("http://") {
-            let why = format!("{base:?} is no server's address: https://HOST or http://HOST:7117");
-            return Err(Error::Refused(Refusal::Invalid(why)));
+    fn build(base: String, key: HeaderValue, tenant: String) -> Result<Self, Error> {
+        let is_tls = base.starts_with("https://");
+        if !is_tls && !base.starts_with("http://") {
+            let message = format!(
+                "invalid server address {base:?}: expected https://HOST or http://HOST:7117"
+            );
+            return Err(Error::Refused(Refusal::Invalid(message)));
         }
         let http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(5))
             .tcp_nodelay(true)
-            .tls_backend_preconfigured(if secure { trust::config()? } else { trust::nobody()? })
+            .tls_backend_preconfigured(if is_tls {
+                tls::client_config()?
+            } else {
+                tls::plain_http_config()?
+            })
             .build()
-            .map_err(|error| Error::Unavailable(format!("no HTTP client: {error}")))?;
+            .map_err(|error| {
+                Error::Unavailable(format!("cannot create the HTTP client: {error}"))
+            })?;
         Ok(Self { http, base, key, tenant })
     }
 
-    /// Reads something: `path` with its query.
+    /// Sends a GET request; `path` includes the query.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
-        self.get_within(path, Duration::ZERO).await
+        self.get_with_wait(path, Duration::ZERO).await
     }
 
-    /// Reads something that the server may hold back for up to `patience`, as its `wait_ms` says.
-    pub async fn get_within<T: DeserializeOwned>(
+    /// Sends a GET request that the server may hold back for up to `max_wait`, according to its
+    /// `wait_ms`.
+    pub async fn get_with_wait<T: DeserializeOwned>(
         &self,
         path: &str,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<T, Error> {
-        self.call(Method::GET, path, None, None::<&()>, patience).await
+        self.call(Method::GET, path, None, None::<&()>, max_wait).await
     }
 
-    /// Asks for something that is no command of the model; `id` is its `Idempotency-Key`.
+    /// Sends a POST request that is not a [`Command`]; `id` is its `Idempotency-Key`.
     pub async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
         id: Option<String>,
         body: &impl Serialize,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<T, Error> {
-        self.call(Method::POST, path, id, Some(body), patience).await
+        self.call(Method::POST, path, id, Some(body), max_wait).await
     }
 
-    /// Ends something: `path` with its query.
+    /// Sends a DELETE request; `path` includes the query.
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.call(Method::DELETE, path, None, None::<&()>, Duration::ZERO).await
     }
@@ -101,12 +111,13 @@ impl HttpLink {
         path: &str,
         id: Option<String>,
         body: Option<&impl Serialize>,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<T, Error> {
         let url = format!("{}{path}", self.base);
         let mut request = self.http.request(method, url).header(AUTHORIZATION, self.key.clone());
-        request =
-            request.query(&[("tenant", &self.tenant)]).timeout(ANSWER_MAX.saturating_add(patience));
+        request = request
+            .query(&[("tenant", &self.tenant)])
+            .timeout(RESPONSE_TIMEOUT.saturating_add(max_wait));
         if let Some(id) = id {
             request = request.header("idempotency-key", id);
         }
@@ -120,20 +131,20 @@ impl HttpLink {
             return serde_json::from_slice(&bytes).map_err(|e| Error::Protocol(e.to_string()));
         }
         let problem: Problem = serde_json::from_slice(&bytes)
-            .map_err(|_| Error::Protocol(format!("status {status} without a problem")))?;
-        Err(error_of(status, problem))
+            .map_err(|_| Error::Protocol(format!("status {status} without a problem document")))?;
+        Err(error_from_problem(status, problem))
     }
 
     async fn lock(
         &self,
         key: &ResourceKey,
         action: LockAction,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<Outcome, Error> {
         let path = |verb| format!("/v1/locks/{}/{}/{verb}", key.kind(), key.name());
         let locks = |set: Option<_>| set.as_ref().map(Locks::from);
         match action {
-            LockAction::Acquire(ask) => self.acquire(&path("acquire"), ask, patience).await,
+            LockAction::Acquire(acquire) => self.acquire(&path("acquire"), acquire, max_wait).await,
             LockAction::Renew { token, ttl_ms } => {
                 let body = RenewBody { lock: None, token, ttl_ms };
                 Ok(Outcome::Renewed(self.tenure(&path("renew"), &body).await?))
@@ -156,7 +167,9 @@ impl HttpLink {
                     self.post(&path("break"), None, &body, Duration::ZERO).await?;
                 Ok(Outcome::Broken)
             }
-            LockAction::Settle => Err(Error::Protocol("settling is the server's".to_owned())),
+            LockAction::Settle => {
+                Err(Error::Protocol("settle is not available over HTTP".to_owned()))
+            }
         }
     }
 
@@ -168,24 +181,24 @@ impl HttpLink {
     async fn acquire(
         &self,
         path: &str,
-        ask: Acquire,
-        patience: Duration,
+        acquire: Acquire,
+        max_wait: Duration,
     ) -> Result<Outcome, Error> {
-        let (holder, ttl_ms, session) = match ask.claimant {
+        let (holder, ttl_ms, session) = match acquire.claimant {
             Claimant::Session(id) => (None, None, Some(id)),
             Claimant::Solo { name, ttl_ms } => (Some(name.to_string()), Some(ttl_ms), None),
         };
         let body = AcquireBody {
-            lock: Some(Locks::from(&ask.locks)),
+            lock: Some(Locks::from(&acquire.locks)),
             holder,
             ttl_ms,
             session,
-            wait_ms: Some(ask.wait_ms),
-            poll_ms: Some(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX)),
-            purpose: ask.purpose.as_deref().map(str::to_owned),
+            wait_ms: Some(acquire.wait_ms),
+            poll_ms: Some(u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX)),
+            purpose: acquire.purpose.as_deref().map(str::to_owned),
         };
-        let id = Some(ask.request.to_string());
-        let answer: Result<TenureAnswer, _> = self.post(path, id, &body, patience).await;
+        let id = Some(acquire.request.to_string());
+        let answer: Result<TenureAnswer, _> = self.post(path, id, &body, max_wait).await;
         match answer {
             Ok(answer) => Ok(Outcome::Granted(answer.to_view()?)),
             Err(Error::Waiting { position, queue_length, held_by }) => {
@@ -209,8 +222,8 @@ impl HttpLink {
 }
 
 #[async_trait]
-impl Link for HttpLink {
-    async fn send(&self, command: Command, patience: Duration) -> Result<Outcome, Error> {
+impl Transport for HttpTransport {
+    async fn send(&self, command: Command, max_wait: Duration) -> Result<Outcome, Error> {
         let result = match command {
             Command::Open { session, name, ttl_ms, .. } => {
                 let body = OpenBody { name: name.to_string(), ttl_ms };
@@ -226,12 +239,12 @@ impl Link for HttpLink {
                 closed.map(|_| Outcome::Closed)
             }
             Command::Lapse { .. } | Command::Forget { .. } => {
-                Err(Error::Protocol("the sweep is the server's".to_owned()))
+                Err(Error::Protocol("the sweep is not available over HTTP".to_owned()))
             }
-            Command::Lock { key, action } => self.lock(&key, action, patience).await,
+            Command::Lock { key, action } => self.lock(&key, action, max_wait).await,
             Command::Resource { key, action } => self.resource(&key, action).await,
             Command::Job { id, action } => self.job(id, action).await,
-            Command::Claim(claim) => self.claim(claim, patience).await,
+            Command::Claim(claim) => self.claim(claim, max_wait).await,
         };
         match result {
             Err(Error::Refused(refusal)) => Ok(Outcome::Refused(refusal)),
@@ -239,33 +252,33 @@ impl Link for HttpLink {
         }
     }
 
-    fn for_tenant(&self, tenant: &str) -> Result<Option<Arc<dyn Link>>, Error> {
-        let link = Self::with(self.base.clone(), self.key.clone(), tenant.to_owned())?;
-        Ok(Some(Arc::new(link)))
+    fn for_tenant(&self, tenant: &str) -> Result<Option<Arc<dyn Transport>>, Error> {
+        let transport = Self::build(self.base.clone(), self.key.clone(), tenant.to_owned())?;
+        Ok(Some(Arc::new(transport)))
     }
 
-    fn twin(&self) -> Result<Box<dyn Link>, Error> {
-        let twin = Self::with(self.base.clone(), self.key.clone(), self.tenant.clone())?;
-        Ok(Box::new(twin))
+    fn open_dedicated(&self) -> Result<Box<dyn Transport>, Error> {
+        let transport = Self::build(self.base.clone(), self.key.clone(), self.tenant.clone())?;
+        Ok(Box::new(transport))
     }
 }
 
-/// An HTTP failure without the address's secrets and without the key.
+/// Describes an HTTP failure without credentials in the URL and without the API key.
 fn unavailable(base: &str, error: &reqwest::Error) -> Error {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
     if let Some(cause) =
         causes.map(ToString::to_string).find(|why: &String| why.contains("certificate"))
     {
         let remedy =
-            "name the server as its certificate does, and trust who signed it by TENURE_CA";
+            "use a host name of the certificate and set TENURE_CA to the CA that issued it";
         return Error::Unavailable(format!("{base}: {cause}; {remedy}"));
     }
     let what = if error.is_connect() {
-        "nobody answers; start a server with `tenure serve` or name it with --server"
+        "cannot connect; start a server with `tenure serve` or name it with --server"
     } else if error.is_timeout() {
-        "the answer took too long"
+        "the request timed out"
     } else {
-        "the connection was cut"
+        "the connection was closed"
     };
     Error::Unavailable(format!("{base}: {what}"))
 }

@@ -1,4 +1,4 @@
-//! The way back of every no: from a problem of the API to a refusal of the model.
+//! Maps problem documents of the API back to errors and refusals.
 
 use reqwest::StatusCode;
 use tenure_core::{JobId, JobState, Refusal};
@@ -6,20 +6,20 @@ use tenure_core::{JobId, JobState, Refusal};
 use crate::error::Error;
 use crate::wire::{Problem, TenureAnswer};
 
-pub(super) fn error_of(status: StatusCode, problem: Problem) -> Error {
+pub(super) fn error_from_problem(status: StatusCode, problem: Problem) -> Error {
     match status {
         StatusCode::UNAUTHORIZED => Error::Denied(problem.detail),
-        // Without a reason it is a route or a name; with one, the model says so.
+        // Without a reason the route or the name does not exist; with one it is a refusal.
         StatusCode::NOT_FOUND if problem.reason.is_none() => Error::NotFound(problem.detail),
         StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
             Error::Unavailable(problem.detail)
         }
         status if status.is_server_error() => Error::Unavailable(problem.detail),
-        _ => refusal_of(problem),
+        _ => refusal_from_problem(problem),
     }
 }
 
-fn refusal_of(problem: Problem) -> Error {
+fn refusal_from_problem(problem: Problem) -> Error {
     let view = |answer: Option<TenureAnswer>| answer.and_then(|answer| answer.to_view().ok());
     if let Some(position) = problem.position {
         let queue_length = problem.queue_length.unwrap_or(position);
@@ -44,19 +44,19 @@ fn refusal_of(problem: Problem) -> Error {
         ("conflict", Some("still_alive")) => Refusal::StillAlive,
         ("forbidden", Some("foreign_session")) => Refusal::ForeignSession,
         ("forbidden", _) => return Error::Denied(problem.detail),
-        ("rejected" | "bad_transition" | "not_found" | "conflict", _) => of_job(problem),
+        ("rejected" | "bad_transition" | "not_found" | "conflict", _) => job_refusal(problem),
         _ => Refusal::Invalid(problem.detail),
     })
 }
 
-/// The refusals that are about jobs and resources, and those that need no particulars.
-fn of_job(problem: Problem) -> Refusal {
+/// Maps refusals about jobs and resources, and those without details.
+fn job_refusal(problem: Problem) -> Refusal {
     let operation = problem.operation.as_deref().unwrap_or_default().into();
     match (problem.code.as_str(), problem.reason.as_deref()) {
         ("rejected", Some("present_job")) => Refusal::Rejected {
             present: problem.present_job.unwrap_or(JobId(0)),
             operation,
-            state: state(problem.state.as_deref()),
+            state: job_state(problem.state.as_deref()),
         },
         ("rejected", Some("lane_full")) => Refusal::LaneFull,
         ("rejected", _) => Refusal::QueueFull,
@@ -72,8 +72,8 @@ fn of_job(problem: Problem) -> Refusal {
             Refusal::NotDeclared(what.unwrap_or_default().to_owned())
         }
         (_, Some("job_state")) => Refusal::JobIs {
-            state: state(problem.state.as_deref()),
-            wanted: wanted(problem.wanted.as_deref()),
+            state: job_state(problem.state.as_deref()),
+            wanted: required_state(problem.wanted.as_deref()),
         },
         (_, Some("in_use")) => Refusal::InUse { job: problem.job },
         (_, Some("job_tenure")) => Refusal::JobsTenure(problem.job.unwrap_or(JobId(0))),
@@ -81,13 +81,13 @@ fn of_job(problem: Problem) -> Refusal {
     }
 }
 
-/// The state of a job; servers say it in these refusals.
-fn state(word: Option<&str>) -> JobState {
+/// Parses the job state that servers include in these refusals.
+fn job_state(word: Option<&str>) -> JobState {
     word.and_then(|word| word.parse().ok()).unwrap_or(JobState::Running)
 }
 
-/// What a job would have to be, in the words of the model.
-fn wanted(word: Option<&str>) -> &'static str {
+/// Maps the required state back to the static text of the refusal.
+fn required_state(word: Option<&str>) -> &'static str {
     let known = ["not over", "in backoff or over", "not dealt with yet", "dead"];
     known.into_iter().find(|known| Some(*known) == word).unwrap_or("in another state")
 }

@@ -1,11 +1,11 @@
-//! One attempt, from the claim to the store's confirmation of what it came to.
+//! One attempt, from the claim to the store's confirmation of its result.
 //!
-//! The handler runs in a task of its own, so its panic is a failure like any other. It is told when
-//! to stop, and dropped when it does not. Nothing is reported before the handler has ended, because
-//! the report lets the next one begin; what is reported is repeated until the store has answered.
-//! After a loss nothing is reported at all.
+//! The handler runs in its own task, so a panic is a failure like any other. It is asked to stop,
+//! and dropped if it does not. Nothing is reported before the handler has ended, because the report
+//! lets the next job begin; the report is retried until the store responds. After a loss nothing is
+//! reported.
 //!
-//! Next: `context.rs` for what the handler sees, `shift.rs` for where attempts come from.
+//! See `context.rs` for what the handler sees, `worker_loop.rs` for where attempts come from.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -19,83 +19,84 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument as _;
 
-use super::context::{Context, Halt};
+use super::context::{CancelReason, Context};
 use super::handler::{BAD_RESULT, Done, ERROR, Failure, Handler, PANIC};
-use super::lines::at_most;
+use super::output::truncate;
 use crate::clock::{BootInstant, sleep_until};
 use crate::error::Error;
 
-/// First pause before a report that got no answer is sent again; it grows.
-const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// The longest such pause.
-const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How long a dropped handler may take to come to its next `await` before somebody hears of it.
+/// Initial delay before a report that got no response is sent again; doubles with each failure.
+const RETRY_BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// Maximum delay before a report is sent again.
+const RETRY_BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// Time after which an aborted handler that has not reached its next `await` is logged as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
-/// What an attempt came to.
+/// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Came {
-    /// The store knows; the job is in this state now.
+pub(crate) enum AttemptResult {
+    /// The store has confirmed the result; the job is in this state.
     Reported(JobState),
-    /// It was given back unfinished.
+    /// The job was handed back unfinished.
     HandedBack,
-    /// Its tenure was lost.
+    /// The tenure was lost.
     Lost,
 }
 
-/// How a handler ended; nothing when its future was dropped.
-type Ended = Option<Result<Done, Failure>>;
+/// How a handler ended; `None` if its future was dropped.
+type HandlerEnd = Option<Result<Done, Failure>>;
 
-/// Has a handler work on a job, and sees to it that the store hears what came of it.
-pub(crate) async fn attend(
+/// Runs a handler on a job and reports the result to the store.
+pub(crate) async fn run_attempt(
     job: Context,
     handler: Arc<dyn Handler>,
     grace: Duration,
-    orders: watch::Receiver<bool>,
-) -> Came {
+    stop_requested: watch::Receiver<bool>,
+) -> AttemptResult {
     if job.check().is_err() {
-        return lost(&job);
+        return settle_lost(&job);
     }
-    let mut telling = Box::pin(tell(&job));
-    let ended = Watch::new(&job, handler, grace, orders).run(telling.as_mut()).await;
+    let mut updates = Box::pin(send_updates(&job));
+    let ended =
+        HandlerMonitor::new(&job, handler, grace, stop_requested).run(updates.as_mut()).await;
     job.outbox().close();
     tokio::select! {
         biased;
-        _ = job.lost() => return lost(&job),
-        () = telling => {}
+        _ = job.lost() => return settle_lost(&job),
+        () = updates => {}
     }
-    report(&job, decide(&job, ended)).await
+    report_finish(&job, choose_finish(&job, ended)).await
 }
 
-/// Gives a job back that was not begun.
-pub(crate) async fn give_back(job: Context) -> Came {
-    report(&job, Finish::HandBack).await
+/// Hands back a job that was not started.
+pub(crate) async fn hand_back(job: Context) -> AttemptResult {
+    report_finish(&job, Finish::HandBack).await
 }
 
-fn lost(job: &Context) -> Came {
+fn settle_lost(job: &Context) -> AttemptResult {
     tracing::warn!(job = %job.id(), resource = %job.key(), token = %job.token(),
-        "the tenure is lost: nothing is reported");
+        "tenure lost; not reporting");
     job.settle();
-    Came::Lost
+    AttemptResult::Lost
 }
 
-/// Watches over a handler.
-struct Watch<'a> {
+/// Runs a handler and asks it to stop when necessary.
+struct HandlerMonitor<'a> {
     job: &'a Context,
     task: Task,
-    /// The handler's future may not be dropped.
-    winds_up: bool,
+    /// The handler's future must not be dropped.
+    must_complete: bool,
     grace: Duration,
-    orders: watch::Receiver<bool>,
-    seen: Seen,
-    /// When the handler is dropped, or, once it is, when it should have ended.
+    stop_requested: watch::Receiver<bool>,
+    handled: HandledEvents,
+    /// When the handler will be aborted, or, once aborted, when it counts as stuck.
     until: Option<BootInstant>,
-    dropped: bool,
+    aborted: bool,
 }
 
-/// What need not be waited for any more.
+/// Events that have already been handled.
 #[derive(Default)]
-struct Seen {
+struct HandledEvents {
     lost: bool,
     cancelled: bool,
     limit: bool,
@@ -103,101 +104,116 @@ struct Seen {
 }
 
 enum Event {
-    Ended(Ended),
+    Ended(HandlerEnd),
     Lost,
-    Halt(Halt),
+    Stop(CancelReason),
     Overdue,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> HandlerMonitor<'a> {
     fn new(
         job: &'a Context,
         handler: Arc<dyn Handler>,
         grace: Duration,
-        orders: watch::Receiver<bool>,
+        stop_requested: watch::Receiver<bool>,
     ) -> Self {
-        let winds_up = handler.winds_up();
+        let must_complete = handler.must_complete();
         let task = Task::start(handler, job.clone());
-        let seen = Seen::default();
-        Self { job, task, winds_up, grace, orders, seen, until: None, dropped: false }
+        let handled = HandledEvents::default();
+        Self {
+            job,
+            task,
+            must_complete,
+            grace,
+            stop_requested,
+            handled,
+            until: None,
+            aborted: false,
+        }
     }
 
-    async fn run(mut self, mut telling: Pin<&mut (impl Future<Output = ()> + Send)>) -> Ended {
+    async fn run(mut self, mut updates: Pin<&mut (impl Future<Output = ()> + Send)>) -> HandlerEnd {
         loop {
             let event = tokio::select! {
                 biased;
                 event = self.next() => event,
-                // It says what there is to say, and never ends before the outbox is closed.
-                () = telling.as_mut() => continue,
+                // Sends updates meanwhile; never completes before the outbox is closed.
+                () = updates.as_mut() => continue,
             };
             match event {
                 Event::Ended(ended) => return ended,
-                Event::Lost => self.lose(),
-                Event::Halt(why) => self.halt(why),
-                Event::Overdue => self.overdue(),
+                Event::Lost => self.on_lost(),
+                Event::Stop(reason) => self.request_stop(reason),
+                Event::Overdue => self.on_overdue(),
             }
         }
     }
 
     async fn next(&mut self) -> Event {
-        let (job, seen) = (self.job, &self.seen);
+        let (job, handled) = (self.job, &self.handled);
         let (limit, until) = (job.deadline(), self.until);
         tokio::select! {
             biased;
-            ended = &mut self.task.0 => Event::Ended(ended_how(ended)),
-            _ = job.lost(), if !seen.lost => Event::Lost,
-            () = job.cancel_asked(), if !seen.cancelled => Event::Halt(Halt::Cancelled),
-            () = ordered(&mut self.orders), if !seen.shutdown => Event::Halt(Halt::Shutdown),
-            () = at(limit), if limit.is_some() && !seen.limit => Event::Halt(Halt::TimeLimit),
-            () = at(until), if until.is_some() => Event::Overdue,
+            ended = &mut self.task.0 => Event::Ended(handler_end(ended)),
+            _ = job.lost(), if !handled.lost => Event::Lost,
+            () = job.cancel_requested(), if !handled.cancelled => {
+                Event::Stop(CancelReason::JobCancelled)
+            }
+            () = wait_stop_requested(&mut self.stop_requested), if !handled.shutdown => {
+                Event::Stop(CancelReason::Shutdown)
+            }
+            () = sleep_until_some(limit), if limit.is_some() && !handled.limit => {
+                Event::Stop(CancelReason::TimeLimit)
+            }
+            () = sleep_until_some(until), if until.is_some() => Event::Overdue,
         }
     }
 
-    /// What is lost belongs to somebody else soon.
-    fn lose(&mut self) {
-        self.seen.lost = true;
-        if !self.winds_up {
+    /// Another worker may claim the job soon.
+    fn on_lost(&mut self) {
+        self.handled.lost = true;
+        if !self.must_complete {
             self.abort();
         }
     }
 
-    fn halt(&mut self, why: Halt) {
-        match why {
-            Halt::Cancelled => self.seen.cancelled = true,
-            Halt::TimeLimit => self.seen.limit = true,
-            Halt::Shutdown => self.seen.shutdown = true,
+    fn request_stop(&mut self, reason: CancelReason) {
+        match reason {
+            CancelReason::JobCancelled => self.handled.cancelled = true,
+            CancelReason::TimeLimit => self.handled.limit = true,
+            CancelReason::Shutdown => self.handled.shutdown = true,
         }
-        let told_before = self.job.is_cancelled();
-        self.job.stop(why);
-        if self.dropped || self.winds_up {
+        let already_asked = self.job.is_cancelled();
+        self.job.request_stop(reason);
+        if self.aborted || self.must_complete {
             return;
         }
-        if told_before && why == Halt::TimeLimit {
-            // It had its time to stop.
+        if already_asked && reason == CancelReason::TimeLimit {
+            // It was asked to stop before and had its grace period.
             self.abort();
         } else {
             self.until.get_or_insert_with(|| BootInstant::now() + self.grace);
         }
     }
 
-    fn overdue(&mut self) {
+    fn on_overdue(&mut self) {
         self.until = None;
-        if self.dropped {
+        if self.aborted {
             tracing::error!(job = %self.job.id(), resource = %self.job.key(),
-                "the handler blocks its thread and cannot be stopped; its job waits for it");
+                "handler blocks its thread and cannot be aborted; waiting for it");
         } else {
             self.abort();
         }
     }
 
     fn abort(&mut self) {
-        self.dropped = true;
+        self.aborted = true;
         self.task.0.abort();
         self.until = Some(BootInstant::now() + STUCK_AFTER);
     }
 }
 
-/// The task of a handler; it does not outlive whoever watches over it.
+/// Task of a handler; aborted when dropped.
 struct Task(JoinHandle<Result<Done, Failure>>);
 
 impl Task {
@@ -212,35 +228,35 @@ impl Drop for Task {
     }
 }
 
-/// Completes when the worker is told to stop its work, or is gone.
-async fn ordered(orders: &mut watch::Receiver<bool>) {
-    orders.wait_for(|stop| *stop).await.ok();
+/// Completes when the worker asks its handlers to stop, or is dropped.
+async fn wait_stop_requested(stop_requested: &mut watch::Receiver<bool>) {
+    stop_requested.wait_for(|stop| *stop).await.ok();
 }
 
-async fn at(instant: Option<BootInstant>) {
+async fn sleep_until_some(instant: Option<BootInstant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
         None => std::future::pending().await,
     }
 }
 
-fn ended_how(ended: Result<Result<Done, Failure>, JoinError>) -> Ended {
+fn handler_end(ended: Result<Result<Done, Failure>, JoinError>) -> HandlerEnd {
     match ended {
         Ok(result) => Some(result),
-        Err(error) if error.is_panic() => Some(Err(panicked(&*error.into_panic()))),
+        Err(error) if error.is_panic() => Some(Err(panic_failure(&*error.into_panic()))),
         Err(_) => None,
     }
 }
 
-/// Whoever knows better says so in the retry rule.
-fn panicked(payload: &(dyn Any + Send)) -> Failure {
+/// A panic is transient unless the retry rule lists it as permanent.
+fn panic_failure(payload: &(dyn Any + Send)) -> Failure {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     Failure::transient(PANIC, text.unwrap_or("the handler panicked"))
 }
 
-/// What the store is told.
-fn decide(job: &Context, ended: Ended) -> Finish {
+/// Decides what to report to the store.
+fn choose_finish(job: &Context, ended: HandlerEnd) -> Finish {
     let failure = match ended {
         Some(Ok(Done { result: Some(result), .. })) if !is_json(&result) => {
             Some(Failure::permanent(BAD_RESULT, "the result is not a JSON document"))
@@ -252,16 +268,16 @@ fn decide(job: &Context, ended: Ended) -> Finish {
         Some(Err(failure)) => Some(failure),
         None => None,
     };
-    match (job.halt(), failure) {
-        (Some(Halt::Cancelled), _) => Finish::Cancelled,
-        (Some(Halt::TimeLimit), failure) => {
-            let mut late = Failure::new(TIME_LIMIT, Halt::TimeLimit);
-            late.state = failure.and_then(|failure| failure.state);
-            failed(job, &late)
+    match (job.cancel_reason(), failure) {
+        (Some(CancelReason::JobCancelled), _) => Finish::Cancelled,
+        (Some(CancelReason::TimeLimit), failure) => {
+            let mut exceeded = Failure::new(TIME_LIMIT, CancelReason::TimeLimit);
+            exceeded.state = failure.and_then(|failure| failure.state);
+            failed_finish(job, &exceeded)
         }
-        // Dropped without a reason: the runtime is going away, and the worker with it.
-        (Some(Halt::Shutdown), _) | (None, None) => Finish::HandBack,
-        (None, Some(failure)) => failed(job, &failure),
+        // Dropped without a stop request: the runtime is shutting down, and the worker with it.
+        (Some(CancelReason::Shutdown), _) | (None, None) => Finish::HandBack,
+        (None, Some(failure)) => failed_finish(job, &failure),
     }
 }
 
@@ -269,61 +285,67 @@ fn is_json(text: &str) -> bool {
     serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
-/// A failure within the bounds of the store, and without what looks secret.
-fn failed(job: &Context, failure: &Failure) -> Finish {
+/// Truncates a failure to the store's limits and redacts secrets.
+fn failed_finish(job: &Context, failure: &Failure) -> Finish {
     let code = job.redact(&failure.code);
     let code: String = code.chars().filter(|c| !c.is_control()).collect();
-    let code = if code.is_empty() { ERROR } else { at_most(&code, limits::CODE_BYTES_MAX) };
+    let code = if code.is_empty() { ERROR } else { truncate(&code, limits::CODE_BYTES_MAX) };
     let message = job.redact(&failure.message);
     Finish::Failed {
         code: code.into(),
-        message: at_most(&message, limits::MESSAGE_BYTES_MAX).into(),
+        message: truncate(&message, limits::MESSAGE_BYTES_MAX).into(),
         class: failure.class,
         state: failure.state.as_deref().map(Into::into),
     }
 }
 
-/// Tells the store what the attempt came to, until it has answered or the tenure is lost.
-async fn report(job: &Context, mut finish: Finish) -> Came {
-    let mut pause = RETRY_PAUSE;
+/// Reports the end of the attempt until the store responds or the tenure is lost.
+async fn report_finish(job: &Context, mut finish: Finish) -> AttemptResult {
+    let mut backoff = RETRY_BACKOFF_MIN;
     loop {
         let action = JobAction::Finish { token: job.token(), finish: finish.clone() };
-        let answer = tokio::select! {
+        let response = tokio::select! {
             biased;
-            _ = job.lost() => return lost(job),
-            answer = ask(job, action) => answer,
+            _ = job.lost() => return settle_lost(job),
+            response = send_action(job, action) => response,
         };
-        match answer {
+        match response {
             Ok(Outcome::Finished { state, .. }) => {
                 job.settle();
                 let handed_back = finish == Finish::HandBack;
-                return if handed_back { Came::HandedBack } else { Came::Reported(state) };
+                return if handed_back {
+                    AttemptResult::HandedBack
+                } else {
+                    AttemptResult::Reported(state)
+                };
             }
-            Err(error) if says_lost(&error) => {
-                job.tell(false);
-                return lost(job);
+            Err(error) if ends_attempt(&error) => {
+                job.signal(false);
+                return settle_lost(job);
             }
             Err(Error::Refused(refusal)) if finish != Finish::HandBack => {
-                tracing::error!(job = %job.id(), %refusal, "the store does not take the result");
-                finish = instead(finish, &refusal);
+                tracing::error!(job = %job.id(), %refusal, "the store refused the result");
+                finish = fallback_finish(finish, &refusal);
                 continue;
             }
-            Ok(other) => tracing::error!(job = %job.id(), ?other, "this answers no finish"),
-            Err(error) => tracing::warn!(job = %job.id(), %error, "cannot report, trying on"),
+            Ok(other) => tracing::error!(job = %job.id(), ?other, "unexpected response to finish"),
+            Err(error) => {
+                tracing::warn!(job = %job.id(), %error, "cannot report the result; retrying");
+            }
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_PAUSE_MAX);
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(RETRY_BACKOFF_MAX);
     }
 }
 
-/// What is reported in place of something that the store does not take.
-fn instead(finish: Finish, refusal: &Refusal) -> Finish {
-    let why = refusal.to_string();
-    let why = at_most(&why, limits::MESSAGE_BYTES_MAX).into();
+/// Returns what to report instead of a result that the store refused.
+fn fallback_finish(finish: Finish, refusal: &Refusal) -> Finish {
+    let message = refusal.to_string();
+    let message = truncate(&message, limits::MESSAGE_BYTES_MAX).into();
     match finish {
         Finish::Ok { .. } => Finish::Failed {
             code: BAD_RESULT.into(),
-            message: why,
+            message,
             class: Some(Class::Permanent),
             state: None,
         },
@@ -334,48 +356,48 @@ fn instead(finish: Finish, refusal: &Refusal) -> Finish {
     }
 }
 
-/// Sends what is in the outbox until it is closed and empty.
-async fn tell(job: &Context) {
+/// Sends the updates in the outbox until it is closed and empty.
+async fn send_updates(job: &Context) {
     while let Some(action) = job.outbox().next(job.token()).await {
-        note(job, action).await;
+        send_update(job, action).await;
     }
 }
 
-/// Sends a note until the store has answered.
-async fn note(job: &Context, action: JobAction) {
-    let mut pause = RETRY_PAUSE;
+/// Sends one update until the store responds.
+async fn send_update(job: &Context, action: JobAction) {
+    let mut backoff = RETRY_BACKOFF_MIN;
     loop {
-        match ask(job, action.clone()).await {
-            Ok(Outcome::Noted { cancelling: true }) => return job.tell(true),
+        match send_action(job, action.clone()).await {
+            Ok(Outcome::Noted { cancelling: true }) => return job.signal(true),
             Ok(_) => return,
-            Err(error) if says_lost(&error) => {
-                job.tell(false);
-                // Whoever waits for the end of this also waits for the loss.
+            Err(error) if ends_attempt(&error) => {
+                job.signal(false);
+                // The caller also waits for the loss.
                 return std::future::pending().await;
             }
             Err(Error::Refused(refusal)) => {
-                tracing::warn!(job = %job.id(), %refusal, "the store does not take a note");
+                tracing::warn!(job = %job.id(), %refusal, "the store refused an update");
                 return;
             }
             Err(error) => {
-                tracing::debug!(job = %job.id(), %error, "cannot send a note, trying on");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETRY_PAUSE_MAX);
+                tracing::debug!(job = %job.id(), %error, "cannot send an update; retrying");
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(RETRY_BACKOFF_MAX);
             }
         }
     }
 }
 
-async fn ask(job: &Context, action: JobAction) -> Result<Outcome, Error> {
+async fn send_action(job: &Context, action: JobAction) -> Result<Outcome, Error> {
     let command = Command::Job { id: job.id(), action };
-    match job.session().shared().link.send(command, Duration::ZERO).await? {
+    match job.session().shared().transport.send(command, Duration::ZERO).await? {
         Outcome::Refused(refusal) => Err(Error::Refused(refusal)),
         outcome => Ok(outcome),
     }
 }
 
-/// Whether an answer means that the attempt is over without our doing.
-fn says_lost(error: &Error) -> bool {
+/// Returns whether an error means that the attempt was ended by someone else.
+fn ends_attempt(error: &Error) -> bool {
     let code = error.code();
     matches!(code, Some(Code::Lost | Code::NotFound)) || matches!(error, Error::NotFound(_))
 }

@@ -1,14 +1,14 @@
-//! Runs a command as the work of a job, so that it can never outlive the job's tenure.
+//! Runs a command as the handler of a job, and guarantees that it never outlives the job's tenure.
 //!
 //! The command is supervised like that of `tenure exec`: it is dead, with everything it started,
-//! before the store may grant the lock to another. It finds its arguments on standard input and in
-//! `TENURE_ARGS`, and says what it has to say in lines on standard output. All its output goes to
-//! the log of the attempt, without what looks secret.
+//! before the store may grant the lock to another holder. It finds its arguments on standard input
+//! and in `TENURE_ARGS`, and reports progress and results as directives on standard output. All its
+//! output goes to the log of the attempt, with secrets redacted.
 //!
-//! It must never end while a process of the command lives, and when nobody can tell, the whole
-//! session is let go of: the store then waits as long as it has to.
+//! The handler must never end while a process of the command is alive. When that is unknown, the
+//! whole session is abandoned, so that the store waits for its time to live.
 //!
-//! Next: `exec/` for the supervision, `lines.rs` for the lines.
+//! See `exec/` for the supervision, `output.rs` for the directives.
 
 use std::ffi::OsString;
 use std::io;
@@ -26,66 +26,68 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::{Sleep, timeout};
 
-use super::clock::wall_in;
-use super::context::{Context, Halt};
+use super::context::{CancelReason, Context};
 use super::handler::{Done, Failure, Handler};
-use super::lines::{Line, Lines, Order};
-use super::redact::Stream;
-use crate::exec::{self, Deadlines, Ended, ExitKind, Spec, Stop, Supervisor, Why};
+use super::output::{Directive, LineSplitter, OutputLine};
+use super::redact::StreamState;
+use super::wall_clock::wall_time_after;
+use crate::exec::{self, CommandEnd, Deadlines, EndReason, ExitKind, Spec, StopReason, Supervisor};
 use crate::session::Session;
-use crate::trace::{Parent, STATE_VARIABLE};
+use crate::trace::{TRACESTATE_VARIABLE, TraceParent};
 
-/// The exit code that says: try again later (`EX_TEMPFAIL`).
-const TRY_LATER: i32 = 75;
-/// The command could not be started at all.
+/// Exit code that requests a retry.
+const EX_TEMPFAIL: i32 = 75;
+/// Code of a command that could not be started.
 pub const CANNOT_START: &str = "CANNOT_START";
-/// The command was stopped because heartbeats failed for too long, although they came back.
+/// Code of a command that was stopped because heartbeats failed for too long, although the tenure
+/// was kept in the end.
 pub const HEARTBEAT_LATE: &str = "HEARTBEAT_LATE";
-/// Somebody stopped the watchdog, and so the command.
+/// Code of a command that was stopped through its watchdog.
 pub const STOPPED: &str = "STOPPED";
-/// Somebody killed the watchdog, and so the command.
+/// Code of a command whose watchdog was killed.
 pub const WATCHDOG_DIED: &str = "WATCHDOG_DIED";
-/// Variables of this process that are none of the command's business: its credentials, and what
-/// somebody's systems said about the trace in which it was started.
-const OURS: [&str; 4] = ["TENURE_KEY", "TENURE_STORE", "TENURE_ADMIN_KEY_FILE", STATE_VARIABLE];
-/// How long to look for the rest of the output of a command that is dead. Only somebody who is no
-/// process of the command can hold its pipes open.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Output is read in pieces of this size.
-const PIECE_BYTES: usize = 16 * 1024;
+/// Environment variables that are removed: credentials of this process, and trace state that
+/// belongs to the trace in which it was started.
+const REMOVED_VARIABLES: [&str; 4] =
+    ["TENURE_KEY", "TENURE_STORE", "TENURE_ADMIN_KEY_FILE", TRACESTATE_VARIABLE];
+/// Time to read the remaining output of a dead command. Only a process that does not belong to the
+/// command can keep its pipes open.
+const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Size of the buffer for reading output.
+const READ_BUFFER_BYTES: usize = 16 * 1024;
 
-/// Runs a command as the work of a job.
+/// Handler that runs a command.
 #[derive(Clone, Debug)]
 pub struct Command {
     program: Vec<OsString>,
     helper: Option<PathBuf>,
     grace: Duration,
-    parent: Option<Parent>,
+    parent: Option<TraceParent>,
     env: Vec<(OsString, OsString)>,
     args: Option<String>,
     limit: Option<Duration>,
-    part: Part,
+    phase: Phase,
 }
 
-/// Which part of the work of a job a command is.
+/// Phase of a job that consists of several commands.
 #[derive(Clone, Debug)]
-pub struct Part {
-    /// Its name; empty for all of the work. It stands before each of its lines in the log.
+pub struct Phase {
+    /// Name, which prefixes each line in the log; empty if the command is the whole job.
     pub name: String,
-    /// The progress of the job when it begins.
+    /// Progress of the job when the phase begins, in percent.
     pub from: u8,
-    /// The progress of the job when it is done.
+    /// Progress of the job when the phase is done, in percent.
     pub to: u8,
 }
 
-impl Default for Part {
+impl Default for Phase {
     fn default() -> Self {
         Self { name: String::new(), from: 0, to: 100 }
     }
 }
 
-impl Part {
-    /// Says how far the part has come.
+impl Phase {
+    /// Reports the progress of the phase, scaled to the progress of the job.
     pub fn progress(&self, job: &Context, percent: u8, message: &str) {
         let share = u32::from(self.to.saturating_sub(self.from)) * u32::from(percent.min(100));
         let percent = u32::from(self.from) + share / 100;
@@ -97,14 +99,14 @@ impl Part {
         }
     }
 
-    /// What stands before each line of it.
+    /// Returns the prefix of each log line.
     fn label(&self) -> String {
         if self.name.is_empty() { String::new() } else { format!("{} | ", self.name) }
     }
 }
 
 impl Command {
-    /// The command and its arguments.
+    /// Creates a handler that runs this program with these arguments.
     #[must_use]
     pub fn new(program: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         let program = program.into_iter().map(Into::into).collect();
@@ -116,11 +118,11 @@ impl Command {
             env: Vec::new(),
             args: None,
             limit: None,
-            part: Part::default(),
+            phase: Phase::default(),
         }
     }
 
-    /// More variables of its environment.
+    /// Adds environment variables.
     #[must_use]
     pub fn env(
         mut self,
@@ -131,7 +133,7 @@ impl Command {
         self
     }
 
-    /// Other arguments than those of the job, as JSON.
+    /// Replaces the arguments of the job, as JSON.
     #[must_use]
     pub fn args(mut self, json: String) -> Self {
         self.args = Some(json);
@@ -142,45 +144,45 @@ impl Command {
         self.args.as_deref().unwrap_or_else(|| job.args_json())
     }
 
-    /// The longest it may take, within what the attempt may take.
+    /// Sets the time limit of the command, within the time limit of the attempt.
     #[must_use]
     pub fn limit(mut self, limit: Option<Duration>) -> Self {
         self.limit = limit;
         self
     }
 
-    /// It is a part of the work and not all of it.
+    /// Sets the phase of the job that the command executes. The default is the whole job.
     #[must_use]
-    pub fn part(mut self, part: Part) -> Self {
-        self.part = part;
+    pub fn phase(mut self, phase: Phase) -> Self {
+        self.phase = phase;
         self
     }
 
-    /// Another executable than the present one to watch over the command; its `main` calls
-    /// [`exec::run_helper`] first.
+    /// Sets the executable that hosts the watchdog. Its `main` must call [`exec::run_helper`]
+    /// first. The default is the current executable.
     #[must_use]
     pub fn helper(mut self, helper: impl Into<PathBuf>) -> Self {
         self.helper = Some(helper.into());
         self
     }
 
-    /// How long the command has from TERM to KILL.
+    /// Sets the time from TERM to KILL.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// The span that the command goes on with; without one it is told of one that nobody records,
-    /// in the trace of the job.
+    /// Sets the parent span of the command. The default is a span in the trace of the job that no
+    /// tracer records.
     #[must_use]
-    pub fn traceparent(mut self, parent: Option<Parent>) -> Self {
+    pub fn traceparent(mut self, parent: Option<TraceParent>) -> Self {
         self.parent = parent;
         self
     }
 
-    fn trace(&self, job: &Context) -> Parent {
-        self.parent.unwrap_or_else(|| Parent::of_attempt(job.id(), job.token()))
+    fn trace(&self, job: &Context) -> TraceParent {
+        self.parent.unwrap_or_else(|| TraceParent::for_attempt(job.id(), job.token()))
     }
 
     fn spec(&self, job: &Context) -> Spec {
@@ -188,7 +190,7 @@ impl Command {
         spec.env = environment(job, self.args_json(job));
         spec.env.extend(self.trace(job).variables());
         spec.env.extend(self.env.iter().cloned());
-        spec.env_remove = OURS.map(Into::into).into();
+        spec.env_remove = REMOVED_VARIABLES.map(Into::into).into();
         spec.grace = self.grace;
         spec.helper = self.helper.clone().unwrap_or(spec.helper);
         spec.stdin = Some(Stdio::piped());
@@ -201,59 +203,61 @@ impl Command {
         &self,
         job: &Context,
         mut supervisor: Supervisor,
-        said: &Mutex<Said>,
-    ) -> Result<Ended, exec::Error> {
+        output: &Mutex<CommandOutput>,
+    ) -> Result<CommandEnd, exec::Error> {
         let handle = supervisor.handle();
-        let _leash = job.session().leash(&handle);
-        let mut talk = Box::pin(self.converse(job, &mut supervisor, said));
-        let (mut talking, mut held, mut going) = (true, true, true);
+        let _registration = job.session().register_watchdog(&handle);
+        let mut io = Box::pin(self.exchange_io(job, &mut supervisor, output));
+        let (mut io_open, mut tenure_held, mut not_cancelled) = (true, true, true);
         let mut limit = self.limit.map(|limit| Box::pin(tokio::time::sleep(limit)));
         let ended = loop {
             tokio::select! {
                 ended = supervisor.wait() => break ended?,
-                () = &mut talk, if talking => talking = false,
-                _ = job.lost(), if held => {
-                    held = false;
-                    handle.stop(Stop::Lost);
+                () = &mut io, if io_open => io_open = false,
+                _ = job.lost(), if tenure_held => {
+                    tenure_held = false;
+                    handle.stop(StopReason::Lost);
                 }
-                why = job.cancelled(), if going => {
-                    going = false;
-                    handle.stop(if why == Halt::TimeLimit { Stop::TimeLimit } else { Stop::Asked });
+                reason = job.cancelled(), if not_cancelled => {
+                    not_cancelled = false;
+                    let late = reason == CancelReason::TimeLimit;
+                    handle.stop(if late { StopReason::TimeLimit } else { StopReason::Requested });
                 }
-                Some(()) = at_limit(&mut limit), if limit.is_some() => {
+                Some(()) = limit_elapsed(&mut limit), if limit.is_some() => {
                     limit = None;
-                    handle.stop(Stop::TimeLimit);
+                    handle.stop(StopReason::TimeLimit);
                 }
             }
         };
-        if talking {
-            timeout(LAST_WORDS, talk).await.ok();
+        if io_open {
+            timeout(OUTPUT_DRAIN_TIMEOUT, io).await.ok();
         }
         Ok(ended)
     }
 
-    /// Gives the command its arguments, and hears what it says until nobody can say anything more.
-    fn converse<'a>(
+    /// Writes the arguments to the command and reads its output until all pipes are closed.
+    fn exchange_io<'a>(
         &'a self,
         job: &'a Context,
         supervisor: &mut Supervisor,
-        said: &'a Mutex<Said>,
+        output: &'a Mutex<CommandOutput>,
     ) -> impl Future<Output = ()> + Send + use<'a> {
         let stdin = supervisor.stdin.take().map(OwnedFd::from).map(Sender::from_owned_fd);
         let stdout = supervisor.stdout.take().map(OwnedFd::from).map(Receiver::from_owned_fd);
         let stderr = supervisor.stderr.take().map(OwnedFd::from).map(Receiver::from_owned_fd);
         async move {
-            let label = self.part.label();
-            let of = (&self.part, label.as_str());
-            let out = read(stdout, |stream, line| obey(job, of, said, stream, &line));
-            let err = read(stderr, |stream, line| {
-                if let Some(clean) = job.log_line(stream, &label, &line.text, line.cut)
-                    && !clean.trim().is_empty()
+            let label = self.phase.label();
+            let phase = (&self.phase, label.as_str());
+            let stdout =
+                read_lines(stdout, |stream, line| handle_line(job, phase, output, stream, &line));
+            let stderr = read_lines(stderr, |stream, line| {
+                if let Some(redacted) = job.log_line(stream, &label, &line.text, line.truncated)
+                    && !redacted.trim().is_empty()
                 {
-                    locked(said).complaint = Some(clean);
+                    lock(output).last_stderr_line = Some(redacted);
                 }
             });
-            tokio::join!(feed(stdin, self.args_json(job)), out, err);
+            tokio::join!(write_args(stdin, self.args_json(job)), stdout, stderr);
         }
     }
 }
@@ -262,54 +266,54 @@ impl Command {
 impl Handler for Command {
     async fn run(&self, job: &Context) -> Result<Done, Failure> {
         let session = job.session();
-        // Armed from before anything runs until everything is known to be dead.
-        let unknown = Unknown(Some(session.clone()));
-        let first = Deadlines::under(session.ttl(), session.deadline());
+        // Armed from before the command starts until it is known to be dead.
+        let abandon_on_drop = AbandonOnDrop(Some(session.clone()));
+        let first = Deadlines::for_session(session.ttl(), session.deadline());
         let supervisor = match Supervisor::start(self.spec(job), first).await {
             Ok(supervisor) => supervisor,
             Err(error @ exec::Error::Scan(_)) => return Err(error.into()),
             Err(error) => {
-                unknown.disarm();
-                return Err(not_started(&error));
+                abandon_on_drop.disarm();
+                return Err(start_failure(&error));
             }
         };
-        let said = Mutex::new(Said::default());
-        let ended = self.supervise(job, supervisor, &said).await?;
-        unknown.disarm();
-        let said = said.into_inner().expect("nothing panics while it is locked");
-        came_to(ended, said)
+        let output = Mutex::new(CommandOutput::default());
+        let ended = self.supervise(job, supervisor, &output).await?;
+        abandon_on_drop.disarm();
+        let output = output.into_inner().expect("nothing panics while it is locked");
+        to_result(ended, output)
     }
 
-    fn winds_up(&self) -> bool {
+    fn must_complete(&self) -> bool {
         true
     }
 }
 
-/// Lets go of the session unless it is known that the command is dead.
-struct Unknown(Option<Session>);
+/// Abandons the session when dropped, unless the command is known to be dead.
+struct AbandonOnDrop(Option<Session>);
 
-impl Unknown {
+impl AbandonOnDrop {
     fn disarm(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Unknown {
+impl Drop for AbandonOnDrop {
     fn drop(&mut self) {
         if let Some(session) = &self.0 {
             tracing::error!(session = %session.id(),
-                "nobody knows whether a command is dead: the session is left to lapse");
+                "unknown whether a command is dead; the session is left to expire");
             session.abandon();
         }
     }
 }
 
-fn not_started(error: &exec::Error) -> Failure {
+fn start_failure(error: &exec::Error) -> Failure {
     let code = if matches!(error, exec::Error::Late) { HEARTBEAT_LATE } else { CANNOT_START };
     Failure { code: code.to_owned(), ..Failure::from(error) }
 }
 
-/// What the command finds in its environment beside that of this process.
+/// Returns the environment variables that describe the job.
 fn environment(job: &Context, args: &str) -> Vec<(OsString, OsString)> {
     let key = job.key();
     let locks: Vec<_> = job.locks().iter().map(|lock| lock_path(key, lock)).collect();
@@ -323,112 +327,118 @@ fn environment(job: &Context, args: &str) -> Vec<(OsString, OsString)> {
         ("TENURE_TENANT", key.tenant().to_owned()),
         ("TENURE_LOCK", locks.join(" ")),
         ("TENURE_SESSION", job.session().id().to_string()),
-        ("TENURE_DEADLINE", wall_in(end.remaining())),
+        ("TENURE_DEADLINE", wall_time_after(end.remaining())),
     ];
     variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-/// Completes when the command has taken as long as it may.
-async fn at_limit(limit: &mut Option<Pin<Box<Sleep>>>) -> Option<()> {
+/// Completes when the time limit has elapsed.
+async fn limit_elapsed(limit: &mut Option<Pin<Box<Sleep>>>) -> Option<()> {
     limit.as_mut()?.await;
     Some(())
 }
 
-/// What a command has said that counts at its end.
+/// Output of a command that determines the result of the attempt.
 #[derive(Debug, Default)]
-struct Said {
+struct CommandOutput {
     error: Option<(String, String)>,
     state: Option<String>,
     result: Option<String>,
-    /// The last line of its errors, for want of a better message.
-    complaint: Option<String>,
+    /// Last non-empty line of stderr, used as message if there is no `::error` directive.
+    last_stderr_line: Option<String>,
 }
 
-fn locked(said: &Mutex<Said>) -> MutexGuard<'_, Said> {
-    said.lock().expect("nothing panics while it is locked")
+fn lock(output: &Mutex<CommandOutput>) -> MutexGuard<'_, CommandOutput> {
+    output.lock().expect("nothing panics while it is locked")
 }
 
-/// A command need not read its arguments.
-async fn feed(stdin: Option<io::Result<Sender>>, args: &str) {
+/// Writes the arguments to stdin. A command need not read them.
+async fn write_args(stdin: Option<io::Result<Sender>>, args: &str) {
     if let Some(Ok(mut stdin)) = stdin {
         stdin.write_all(args.as_bytes()).await.ok();
     }
 }
 
-async fn read(pipe: Option<io::Result<Receiver>>, mut each: impl FnMut(&mut Stream, Line)) {
+async fn read_lines(
+    pipe: Option<io::Result<Receiver>>,
+    mut on_line: impl FnMut(&mut StreamState, OutputLine),
+) {
     let Some(Ok(mut pipe)) = pipe else {
         tracing::error!("cannot read the output of a command");
         return;
     };
-    let (mut lines, mut stream) = (Lines::default(), Stream::default());
-    let mut piece = vec![0; PIECE_BYTES];
-    while let Ok(length) = pipe.read(&mut piece).await
+    let (mut lines, mut stream) = (LineSplitter::default(), StreamState::default());
+    let mut buffer = vec![0; READ_BUFFER_BYTES];
+    while let Ok(length) = pipe.read(&mut buffer).await
         && length > 0
     {
-        lines.take(&piece[..length], |line| each(&mut stream, line));
+        lines.push_bytes(&buffer[..length], |line| on_line(&mut stream, line));
     }
-    if let Some(line) = lines.rest() {
-        each(&mut stream, line);
+    if let Some(line) = lines.take_unterminated() {
+        on_line(&mut stream, line);
     }
 }
 
-/// Does what a line says, and logs what is for people.
-fn obey(
+/// Applies the directive in a line, or logs the line.
+fn handle_line(
     job: &Context,
-    (part, label): (&Part, &str),
-    said: &Mutex<Said>,
-    stream: &mut Stream,
-    line: &Line,
+    (phase, label): (&Phase, &str),
+    output: &Mutex<CommandOutput>,
+    stream: &mut StreamState,
+    line: &OutputLine,
 ) {
-    match Order::parse(&line.text).filter(|_| !line.cut) {
-        Some(Order::Progress { percent, message }) => {
-            return part.progress(job, percent, &message);
+    match Directive::parse(&line.text).filter(|_| !line.truncated) {
+        Some(Directive::Progress { percent, message }) => {
+            return phase.progress(job, percent, &message);
         }
-        Some(Order::Result(json)) => {
-            locked(said).result = Some(json);
+        Some(Directive::Result(json)) => {
+            lock(output).result = Some(json);
             return;
         }
-        Some(Order::State(state)) => locked(said).state = Some(state),
-        Some(Order::Error { code, message }) => locked(said).error = Some((code, message)),
+        Some(Directive::State(state)) => lock(output).state = Some(state),
+        Some(Directive::Error { code, message }) => lock(output).error = Some((code, message)),
         None => {}
     }
-    job.log_line(stream, label, &line.text, line.cut);
+    job.log_line(stream, label, &line.text, line.truncated);
 }
 
-/// What the end of a command means.
-fn came_to(ended: Ended, said: Said) -> Result<Done, Failure> {
-    let failure = match (ended.why, ended.status) {
-        (Why::ByItself, ExitKind::Code(0)) => {
-            return Ok(Done { state: said.state, result: said.result });
+/// Converts the end of a command into the result of the attempt.
+fn to_result(end: CommandEnd, output: CommandOutput) -> Result<Done, Failure> {
+    let failure = match (end.reason, end.status) {
+        (EndReason::Exited, ExitKind::Code(0)) => {
+            return Ok(Done { state: output.state, result: output.result });
         }
-        (Why::ByItself, ExitKind::Code(code)) => {
-            let class = (code == TRY_LATER).then_some(Class::Transient);
-            let failure = said.failure(&format!("EXIT_{code}"), &format!("it ended with {code}"));
+        (EndReason::Exited, ExitKind::Code(code)) => {
+            let class = (code == EX_TEMPFAIL).then_some(Class::Transient);
+            let failure =
+                output.failure(&format!("EXIT_{code}"), &format!("exited with code {code}"));
             Failure { class, ..failure }
         }
-        (Why::ByItself, ExitKind::Signal(signal)) => {
-            said.failure(&format!("SIGNAL_{signal}"), &format!("signal {signal} ended it"))
+        (EndReason::Exited, ExitKind::Signal(signal)) => {
+            output.failure(&format!("SIGNAL_{signal}"), &format!("killed by signal {signal}"))
         }
-        (Why::Stopped(Stop::TimeLimit), _) => Failure::new(TIME_LIMIT, Halt::TimeLimit),
-        (Why::Stopped(_), _) => Failure::transient(STOPPED, "the command was told to stop"),
-        (Why::Lost, _) => {
-            let why = "heartbeats failed for too long, so the command was stopped";
-            Failure::transient(HEARTBEAT_LATE, why)
+        (EndReason::Stopped(StopReason::TimeLimit), _) => {
+            Failure::new(TIME_LIMIT, CancelReason::TimeLimit)
         }
-        (Why::WatchdogDied, _) => {
-            let why = "the watchdog was killed, so the command was killed";
-            Failure::transient(WATCHDOG_DIED, why)
+        (EndReason::Stopped(_), _) => Failure::transient(STOPPED, "the command was stopped"),
+        (EndReason::Lost, _) => {
+            let message = "heartbeats failed for too long, so the command was stopped";
+            Failure::transient(HEARTBEAT_LATE, message)
+        }
+        (EndReason::WatchdogDied, _) => {
+            let message = "the watchdog was killed, so the command was killed";
+            Failure::transient(WATCHDOG_DIED, message)
         }
     };
-    Err(Failure { state: said.state, ..failure })
+    Err(Failure { state: output.state, ..failure })
 }
 
-impl Said {
-    /// The command's own code and message, or what is known of its end.
+impl CommandOutput {
+    /// Returns the failure given by the `::error` directive, or one that describes the exit.
     fn failure(&self, code: &str, how: &str) -> Failure {
-        match (&self.error, &self.complaint) {
+        match (&self.error, &self.last_stderr_line) {
             (Some((code, message)), _) => Failure::new(code, message),
-            (None, Some(complaint)) => Failure::new(code, format!("{how}: {complaint}")),
+            (None, Some(line)) => Failure::new(code, format!("{how}: {line}")),
             (None, None) => Failure::new(code, how),
         }
     }
@@ -438,50 +448,53 @@ impl Said {
 mod tests {
     use super::*;
 
-    fn ended(why: Why, status: ExitKind) -> Ended {
-        Ended { status, why }
+    fn end(reason: EndReason, status: ExitKind) -> CommandEnd {
+        CommandEnd { status, reason }
     }
 
-    fn failure(why: Why, status: ExitKind, said: Said) -> Failure {
-        came_to(ended(why, status), said).expect_err("it failed")
+    fn failure(reason: EndReason, status: ExitKind, output: CommandOutput) -> Failure {
+        to_result(end(reason, status), output).expect_err("it failed")
     }
 
     #[test]
-    fn the_exit_code_decides_and_the_lines_say_more() {
-        let said = || Said {
+    fn the_exit_code_decides_and_directives_add_details() {
+        let output = || CommandOutput {
             error: Some(("DISK_FULL".into(), "no room".into())),
             state: Some("BROKEN".into()),
-            ..Said::default()
+            ..CommandOutput::default()
         };
-        let done = came_to(ended(Why::ByItself, ExitKind::Code(0)), said()).expect("done");
+        let done = to_result(end(EndReason::Exited, ExitKind::Code(0)), output()).expect("done");
         assert_eq!(done.state.as_deref(), Some("BROKEN"));
-        let failed = failure(Why::ByItself, ExitKind::Code(3), said());
+        let failed = failure(EndReason::Exited, ExitKind::Code(3), output());
         assert_eq!((failed.code.as_str(), failed.class), ("DISK_FULL", None));
         assert_eq!(failed.state.as_deref(), Some("BROKEN"));
-        let later = failure(Why::ByItself, ExitKind::Code(75), said());
+        let later = failure(EndReason::Exited, ExitKind::Code(75), output());
         assert_eq!((later.code.as_str(), later.class), ("DISK_FULL", Some(Class::Transient)));
     }
 
     #[test]
-    fn without_lines_the_end_gives_the_code_and_the_last_complaint_the_message() {
-        let said = || Said { complaint: Some("no such file".into()), ..Said::default() };
-        let failed = failure(Why::ByItself, ExitKind::Code(3), said());
-        assert_eq!(failed.to_string(), "EXIT_3: it ended with 3: no such file");
-        let failed = failure(Why::ByItself, ExitKind::Signal(9), Said::default());
-        assert_eq!(failed.to_string(), "SIGNAL_9: signal 9 ended it");
-        let later = failure(Why::ByItself, ExitKind::Code(75), Said::default());
+    fn without_directives_the_exit_gives_the_code_and_stderr_the_message() {
+        let output = || CommandOutput {
+            last_stderr_line: Some("no such file".into()),
+            ..CommandOutput::default()
+        };
+        let failed = failure(EndReason::Exited, ExitKind::Code(3), output());
+        assert_eq!(failed.to_string(), "EXIT_3: exited with code 3: no such file");
+        let failed = failure(EndReason::Exited, ExitKind::Signal(9), CommandOutput::default());
+        assert_eq!(failed.to_string(), "SIGNAL_9: killed by signal 9");
+        let later = failure(EndReason::Exited, ExitKind::Code(75), CommandOutput::default());
         assert_eq!((later.code.as_str(), later.class), ("EXIT_75", Some(Class::Transient)));
     }
 
     #[test]
-    fn whoever_is_stopped_did_not_end_well_whatever_its_exit_code() {
-        for (why, code) in [
-            (Why::Stopped(Stop::TimeLimit), TIME_LIMIT),
-            (Why::Stopped(Stop::Asked), STOPPED),
-            (Why::Lost, HEARTBEAT_LATE),
-            (Why::WatchdogDied, WATCHDOG_DIED),
+    fn a_stopped_command_fails_whatever_its_exit_code() {
+        for (reason, code) in [
+            (EndReason::Stopped(StopReason::TimeLimit), TIME_LIMIT),
+            (EndReason::Stopped(StopReason::Requested), STOPPED),
+            (EndReason::Lost, HEARTBEAT_LATE),
+            (EndReason::WatchdogDied, WATCHDOG_DIED),
         ] {
-            assert_eq!(failure(why, ExitKind::Code(0), Said::default()).code, code);
+            assert_eq!(failure(reason, ExitKind::Code(0), CommandOutput::default()).code, code);
         }
     }
 }

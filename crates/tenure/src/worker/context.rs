@@ -1,10 +1,11 @@
-//! What a handler knows and can do: the job, its tenure, and the ways to hear and to be heard.
+//! The context of an attempt: the job, its tenure, and the means to observe cancellation and report
+//! progress.
 //!
-//! A context also owns the attempt: when the last one is dropped and nobody has said what the
-//! attempt came to, the job is handed back, and the heartbeat repeats that until it has arrived. So
-//! a job is never left running by a process that does not work on it any more.
+//! A context also owns the attempt: when the last clone is dropped before the attempt was settled,
+//! the job is handed back, and the heartbeat thread retries that until it is confirmed. So a job is
+//! never left in `running` by a process that no longer works on it.
 //!
-//! Next: `attempt.rs`, which makes one for each claim and says what the attempt came to.
+//! See `attempt.rs`, which creates one for each claimed job and reports its result.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,67 +19,67 @@ use tenure_core::{
 use tokio::sync::watch;
 
 use super::handler::{BAD_ARGS, Failure};
-use super::lines::{SHOWN_BYTES_MAX, at_most, plain};
 use super::outbox::Outbox;
-use super::redact::{Redactor, Stream};
+use super::output::{LOGGED_BYTES_MAX, strip_control, truncate};
+use super::redact::{Redactor, StreamState};
 use crate::clock::BootInstant;
-use crate::session::{Errand, Session};
-use crate::tenure::{Hold, Lost};
+use crate::session::{CleanupCommand, Session};
+use crate::tenure::{Lost, TrackedTenure};
 
-/// Why the work should stop although the tenure is held.
+/// Reason why the work should stop although the tenure is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Halt {
-    /// Somebody cancelled the job.
-    Cancelled,
-    /// The attempt took longer than it may.
+pub enum CancelReason {
+    /// The job was cancelled.
+    JobCancelled,
+    /// The attempt exceeded its time limit.
     TimeLimit,
-    /// The worker is going away, and the job is handed back.
+    /// The worker is shutting down; the job is handed back.
     Shutdown,
 }
 
-impl fmt::Display for Halt {
+impl fmt::Display for CancelReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Cancelled => "the job was cancelled",
-            Self::TimeLimit => "the attempt took longer than it may",
-            Self::Shutdown => "the worker is going away",
+            Self::JobCancelled => "the job was cancelled",
+            Self::TimeLimit => "the attempt exceeded its time limit",
+            Self::Shutdown => "the worker is shutting down",
         })
     }
 }
 
-/// One attempt at a job, as its handler sees it; cheap to clone.
+/// One attempt at a job, as seen by its handler.
 ///
-/// As long as a clone lives, the attempt counts as being worked on.
+/// Cloning is cheap. The attempt counts as being worked on while a clone is alive.
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
 struct Inner {
-    hold: Hold,
+    tenure: TrackedTenure,
     job: Box<Job>,
     spec: Option<Text>,
     locks: LockSet,
     attempts_max: u32,
     deadline: Option<BootInstant>,
-    halt: watch::Sender<Option<Halt>>,
+    cancel_reason: watch::Sender<Option<CancelReason>>,
     outbox: Outbox,
     redactor: RwLock<Option<Redactor>>,
-    stream: Mutex<Stream>,
+    stream: Mutex<StreamState>,
     settled: AtomicBool,
 }
 
 impl Context {
     pub(crate) fn new(session: Session, assignment: Assignment) -> Self {
         let Assignment { tenure, job, spec, limit_ms, attempts_max } = assignment;
-        // An answer that was lost and asked for again is older than it looks.
+        // The response may be a repeated one, so the tenure may be older than this moment.
         let started = BootInstant::now() - Duration::from_millis(tenure.age_ms);
         Self(Arc::new(Inner {
-            hold: Hold::new(session, tenure.key, tenure.token),
+            tenure: TrackedTenure::new(session, tenure.key, tenure.token),
             job,
             spec,
             locks: tenure.locks,
             attempts_max,
             deadline: limit_ms.map(|limit| started + Duration::from_millis(limit)),
-            halt: watch::Sender::new(None),
+            cancel_reason: watch::Sender::new(None),
             outbox: Outbox::default(),
             redactor: RwLock::default(),
             stream: Mutex::default(),
@@ -86,188 +87,194 @@ impl Context {
         }))
     }
 
-    /// The job, as it was when the attempt began.
+    /// Returns the job as it was when the attempt began.
     #[must_use]
     pub fn job(&self) -> &Job {
         &self.0.job
     }
 
-    /// The id of the job.
+    /// Returns the id of the job.
     #[must_use]
     pub fn id(&self) -> JobId {
         self.0.job.id
     }
 
-    /// The verb.
+    /// Returns the name of the operation.
     #[must_use]
     pub fn operation(&self) -> &str {
         &self.0.job.operation
     }
 
-    /// The arguments as JSON; `null` when there are none.
+    /// Returns the arguments as JSON; `null` if there are none.
     #[must_use]
     pub fn args_json(&self) -> &str {
         self.0.job.args.as_deref().unwrap_or("null")
     }
 
-    /// The arguments.
+    /// Deserializes the arguments.
     ///
     /// # Errors
     ///
-    /// When they are not what was expected: a permanent failure with the code `BAD_ARGS`.
+    /// Fails with a permanent failure with the code `BAD_ARGS` if the arguments do not match `T`.
     pub fn args<T: DeserializeOwned>(&self) -> Result<T, Failure> {
-        let bad = |error| Failure::permanent(BAD_ARGS, format!("cannot read the args: {error}"));
-        serde_json::from_str(self.args_json()).map_err(bad)
+        let bad_args =
+            |error| Failure::permanent(BAD_ARGS, format!("cannot deserialize the args: {error}"));
+        serde_json::from_str(self.args_json()).map_err(bad_args)
     }
 
-    /// The resource.
+    /// Returns the key of the resource.
     #[must_use]
     pub fn key(&self) -> &ResourceKey {
-        &self.0.hold.key
+        &self.0.tenure.key
     }
 
-    /// The locks that are held.
+    /// Returns the locks that the attempt holds.
     #[must_use]
     pub fn locks(&self) -> &LockSet {
         &self.0.locks
     }
 
-    /// The fencing number: give it to whatever you write to.
+    /// Returns the fencing token. Pass it to every system that is written to by the attempt.
     #[must_use]
     pub fn token(&self) -> Token {
-        self.0.hold.token
+        self.0.tenure.token
     }
 
-    /// The number of this attempt, from 1.
+    /// Returns the number of this attempt, starting at 1.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.0.job.attempt
     }
 
-    /// How many attempts the job has in all.
+    /// Returns the maximum number of attempts of the job.
     #[must_use]
     pub fn attempts_max(&self) -> u32 {
         self.0.attempts_max
     }
 
-    /// What the resource should be like, as JSON.
+    /// Returns the desired state of the resource (`spec`) as JSON.
     #[must_use]
     pub fn spec(&self) -> Option<&str> {
         self.0.spec.as_deref()
     }
 
-    /// When the attempt has taken as long as it may.
+    /// Returns the instant at which the time limit of the attempt is exceeded.
     #[must_use]
     pub fn deadline(&self) -> Option<BootInstant> {
         self.0.deadline
     }
 
-    /// The session of the worker.
+    /// Returns the session of the worker.
     #[must_use]
     pub fn session(&self) -> &Session {
-        &self.0.hold.session
+        &self.0.tenure.session
     }
 
-    /// Says whether the tenure is held, to be asked right before each effect.
+    /// Returns an error if the tenure is lost.
+    ///
+    /// Call it right before each effect that is not protected by the token.
     pub fn check(&self) -> Result<(), Lost> {
-        self.0.hold.check()
+        self.0.tenure.check()
     }
 
-    /// Waits until the tenure is lost. Never returns while it is held.
+    /// Completes when the tenure is lost, never before.
     pub async fn lost(&self) -> Lost {
-        self.0.hold.lost().await
+        self.0.tenure.lost().await
     }
 
-    /// Waits until the work should stop: the job was cancelled, took too long, or its worker is
-    /// going away. A handler that does not stop within a while is dropped.
-    pub async fn cancelled(&self) -> Halt {
-        let mut halt = self.0.halt.subscribe();
-        let known = halt.wait_for(Option::is_some).await.map(|halt| *halt);
-        known.ok().flatten().expect("the sender is in this very context")
+    /// Completes when the work should stop: the job was cancelled, exceeded its time limit, or its
+    /// worker is shutting down. A handler that does not stop within the grace period is dropped.
+    pub async fn cancelled(&self) -> CancelReason {
+        let mut reason = self.0.cancel_reason.subscribe();
+        let observed = reason.wait_for(Option::is_some).await.map(|reason| *reason);
+        observed.ok().flatten().expect("the sender lives as long as this context")
     }
 
-    /// Whether the work should stop.
+    /// Returns whether the work should stop.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.halt().is_some()
+        self.cancel_reason().is_some()
     }
 
-    /// Why the work should stop, if it should.
+    /// Returns why the work should stop, if it should.
     #[must_use]
-    pub fn halt(&self) -> Option<Halt> {
-        *self.0.halt.borrow()
+    pub fn cancel_reason(&self) -> Option<CancelReason> {
+        *self.0.cancel_reason.borrow()
     }
 
-    /// Says how far the work has come. Costs nothing: the latest is sent now and then.
+    /// Reports the progress of the work. Does not block: only the latest value is sent, at a
+    /// limited rate.
     pub fn progress(&self, percent: u8, message: &str) {
         self.0.outbox.progress(percent, &self.redact(message).replace(char::is_control, " "));
     }
 
-    /// Writes to the log of the attempt, without what looks secret.
+    /// Appends to the log of the attempt, with secrets redacted.
     pub fn log(&self, text: &str) {
-        let mut stream = self.0.stream.lock().expect("cleaning a line does not panic");
+        let mut stream = self.0.stream.lock().expect("redacting a line does not panic");
         for line in text.lines() {
-            self.log_line(&mut stream, "", &plain(line), false);
+            self.log_line(&mut stream, "", &strip_control(line), false);
         }
     }
 
-    /// Keeps so many bytes of the log for [`Context::mark`].
-    pub fn reserve_marks(&self, bytes: u64) {
+    /// Reserves `bytes` of the log for [`Context::log_reserved`].
+    pub fn reserve_log(&self, bytes: u64) {
         self.0.outbox.reserve(bytes);
     }
 
-    /// Writes a line to the log that has room there also when the log is full, as far as it was
-    /// kept. For those who read the log as data: it is written as it is, so whoever writes it takes
-    /// out what is secret.
-    pub fn mark(&self, line: &str) {
-        self.0.outbox.mark(&line.replace(char::is_control, " "));
-    }
-
-    /// From now on this is not seen in log, progress and failures, wherever it stands.
-    pub fn keep_secret(&self, secret: &str) {
-        let mut redactor = self.0.redactor.write().unwrap_or_else(PoisonError::into_inner);
-        redactor.get_or_insert_with(|| self.new_redactor()).keep_secret(secret);
-    }
-
-    /// Writes a line that came from a source of its own, with a word before it that says which.
+    /// Appends a line to the reserved part of the log, which also has capacity when the log is
+    /// full.
     ///
-    /// Gives the line without its secrets, if anything of it may be seen at all.
+    /// For lines that programs parse: the line is written verbatim, so the caller must redact
+    /// secrets.
+    pub fn log_reserved(&self, line: &str) {
+        self.0.outbox.log_reserved(&line.replace(char::is_control, " "));
+    }
+
+    /// Redacts `secret` in the log, in progress messages and in failures from now on.
+    pub fn add_secret(&self, secret: &str) {
+        let mut redactor = self.0.redactor.write().unwrap_or_else(PoisonError::into_inner);
+        redactor.get_or_insert_with(|| self.new_redactor()).add_secret(secret);
+    }
+
+    /// Appends a line of another source, prefixed with `label`.
+    ///
+    /// Returns the redacted line, or `None` if all of it is redacted.
     pub(crate) fn log_line(
         &self,
-        stream: &mut Stream,
+        stream: &mut StreamState,
         label: &str,
         line: &str,
-        cut: bool,
+        truncated: bool,
     ) -> Option<String> {
-        let clean = self.with_redactor(|redactor| stream.clean(redactor, line))?;
-        let shown = at_most(&clean, SHOWN_BYTES_MAX);
+        let redacted = self.with_redactor(|redactor| stream.redact_line(redactor, line))?;
+        let logged = truncate(&redacted, LOGGED_BYTES_MAX);
         if self.0.outbox.is_full() {
-            // What is dropped need not be put together.
-        } else if cut || shown.len() < clean.len() {
-            self.0.outbox.log(&format!("{label}{shown} [the rest of this line was dropped]"));
+            // The line would be dropped anyway.
+        } else if truncated || logged.len() < redacted.len() {
+            self.0.outbox.log(&format!("{label}{logged} [line truncated]"));
         } else if label.is_empty() {
-            self.0.outbox.log(shown);
+            self.0.outbox.log(logged);
         } else {
-            self.0.outbox.log(&format!("{label}{shown}"));
+            self.0.outbox.log(&format!("{label}{logged}"));
         }
-        Some(clean)
+        Some(redacted)
     }
 
-    /// A text without what looks secret.
+    /// Returns `text` with secrets redacted.
     #[must_use]
     pub fn redact(&self, text: &str) -> String {
-        self.with_redactor(|redactor| redactor.text(text))
+        self.with_redactor(|redactor| redactor.redact(text))
     }
 
-    fn with_redactor<T>(&self, mut clean: impl FnMut(&Redactor) -> T) -> T {
+    fn with_redactor<T>(&self, mut redact: impl FnMut(&Redactor) -> T) -> T {
         {
             let redactor = self.0.redactor.read().unwrap_or_else(PoisonError::into_inner);
             if let Some(redactor) = &*redactor {
-                return clean(redactor);
+                return redact(redactor);
             }
         }
         let mut redactor = self.0.redactor.write().unwrap_or_else(PoisonError::into_inner);
-        clean(redactor.get_or_insert_with(|| self.new_redactor()))
+        redact(redactor.get_or_insert_with(|| self.new_redactor()))
     }
 
     fn new_redactor(&self) -> Redactor {
@@ -278,26 +285,26 @@ impl Context {
         &self.0.outbox
     }
 
-    /// Waits until somebody cancels the job.
-    pub(crate) async fn cancel_asked(&self) {
-        self.0.hold.cancelled().await;
+    /// Completes when the job is cancelled.
+    pub(crate) async fn cancel_requested(&self) {
+        self.0.tenure.cancelled().await;
     }
 
-    /// Tells the handler to stop; the first reason stays.
-    pub(crate) fn stop(&self, why: Halt) {
-        self.0.halt.send_if_modified(|halt| {
-            let first = halt.is_none();
-            halt.get_or_insert(why);
+    /// Asks the handler to stop; the first reason wins.
+    pub(crate) fn request_stop(&self, reason: CancelReason) {
+        self.0.cancel_reason.send_if_modified(|current| {
+            let first = current.is_none();
+            current.get_or_insert(reason);
             first
         });
     }
 
-    /// Tells everybody what the store has said: the tenure is over, or the job is cancelled.
-    pub(crate) fn tell(&self, cancel: bool) {
-        self.session().shared().tell(self.key(), self.token(), cancel);
+    /// Signals what the store has responded: the tenure is lost, or the job was cancelled.
+    pub(crate) fn signal(&self, cancel: bool) {
+        self.session().shared().signal_tenure(self.key(), self.token(), cancel);
     }
 
-    /// The store knows what the attempt came to, or does not care any more.
+    /// Marks the attempt as settled: the store knows its result, or no longer needs it.
     pub(crate) fn settle(&self) {
         self.0.settled.store(true, Ordering::Relaxed);
     }
@@ -305,9 +312,11 @@ impl Context {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.settled.load(Ordering::Relaxed) && self.hold.check().is_ok() {
-            let action = JobAction::Finish { token: self.hold.token, finish: Finish::HandBack };
-            self.hold.session.deliver(Errand(Command::Job { id: self.job.id, action }));
+        if !self.settled.load(Ordering::Relaxed) && self.tenure.check().is_ok() {
+            let action = JobAction::Finish { token: self.tenure.token, finish: Finish::HandBack };
+            self.tenure
+                .session
+                .enqueue_cleanup(CleanupCommand(Command::Job { id: self.job.id, action }));
         }
     }
 }

@@ -1,12 +1,11 @@
-//! What does the work: a [`Handler`], and what it gives back.
+//! Handlers: user code that executes jobs, and its result types.
 //!
-//! A handler knows nothing of claims, sessions or retries: it gets a [`Context`] and ends with
-//! [`Done`] or [`Failure`]. What that means for the job is decided by the store.
+//! A handler knows nothing of claims, sessions or retries: it gets a [`Context`] and returns
+//! [`Done`] or [`Failure`]. The store decides what that means for the job.
 //!
-//! Next: `context.rs` for what a handler is given, `attempt.rs` for how it is looked after.
+//! See `context.rs` for what a handler is given, `attempt.rs` for how it is run.
 
 use std::fmt;
-
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -15,23 +14,24 @@ use tenure_core::retry::Class;
 
 use super::context::Context;
 
-/// Does the work of jobs.
+/// Executes jobs.
 ///
-/// A handler may be called for several jobs at once, never for two of the same resource. When the
-/// tenure of a job is lost its future is dropped at the next `await`; code that never awaits has to
-/// call [`Context::check`] right before each effect. It is also dropped some time after it was told
-/// to stop and did not: see [`Context::cancelled`].
+/// A handler may be called for several jobs concurrently, but never for two of the same resource.
+/// When the tenure of a job is lost, the future is dropped at its next `await`; code that never
+/// awaits has to call [`Context::check`] right before each effect. The future is also dropped if it
+/// does not complete within the grace period after a stop was requested: see
+/// [`Context::cancelled`].
 ///
-/// A closure from a [`Context`] to a future is a handler, too.
+/// A closure from [`Context`] to a future is a handler, too.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Does the work of one attempt.
+    /// Executes one attempt.
     async fn run(&self, job: &Context) -> Result<Done, Failure>;
 
-    /// Whether its future may not be dropped while it runs, because it has to see the end of
-    /// something outside of this process. Such a handler must end soon, by itself, after
-    /// [`Context::cancelled`] or [`Context::lost`].
-    fn winds_up(&self) -> bool {
+    /// Returns whether the future must not be dropped while it runs, because it has to wait for the
+    /// end of something outside of this process. Such a handler must complete promptly by itself
+    /// after [`Context::cancelled`] or [`Context::lost`].
+    fn must_complete(&self) -> bool {
         false
     }
 }
@@ -53,31 +53,31 @@ impl Handler for Arc<dyn Handler> {
         (**self).run(job).await
     }
 
-    fn winds_up(&self) -> bool {
-        (**self).winds_up()
+    fn must_complete(&self) -> bool {
+        (**self).must_complete()
     }
 }
 
-/// The work is done.
+/// Successful result of an attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Another end state of the resource than the declared one.
+    /// End state of the resource, if it differs from the declared one.
     pub state: Option<String>,
-    /// What it gave, as JSON.
+    /// Result of the job as JSON.
     pub result: Option<String>,
 }
 
 impl Done {
-    /// Done, with something to show for it.
+    /// Creates a success with a result, serialized as JSON.
     ///
     /// # Errors
     ///
-    /// When it cannot be written as JSON.
+    /// Fails if `result` cannot be serialized as JSON.
     pub fn with(result: &impl Serialize) -> Result<Self, serde_json::Error> {
         Ok(Self { state: None, result: Some(serde_json::to_string(result)?) })
     }
 
-    /// Ends in another declared state than the usual one.
+    /// Sets another declared end state of the resource.
     #[must_use]
     pub fn state(mut self, state: &str) -> Self {
         self.state = Some(state.to_owned());
@@ -91,50 +91,52 @@ impl From<()> for Done {
     }
 }
 
-/// The work failed.
+/// Failed result of an attempt.
 ///
-/// Every error turns into one with the code `ERROR`, so `?` works in a handler.
+/// Every [`std::error::Error`] converts into a failure with the code `ERROR`, so `?` works in a
+/// handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// For programs; the retry rule knows codes.
+    /// Code for programs and for the retry rule.
     pub code: String,
-    /// For people.
+    /// Message for people.
     pub message: String,
-    /// Whether trying again may help, if that is known. Lists in the retry rule come first.
+    /// Whether a retry may help, if known. Codes listed in the retry rule take precedence.
     pub class: Option<Class>,
-    /// Another end state of the resource than the declared one, should it be the last attempt.
+    /// End state of the resource if this is the last attempt and the state differs from the
+    /// declared one.
     pub state: Option<String>,
 }
 
-/// The code of a failure that has none of its own.
+/// Code of a failure without a code of its own.
 pub const ERROR: &str = "ERROR";
-/// The code of a handler that panicked.
+/// Code of a handler that panicked.
 pub const PANIC: &str = "PANIC";
-/// The code of arguments that a handler cannot read.
+/// Code of arguments that a handler cannot deserialize.
 pub const BAD_ARGS: &str = "BAD_ARGS";
-/// The code of an attempt whose result the store does not take.
+/// Code of an attempt whose result the store refused.
 pub const BAD_RESULT: &str = "BAD_RESULT";
 
 impl Failure {
-    /// A failure that the retry rule judges by its code.
+    /// Creates a failure that the retry rule classifies by its code.
     #[must_use]
     pub fn new(code: &str, message: impl fmt::Display) -> Self {
         Self { code: code.to_owned(), message: message.to_string(), class: None, state: None }
     }
 
-    /// A failure that may be gone the next time.
+    /// Creates a failure that a retry may resolve.
     #[must_use]
     pub fn transient(code: &str, message: impl fmt::Display) -> Self {
         Self { class: Some(Class::Transient), ..Self::new(code, message) }
     }
 
-    /// A failure that trying again will not help.
+    /// Creates a failure that a retry cannot resolve.
     #[must_use]
     pub fn permanent(code: &str, message: impl fmt::Display) -> Self {
         Self { class: Some(Class::Permanent), ..Self::new(code, message) }
     }
 
-    /// Ends in another declared state than the usual one, should it be the last attempt.
+    /// Sets another declared end state of the resource, used if this is the last attempt.
     #[must_use]
     pub fn state(mut self, state: &str) -> Self {
         self.state = Some(state.to_owned());
@@ -148,7 +150,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The message of an error with all its causes.
+/// The message consists of the error and all its sources.
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
         let mut message = error.to_string();
@@ -170,7 +172,7 @@ mod tests {
     struct Outer(#[source] std::num::ParseIntError);
 
     #[test]
-    fn an_error_becomes_a_failure_with_its_causes() {
+    fn an_error_becomes_a_failure_with_its_sources() {
         let error = "x".parse::<u8>().map_err(Outer).unwrap_err();
         let failure = Failure::from(error);
         assert_eq!((failure.code.as_str(), failure.class), (ERROR, None));
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_kept_as_json() {
+    fn a_result_is_serialized_as_json() {
         let done = Done::with(&serde_json::json!({ "rows": 3 })).unwrap().state("READY");
         assert_eq!(done.result.as_deref(), Some(r#"{"rows":3}"#));
         assert_eq!(done.state.as_deref(), Some("READY"));

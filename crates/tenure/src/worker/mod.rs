@@ -1,4 +1,4 @@
-//! Working jobs: a [`Worker`] takes them from the store and has [`Handler`]s do them.
+//! Workers: a [`Worker`] claims jobs from the store and runs a [`Handler`] for each.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -8,9 +8,9 @@
 //!
 //! async fn create(job: Context) -> Result<Done, Failure> {
 //!     let size: u32 = job.args()?;
-//!     job.progress(50, "making room");
+//!     job.progress(50, "allocating");
 //!     job.log(&format!("{} gigabytes under token {}", size, job.token()));
-//!     job.check()?; // right before each effect that nothing else protects
+//!     job.check()?; // right before each effect that is not protected by the token
 //!     Ok(Done::with(&size)?)
 //! }
 //!
@@ -22,30 +22,31 @@
 //! let client = Client::local(store);
 //! client.submit("database/orders", "create").args(&20).send().await?;
 //!
-//! # let done = async { tokio::time::sleep(std::time::Duration::from_millis(300)).await };
+//! # let shutdown = async { tokio::time::sleep(std::time::Duration::from_millis(300)).await };
 //! let worker = Worker::new(&client, "creator").slots(4).handle("database", create);
-//! let summary = worker.run(done).await?; // until `done`, a signal for example
+//! let summary = worker.run(shutdown).await?; // until `shutdown` completes, on SIGTERM for example
 //! assert_eq!(summary.succeeded, 1);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! What a worker never does: run two jobs of one resource at once, report for a tenure that it has
-//! lost, begin a new job after it was told to stop, or leave a job running that nobody works on.
+//! A worker never runs two jobs of one resource at once, never reports for a tenure that it has
+//! lost, never claims jobs after shutdown was requested, and never leaves a job in `running`
+//! without a handler that works on it.
 //!
-//! Next: `shift.rs` for how jobs are taken and given back, `attempt.rs` for one job, `context.rs`
-//! for what a handler sees; `command.rs` runs commands as jobs, with their output read by
-//! `lines.rs`, cleaned by `redact.rs` and sent by `outbox.rs`.
+//! See `worker_loop.rs` for how jobs are claimed and handed back, `attempt.rs` for one attempt,
+//! `context.rs` for what a handler sees; `command.rs` runs commands as jobs: their output is split
+//! by `output.rs`, redacted by `redact.rs` and sent by `outbox.rs`.
 
 mod attempt;
-mod clock;
 pub mod command;
 pub mod context;
 pub mod handler;
-mod lines;
 mod outbox;
+mod output;
 mod redact;
-mod shift;
+mod wall_clock;
+mod worker_loop;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -59,25 +60,25 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::exec;
 
-pub use command::{Command, Part};
-pub use context::{Context, Halt};
+pub use command::{Command, Phase};
+pub use context::{CancelReason, Context};
 pub use handler::{Done, Failure, Handler};
 pub use redact::REDACTED;
 
-/// How long the session of a worker outlives a lost connection, unless said otherwise. Over HTTP a
-/// third of it also bounds how late a job hears that it was cancelled.
+/// Default time to live of a worker's session. Over HTTP, a third of it bounds the delay until a
+/// job learns that it was cancelled.
 pub const TTL_DEFAULT: Duration = Duration::from_millis(limits::WORKER_TTL_MS_DEFAULT);
-/// How long jobs may go on after the worker was told to stop, unless said otherwise.
+/// Default time that running jobs have to finish after shutdown was requested.
 pub const DRAIN_DEFAULT: Duration = Duration::from_millis(limits::WORKER_DRAIN_MS_DEFAULT);
-/// How long handing jobs back may take after that, unless said otherwise.
+/// Default timeout of handing back unfinished jobs after the drain.
 pub const HAND_BACK_DEFAULT: Duration = Duration::from_secs(15);
-/// How long a handler may go on after it was told to stop, unless said otherwise.
+/// Default time that a handler has to stop before it is dropped.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(10);
-/// Most jobs that one worker has at once.
+/// Maximum number of slots of a worker.
 pub const SLOTS_MAX: usize = limits::WORKER_SLOTS_MAX;
 
-/// Takes jobs and has them done.
-#[must_use = "a worker does nothing before it runs"]
+/// Claims jobs and runs their handlers.
+#[must_use = "a worker does nothing until it is run"]
 pub struct Worker {
     client: Client,
     name: String,
@@ -90,8 +91,9 @@ pub struct Worker {
     handlers: BTreeMap<Text, Handlers>,
 }
 
-/// The span around an attempt: it carries the job's id to every line of the log. Its level is the
-/// highest, so that no filter takes the id away from a line.
+/// Returns the default span of an attempt, which adds the job's id to every log line.
+///
+/// Its level is the highest, so that no filter removes the id from a line.
 #[must_use]
 pub fn attempt_span(job: &Context) -> Span {
     tracing::error_span!(
@@ -105,32 +107,33 @@ pub fn attempt_span(job: &Context) -> Span {
     )
 }
 
-/// The handlers of one kind.
+/// Handlers of one kind.
 #[derive(Default)]
 struct Handlers {
-    of: HashMap<Text, Arc<dyn Handler>>,
-    others: Option<Arc<dyn Handler>>,
+    by_operation: HashMap<Text, Arc<dyn Handler>>,
+    default: Option<Arc<dyn Handler>>,
 }
 
-/// What a worker did from its start to its end.
+/// Statistics of a worker from start to shutdown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Attempts whose end the store has confirmed, and that were not handed back.
+    /// Attempts whose result the store has confirmed, except hand-backs.
     pub reported: u64,
-    /// Those of them that made their job succeed.
+    /// Reported attempts that made their job succeed.
     pub succeeded: u64,
-    /// Attempts that were given back unfinished.
+    /// Attempts that were handed back unfinished.
     pub handed_back: u64,
-    /// Attempts that were lost with their tenure.
+    /// Attempts whose tenure was lost.
     pub lost: u64,
-    /// Sessions that were opened; more than one says that one was lost.
+    /// Sessions opened; more than one means that a session was lost.
     pub sessions: u64,
-    /// Jobs that did not stop in time. The session lives until they do, or until this process ends.
+    /// Jobs that did not stop in time. The session is kept alive until they do, or until this
+    /// process exits.
     pub abandoned: usize,
 }
 
 impl Worker {
-    /// A worker with as many slots as there are cores, and no handlers yet.
+    /// Creates a worker with one slot per core and no handlers.
     pub fn new(client: &Client, name: &str) -> Self {
         Self {
             client: client.clone(),
@@ -145,65 +148,72 @@ impl Worker {
         }
     }
 
-    /// How long its session outlives a lost connection.
+    /// Sets the time to live of the worker's session. The default is [`TTL_DEFAULT`].
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Another span around each attempt than [`attempt_span`], for those who record spans.
+    /// Sets the function that creates the span of each attempt. The default is [`attempt_span`].
     pub fn span(mut self, span: fn(&Context) -> Span) -> Self {
         self.span = span;
         self
     }
 
-    /// How many jobs it has at once.
+    /// Sets the number of jobs that run concurrently. The default is the number of cores.
     pub fn slots(mut self, slots: usize) -> Self {
         self.slots = slots;
         self
     }
 
-    /// How long a handler may go on after it was told to stop, before it is dropped.
+    /// Sets the time that a handler has to stop before it is dropped. The default is
+    /// [`GRACE_DEFAULT`].
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// How long jobs may go on after the worker was told to stop.
+    /// Sets the time that running jobs have to finish after shutdown was requested. The default is
+    /// [`DRAIN_DEFAULT`].
     pub fn drain(mut self, drain: Duration) -> Self {
         self.drain = drain;
         self
     }
 
-    /// How long handing jobs back may take after that; then [`Worker::run`] returns in any case.
-    pub fn hand_back(mut self, within: Duration) -> Self {
-        self.hand_back = within;
+    /// Sets the timeout of handing back unfinished jobs after the drain; [`Worker::run`] then
+    /// returns in any case. The default is [`HAND_BACK_DEFAULT`].
+    pub fn hand_back(mut self, timeout: Duration) -> Self {
+        self.hand_back = timeout;
         self
     }
 
-    /// Handles the operations of a kind that have no handler of their own.
+    /// Sets the handler for all operations of a kind that have no handler of their own.
     pub fn handle(mut self, kind: &str, handler: impl Handler) -> Self {
-        self.of(kind).others = Some(Arc::new(handler));
+        self.kind_handlers(kind).default = Some(Arc::new(handler));
         self
     }
 
-    /// Handles one operation of a kind. A worker claims whole kinds: what it cannot do it hands
-    /// back, so another worker should be able to.
+    /// Sets the handler for one operation of a kind.
+    ///
+    /// A worker claims whole kinds and hands back jobs that it has no handler for, so another
+    /// worker should handle them.
     pub fn handle_operation(mut self, kind: &str, operation: &str, handler: impl Handler) -> Self {
-        self.of(kind).of.insert(operation.into(), Arc::new(handler));
+        self.kind_handlers(kind).by_operation.insert(operation.into(), Arc::new(handler));
         self
     }
 
-    /// Handles every operation that declares a command with `run = […]`. The executable of this
-    /// process must call [`exec::run_helper`] first in its `main`.
+    /// Runs the declared command of every operation that has one (`run = […]`).
+    ///
+    /// The executable of this process must call [`exec::run_helper`] first in its `main`.
     pub fn commands(self, kinds: &Kinds) -> Self {
         self.commands_with(kinds, |command| command)
     }
 
-    /// The same, with a say in how each command is run.
+    /// Like [`Worker::commands`], but passes each command through `adapt`.
     pub fn commands_with(mut self, kinds: &Kinds, adapt: impl Fn(Command) -> Command) -> Self {
         for kind in kinds.iter() {
-            for operation in kind.operations.values().filter(|one| !one.run.is_empty()) {
+            for operation in kind.operations.values().filter(|operation| !operation.run.is_empty())
+            {
                 let command = adapt(Command::new(&operation.run));
                 self = self.handle_operation(&kind.name, &operation.name, command);
             }
@@ -211,41 +221,47 @@ impl Worker {
         self
     }
 
-    /// Works until `shutdown` completes and everything is settled. Then no more jobs are taken;
-    /// those that run may end, and are handed back when they do not.
+    /// Runs jobs until `shutdown` completes, then shuts down gracefully.
+    ///
+    /// On shutdown no more jobs are claimed. Running jobs have the drain period to finish; those
+    /// that do not are handed back.
     ///
     /// # Errors
     ///
-    /// When the worker makes no sense, or may not work. A store that is away is no error: the
-    /// worker waits for it.
+    /// Fails if the worker is misconfigured or not permitted to claim jobs. An unavailable store is
+    /// not an error: the worker retries until it is available.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
-        self.check().map_err(|why| Error::Refused(Refusal::Invalid(why)))?;
-        shift::Shift::new(self).run(shutdown).await
+        self.validate().map_err(|message| Error::Refused(Refusal::Invalid(message)))?;
+        worker_loop::WorkerLoop::new(self).run(shutdown).await
     }
 
-    fn of(&mut self, kind: &str) -> &mut Handlers {
+    fn kind_handlers(&mut self, kind: &str) -> &mut Handlers {
         self.handlers.entry(kind.into()).or_default()
     }
 
     fn handler(&self, kind: &str, operation: &str) -> Option<Arc<dyn Handler>> {
         let handlers = self.handlers.get(kind)?;
-        handlers.of.get(operation).or(handlers.others.as_ref()).cloned()
+        handlers.by_operation.get(operation).or(handlers.default.as_ref()).cloned()
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn validate(&self) -> Result<(), String> {
         if !(1..=limits::CLAIM_KINDS_MAX).contains(&self.handlers.len()) {
             let (got, max) = (self.handlers.len(), limits::CLAIM_KINDS_MAX);
-            return Err(format!("the worker handles {got} kinds; give it between 1 and {max}"));
+            return Err(format!(
+                "the worker handles {got} kinds; the number must be between 1 and {max}"
+            ));
         }
         if !(1..=SLOTS_MAX).contains(&self.slots) {
             let got = self.slots;
-            return Err(format!("the worker has {got} slots; give it between 1 and {SLOTS_MAX}"));
+            return Err(format!(
+                "the worker has {got} slots; the number must be between 1 and {SLOTS_MAX}"
+            ));
         }
         let mut handlers =
-            self.handlers.values().flat_map(|kind| kind.of.values().chain(&kind.others));
-        if self.ttl < exec::TTL_MIN && handlers.any(|handler| handler.winds_up()) {
+            self.handlers.values().flat_map(|kind| kind.by_operation.values().chain(&kind.default));
+        if self.ttl < exec::TTL_MIN && handlers.any(|handler| handler.must_complete()) {
             let min = exec::TTL_MIN;
-            return Err(format!("a worker of commands needs a time to live of {min:?} or more"));
+            return Err(format!("a worker that runs commands needs a ttl of at least {min:?}"));
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
-//! What an attempt has to say while it runs: progress and log, on their way to the store.
+//! Outbox of an attempt: progress and log lines that wait to be sent to the store.
 //!
-//! Nobody who says something waits. Progress is sent a few times a second at most, and only the
-//! latest; the log is sent in batches. Before an attempt is finished everything has been sent. A
-//! piece whose answer was lost is sent again, so a line may be in the log twice, but none is
-//! missing. Memory is bounded, because the log of an attempt is.
+//! Writers never block. Progress is sent a few times a second at most, and only the latest value;
+//! the log is sent in batches. Everything is sent before an attempt is finished. A batch whose
+//! response was lost is sent again, so a line may be in the log twice, but none is missing. Memory
+//! is bounded, because the log of an attempt is.
 //!
-//! Next: `context.rs`, which fills it, `attempt.rs`, which empties it.
+//! See `context.rs`, which fills it, and `attempt.rs`, which drains it.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -13,40 +13,40 @@ use std::time::Duration;
 use tenure_core::{JobAction, Token, limits};
 use tokio::sync::Notify;
 
-use super::lines::at_most;
+use super::output::truncate;
 use crate::clock::{BootInstant, sleep_until};
 
-/// Progress is sent no more often.
-const PROGRESS_EVERY: Duration = Duration::from_millis(250);
-/// The log is sent after this long at the latest.
-const LOG_EVERY: Duration = Duration::from_millis(250);
-/// Stands in place of the first line that is too much.
+/// Minimum interval between two progress updates.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+/// Maximum delay until a log line is sent.
+const LOG_DELAY_MAX: Duration = Duration::from_millis(250);
+/// Replaces the first line that exceeds the log.
 const LOG_FULL: &str = "[the log is full: what follows is dropped]";
-/// The log is sent at once when there is so much of it.
+/// Size at which the log is sent at once.
 const LOG_BATCH_BYTES: usize = 16 * 1024;
 
-// A batch is a piece, however its last line ends, also when a server counts its JSON.
+// A batch fits into one request even if JSON escaping doubles its size.
 const _: () = assert!(LOG_BATCH_BYTES * 2 <= limits::LOG_PIECE_BYTES_MAX);
 
-/// What waits to be sent.
+/// Updates that wait to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     pending: Mutex<Pending>,
-    filled: Notify,
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Pending {
     progress: Option<(u8, String)>,
-    progress_after: Option<BootInstant>,
+    progress_not_before: Option<BootInstant>,
     log: String,
-    log_at: Option<BootInstant>,
-    /// What was ever put into the log, apart from marks.
+    log_send_at: Option<BootInstant>,
+    /// Total bytes logged, except reserved lines.
     logged: u64,
-    /// How much of the log is kept for marks.
+    /// Bytes of the log that are reserved.
     reserved: u64,
-    /// What was ever marked.
-    marked: u64,
+    /// Total bytes of reserved lines.
+    reserved_used: u64,
     closed: bool,
 }
 
@@ -58,67 +58,68 @@ enum Next {
 }
 
 impl Outbox {
-    /// The latest progress.
+    /// Sets the latest progress.
     pub(crate) fn progress(&self, percent: u8, message: &str) {
-        let message = at_most(message, limits::MESSAGE_BYTES_MAX).to_owned();
+        let message = truncate(message, limits::MESSAGE_BYTES_MAX).to_owned();
         self.pending().progress = Some((percent.min(100), message));
-        self.filled.notify_one();
+        self.changed.notify_one();
     }
 
-    /// One more line of the log; one that comes when the log is full is dropped.
+    /// Appends a line to the log; dropped if the log is full.
     pub(crate) fn log(&self, line: &str) {
         let mut pending = self.pending();
         if pending.is_full() {
             return;
         }
         pending.logged += line.len() as u64 + 1;
-        // The line that is too much is still sent: the store then says that the log is full. With
-        // room kept for marks the store would not know.
+        // The first line that exceeds the log is still sent: the store then records that the log is
+        // full. With a reservation the store would not notice.
         let line = if pending.reserved > 0 && pending.is_full() { LOG_FULL } else { line };
         pending.push(line);
         drop(pending);
-        self.filled.notify_one();
+        self.changed.notify_one();
     }
 
-    /// Keeps some of the log for lines that come when others are dropped.
+    /// Reserves part of the log for lines that must fit when others are dropped.
     pub(crate) fn reserve(&self, bytes: u64) {
         self.pending().reserved = bytes.min(limits::LOG_BYTES_MAX / 2);
     }
 
-    /// One more line of those that room is kept for, sent at once; what does not fit is dropped.
-    pub(crate) fn mark(&self, line: &str) {
+    /// Appends a line to the reserved part of the log and sends it at once; dropped if the
+    /// reservation is used up.
+    pub(crate) fn log_reserved(&self, line: &str) {
         let mut pending = self.pending();
-        pending.marked += line.len() as u64 + 1;
-        if pending.marked <= pending.reserved {
+        pending.reserved_used += line.len() as u64 + 1;
+        if pending.reserved_used <= pending.reserved {
             pending.push(line);
-            pending.log_at = Some(BootInstant::now());
+            pending.log_send_at = Some(BootInstant::now());
         }
         drop(pending);
-        self.filled.notify_one();
+        self.changed.notify_one();
     }
 
-    /// Whether more lines would be dropped.
+    /// Returns whether further lines would be dropped.
     pub(crate) fn is_full(&self) -> bool {
         self.pending().is_full()
     }
 
-    /// From now on everything goes at once; when nothing is left, [`Outbox::next`] says so.
+    /// Flushes without delay from now on; [`Outbox::next`] returns `None` when nothing is left.
     pub(crate) fn close(&self) {
         self.pending().closed = true;
-        self.filled.notify_one();
+        self.changed.notify_one();
     }
 
-    /// Waits for something to be sent; nothing when it is closed and empty.
+    /// Waits for the next update to send; `None` when the outbox is closed and empty.
     pub(crate) async fn next(&self, token: Token) -> Option<JobAction> {
         loop {
             let next = self.pending().next(token);
             match next {
                 Next::Send(action) => return Some(action),
                 Next::Done => return None,
-                Next::Wait => self.filled.notified().await,
+                Next::Wait => self.changed.notified().await,
                 Next::WaitUntil(at) => tokio::select! {
                     () = sleep_until(at) => {}
-                    () = self.filled.notified() => {}
+                    () = self.changed.notified() => {}
                 },
             }
         }
@@ -137,34 +138,35 @@ impl Pending {
     fn push(&mut self, line: &str) {
         self.log.push_str(line);
         self.log.push('\n');
-        self.log_at.get_or_insert_with(|| BootInstant::now() + LOG_EVERY);
+        self.log_send_at.get_or_insert_with(|| BootInstant::now() + LOG_DELAY_MAX);
     }
 
     fn next(&mut self, token: Token) -> Next {
-        let log_due = self.log_at.filter(|_| !self.closed && self.log.len() < LOG_BATCH_BYTES);
-        if !self.log.is_empty() && log_due.is_none_or(BootInstant::has_passed) {
-            return Next::Send(JobAction::Log { token, text: self.batch().into() });
+        let log_wait =
+            self.log_send_at.filter(|_| !self.closed && self.log.len() < LOG_BATCH_BYTES);
+        if !self.log.is_empty() && log_wait.is_none_or(BootInstant::has_passed) {
+            return Next::Send(JobAction::Log { token, text: self.take_batch().into() });
         }
-        let progress_due = self.progress_after.filter(|_| !self.closed);
-        if progress_due.is_none_or(BootInstant::has_passed)
+        let progress_wait = self.progress_not_before.filter(|_| !self.closed);
+        if progress_wait.is_none_or(BootInstant::has_passed)
             && let Some((percent, message)) = self.progress.take()
         {
-            self.progress_after = Some(BootInstant::now() + PROGRESS_EVERY);
+            self.progress_not_before = Some(BootInstant::now() + PROGRESS_INTERVAL);
             return Next::Send(JobAction::Progress { token, percent, message: message.into() });
         }
-        let log_at = self.log_at.filter(|_| !self.log.is_empty());
-        let progress_at = self.progress_after.filter(|_| self.progress.is_some());
-        match [log_at, progress_at].into_iter().flatten().min() {
+        let log_send_at = self.log_send_at.filter(|_| !self.log.is_empty());
+        let progress_at = self.progress_not_before.filter(|_| self.progress.is_some());
+        match [log_send_at, progress_at].into_iter().flatten().min() {
             Some(at) => Next::WaitUntil(at),
             None if self.closed => Next::Done,
             None => Next::Wait,
         }
     }
 
-    /// Whole lines, as many as fit. A line is never longer than a batch.
-    fn batch(&mut self) -> String {
+    /// Takes as many whole lines as fit. A line is never longer than a batch.
+    fn take_batch(&mut self) -> String {
         if self.log.len() <= LOG_BATCH_BYTES {
-            self.log_at = None;
+            self.log_send_at = None;
             return std::mem::take(&mut self.log);
         }
         let within = self.log.floor_char_boundary(LOG_BATCH_BYTES);
@@ -180,8 +182,8 @@ mod tests {
 
     const TOKEN: Token = Token(1);
 
-    /// All that is sent after it was closed.
-    async fn rest(outbox: &Outbox) -> Vec<JobAction> {
+    /// Closes the outbox and returns all that is sent.
+    async fn drain(outbox: &Outbox) -> Vec<JobAction> {
         outbox.close();
         let mut sent = Vec::new();
         while let Some(action) = outbox.next(TOKEN).await {
@@ -193,22 +195,22 @@ mod tests {
     fn log(action: &JobAction) -> &str {
         match action {
             JobAction::Log { text, .. } => text,
-            other => panic!("{other:?} is no log"),
+            other => panic!("{other:?} is not a log action"),
         }
     }
 
     #[tokio::test]
-    async fn only_the_latest_progress_is_sent_and_the_last_always_is() {
+    async fn only_the_latest_progress_is_sent_and_the_last_is_always_sent() {
         let outbox = Outbox::default();
         outbox.progress(1, "one");
         assert!(matches!(outbox.next(TOKEN).await, Some(JobAction::Progress { percent: 1, .. })));
         (2..=200).for_each(|percent| outbox.progress(percent, "more"));
-        let sent = rest(&outbox).await;
+        let sent = drain(&outbox).await;
         assert!(matches!(sent.as_slice(), [JobAction::Progress { percent: 100, .. }]), "{sent:?}");
     }
 
     #[tokio::test]
-    async fn progress_keeps_its_distance() {
+    async fn progress_is_rate_limited() {
         let outbox = Outbox::default();
         outbox.progress(1, "");
         outbox.next(TOKEN).await.unwrap();
@@ -216,11 +218,11 @@ mod tests {
         outbox.progress(2, "");
         outbox.next(TOKEN).await.unwrap();
         let passed = BootInstant::now().saturating_duration_since(first);
-        assert!(passed >= PROGRESS_EVERY - Duration::from_millis(1), "only {passed:?}");
+        assert!(passed >= PROGRESS_INTERVAL - Duration::from_millis(1), "only {passed:?}");
     }
 
     #[tokio::test]
-    async fn a_little_log_is_sent_soon_and_much_of_it_at_once() {
+    async fn a_small_log_is_sent_after_a_delay_and_a_full_batch_at_once() {
         let outbox = Outbox::default();
         outbox.log("one");
         outbox.log("two");
@@ -229,14 +231,14 @@ mod tests {
         let start = BootInstant::now();
         (0..40).for_each(|_| outbox.log(&line));
         let piece = outbox.next(TOKEN).await.unwrap();
-        assert!(BootInstant::now().saturating_duration_since(start) < LOG_EVERY);
+        assert!(BootInstant::now().saturating_duration_since(start) < LOG_DELAY_MAX);
         assert_eq!(log(&piece).len(), 16_000, "whole lines");
-        let rest: usize = rest(&outbox).await.iter().map(|piece| log(piece).len()).sum();
+        let rest: usize = drain(&outbox).await.iter().map(|piece| log(piece).len()).sum();
         assert_eq!(rest, 24_000);
     }
 
     #[tokio::test]
-    async fn the_log_is_taken_up_to_its_bound_and_the_line_that_is_too_much() {
+    async fn the_log_accepts_its_limit_and_the_first_line_beyond_it() {
         let outbox = Outbox::default();
         let line = "x".repeat(1023);
         let lines = limits::LOG_BYTES_MAX / 1024;
@@ -244,28 +246,28 @@ mod tests {
         assert!(!outbox.is_full());
         (0..10).for_each(|_| outbox.log(&line));
         assert!(outbox.is_full());
-        let sent: usize = rest(&outbox).await.iter().map(|piece| log(piece).len()).sum();
+        let sent: usize = drain(&outbox).await.iter().map(|piece| log(piece).len()).sum();
         assert_eq!(sent as u64, limits::LOG_BYTES_MAX + 1024);
     }
 
     #[tokio::test]
-    async fn marks_find_room_in_a_log_that_is_full() {
+    async fn reserved_lines_fit_into_a_full_log() {
         let outbox = Outbox::default();
         outbox.reserve(2_000);
         let line = "x".repeat(1023);
         (0..limits::LOG_BYTES_MAX / 1024 + 10).for_each(|_| outbox.log(&line));
         assert!(outbox.is_full());
-        outbox.mark(&"y".repeat(999));
-        outbox.mark(&"z".repeat(999));
-        outbox.mark("one too many");
-        let sent: String = rest(&outbox).await.iter().map(|piece| log(piece).to_owned()).collect();
-        assert!(sent.len() as u64 <= limits::LOG_BYTES_MAX, "the store takes all of it");
+        outbox.log_reserved(&"y".repeat(999));
+        outbox.log_reserved(&"z".repeat(999));
+        outbox.log_reserved("one too many");
+        let sent: String = drain(&outbox).await.iter().map(|piece| log(piece).to_owned()).collect();
+        assert!(sent.len() as u64 <= limits::LOG_BYTES_MAX, "the store accepts all of it");
         assert!(sent.contains(LOG_FULL) && sent.contains("yyy"));
         assert!(sent.contains("zzz") && !sent.contains("one too many"));
     }
 
     #[tokio::test]
-    async fn a_message_is_cut_to_what_the_store_takes() {
+    async fn a_progress_message_is_truncated_to_the_limit_of_the_store() {
         let outbox = Outbox::default();
         outbox.progress(1, &"ä".repeat(limits::MESSAGE_BYTES_MAX));
         let Some(JobAction::Progress { message, .. }) = outbox.next(TOKEN).await else {

@@ -1,22 +1,22 @@
-//! Workers and handlers, on stores in this process: each job once, one at a time on a resource.
+//! Workers and handlers on embedded stores: each job runs once, and one at a time per resource.
 
-#[path = "../bed/mod.rs"]
-mod bed;
-mod ends;
-mod home;
 mod loss;
-mod words;
+mod outcomes;
+mod reporting;
+mod shutdown;
+#[path = "../testbed/mod.rs"]
+mod testbed;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bed::{Bed, Running, kind, until};
 use tenure::clock::BootInstant;
-use tenure::worker::Halt;
+use tenure::worker::CancelReason;
 use tenure::{Client, Context, Done, Failure, Worker};
 use tenure_core::{Code, JobId, JobState, Operation, Token};
+use testbed::{RunningWorker, TestBed, kind, wait_until};
 use tokio::sync::Notify;
 
 fn ms(millis: u64) -> Duration {
@@ -27,16 +27,16 @@ async fn done(_: Context) -> Result<Done, Failure> {
     Ok(Done::default())
 }
 
-/// A handler that waits to be let go, and says how it was told to stop.
+/// Handler that waits to be released, and records the reason if it is asked to stop.
 #[derive(Clone, Default)]
 struct Gate {
     started: Arc<AtomicUsize>,
     open: Arc<Notify>,
-    halts: Arc<Mutex<Vec<Halt>>>,
+    cancel_reasons: Arc<Mutex<Vec<CancelReason>>>,
     dropped: Arc<AtomicUsize>,
 }
 
-/// Counts futures that were dropped.
+/// Counts dropped futures.
 struct Dropped(Arc<AtomicUsize>);
 
 impl Drop for Dropped {
@@ -55,17 +55,17 @@ impl Gate {
                 gate.started.fetch_add(1, Ordering::SeqCst);
                 tokio::select! {
                     () = gate.open.notified() => Ok(Done::default()),
-                    why = job.cancelled() => {
-                        gate.halts.lock().expect("no panic").push(why);
-                        Err(Failure::new("TOLD_TO_STOP", why))
+                    reason = job.cancelled() => {
+                        gate.cancel_reasons.lock().expect("no panic").push(reason);
+                        Err(Failure::new("STOP_REQUESTED", reason))
                     }
                 }
             }
         }
     }
 
-    /// A handler that waits for ever, whatever it is told.
-    fn deaf(&self) -> impl tenure::Handler {
+    /// Returns a handler that never completes, not even when asked to stop.
+    fn ignoring_stop(&self) -> impl tenure::Handler {
         let started = Arc::clone(&self.started);
         move |_: Context| {
             started.fetch_add(1, Ordering::SeqCst);
@@ -73,19 +73,20 @@ impl Gate {
         }
     }
 
-    /// Waits until so many handlers were called: the store knows of a job before its worker does.
-    async fn has_started(&self, count: usize) {
-        until("they run", || async { self.started.load(Ordering::SeqCst) == count }).await;
+    /// Waits until `count` handlers were called: the store knows of a job before its worker does.
+    async fn wait_started(&self, count: usize) {
+        wait_until("the handlers run", || async { self.started.load(Ordering::SeqCst) == count })
+            .await;
     }
 
-    fn halts(&self) -> Vec<Halt> {
-        self.halts.lock().expect("no panic").clone()
+    fn cancel_reasons(&self) -> Vec<CancelReason> {
+        self.cancel_reasons.lock().expect("no panic").clone()
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_workers_never_overlap_on_one_resource() {
-    for bed in Bed::each([kind(Operation::new("work"))]).await {
+    for bed in TestBed::each([kind(Operation::new("work"))]).await {
         let inside: Arc<Mutex<HashMap<String, u64>>> = Arc::default();
         let overlaps = Arc::new(AtomicUsize::new(0));
         let tokens: Arc<Mutex<HashMap<String, Vec<Token>>>> = Arc::default();
@@ -112,11 +113,11 @@ async fn two_workers_never_overlap_on_one_resource() {
             jobs.push(bed.submit(&format!("thing/t{}", n % 3), "work").await);
         }
         let worker = |name| Worker::new(&bed.client, name).slots(4).handle("thing", handler());
-        let (a, b) = (Running::start(worker("a")), Running::start(worker("b")));
+        let (a, b) = (RunningWorker::start(worker("a")), RunningWorker::start(worker("b")));
         for job in jobs {
-            assert_eq!(bed.over(job).await.state, JobState::Succeeded);
+            assert_eq!(bed.wait_finished(job).await.state, JobState::Succeeded);
         }
-        let (a, b) = (a.end().await, b.end().await);
+        let (a, b) = (a.stop().await, b.stop().await);
         assert_eq!(overlaps.load(Ordering::SeqCst), 0);
         assert_eq!(a.succeeded + b.succeeded, 120);
         for tokens in tokens.lock().unwrap().values() {
@@ -126,8 +127,8 @@ async fn two_workers_never_overlap_on_one_resource() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_jobs_over_eight_slots_are_done_exactly_once() {
-    let bed = Bed::memory([kind(Operation::new("work"))]).await;
+async fn a_thousand_jobs_on_eight_slots_run_exactly_once() {
+    let bed = TestBed::memory([kind(Operation::new("work"))]).await;
     let mut jobs = HashSet::new();
     for n in 0..1_000 {
         jobs.insert(bed.submit(&format!("thing/t{n}"), "work").await);
@@ -147,9 +148,9 @@ async fn a_thousand_jobs_over_eight_slots_are_done_exactly_once() {
         }
     };
     let worker = Worker::new(&bed.client, "w").slots(8).handle("thing", handler);
-    let worker = Running::start(worker);
-    until("all have run", || async { runs.lock().unwrap().len() >= 1_000 }).await;
-    let summary = worker.end().await;
+    let worker = RunningWorker::start(worker);
+    wait_until("all have run", || async { runs.lock().unwrap().len() >= 1_000 }).await;
+    let summary = worker.stop().await;
     assert_eq!(summary.succeeded, 1_000);
     assert_eq!(most.1.load(Ordering::SeqCst).max(8), 8, "never more than there are slots");
     let runs = runs.lock().unwrap();
@@ -157,54 +158,54 @@ async fn a_thousand_jobs_over_eight_slots_are_done_exactly_once() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_for_another_worker_is_handed_back_and_done_by_it() {
+async fn a_job_without_a_handler_is_handed_back_for_another_worker() {
     let kinds = [kind(Operation::new("mine")).operation(Operation::new("yours"))];
-    let bed = Bed::memory(kinds).await;
+    let bed = TestBed::memory(kinds).await;
     let mine = Worker::new(&bed.client, "mine").handle_operation("thing", "mine", done);
-    let mine = Running::start(mine);
+    let mine = RunningWorker::start(mine);
     let job = bed.submit("thing/t", "yours").await;
-    until("it was handed back", || async { !bed.job(job).await.attempts.is_empty() }).await;
+    wait_until("it was handed back", || async { !bed.job(job).await.attempts.is_empty() }).await;
     let later = BootInstant::now() + ms(800);
-    until("it could have been claimed often", || async { later.has_passed() }).await;
-    assert_eq!(bed.job(job).await.attempts.len(), 1, "the kind is left alone for a while");
+    wait_until("it could have been claimed often", || async { later.has_passed() }).await;
+    assert_eq!(bed.job(job).await.attempts.len(), 1, "the worker backs off from the kind");
     let yours = Worker::new(&bed.client, "yours").handle_operation("thing", "yours", done);
-    let yours = Running::start(yours);
-    let job = bed.over(job).await;
+    let yours = RunningWorker::start(yours);
+    let job = bed.wait_finished(job).await;
     assert_eq!((job.state, job.attempt), (JobState::Succeeded, 1));
     assert_eq!(&*job.attempts.last().unwrap().worker, "yours");
-    mine.end().await;
-    yours.end().await;
+    mine.stop().await;
+    yours.stop().await;
 }
 
 #[tokio::test]
-async fn a_worker_of_all_tenants_works_for_each() {
-    let bed = Bed::memory([kind(Operation::new("work"))]).await;
-    let all = Client::within(bed.committer.clone(), "*");
+async fn a_worker_of_all_tenants_serves_each() {
+    let bed = TestBed::memory([kind(Operation::new("work"))]).await;
+    let all = Client::with_committer(bed.committer.clone(), "*");
     let handler = |job: Context| async move { Ok(Done::with(&job.key().tenant())?) };
-    let worker = Running::start(Worker::new(&all, "w").handle("thing", handler));
+    let worker = RunningWorker::start(Worker::new(&all, "w").handle("thing", handler));
     for tenant in ["acme", "globex"] {
-        let client = Client::within(bed.committer.clone(), tenant);
-        let asked = client.submit("thing/t", "work").send().await.unwrap();
-        let result = bed.over(asked.job).await.result;
+        let client = Client::with_committer(bed.committer.clone(), tenant);
+        let submitted = client.submit("thing/t", "work").send().await.unwrap();
+        let result = bed.wait_finished(submitted.job).await.result;
         assert_eq!(result.as_deref(), Some(format!("{tenant:?}").as_str()));
     }
-    worker.end().await;
+    worker.stop().await;
 }
 
 #[tokio::test]
-async fn a_worker_that_makes_no_sense_is_refused() {
-    let bed = Bed::memory([kind(Operation::new("work"))]).await;
+async fn a_misconfigured_worker_is_refused() {
+    let bed = TestBed::memory([kind(Operation::new("work"))]).await;
     let worker = || Worker::new(&bed.client, "w").handle("thing", done);
     let command = || tenure::worker::Command::new(["true"]);
     for (worker, what) in [
         (Worker::new(&bed.client, "w"), "0 kinds"),
         (worker().slots(0), "0 slots"),
         (worker().slots(tenure::worker::SLOTS_MAX + 1), "4097 slots"),
-        (worker().ttl(ms(2_999)).handle("thing", command()), "time to live of 3s"),
+        (worker().ttl(ms(2_999)).handle("thing", command()), "ttl of at least 3s"),
         (worker().ttl(ms(999)), "ttl_ms is 999"),
     ] {
         let error = worker.run(async {}).await;
-        // A shutdown that is there at once must not hide it, unless only the store can tell.
+        // An immediate shutdown must not hide the error, unless only the store can detect it.
         if what.starts_with("ttl_ms") {
             continue;
         }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_core::{JobId, JobState};
 use tenure_wire::{AskedAnswer, JobAnswer};
 use tokio::signal::unix::Signal;
@@ -19,7 +19,7 @@ use tenure_cli_kit::text::{plain, span};
 /// Shows what happens to a job until it is over, and gives how it ended. Nothing when `interrupt`
 /// came first: then it is said that the job goes on.
 pub(super) async fn follow(
-    link: &HttpLink,
+    link: &HttpTransport,
     job: &JobAnswer,
     interrupt: Signal,
 ) -> anyhow::Result<Option<JobAnswer>> {
@@ -37,7 +37,7 @@ pub(super) async fn follow(
 }
 
 struct Follower<'a> {
-    link: &'a HttpLink,
+    link: &'a HttpTransport,
     id: JobId,
     logs: Reader,
     display: Display,

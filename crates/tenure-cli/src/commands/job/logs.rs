@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_core::JobId;
 use tenure_wire::{JobAnswer, LogAnswer};
 
@@ -30,7 +30,7 @@ pub(in crate::commands) struct Logs {
 }
 
 impl Logs {
-    pub(super) async fn run(&self, link: &HttpLink, output: Output) -> Done {
+    pub(super) async fn run(&self, link: &HttpTransport, output: Output) -> Done {
         let mut reader = Reader::new(self.id, self.attempt);
         let mut shown = 0;
         loop {

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_core::{JobId, JobState};
 use tenure_wire::{CancelAnswer, JobAnswer, ReasonBody};
 
@@ -176,7 +176,7 @@ fn due(job: &JobAnswer) -> Option<String> {
     (left > 0).then(|| format!("due in {}", human(left)))
 }
 
-async fn cancel(link: &HttpLink, id: JobId, reason: &str, wait: bool, output: Output) -> Done {
+async fn cancel(link: &HttpTransport, id: JobId, reason: &str, wait: bool, output: Output) -> Done {
     let body = ReasonBody { reason: Some(reason.to_owned()) };
     let path = format!("/v1/jobs/{id}/cancel");
     let mut answer: CancelAnswer = link.post(&path, None, &body, Duration::ZERO).await?;
@@ -194,7 +194,7 @@ async fn cancel(link: &HttpLink, id: JobId, reason: &str, wait: bool, output: Ou
 }
 
 /// Waits until a job is over.
-async fn over(link: &HttpLink, id: JobId) -> Result<JobAnswer, tenure::Error> {
+async fn over(link: &HttpTransport, id: JobId) -> Result<JobAnswer, tenure::Error> {
     loop {
         let job = look(link, id, WAIT).await?;
         if job.state.is_over() {
@@ -204,6 +204,6 @@ async fn over(link: &HttpLink, id: JobId) -> Result<JobAnswer, tenure::Error> {
 }
 
 /// A job, as soon as it is over or `wait` has passed.
-async fn look(link: &HttpLink, id: JobId, wait: Duration) -> Result<JobAnswer, tenure::Error> {
-    link.get_within(&format!("/v1/jobs/{id}?wait_ms={}", wait.as_millis()), wait).await
+async fn look(link: &HttpTransport, id: JobId, wait: Duration) -> Result<JobAnswer, tenure::Error> {
+    link.get_with_wait(&format!("/v1/jobs/{id}?wait_ms={}", wait.as_millis()), wait).await
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_core::{JobId, Verdict};
 use tenure_wire::{ReasonBody, SubmitAnswer, SubmitBody, instant, parse_instant};
 use tokio::signal::unix::{SignalKind, signal};
@@ -119,7 +119,7 @@ impl Ask {
     /// Sends it and shows what it came to; `again` says what to do when there is no answer.
     async fn run(
         self,
-        link: &HttpLink,
+        link: &HttpTransport,
         body: &impl Serialize,
         output: Output,
         again: impl Fn(String) -> String,
@@ -157,7 +157,7 @@ impl Ask {
 }
 
 /// Says what a submit came to, and what the job waits for if it does not start.
-async fn tell(link: &HttpLink, answer: &SubmitAnswer) -> anyhow::Result<()> {
+async fn tell(link: &HttpTransport, answer: &SubmitAnswer) -> anyhow::Result<()> {
     let id = answer.job.id;
     out(&format!("{} {id}", answer.verdict.word()))?;
     // Only talk: the job is there whatever this gives.

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use tenure::http::HttpLink;
+use tenure::http::HttpTransport;
 use tenure_core::Text;
 use tenure_core::history::{Entry, Event};
 use tenure_core::job::{Asked, Failure, Ran};
@@ -18,7 +18,7 @@ use tenure_cli_kit::text::{human, out, plain, table};
 use tenure_cli_kit::{Done, Output, print_json};
 
 pub(super) async fn run(
-    link: &HttpLink,
+    link: &HttpTransport,
     resource: &ResourcePath,
     limit: u32,
     output: Output,

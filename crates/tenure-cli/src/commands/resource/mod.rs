@@ -10,8 +10,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
-use tenure::http::HttpLink;
-use tenure::{Error, Link};
+use tenure::http::HttpTransport;
+use tenure::{Error, Transport};
 use tenure_core::{Command, LockPath, Outcome, ResourceAction};
 use tenure_wire::{
     AskedAnswer, JobAnswer, PausedAnswer, PutAnswer, ReasonBody, ResourceAnswer, document,
@@ -242,7 +242,7 @@ fn running(job: &JobAnswer) -> String {
 }
 
 async fn paused(
-    link: &HttpLink,
+    link: &HttpTransport,
     resource: &ResourcePath,
     verb: &str,
     reason: Option<String>,
@@ -279,7 +279,7 @@ async fn delete(server: &ServerArgs, resource: &ResourcePath, output: Output) ->
 
 async fn send(
     server: &ServerArgs,
-    link: &HttpLink,
+    link: &HttpTransport,
     resource: &ResourcePath,
     action: ResourceAction,
 ) -> anyhow::Result<Outcome> {

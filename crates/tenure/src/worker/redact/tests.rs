@@ -1,8 +1,8 @@
-//! A table of what must not be left in a log, and of what must.
+//! Tables of text that must be redacted and text that must not.
 
 use super::*;
 
-/// Texts in which the marked part must go. `«` and `»` enclose it.
+/// Texts whose part between `«` and `»` must be redacted.
 const SECRETS: [&str; 47] = [
     "password=«hunter2»",
     "PASSWORD: «hunter2»",
@@ -53,8 +53,8 @@ const SECRETS: [&str; 47] = [
     "TENURE_ARGS=«{\"plain\":1}»",
 ];
 
-/// Texts that say nothing secret and must come through as they are.
-const PLAIN: [&str; 14] = [
+/// Texts without secrets, which must not change.
+const NOT_SECRET: [&str; 14] = [
     "copied 40 of 100 rows",
     "the token 17 is stale",
     "the password was changed",
@@ -71,47 +71,47 @@ const PLAIN: [&str; 14] = [
     "a bearer of news",
 ];
 
-fn none() -> Redactor {
+fn pattern_redactor() -> Redactor {
     Redactor { args: None, secrets: Vec::new() }
 }
 
 #[test]
-fn what_looks_secret_goes_and_the_rest_stays() {
+fn secrets_are_redacted_and_the_surrounding_text_is_kept() {
     for marked in SECRETS {
         let (before, rest) = marked.split_once('«').expect("a mark");
         let (secret, after) = rest.split_once('»').unwrap_or((rest, ""));
         let text = format!("{before}{secret}{after}");
-        let clean = none().text(&text);
-        assert!(!clean.contains(secret), "{text}\n{clean}");
-        assert!(clean.contains(REDACTED), "{text}\n{clean}");
-        // Whatever surrounds it is still there, so that people can read the log.
-        assert!(clean.starts_with(before.trim_end()), "{text}\n{clean}");
-        assert!(clean.ends_with(after.trim_start()), "{text}\n{clean}");
+        let redacted = pattern_redactor().redact(&text);
+        assert!(!redacted.contains(secret), "{text}\n{redacted}");
+        assert!(redacted.contains(REDACTED), "{text}\n{redacted}");
+        // The surrounding text is kept, so that the log stays readable.
+        assert!(redacted.starts_with(before.trim_end()), "{text}\n{redacted}");
+        assert!(redacted.ends_with(after.trim_start()), "{text}\n{redacted}");
     }
 }
 
 #[test]
-fn what_is_not_secret_comes_through() {
-    for text in PLAIN {
-        assert_eq!(none().text(text), text);
+fn text_without_secrets_is_unchanged() {
+    for text in NOT_SECRET {
+        assert_eq!(pattern_redactor().redact(text), text);
     }
 }
 
 #[test]
-fn cleaning_twice_changes_nothing_more() {
+fn redaction_is_idempotent() {
     for marked in SECRETS {
         let text = marked.replace(['«', '»'], "");
-        let once = none().text(&text);
-        assert_eq!(none().text(&once), once, "{text}");
+        let once = pattern_redactor().redact(&text);
+        assert_eq!(pattern_redactor().redact(&once), once, "{text}");
     }
 }
 
 #[test]
-fn secret_arguments_go_wherever_they_stand() {
+fn secret_arguments_are_redacted_everywhere() {
     let args = r#"{"name":"orders","db":{"password":"hunter2","pin":{"secret":[12345,"a\"b\"c"]}},
         "pass":"letmein","private_key":"line one of it\nline two of it","use_token":true}"#;
     let redactor = Redactor::new(Some(args));
-    for (text, clean) in [
+    for (text, redacted) in [
         ("connected with hunter2 to orders", "connected with [redacted] to orders"),
         ("hunter2hunter2", "[redacted][redacted]"),
         ("the pin is 12345", "the pin is [redacted]"),
@@ -121,53 +121,53 @@ fn secret_arguments_go_wherever_they_stand() {
         ("> line two of it <", "> [redacted] <"),
         ("true, it is", "true, it is"),
     ] {
-        assert_eq!(redactor.text(text), clean);
+        assert_eq!(redactor.redact(text), redacted);
     }
 }
 
 #[test]
-fn the_arguments_as_a_whole_are_never_logged() {
+fn the_whole_arguments_are_redacted() {
     let args = r#"{"name":"orders","rows":3}"#;
-    let clean = Redactor::new(Some(args)).text(&format!("+ ./create.sh {args}"));
-    assert_eq!(clean, "+ ./create.sh [redacted]");
-    assert_eq!(Redactor::new(Some("{}")).text("fn f() {}"), "fn f() {}");
+    let redacted = Redactor::new(Some(args)).redact(&format!("+ ./create.sh {args}"));
+    assert_eq!(redacted, "+ ./create.sh [redacted]");
+    assert_eq!(Redactor::new(Some("{}")).redact("fn f() {}"), "fn f() {}");
 }
 
 #[test]
-fn the_longest_secret_goes_first() {
+fn the_longest_secret_is_replaced_first() {
     let args = r#"{"a_secret":"abcd","b_secret":"abcdefgh"}"#;
-    assert_eq!(Redactor::new(Some(args)).text("xabcdefghx"), "x[redacted]x");
+    assert_eq!(Redactor::new(Some(args)).redact("xabcdefghx"), "x[redacted]x");
 }
 
 #[test]
-fn private_keys_go_with_all_their_lines() {
+fn all_lines_of_a_private_key_are_redacted() {
     let key = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIB\nAAKCAQEA\n-----END RSA PRIVATE KEY-----";
     let text = format!("before\n{key}\nafter");
-    assert_eq!(none().text(&text), "before\n[redacted private key]\nafter");
+    assert_eq!(pattern_redactor().redact(&text), "before\n[redacted private key]\nafter");
     let one_line = format!("key: {} ok", key.replace('\n', "\\n"));
-    assert_eq!(none().text(&one_line), "key: [redacted private key] ok");
+    assert_eq!(pattern_redactor().redact(&one_line), "key: [redacted private key] ok");
     let pgp = "-----BEGIN PGP PRIVATE KEY BLOCK-----\nx\n-----END PGP PRIVATE KEY BLOCK-----";
-    assert_eq!(none().text(pgp), "[redacted private key]");
+    assert_eq!(pattern_redactor().redact(pgp), "[redacted private key]");
     let public = "-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----";
-    assert_eq!(none().text(public), public);
+    assert_eq!(pattern_redactor().redact(public), public);
 }
 
 #[test]
-fn a_private_key_that_never_ends_hides_a_bounded_number_of_lines() {
-    let mut stream = Stream::default();
-    assert!(stream.clean(&none(), "-----BEGIN PRIVATE KEY-----").is_some());
+fn an_unterminated_private_key_hides_a_bounded_number_of_lines() {
+    let mut stream = StreamState::default();
+    assert!(stream.redact_line(&pattern_redactor(), "-----BEGIN PRIVATE KEY-----").is_some());
     for _ in 0..KEY_LINES_MAX {
-        assert_eq!(stream.clean(&none(), "MIIEpAIB"), None);
+        assert_eq!(stream.redact_line(&pattern_redactor(), "MIIEpAIB"), None);
     }
-    assert_eq!(stream.clean(&none(), "at last").as_deref(), Some("at last"));
+    assert_eq!(stream.redact_line(&pattern_redactor(), "at last").as_deref(), Some("at last"));
 }
 
 #[test]
-fn names_tell_what_is_secret() {
+fn secrets_are_recognized_by_name() {
     for name in ["DB_PASSWORD", "apiKey", "api-key", "pass", "db.pwd", "clientSecret", "auth"] {
-        assert!(looks_secret(name), "{name}");
+        assert!(is_secret_name(name), "{name}");
     }
     for name in ["name", "author", "compass", "keys", "max_tokens", "key_count", "bypass"] {
-        assert!(!looks_secret(name), "{name}");
+        assert!(!is_secret_name(name), "{name}");
     }
 }

@@ -1,4 +1,4 @@
-//! Traces that commands leave, and the processes behind them.
+//! Marker files written by commands, and the processes behind them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,18 +6,19 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::until;
+use super::wait_until;
 
-/// Scripts begin with this: `$D` is the directory of traces, `id NAME` leaves a process id there.
+/// Prelude of scripts: `$D` is the marker directory, `id NAME` writes the process id to a file
+/// there.
 pub(crate) const PRELUDE: &str = r#"
 D=$(printf %s "$TENURE_ARGS" | tr -d '"'); export D
 id() { echo $$ > $D/$1.new; mv $D/$1.new $D/$1; }
 "#;
 
-/// A directory in which scripts leave traces; they find it in their arguments.
-pub(crate) struct Traces(TempDir);
+/// Directory for marker files of scripts, which find it in their arguments.
+pub(crate) struct MarkerDir(TempDir);
 
-impl Traces {
+impl MarkerDir {
     pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().expect("a temporary directory"))
     }
@@ -34,19 +35,19 @@ impl Traces {
         self.path(name).exists()
     }
 
-    pub(crate) async fn until(&self, name: &str) {
-        until(&format!("{name} is there"), || async { self.has(name) }).await;
+    pub(crate) async fn wait_for(&self, name: &str) {
+        wait_until(&format!("{name} is there"), || async { self.has(name) }).await;
     }
 
-    /// The process that left its id under this name.
+    /// Returns the process that wrote its id to this file.
     pub(crate) async fn process(&self, name: &str) -> Process {
-        self.until(name).await;
-        let id = fs::read_to_string(self.path(name)).expect("a trace");
+        self.wait_for(name).await;
+        let id = fs::read_to_string(self.path(name)).expect("a marker file");
         Process::of(id.trim().parse().expect("a process id"))
     }
 }
 
-/// A process, told apart from a later one with the same id.
+/// Process, distinguished from a later one with the same id by its start time.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     id: i32,
@@ -72,7 +73,7 @@ impl Process {
     }
 }
 
-/// The words of `/proc/ID/stat` from the state on.
+/// Returns the fields of `/proc/ID/stat` from the state on.
 fn stat(id: i32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(") ")?;

@@ -1,4 +1,4 @@
-//! What jobs say and what is said to them: progress, logs without secrets, and submissions.
+//! Progress, logs without secrets, and submissions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use tenure::{Context, Failure, Worker};
 use tenure_core::{Code, JobState, Operation};
 
-use crate::bed::{Bed, Running, kind, until};
+use crate::testbed::{RunningWorker, TestBed, kind, wait_until};
 use crate::{Gate, ms};
 
 #[tokio::test]
-async fn progress_and_log_are_in_the_store_while_the_job_runs_and_the_last_words_after() {
-    for bed in Bed::each([kind(Operation::new("work"))]).await {
+async fn progress_and_log_are_stored_while_the_job_runs_and_completed_at_its_end() {
+    for bed in TestBed::each([kind(Operation::new("work"))]).await {
         let gate = Gate::default();
         let open = Arc::clone(&gate.open);
         let handler = move |job: Context| {
@@ -27,24 +27,24 @@ async fn progress_and_log_are_in_the_store_while_the_job_runs_and_the_last_words
                 Err(Failure::new("NO", "enough"))
             }
         };
-        let worker = Running::start(Worker::new(&bed.client, "w").handle("thing", handler));
+        let worker = RunningWorker::start(Worker::new(&bed.client, "w").handle("thing", handler));
         let id = bed.submit("thing/t", "work").await;
-        until("it said so", || async {
+        wait_until("progress and log are stored", || async {
             let progress = bed.job(id).await.progress;
             let (percent, message) = progress.map_or((0, "".into()), |p| (p.percent, p.message));
             (percent, &*message) == (40, "copying rows") && bed.log(id).await == "one\ntwo\n"
         })
         .await;
         gate.open.notify_one();
-        bed.over(id).await;
+        bed.wait_finished(id).await;
         assert_eq!(bed.log(id).await, "one\ntwo\nthree\n");
-        worker.end().await;
+        worker.stop().await;
     }
 }
 
 #[tokio::test]
-async fn secrets_reach_neither_the_log_nor_the_error_nor_the_progress() {
-    let bed = Bed::memory([kind(Operation::new("work"))]).await;
+async fn secrets_are_redacted_in_log_and_progress() {
+    let bed = TestBed::memory([kind(Operation::new("work"))]).await;
     let handler = |job: Context| async move {
         let secret = job.args::<HashMap<String, String>>()?["password"].clone();
         job.log(&format!("connecting with {secret}"));
@@ -55,62 +55,64 @@ async fn secrets_reach_neither_the_log_nor_the_error_nor_the_progress() {
         Err(Failure::new("NO", format!("cannot reach postgres://u:pw@host with {secret}")))
     };
     let worker = Worker::new(&bed.client, "w").drain(ms(10)).handle("thing", handler);
-    let worker = Running::start(worker);
+    let worker = RunningWorker::start(worker);
     let args = HashMap::from([("password", "hunter2hunter2")]);
-    let asked = bed.client.submit("thing/t", "work").args(&args).send().await.unwrap();
-    let id = asked.job;
-    until("it says something", || async { bed.job(id).await.progress.is_some() }).await;
+    let submitted = bed.client.submit("thing/t", "work").args(&args).send().await.unwrap();
+    let id = submitted.job;
+    wait_until("progress is stored", || async { bed.job(id).await.progress.is_some() }).await;
     assert_eq!(&*bed.job(id).await.progress.unwrap().message, "as [redacted]");
     bed.client.cancel(id, "ann", "").await.unwrap();
-    bed.over(id).await;
+    bed.wait_finished(id).await;
     assert_eq!(bed.log(id).await, "connecting with [redacted]\n[redacted private key]\nafter\n");
-    worker.end().await;
+    worker.stop().await;
 }
 
 #[tokio::test]
-async fn a_failure_is_stored_without_secrets_and_within_its_bounds() {
-    let bed = Bed::memory([kind(Operation::new("work"))]).await;
+async fn a_failure_is_redacted_and_truncated() {
+    let bed = TestBed::memory([kind(Operation::new("work"))]).await;
     let handler = |_: Context| async move {
         let long = "ä".repeat(2_000);
         Err(Failure::new(&format!("A\n{}", "B".repeat(100)), format!("token=abcdef {long}")))
     };
-    let worker = Running::start(Worker::new(&bed.client, "w").handle("thing", handler));
+    let worker = RunningWorker::start(Worker::new(&bed.client, "w").handle("thing", handler));
     let job = bed.submit("thing/t", "work").await;
-    let error = bed.over(job).await.error.unwrap();
+    let error = bed.wait_finished(job).await.error.unwrap();
     assert_eq!(&*error.code, format!("A{}", "B".repeat(63)));
     assert!(error.message.starts_with("token=[redacted] ää"), "{}", error.message);
     assert!(error.message.len() <= 1_024);
-    worker.end().await;
+    worker.stop().await;
 }
 
 #[tokio::test]
-async fn a_submission_whose_answer_was_lost_makes_one_job() {
-    let bed = Bed::memory([kind(Operation::new("work"))]).await;
-    let (client, faults) = bed.cable();
-    faults.mute.store(true, Ordering::SeqCst);
-    let asked = client.submit("thing/t", "work").send();
-    let unmute = async {
+async fn a_submission_with_a_lost_response_creates_one_job() {
+    let bed = TestBed::memory([kind(Operation::new("work"))]).await;
+    let (client, faults) = bed.faulty_client();
+    faults.drop_responses.store(true, Ordering::SeqCst);
+    let submitted = client.submit("thing/t", "work").send();
+    let restore = async {
         let jobs = || async {
             let query = tenure_store::store::JobQuery { limit: 10, ..Default::default() };
             bed.store.reads().jobs(query).await.unwrap().items.len()
         };
-        until("it arrived", || async { jobs().await == 1 }).await;
-        faults.mute.store(false, Ordering::SeqCst);
+        wait_until("the submission is applied", || async { jobs().await == 1 }).await;
+        faults.drop_responses.store(false, Ordering::SeqCst);
         jobs
     };
-    let (asked, jobs) = tokio::join!(asked, unmute);
-    assert_eq!(bed.job(asked.unwrap().job).await.state, JobState::Queued);
+    let (submitted, jobs) = tokio::join!(submitted, restore);
+    assert_eq!(bed.job(submitted.unwrap().job).await.state, JobState::Queued);
     assert_eq!(jobs().await, 1);
 }
 
 #[tokio::test]
-async fn a_submission_that_makes_no_sense_is_refused_before_it_is_sent() {
-    let bed = Bed::memory([kind(Operation::new("work"))]).await;
+async fn an_invalid_submission_is_refused() {
+    let bed = TestBed::memory([kind(Operation::new("work"))]).await;
     let refused = bed.client.submit("no-slash", "work").send().await.expect_err("no name");
     assert_eq!(refused.code(), Some(Code::Invalid));
     let bad = HashMap::from([(vec![1], 2)]);
     let refused = bed.client.submit("thing/t", "work").args(&bad).send().await;
-    assert!(refused.expect_err("no JSON").to_string().contains("args cannot be written as JSON"));
+    assert!(
+        refused.expect_err("no JSON").to_string().contains("args cannot be serialized as JSON")
+    );
     let later = std::time::UNIX_EPOCH + Duration::from_secs(4_000_000_000);
     let refused = bed.client.submit("thing/t", "work").run_at(later).send().await;
     assert!(refused.expect_err("too far").to_string().contains("366 days ahead"));

@@ -1,4 +1,4 @@
-//! What the tests of the runner start as watchdog and launcher of commands.
+//! Executable that the command tests start as watchdog and launcher.
 
 use std::process::ExitCode;
 

@@ -1,10 +1,10 @@
-//! What to run, and the start of the watchdog, seen from the supervisor S.
+//! Command specification, and how the supervisor S starts the watchdog.
 //!
 //! The order matters. S listens before it starts W, W connects before it is told to start the
-//! command, and W starts nothing once its deadline passed: so there is no moment in which the
-//! command runs and nobody can end it. Nobody but W is believed on the socket.
+//! command, and W starts nothing after its deadline: so the command never runs without a process
+//! that can kill it. S accepts no peer but W on the socket.
 //!
-//! Next: `supervisor.rs`, which uses this, and `watchdog.rs`, which is what gets started.
+//! See `supervisor.rs`, which uses this, and `watchdog.rs`, which is the process it starts.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,41 +19,42 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-use super::WATCH;
-use super::tree::MARK;
+use super::WATCHDOG_ARG;
+use super::tree::EXEC_IDS_VARIABLE;
 
-/// Time from TERM to KILL unless the [`Spec`] says otherwise.
+/// Default time from TERM to KILL.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
-/// Pause between two looks at something that ends in a moment.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Interval of polling for events that are imminent.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What to run, and how.
+/// Specification of a supervised command.
 #[derive(Debug)]
 pub struct Spec {
     /// The command and its arguments.
     pub program: Vec<OsString>,
-    /// Variables to add to the environment.
+    /// Environment variables to add.
     pub env: Vec<(OsString, OsString)>,
-    /// Variables of this process that the command must not see.
+    /// Environment variables of this process to remove.
     pub env_remove: Vec<OsString>,
     /// Time from TERM to KILL.
     pub grace: Duration,
     /// The executable that becomes the watchdog; its `main` calls [`super::run_helper`].
     pub helper: PathBuf,
-    /// Standard input of the command; inherited if none.
+    /// Standard input of the command; inherited if `None`.
     pub stdin: Option<Stdio>,
-    /// Standard output of the command; inherited if none.
+    /// Standard output of the command; inherited if `None`.
     pub stdout: Option<Stdio>,
-    /// Standard error of the command; inherited if none.
+    /// Standard error of the command; inherited if `None`.
     pub stderr: Option<Stdio>,
-    /// This process starts nothing but this one command. Then, if the watchdog gets killed, even
-    /// a process that has left its session and erased its environment is recognised as the
-    /// command's: it is killed because it is a child of this process.
-    pub alone: bool,
+    /// Whether this process starts no other child. If the watchdog is killed, every child of this
+    /// process is then killed as part of the command, even one that has left its session and
+    /// cleared its environment.
+    pub sole_child: bool,
 }
 
 impl Spec {
-    /// A command with inherited environment and streams, hosted by the current executable.
+    /// Creates a specification with inherited environment and streams and the current executable as
+    /// helper.
     #[must_use]
     pub fn new(program: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
@@ -61,23 +62,23 @@ impl Spec {
             env: Vec::new(),
             env_remove: Vec::new(),
             grace: GRACE_DEFAULT,
-            // Not `current_exe`, which names nothing any more once the file is replaced.
+            // Not `current_exe`, whose path is stale once the file is replaced.
             helper: "/proc/self/exe".into(),
             stdin: None,
             stdout: None,
             stderr: None,
-            alone: false,
+            sole_child: false,
         }
     }
 }
 
-/// Why a command could not be started or watched.
+/// Error of starting or supervising a command.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The [`Spec`] is empty.
+    /// [`Spec::program`] is empty.
     #[error("no command to run was given")]
     NoProgram,
-    /// This process could not be made ready for supervising.
+    /// This process could not prepare to supervise.
     #[error("could not prepare to supervise the command")]
     Prepare(#[source] io::Error),
     /// The helper executable could not be started.
@@ -85,36 +86,36 @@ pub enum Error {
     Watchdog {
         /// See [`Spec::helper`].
         helper: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The watchdog ended or did not answer; the command did not run.
-    #[error("could not make contact with the watchdog")]
-    NoContact(#[source] io::Error),
+    /// The watchdog exited or did not respond; the command did not run.
+    #[error("could not connect to the watchdog")]
+    Handshake(#[source] io::Error),
     /// The watchdog could not start the command's launcher.
     #[error("could not start the command")]
     Start(#[source] io::Error),
-    /// The time of the lock was over before the command was started.
+    /// The deadline passed before the command was started.
     #[error("could not start the command before its deadline")]
     Late,
-    /// The watchdog is dead, and the processes it left could not be searched for.
+    /// The watchdog is dead and the processes it left behind could not be listed.
     #[error("could not find the processes that the command left behind")]
     Scan(#[source] io::Error),
 }
 
-/// The process of the watchdog. Closing the control socket ends it, together with the command; this
-/// only sees to it that it gets reaped.
+/// Process of the watchdog. Closing the control socket ends it together with the command; this type
+/// only ensures that it is reaped.
 #[derive(Debug)]
-pub(super) struct Watchdog(pub(super) Child);
+pub(super) struct WatchdogProcess(pub(super) Child);
 
-impl Watchdog {
+impl WatchdogProcess {
     pub(super) fn start(spec: Spec, id: &str) -> Result<Self, Error> {
         let mut command = Command::new(&spec.helper);
-        command.arg0("tenure").arg(WATCH).arg(id).args(spec.program);
+        command.arg0("tenure").arg(WATCHDOG_ARG).arg(id).args(spec.program);
         for name in spec.env_remove {
             command.env_remove(name);
         }
-        command.envs(spec.env).env(MARK, marks(id));
+        command.envs(spec.env).env(EXEC_IDS_VARIABLE, exec_ids(id));
         command.stdin(spec.stdin.unwrap_or_else(Stdio::inherit));
         command.stdout(spec.stdout.unwrap_or_else(Stdio::inherit));
         command.stderr(spec.stderr.unwrap_or_else(Stdio::inherit));
@@ -127,11 +128,12 @@ impl Watchdog {
         pid.expect("the kernel's process ids are positive")
     }
 
-    /// Waits for the watchdog to connect, and for nobody else: any process may find the socket.
-    pub(super) async fn connection(&mut self, listener: UnixListener) -> io::Result<UnixStream> {
+    /// Accepts the connection of the watchdog and rejects all others: any process may find the
+    /// socket.
+    pub(super) async fn accept(&mut self, listener: UnixListener) -> io::Result<UnixStream> {
         let listener = tokio::net::UnixListener::from_std(listener)?;
         while self.is_alive() {
-            let Ok(accepted) = timeout(LOOK_EVERY, listener.accept()).await else {
+            let Ok(accepted) = timeout(POLL_INTERVAL, listener.accept()).await else {
                 continue;
             };
             let control = accepted?.0;
@@ -139,36 +141,36 @@ impl Watchdog {
                 return Ok(control);
             }
         }
-        Err(io::Error::other("it ended at once"))
+        Err(io::Error::other("the watchdog exited at once"))
     }
 
     fn is_alive(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
 
-    /// Kills it and waits until that is done: only then its children have a new parent.
+    /// Kills the watchdog and waits until it is reaped: only then are its children reparented.
     pub(super) async fn kill(&mut self) {
         while self.is_alive() {
-            // It may have ended in between.
+            // It may have exited in between.
             self.0.kill().ok();
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-impl Drop for Watchdog {
+impl Drop for WatchdogProcess {
     fn drop(&mut self) {
         if !self.is_alive() {
             return;
         }
         let pid = self.pid();
         let reaper = std::thread::Builder::new().name("tenure-reaper".to_owned());
-        // Without a thread it stays a zombie until this process ends, which harms nobody.
+        // Without a thread it remains a zombie until this process exits, which is harmless.
         reaper.spawn(move || waitpid(Some(pid), WaitOptions::empty())).ok();
     }
 }
 
-/// The name of the socket and the mark of the command: nobody can guess it in advance.
+/// Returns an unguessable name for the socket, which also identifies the processes of the command.
 pub(super) fn random_id() -> io::Result<String> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -181,12 +183,12 @@ pub(super) fn listen(id: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// The marks of a command: those that this process bears itself, and its own.
-fn marks(id: &str) -> OsString {
-    let mut marks = std::env::var_os(MARK).unwrap_or_default();
-    if !marks.is_empty() {
-        marks.push(":");
+/// Returns the exec ids of a command: those inherited by this process, followed by its own.
+fn exec_ids(id: &str) -> OsString {
+    let mut ids = std::env::var_os(EXEC_IDS_VARIABLE).unwrap_or_default();
+    if !ids.is_empty() {
+        ids.push(":");
     }
-    marks.push(id);
-    marks
+    ids.push(id);
+    ids
 }
