@@ -28,6 +28,15 @@ impl Problem {
         let (file, place) = (Some(file.to_owned()), String::new());
         Self { file, line: 1, place, message: message.into() }
     }
+
+    /// Returns `PLACE: MESSAGE`, without the file and the line.
+    #[must_use]
+    pub fn description(&self) -> String {
+        match self.place.as_str() {
+            "" => self.message.clone(),
+            place => format!("{place}: {}", self.message),
+        }
+    }
 }
 
 /// `FILE:LINE: PLACE: MESSAGE`, the form that editors parse.
@@ -37,10 +46,7 @@ impl fmt::Display for Problem {
             Some(file) => write!(f, "{}:{}: ", file.display(), self.line)?,
             None => write!(f, "line {}: ", self.line)?,
         }
-        match self.place.as_str() {
-            "" => f.write_str(&self.message),
-            place => write!(f, "{place}: {}", self.message),
-        }
+        f.write_str(&self.description())
     }
 }
 

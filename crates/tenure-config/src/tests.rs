@@ -66,7 +66,7 @@ fn parse(text: &str) -> Result<Config, BadConfig> {
 /// Each problem as `line: problem`.
 fn problems(text: &str) -> Vec<String> {
     let bad = parse(text).expect_err("it is wrong");
-    bad.0.iter().map(|problem| format!("{}: {problem}", problem.line)).collect()
+    bad.0.iter().map(|problem| format!("{}: {}", problem.line, problem.description())).collect()
 }
 
 #[test]
@@ -257,14 +257,14 @@ fn a_kind_whose_states_cannot_be_read_makes_no_noise() {
 fn every_fault_of_the_toml_itself_is_said() {
     let found = problems("a = \n[kinds.x\nb = 'c\n");
     assert!(found.len() >= 2, "{found:?}");
-    assert!(found.iter().all(|found| found.contains("this is not TOML")), "{found:?}");
+    assert!(found.iter().all(|found| found.contains("invalid TOML")), "{found:?}");
     assert!(found[0].starts_with("1: "), "{found:?}");
 }
 
 #[test]
 fn a_key_that_is_given_twice_is_refused() {
     let found = problems("[worker]\nslots = 1\nslots = 2\n");
-    assert!(found[0].starts_with("3: this is not TOML: duplicate key"), "{found:?}");
+    assert!(found[0].starts_with("3: invalid TOML: duplicate key"), "{found:?}");
 }
 
 #[test]

@@ -30,6 +30,17 @@ fn blocks(page: &str, language: &str) -> Vec<(usize, String)> {
     blocks
 }
 
+/// A directory in which the directories exist that a `tenure.toml` names by `dir`.
+fn dir_with_what_it_names(text: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let named =
+        text.lines().filter_map(|line| line.trim().strip_prefix("dir = \"")?.split('"').next());
+    for name in named {
+        std::fs::create_dir_all(dir.path().join(name)).expect("there is room");
+    }
+    dir
+}
+
 #[test]
 fn every_tenure_toml_of_the_guide_is_accepted() {
     let mut seen = 0;
@@ -37,7 +48,8 @@ fn every_tenure_toml_of_the_guide_is_accepted() {
         let path = entry.expect("a page").path();
         let page = std::fs::read_to_string(&path).expect("a text");
         for (line, text) in blocks(&page, "toml") {
-            let problems = common::apps().parse(&text, &root()).err();
+            let dir = dir_with_what_it_names(&text);
+            let problems = common::apps().parse(&text, dir.path()).err();
             assert!(problems.is_none(), "{}:{line}: {problems:?}", path.display());
             seen += 1;
         }
@@ -104,7 +116,7 @@ fn a_page_about_an_error_says_what_to_do_and_shows_an_answer() {
     }
 }
 
-/// The codes that are written in the server's source as `new(STATUS, "CODE"`.
+/// The codes that are written in the source of the server and of apps as `new(STATUS, "CODE"`.
 fn written(folder: &Path, codes: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).expect("the source") {
         let path = entry.expect("a file").path();
@@ -125,7 +137,9 @@ fn written(folder: &Path, codes: &mut Vec<String>) {
 #[test]
 fn every_code_in_the_source_is_a_stable_one() {
     let mut codes = Vec::new();
-    written(&root().join("crates/tenure-server/src"), &mut codes);
+    for folder in ["crates/tenure-server/src", "crates/tenure-app/src", "apps"] {
+        written(&root().join(folder), &mut codes);
+    }
     assert!(codes.len() >= 8, "only {codes:?} were found: are problems still made so?");
     for code in codes {
         assert!(CODES.contains(&&*code), "{code} has no page: add docs/errors/{code}.md");

@@ -71,10 +71,8 @@ impl Bed {
     /// The problems of one file, without where it is.
     fn problems(&self, text: &str) -> Vec<String> {
         let bad = self.write("acme/p.toml", text).load().expect_err("it is bad");
-        let without_file = |problem: Problem| {
-            let place = if problem.place.is_empty() { String::new() } else { problem.place + ": " };
-            format!("{}: {place}{}", problem.line, problem.message)
-        };
+        let without_file =
+            |problem: Problem| format!("{}: {}", problem.line, problem.description());
         bad.0.into_iter().map(without_file).collect()
     }
 }
@@ -130,7 +128,10 @@ fn a_run_that_took_as_long_as_it_may_is_over_unless_the_file_says_otherwise() {
 fn the_kind_of_pipelines_is_declared_once() {
     let bed = Bed::new();
     bed.write("acme/billing.toml", GOOD);
-    let text = format!("[pipelines]\ndir = {:?}\n[kinds.pipeline.operations.x]\n", bed.0.path());
+    let text = format!(
+        "[pipelines]\ndir = {:?}\nsecrets = \"s\"\n[kinds.pipeline.operations.x]\n",
+        bed.0.path()
+    );
     let why = Apps::new(vec![Arc::new(crate::Pipelines)]).parse(&text, Path::new("/"));
     let why = why.err().unwrap().to_string();
     assert!(why.contains("give yours another name"), "{why}");
@@ -159,7 +160,7 @@ fn all_problems_of_all_files_are_named_at_once() {
     let text = bad.to_string();
     assert_eq!(bad.0.len(), 4, "{text}");
     assert!(text.contains("empty.toml:1: a pipeline has at least one of [[steps]]"), "{text}");
-    assert!(text.contains("broken.toml:1: this is not TOML"), "{text}");
+    assert!(text.contains("broken.toml:1: invalid TOML"), "{text}");
     assert!(text.contains("a+2.toml:1: the names of the directory and of the file"), "{text}");
 }
 

@@ -63,7 +63,10 @@ async fn what_is_no_file_is_refused() {
     let pipe = site.file("pipelines/default/pipe.toml");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("it runs");
     assert!(made.success());
-    until(async || site.said().contains("pipe.toml:1:") && site.said().contains("no file")).await;
+    until(async || {
+        site.said().contains("pipe.toml:1:") && site.said().contains("not a regular file")
+    })
+    .await;
     let run = site.begin("billing").await;
     site.over(&run, "COMPLETE").await;
 }
