@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tenure_config::{self as config, BadConfig, Problem};
-use tenure_core::kind::Own;
+use tenure_core::kind::OperationOverride;
 use tenure_core::{Kind, Operation, Policy};
 
 use super::declare::Pipeline;
@@ -89,7 +89,7 @@ impl Catalog {
         for pipeline in self.iter(None) {
             for key in pipeline.keys() {
                 let (limit_ms, retry) = (Some(pipeline.limit_ms), pipeline.retry.clone());
-                kind = kind.own(key, RUN, Own { limit_ms, retry });
+                kind = kind.with_override(key, RUN, OperationOverride { limit_ms, retry });
             }
         }
         kind

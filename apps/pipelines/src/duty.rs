@@ -118,7 +118,7 @@ async fn trigger(cx: &DutyContext, pipeline: &Pipeline, tick: Millis) -> Result<
     match cx.committer.submit(command).await? {
         Outcome::Submitted { verdict, job } => {
             tracing::info!(tenant_id = %tenant, pipeline_id = %name, pipeline_logging_id = %job,
-                verdict = verdict.word(), "triggered by its schedule");
+                verdict = verdict.as_str(), "triggered by its schedule");
             Ok(verdict != Verdict::Attached)
         }
         other => refused(&other),

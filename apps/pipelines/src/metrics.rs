@@ -12,7 +12,7 @@ use tenure_app::metrics::{
     seconds, set_gauge,
 };
 use tenure_app::{AppMetrics, LoadedApps};
-use tenure_core::{Fact, ResourceKey, TenureView, Text};
+use tenure_core::{MetricEvent, ResourceKey, TenureView, Text};
 use tenure_store::store::{ListQuery, PAGE_MAX};
 use tenure_store::{Store, StoreError};
 
@@ -112,21 +112,23 @@ impl AppMetrics for PipelineMetrics {
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
     }
 
-    fn count(&self, fact: &Fact) {
+    fn count(&self, fact: &MetricEvent) {
         match fact {
-            Fact::Granted { key, waited_ms } => {
+            MetricEvent::Granted { key, waited_ms } => {
                 self.acquired(key, SUCCESS);
                 if let Some(labels) = self.labels(key) {
                     self.waited.get_or_create(&labels).observe(seconds(*waited_ms));
                 }
             }
-            Fact::Joined { key } => self.acquired(key, CONFLICT),
-            Fact::Ended { key, held_ms, .. } => {
+            MetricEvent::Attached { key } => self.acquired(key, CONFLICT),
+            MetricEvent::TenureEnded { key, held_ms, .. } => {
                 if let Some(labels) = self.labels(key) {
                     self.duration.get_or_create(&labels).observe(seconds(*held_ms));
                 }
             }
-            Fact::Failed { .. } | Fact::Tried { .. } | Fact::Fenced => {}
+            MetricEvent::AcquireFailed { .. }
+            | MetricEvent::AttemptEnded { .. }
+            | MetricEvent::Fenced => {}
         }
     }
 

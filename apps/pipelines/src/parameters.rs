@@ -35,7 +35,7 @@ impl Kind {
 
     /// The word for it.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::String => "string",
             Self::Integer => "integer",
@@ -95,7 +95,7 @@ pub fn fill(
             (Some(value), _) if kind.takes(value) => {
                 filled.insert(name.clone(), value.clone());
             }
-            (Some(_), _) => problems.push(format!("{name}: it must be of type {}", kind.word())),
+            (Some(_), _) => problems.push(format!("{name}: it must be of type {}", kind.as_str())),
             (None, Some(value)) => {
                 filled.insert(name.clone(), value.clone());
             }
@@ -144,12 +144,12 @@ fn parameter(name: &str, section: &Section<'_>, report: &mut Report<'_>) -> Opti
         report.add(&section.place, "`type` is missing");
     }
     let default = section.json("default", report);
-    let Some(kind) = Kind::ALL.into_iter().find(|kind| Some(kind.word()) == word) else {
-        let words = Kind::ALL.iter().map(|kind| kind.word());
+    let Some(kind) = Kind::ALL.into_iter().find(|kind| Some(kind.as_str()) == word) else {
+        let words = Kind::ALL.iter().map(|kind| kind.as_str());
         return section.refuse("type", unknown("type", word?, words), report);
     };
     if default.as_ref().is_some_and(|value| !kind.takes(value)) {
-        section.refuse::<()>("default", format!("it must be of type {}", kind.word()), report);
+        section.refuse::<()>("default", format!("it must be of type {}", kind.as_str()), report);
     }
     Some(Parameter { name: name.to_owned(), kind, default })
 }

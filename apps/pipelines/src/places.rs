@@ -63,5 +63,5 @@ pub(crate) async fn spot(
 /// Whether an earlier sending of a request came there.
 fn is_known(resource: &Resource, request: RequestId) -> bool {
     resource.lane.iter().any(|job| job.request == request)
-        || resource.answered.of(request).is_some()
+        || resource.recent_submits.get(request).is_some()
 }

@@ -193,7 +193,7 @@ impl Run<'_> {
                 return Err(Failure { message, ..failure });
             }
             timeline.note(name, tries, StepStatus::Retrying, Some(&failure));
-            self.rest(retry.rest_ms(self.job.id(), tries)).await;
+            self.rest(retry.backoff_ms(self.job.id(), tries)).await;
         }
     }
 

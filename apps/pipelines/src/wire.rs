@@ -11,7 +11,7 @@ use tenure_wire::{AskedAnswer, FailureAnswer, ProgressAnswer, instant, values};
 
 tenure_wire::schemas! {
     /// Where a run is in its life.
-    RunStatusWord => words(RunStatus::ALL.iter().map(|status| status.word()));
+    RunStatusWord => words(RunStatus::ALL.iter().map(|status| status.as_str()));
     /// The name of a pipeline.
     PipelineName => name(limits::NAME_BYTES_MAX).examples(["gcp_billing_export"]);
 }
@@ -51,7 +51,7 @@ impl RunStatus {
 
     /// The word for it.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "PENDING",
             Self::Running => "RUNNING",
@@ -96,7 +96,7 @@ impl RunStatus {
 
     /// Whether nothing more happens to the run.
     #[must_use]
-    pub fn is_over(self) -> bool {
+    pub fn is_finished(self) -> bool {
         matches!(self, Self::Complete | Self::Failed | Self::Cancelled | Self::Timeout)
     }
 }
@@ -104,8 +104,8 @@ impl RunStatus {
 impl std::str::FromStr for RunStatus {
     type Err = String;
     fn from_str(word: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|status| status.word() == word);
-        let words = || Self::ALL.map(Self::word).join(", ");
+        let known = Self::ALL.into_iter().find(|status| status.as_str() == word);
+        let words = || Self::ALL.map(Self::as_str).join(", ");
         known.ok_or_else(|| format!("{word:?} is no status of a run; there are {}", words()))
     }
 }
@@ -246,7 +246,7 @@ pub enum StepStatus {
 impl StepStatus {
     /// The word for it.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "PENDING",
             Self::Running => "RUNNING",

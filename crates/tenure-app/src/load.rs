@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tenure_config::{AppSections, BadConfig, Config, Problem, Report, Section};
 use tenure_core::Kinds;
-use tenure_core::kind::BadKinds;
+use tenure_core::kind::InvalidKinds;
 
 use crate::live::{LiveConfig, LoadedApps};
 use crate::{App, LoadedApp};
@@ -141,7 +141,7 @@ fn with_app_kinds(
             }
             all = all
                 .with(kind)
-                .map_err(|BadKinds(problems)| bad((*app).to_owned(), problems.join("; ")))?;
+                .map_err(|InvalidKinds(problems)| bad((*app).to_owned(), problems.join("; ")))?;
         }
     }
     Ok(all)

@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Metric;
 pub use prometheus_client::registry::Registry;
-use tenure_core::{Fact, Text};
+use tenure_core::{MetricEvent, Text};
 use tenure_store::{Store, StoreError};
 
 use crate::live::LoadedApps;
@@ -35,7 +35,7 @@ pub enum Type {
 impl Type {
     /// Name of the type in the exposition format.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
@@ -128,7 +128,7 @@ pub trait AppMetrics: Send + Sync {
     fn reload(&self, apps: &LoadedApps);
 
     /// Counts a fact that has become durable.
-    fn count(&self, fact: &Fact);
+    fn count(&self, fact: &MetricEvent);
 
     /// Reads levels from the store for a scrape.
     async fn sample(&self, store: &dyn Store) -> Result<Sample, StoreError>;

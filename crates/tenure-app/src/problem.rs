@@ -132,7 +132,7 @@ fn add_facts(problem: &mut wire::Problem, refusal: Refusal) {
         }
         Refusal::Lost { token, how, current } => {
             problem.token = Some(token);
-            problem.how = how.map(|how| how.word().to_owned());
+            problem.how = how.map(|how| how.as_str().to_owned());
             problem.current = current.as_ref().map(TenureAnswer::of);
         }
         Refusal::NotCurrent { current } => {
@@ -141,20 +141,20 @@ fn add_facts(problem: &mut wire::Problem, refusal: Refusal) {
         Refusal::Rejected { present, operation, state } => {
             problem.present_job = Some(present);
             problem.operation = Some(operation.to_string());
-            problem.state = Some(state.word().to_owned());
+            problem.state = Some(state.as_str().to_owned());
         }
         Refusal::BadTransition { operation, state, from } => {
             problem.operation = Some(operation.to_string());
             problem.state = Some(state.to_string());
             problem.from = Some(from.iter().map(Text::to_string).collect());
         }
-        Refusal::JobIs { state, wanted } => {
-            problem.state = Some(state.word().to_owned());
+        Refusal::WrongJobState { state, wanted } => {
+            problem.state = Some(state.as_str().to_owned());
             problem.wanted = Some(wanted.to_owned());
         }
         Refusal::InUse { job } => problem.job = job,
-        Refusal::JobsTenure(job) => problem.job = Some(job),
-        Refusal::SessionOver
+        Refusal::TenureOfJob(job) => problem.job = Some(job),
+        Refusal::SessionExpired
         | Refusal::QueueFull
         | Refusal::LaneFull
         | Refusal::RequestReused

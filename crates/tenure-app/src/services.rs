@@ -108,7 +108,7 @@ impl Services {
             // Register before reading: an end in between wakes this request.
             let mut wait = self.job_waits.register(id);
             let shown = self.find_job(caller, id).await?;
-            if shown.job.state.is_over() || timeout.is_zero() {
+            if shown.job.state.is_finished() || timeout.is_zero() {
                 return Ok(shown);
             }
             tokio::select! {
@@ -145,7 +145,7 @@ impl Services {
         let Some(tenant) = caller.bound_tenant() else { return Ok(()) };
         match self.store().reads().session(id).await? {
             Some(owner) if owner == *tenant => Ok(()),
-            _ => Err(Refusal::SessionOver.into()),
+            _ => Err(Refusal::SessionExpired.into()),
         }
     }
 

@@ -26,7 +26,7 @@ impl Moment<'_> {
 
     /// `running, attempt 1/3`
     fn state(&self) -> String {
-        let state = self.job.state.word();
+        let state = self.job.state.as_str();
         match (self.job.attempt, self.job.attempts_max) {
             (0, _) => state.to_owned(),
             (n, Some(max)) => format!("{state}, attempt {n}/{max}"),
@@ -56,7 +56,7 @@ impl Moment<'_> {
 
     /// `running 1/3: copying rows`, for a line that is not long.
     fn short(&self) -> String {
-        let (n, state, message) = (self.job.attempt, self.job.state.word(), self.message());
+        let (n, state, message) = (self.job.attempt, self.job.state.as_str(), self.message());
         let attempt = match self.job.attempts_max {
             _ if n == 0 => String::new(),
             Some(max) => format!(" {n}/{max}"),
@@ -208,9 +208,9 @@ mod tests {
         let job = running(40, "copying\nrows");
         assert_eq!(moment(&job, None).line(), "running, attempt 1/3, 40 %: copying rows");
         assert_eq!(moment(&job, None).short(), "running 1/3: copying rows");
-        let text = "no worker asks for jobs of this kind. Start one".to_owned();
+        let text = "no worker claims for jobs of this kind. Start one".to_owned();
         let why = WhyAnswer { why: "no_worker".to_owned(), text, ..WhyAnswer::default() };
-        let line = "queued: no worker asks for jobs of this kind. Start one";
+        let line = "queued: no worker claims for jobs of this kind. Start one";
         assert_eq!(moment(&example(|_| {}), Some(&why)).line(), line);
         assert_eq!(moment(&example(|_| {}), Some(&why)).short(), line);
     }

@@ -46,7 +46,7 @@ fn a_submit_says_what_it_met() {
     let worker = site.worker("w1");
     let first = site.submit("database/orders", "create");
     let unclaimed = site.server.run(&["job", "submit", "database/spare", "create"]);
-    assert_eq!(stderr(&unclaimed), "no worker asks for jobs of this kind. Start one\n");
+    assert_eq!(stderr(&unclaimed), "no worker claims for jobs of this kind. Start one\n");
     site.ok(&["job", "cancel", &id_in(&stdout(&unclaimed))]);
     worker.claim();
     let again = site.server.run(&["job", "submit", "database/orders", "create"]);
@@ -120,7 +120,7 @@ fn a_retry_is_a_new_job_or_hastens_one_that_rests() {
     assert_eq!(site.code(&["job", "retry", &id, "--reason", "x"]).0, 5, "it waits still");
     worker.claim().fail("BUSY", "the disk is busy", true);
     let why = site.ok(&["why", &id]);
-    assert!(why.contains("rests for") && why.contains("BUSY: the disk is busy"), "{why}");
+    assert!(why.contains("in backoff for") && why.contains("BUSY: the disk is busy"), "{why}");
     let hastened = site.ok(&["job", "retry", &id, "--reason", "it is free now"]);
     assert_eq!(hastened, format!("queued {id}\n"));
     worker.claim().fail("QUOTA", "no more space", false);
@@ -233,7 +233,7 @@ fn every_kind_of_no_has_its_exit_code() {
             &["job", "submit", "database/d", "create", "--priority", "-2000"],
         ),
         (2, "not an instant", &["job", "submit", "database/d", "create", "--at", "tomorrow"]),
-        (2, "is no state of a job", &["job", "ls", "--state", "asleep"]),
+        (2, "is not a job state", &["job", "ls", "--state", "asleep"]),
         (5, "key", &["--key", "wrong", "job", "ls"]),
         (69, "cannot connect", &["--server", "http://127.0.0.1:1", "job", "ls"]),
     ] {
@@ -317,7 +317,7 @@ fn logs_are_followed_to_the_end_and_told_apart_by_attempt() {
 fn a_followed_job_is_told_in_lines_where_there_is_no_terminal() {
     let site = Site::start();
     let following = site.spawn(&["job", "submit", "database/orders", "create", "--follow"]);
-    following.until_err("database/orders create: queued: no worker asks");
+    following.until_err("database/orders create: queued: no worker claims");
     let worker = site.worker("w1");
     let job = worker.claim();
     following.until_err("running, attempt 1/2");
@@ -401,7 +401,7 @@ fn a_followed_job_has_a_bar_on_a_terminal_and_control_c_leaves_it_alone() {
     let site = Site::start();
     let submit = ["job", "submit", "database/orders", "create", "--follow"];
     let mut terminal = Terminal::run(&site, &submit);
-    terminal.until("queued: no worker asks for jobs of this kind");
+    terminal.until("queued: no worker claims for jobs of this kind");
     let job = site.worker("w1").claim();
     job.progress(50, "copying rows");
     terminal.until("database/orders create [========>       ]  50 %");

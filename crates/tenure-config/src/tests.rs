@@ -203,7 +203,7 @@ dead = "1s"
             &format!("13: {create}.retry.attempts: it must be between 1 and 1000"),
             &format!("13: {create}: retry.initial is longer than retry.max"),
             &format!(
-                "14: {create}.meets.create: \"atach\" is no policy; there are queue, attach, \
+                "14: {create}.meets.create: \"atach\" is not a policy; expected queue, attach, \
                   reject, coalesce, replace, cancel"
             ),
             &format!("14: {create}: meets names the operation update, which is not declared"),

@@ -1,26 +1,31 @@
-//! How an event changes a record: the only code that writes one, in a step and in a replay alike.
+//! Applies events to records, both in a step and in a replay of history.
 //!
-//! It decides nothing: an event says all there is to know. A job that is over leaves the lane here
-//! and is given to the caller, who keeps it elsewhere.
+//! An event carries all data it needs; nothing is decided here. A finished job leaves the lane and
+//! is returned to the caller, which stores it elsewhere.
+//!
+//! Not every change of a record is an event. Steps also write directly, and history does not
+//! reproduce: the wait queue and withdrawn requests ([`crate::lock`], [`crate::settle`]), progress
+//! and log size of the running attempt ([`crate::attempt`]), and a backoff that is cut short
+//! ([`crate::submit`]). The hash chain is advanced by [`crate::history::Chain::seal`].
 
-use crate::answers::Answered;
 use crate::history::Event;
 use crate::id::{JobId, SessionId};
-use crate::job::{Attempt, Begun, Job, JobState, Ran, Verdict};
+use crate::job::{Attempt, CompletedAttempt, Job, JobState, StartedAttempt, Verdict};
 use crate::key::Text;
 use crate::limits;
-use crate::record::{How, Recent, Record, Tenure};
+use crate::recent_submits::RecentSubmit;
+use crate::record::{RecentRequest, Record, Tenure, TenureEnd};
 use crate::resource::Resource;
 use crate::time::Millis;
 use crate::token::Token;
 
 impl Record {
-    /// Makes the change that an event tells. Gives back the job that was over with it.
+    /// Applies `event` and returns the job that it finished, if any.
     pub fn apply(&mut self, event: &Event, at: Millis) -> Option<Box<Job>> {
         match event {
             Event::Granted { locks, token, session, holder, purpose, request, job, .. } => {
                 self.token = *token;
-                // Nearly every record has one tenure at most: no room is kept for more.
+                // Nearly every record has at most one tenure: reserve no spare capacity.
                 self.tenures.reserve_exact(locks.size());
                 for lock in locks {
                     self.tenures.push(Tenure {
@@ -30,20 +35,20 @@ impl Record {
                         request: *request,
                         purpose: purpose.clone(),
                         since: at,
-                        job: job.as_ref().map(|begun| begun.id),
+                        job: job.as_ref().map(|started| started.id),
                     });
                 }
-                if let (Some(begun), Some(resource)) = (job, &mut self.resource) {
-                    resource.begin(begun, *token, *session, holder, at);
+                if let (Some(started), Some(resource)) = (job, &mut self.resource) {
+                    resource.start_attempt(started, *token, *session, holder, at);
                 }
                 None
             }
             Event::Ended { locks, token, how, job } => {
-                let gone = |t: &mut Tenure| t.token == *token && locks.contains(&t.lock);
-                let gone: Vec<Tenure> = self.tenures.extract_if(.., gone).collect();
-                self.forget(&gone, *token, how, at);
-                let (ran, resource) = (job.as_ref()?, self.resource.as_mut()?);
-                resource.end(ran, at)
+                let ended = |t: &mut Tenure| t.token == *token && locks.contains(&t.lock);
+                let ended: Vec<Tenure> = self.tenures.extract_if(.., ended).collect();
+                self.remember_end(&ended, *token, how, at);
+                let (completed, resource) = (job.as_ref()?, self.resource.as_mut()?);
+                resource.end_attempt(completed, at)
             }
             Event::Fenced { token, .. } => {
                 self.fenced = *token;
@@ -61,9 +66,9 @@ impl Record {
         }
     }
 
-    fn forget(&mut self, gone: &[Tenure], token: Token, how: &How, at: Millis) {
-        if let Some(request) = gone.first().map(|tenure| tenure.request) {
-            self.remember(Recent { request, token, how: how.ending(), at });
+    fn remember_end(&mut self, ended: &[Tenure], token: Token, how: &TenureEnd, at: Millis) {
+        if let Some(request) = ended.first().map(|tenure| tenure.request) {
+            self.remember_request(RecentRequest { request, token, how: how.kind(), at });
         }
     }
 }
@@ -75,38 +80,43 @@ impl Resource {
                 self.spec = Some(spec.clone());
                 self.generation = *generation;
             }
-            Event::Paused { asked } => self.paused = Some(asked.clone()),
+            Event::Paused { requested } => self.paused = Some(requested.clone()),
             Event::Resumed { .. } => self.paused = None,
-            Event::Submitted { job, place, verdict } => {
+            Event::Submitted { job, position, verdict } => {
                 let (request, id, verdict) = (job.request, job.id, *verdict);
-                self.answered.remember(Answered { request, job: id, verdict, at });
-                self.lane.insert((*place).min(self.lane.len()), job.clone());
+                self.recent_submits.remember(RecentSubmit { request, job: id, verdict, at });
+                self.lane.insert((*position).min(self.lane.len()), job.clone());
             }
             Event::Attached { id, request, .. } => {
                 if let Some(job) = self.job_mut(*id) {
                     job.joined += 1;
                 }
                 let verdict = Verdict::Attached;
-                self.answered.remember(Answered { request: *request, job: *id, verdict, at });
+                self.recent_submits.remember(RecentSubmit {
+                    request: *request,
+                    job: *id,
+                    verdict,
+                    at,
+                });
             }
             Event::Superseded { id, followed_by } => {
-                let mut job = self.leave(*id, at)?;
+                let mut job = self.remove_finished(*id, at)?;
                 (job.state, job.followed_by) = (JobState::Superseded, Some(*followed_by));
                 return Some(job);
             }
-            Event::Cancelled { id, asked } => {
+            Event::Cancelled { id, requested } => {
                 let job = self.job_mut(*id)?;
-                job.cancel = Some(asked.clone());
+                job.cancel = Some(requested.clone());
                 if job.state.is_running() {
                     job.state = JobState::Cancelling;
                     return None;
                 }
                 job.state = JobState::Cancelled;
-                return self.leave(*id, at);
+                return self.remove_finished(*id, at);
             }
             Event::Incident { id, error, state } => {
-                self.enter(state.as_ref(), at);
-                let mut job = self.leave(*id, at)?;
+                self.set_state(state.as_ref(), at);
+                let mut job = self.remove_finished(*id, at)?;
                 (job.state, job.error) = (JobState::Failed, Some(error.clone()));
                 return Some(job);
             }
@@ -115,27 +125,27 @@ impl Resource {
         None
     }
 
-    /// An attempt begins: the one place where attempts are counted.
-    fn begin(
+    /// Starts an attempt. Its number comes from the event.
+    fn start_attempt(
         &mut self,
-        begun: &Begun,
+        started: &StartedAttempt,
         token: Token,
         session: SessionId,
         worker: &Text,
         at: Millis,
     ) {
         let (before, generation) = (self.state.clone(), self.generation);
-        self.enter(begun.state.as_ref(), at);
-        let Some(job) = self.job_mut(begun.id) else { return };
+        self.set_state(started.resource_state.as_ref(), at);
+        let Some(job) = self.job_mut(started.id) else { return };
         job.state = JobState::Running;
-        job.attempt = begun.attempt;
-        (job.before, job.generation) = (Some(before), generation);
+        job.attempt = started.attempt;
+        (job.state_before, job.generation) = (Some(before), generation);
         (job.progress, job.log_bytes) = (None, 0);
         if job.attempts.len() == limits::ATTEMPTS_KEPT {
             job.attempts.remove(0);
         }
         job.attempts.push(Attempt {
-            n: begun.attempt,
+            n: started.attempt,
             token,
             session,
             worker: worker.clone(),
@@ -146,34 +156,38 @@ impl Resource {
         });
     }
 
-    fn end(&mut self, ran: &Ran, at: Millis) -> Option<Box<Job>> {
-        self.enter(ran.state.as_ref(), at);
-        self.observed = ran.observed.unwrap_or(self.observed);
-        let job = self.job_mut(ran.id)?;
-        note_end(job, ran, at);
-        if ran.then.is_over() { self.leave(ran.id, at) } else { None }
+    fn end_attempt(&mut self, completed: &CompletedAttempt, at: Millis) -> Option<Box<Job>> {
+        self.set_state(completed.resource_state.as_ref(), at);
+        self.observed = completed.observed.unwrap_or(self.observed);
+        let job = self.job_mut(completed.id)?;
+        record_attempt_end(job, completed, at);
+        if completed.job_state.is_finished() {
+            self.remove_finished(completed.id, at)
+        } else {
+            None
+        }
     }
 }
 
-fn note_end(job: &mut Job, ran: &Ran, at: Millis) {
+fn record_attempt_end(job: &mut Job, completed: &CompletedAttempt, at: Millis) {
     if let Some(attempt) = job.attempts.last_mut() {
         attempt.ended_at = Some(at);
-        attempt.outcome = Some(ran.outcome);
-        attempt.error.clone_from(&ran.error);
+        attempt.outcome = Some(completed.outcome);
+        attempt.error.clone_from(&completed.error);
     }
-    if ran.outcome == crate::job::AttemptOutcome::HandedBack {
-        // It was given back unfinished: that is nobody's failure.
+    if completed.outcome == crate::job::AttemptOutcome::HandedBack {
+        // A job that was handed back unfinished does not use up an attempt.
         job.attempt -= 1;
     }
-    job.state = ran.then;
-    job.due = ran.due.unwrap_or(job.due);
-    job.error.clone_from(&ran.error);
-    job.result.clone_from(&ran.result);
+    job.state = completed.job_state;
+    job.due = completed.due.unwrap_or(job.due);
+    job.error.clone_from(&completed.error);
+    job.result.clone_from(&completed.result);
     job.progress = None;
 }
 
-/// The mark that a job which is over gets when a person has dealt with it.
-pub(crate) fn mark(job: &mut Job, state: JobState, followed_by: Option<JobId>) {
+/// Marks a finished job as resolved by an operator.
+pub(crate) fn mark_resolved(job: &mut Job, state: JobState, followed_by: Option<JobId>) {
     job.state = state;
     job.followed_by = followed_by;
 }

@@ -1,66 +1,66 @@
-//! Known bugs that a test build can put back on purpose.
+//! Known bugs that a test build can inject.
 //!
-//! Each canary is one of the failure modes that lease systems have shipped. A suite that does not
-//! die of a canary is blind there. Without the feature `canary` every question is answered `false`
-//! at compile time and the bug does not exist in the binary.
+//! Each canary is a failure mode that a lease system has shipped. A test suite that passes with a
+//! canary planted has a blind spot. Without the feature `canary`, [`planted`] is a constant `false`
+//! and the bug is not compiled in.
 
 /// A bug that can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Canary {
-    /// K3: a missing owner counts as "me".
+    /// K3: a missing owner counts as the caller.
     MissingOwnerIsMe,
-    /// H6: a renewal goes by name and refreshes whoever holds the lock now.
+    /// H6: a renewal matches by name and refreshes the current holder.
     RenewByName,
-    /// A3: a release does not look at the token.
+    /// A3: a release does not check the token.
     ReleaseWithoutToken,
-    /// T6: a waiter is granted although its session lapsed while it queued.
+    /// T6: a waiter is granted although its session expired while it was queued.
     DeadWaiterGranted,
-    /// K1: tokens start again when the lock was idle.
+    /// K1: tokens restart when the lock was idle.
     TokenStartsAgain,
-    /// A1: a repeated request is taken for a new one.
+    /// A1: a repeated request is treated as new.
     RepeatedIsNew,
-    /// A7: a withdrawn wait leaks the lock it was granted at that moment.
+    /// A7: a withdrawn wait leaks the lock that was granted to it concurrently.
     WithdrawLeaks,
-    /// A8: a release wakes nobody.
-    ReleaseWakesNobody,
-    /// J3: the session lapses, what it held stays held.
-    LapsedStillHolds,
-    /// A heartbeat brings an ended session back.
-    BeatRevives,
-    /// A6: a set of locks is taken in part.
+    /// A8: a release does not grant to the next waiter.
+    ReleaseWakesNoWaiter,
+    /// J3: an expired session keeps its tenures.
+    ExpiredStillHolds,
+    /// A heartbeat revives an ended session.
+    HeartbeatRevives,
+    /// A6: a lock set is acquired partially.
     SetTakenInPart,
-    /// A6: narrow requests overtake a wide one for ever.
+    /// A6: requests for few locks overtake a request for many indefinitely.
     WideStarves,
-    /// T7: everything lapses when the store restarts.
+    /// T7: all sessions expire when the store restarts.
     NoGraceAfterRestart,
-    /// F3: the answer leaves before the change is durable.
+    /// F3: the response is sent before the change is durable.
     AnswerBeforeDurable,
-    /// T5: the holder counts its time from the answer.
+    /// T5: the holder measures its deadline from the response.
     CountFromAnswer,
-    /// T4: the holder allows for no difference between the clocks.
+    /// T4: the holder allows no margin for clock drift.
     NoDriftMargin,
-    /// T2: the holder's clock stands still during suspend.
+    /// T2: the holder's clock stops during suspend.
     ClockStopsInSuspend,
-    /// H1: a failed heartbeat is taken for a good one.
-    FailedBeatIsFine,
+    /// H1: a failed heartbeat is treated as successful.
+    FailedHeartbeatIgnored,
     /// J2: an attempt is counted twice.
     AttemptCountedTwice,
-    /// A finish does not look at the token.
+    /// A finish does not check the token.
     FinishWithoutToken,
-    /// A repeated submit makes a second job.
+    /// A repeated submit creates a second job.
     RepeatedSubmitIsNew,
     /// A repeated claim takes more jobs.
     RepeatedClaimIsNew,
-    /// J7: a submit attaches to a job that is asked to stop.
+    /// J7: a submit attaches to a job that is being cancelled.
     AttachToDying,
     /// J9: a completion overwrites a cancel.
     CompletionOverwritesCancel,
-    /// J10: a change that was made during a sync is lost.
+    /// J10: a change made during a sync is lost.
     ChangeDuringSyncLost,
 }
 
 impl Canary {
-    /// All of them.
+    /// All canaries.
     pub const ALL: [Self; 25] = [
         Self::MissingOwnerIsMe,
         Self::RenewByName,
@@ -69,9 +69,9 @@ impl Canary {
         Self::TokenStartsAgain,
         Self::RepeatedIsNew,
         Self::WithdrawLeaks,
-        Self::ReleaseWakesNobody,
-        Self::LapsedStillHolds,
-        Self::BeatRevives,
+        Self::ReleaseWakesNoWaiter,
+        Self::ExpiredStillHolds,
+        Self::HeartbeatRevives,
         Self::SetTakenInPart,
         Self::WideStarves,
         Self::NoGraceAfterRestart,
@@ -79,7 +79,7 @@ impl Canary {
         Self::CountFromAnswer,
         Self::NoDriftMargin,
         Self::ClockStopsInSuspend,
-        Self::FailedBeatIsFine,
+        Self::FailedHeartbeatIgnored,
         Self::AttemptCountedTwice,
         Self::FinishWithoutToken,
         Self::RepeatedSubmitIsNew,
@@ -96,11 +96,11 @@ mod switch {
     use std::cell::Cell;
 
     thread_local! {
-        // Per thread, so that a test with a planted bug leaves the tests beside it alone.
+        // Per thread, so that a planted bug does not affect tests that run in parallel.
         static PLANTED: Cell<Option<Canary>> = const { Cell::new(None) };
     }
 
-    /// Whether `canary` is planted on this thread.
+    /// Returns `true` if `canary` is planted on this thread.
     #[must_use]
     pub fn planted(canary: Canary) -> bool {
         PLANTED.get() == Some(canary)
@@ -108,14 +108,14 @@ mod switch {
 
     /// Runs `work` with `canary` planted on this thread.
     pub fn with<T>(canary: Canary, work: impl FnOnce() -> T) -> T {
-        struct Pull;
-        impl Drop for Pull {
+        struct Unplant;
+        impl Drop for Unplant {
             fn drop(&mut self) {
                 PLANTED.set(None);
             }
         }
         PLANTED.set(Some(canary));
-        let _pull = Pull;
+        let _unplant = Unplant;
         work()
     }
 }
@@ -123,7 +123,7 @@ mod switch {
 #[cfg(feature = "canary")]
 pub use switch::{planted, with};
 
-/// Whether `canary` is planted: never, in this build.
+/// Returns `false`: canaries are not compiled into this build.
 #[cfg(not(feature = "canary"))]
 #[must_use]
 #[inline(always)]

@@ -1,4 +1,7 @@
-//! `step`: one command meets the world. Dispatch only; the rules are in [`crate::lock`] and below.
+//! [`step`]: applies one command to the world.
+//!
+//! Rules for sessions and claims are in this file. Commands on a record are dispatched to
+//! [`crate::lock`], [`crate::submit`], [`crate::attempt`] and [`crate::manage`].
 
 use std::collections::hash_map::Entry;
 
@@ -10,141 +13,142 @@ use crate::limits;
 use crate::outcome::{Assignment, Outcome};
 use crate::record::{Record, Tenure};
 use crate::refusal::Refusal;
-use crate::session::{Over, Session, Standing};
+use crate::session::{Liveness, Session, SessionEnd};
+use crate::step_context::StepContext;
 use crate::time::Millis;
 use crate::token::Token;
-use crate::turn::Turn;
 use crate::world::World;
 
-/// Decides one command at store time `now`, changing the rows of `world`.
+/// Decides one command at store time `now` and updates the rows of `world`.
 ///
-/// Time must not go backwards from one step to the next; the store sees to that.
+/// `now` must not decrease from one step to the next; the store ensures that.
 pub fn step(world: &mut World, command: &Command, now: Millis) -> Outcome {
     match command {
         Command::Open { session, tenant, name, ttl_ms } => {
-            open(world, *session, tenant, name, *ttl_ms, now)
+            open_session(world, *session, tenant, name, *ttl_ms, now)
         }
-        Command::Beat { session, seen } => beat(world, *session, *seen, now),
-        Command::Close { session } => close(world, *session),
-        Command::Lapse { session } => lapse(world, *session, now),
-        Command::Forget { session } => forget(world, *session),
+        Command::Heartbeat { session, seen } => heartbeat(world, *session, *seen, now),
+        Command::Close { session } => close_session(world, *session),
+        Command::Expire { session } => expire_session(world, *session, now),
+        Command::Forget { session } => forget_session(world, *session),
         Command::Lock { key, action } => {
-            visit(world, key, now, |turn, ended| turn.lock(action, ended))
+            with_record(world, key, now, |ctx, ended| ctx.apply_lock_action(action, ended))
         }
         Command::Resource { key, action } => {
-            visit(world, key, now, |turn, _| turn.resource(action))
+            with_record(world, key, now, |ctx, _| ctx.apply_resource_action(action))
         }
-        Command::Job { id, action } => on_job(world, *id, action, now),
-        Command::Claim(claim) => take(world, claim, now).unwrap_or_else(Outcome::Refused),
+        Command::Job { id, action } => step_job(world, *id, action, now),
+        Command::Claim(claim) => claim_jobs(world, claim, now).unwrap_or_else(Outcome::Refused),
     }
 }
 
-/// A turn at one record: it is settled first, so no decision is ever made beside a dead holder, and
-/// it is seen afterwards what became ready.
-fn visit<T>(
+/// Runs `act` on one record. The record is settled first, so that no decision sees an expired
+/// holder, and the ready index is updated afterwards.
+fn with_record<T>(
     world: &mut World,
     key: &ResourceKey,
     now: Millis,
-    act: impl FnOnce(&mut Turn<'_>, usize) -> T,
+    act: impl FnOnce(&mut StepContext<'_>, usize) -> T,
 ) -> T {
-    let (record, fresh) = match world.records.entry(key.clone()) {
-        Entry::Occupied(known) => (known.into_mut(), false),
-        Entry::Vacant(place) => (place.insert(Box::new(Record::new(key))), true),
+    let (record, is_new) = match world.records.entry(key.clone()) {
+        Entry::Occupied(entry) => (entry.into_mut(), false),
+        Entry::Vacant(entry) => (entry.insert(Box::new(Record::new(key))), true),
     };
-    let had_jobs = record.resource.is_some();
-    let mut turn = Turn {
+    let existed = record.resource.is_some();
+    let mut ctx = StepContext {
         key,
         record,
         sessions: &mut world.sessions,
-        bonds: &mut world.bonds,
+        session_index: &mut world.session_index,
         changes: &mut world.changes,
         kinds: &world.kinds,
-        whereabouts: &mut world.whereabouts,
+        job_index: &mut world.job_index,
         incarnation: world.incarnation,
         now,
         changed: false,
-        untold: false,
+        unlogged: false,
     };
-    let ended = turn.settle();
-    let answer = act(&mut turn, ended);
-    let (changed, untold) = (turn.changed, turn.untold);
-    // Also when the resource was forgotten: a job of it may have ended in this very turn.
-    let has_jobs = had_jobs || record.resource.is_some();
-    if has_jobs && world.ready.note(key, record, &world.kinds, now) {
+    let ended = ctx.settle();
+    let result = act(&mut ctx, ended);
+    let (changed, unlogged) = (ctx.changed, ctx.unlogged);
+    // Also after a delete: a job of the resource may have ended in this step.
+    let exists = existed || record.resource.is_some();
+    if exists && world.ready.update(key, record, &world.kinds, now) {
         world.changes.ready.push(key.clone());
     }
-    if untold {
-        world.changes.untold.push(key.clone());
+    if unlogged {
+        world.changes.unlogged.push(key.clone());
     }
-    if changed || untold {
+    if changed || unlogged {
         world.changes.records.push(key.clone());
-    } else if fresh {
+    } else if is_new {
         world.records.remove(key);
     }
-    answer
+    result
 }
 
-fn on_job(world: &mut World, id: JobId, action: &JobAction, now: Millis) -> Outcome {
-    if let Some(key) = world.whereabouts.get(&id).cloned() {
-        let outcome = visit(world, &key, now, |turn, _| {
-            // Settling may have ended it a moment ago.
-            turn.record.job(id).is_some().then(|| turn.live_job(id, action))
+fn step_job(world: &mut World, id: JobId, action: &JobAction, now: Millis) -> Outcome {
+    if let Some(key) = world.job_index.get(&id).cloned() {
+        let outcome = with_record(world, &key, now, |ctx, _| {
+            // Settling may have finished the job.
+            ctx.record.job(id).is_some().then(|| ctx.apply_to_live_job(id, action))
         });
         if let Some(outcome) = outcome {
             return outcome;
         }
     }
-    recall(world, id);
-    let Some((key, mut job)) = world.past.remove(&id) else {
+    load_finished(world, id);
+    let Some((key, mut job)) = world.finished_jobs.remove(&id) else {
         return Outcome::Refused(Refusal::NoSuchJob);
     };
-    let outcome = visit(world, &key, now, |turn, _| turn.past_job(&mut job, action));
-    world.past.insert(id, (key, job));
+    let outcome =
+        with_record(world, &key, now, |ctx, _| ctx.apply_to_finished_job(&mut job, action));
+    world.finished_jobs.insert(id, (key, job));
     outcome
 }
 
-/// Finds a job that ended in this very batch.
-fn recall(world: &mut World, id: JobId) {
-    if world.past.contains_key(&id) {
+/// Makes a job that finished in this batch available to later commands of the batch.
+fn load_finished(world: &mut World, id: JobId) {
+    if world.finished_jobs.contains_key(&id) {
         return;
     }
     let ended = world.changes.finished.iter().rfind(|(_, job)| job.id == id);
     if let Some((key, job)) = ended {
-        world.past.insert(id, (key.clone(), job.clone()));
+        world.finished_jobs.insert(id, (key.clone(), job.clone()));
     }
 }
 
-/// A worker takes jobs that are ready.
-fn take(world: &mut World, claim: &Claim, now: Millis) -> Result<Outcome, Refusal> {
+/// Claims ready jobs for a worker.
+fn claim_jobs(world: &mut World, claim: &Claim, now: Millis) -> Result<Outcome, Refusal> {
     check_claim(claim)?;
     let tenant = match world.sessions.check(claim.session, now) {
-        Standing::Alive(session) => {
-            session.works(&claim.kinds, now);
-            world.changes.beats.push(claim.session);
+        Liveness::Alive(session) => {
+            session.record_poll(&claim.kinds, now);
+            world.changes.heartbeats.push(claim.session);
             session.tenant.clone()
         }
-        Standing::JustLapsed => {
+        Liveness::JustExpired => {
             world.changes.sessions.push(claim.session);
-            return Err(Refusal::SessionOver);
+            return Err(Refusal::SessionExpired);
         }
-        Standing::Over(_) => return Err(Refusal::SessionOver),
+        Liveness::Ended(_) => return Err(Refusal::SessionExpired),
     };
-    if let Some(before) = claimed_before(world, claim, now) {
+    if let Some(before) = repeated_claim(world, claim, now) {
         return Ok(Outcome::Claimed(before));
     }
-    wake(world, now);
+    process_due(world, now);
     let mut assigned = Vec::new();
     while assigned.len() < claim.max
         && let Some(key) = world.ready.pick(&claim.kinds, &tenant, &world.kinds)
     {
         let (session, request) = (claim.session, claim.request);
-        // What cannot start after all is not in the index any more after the visit.
-        assigned.extend(visit(world, &key, now, |turn, _| turn.start(session, request)));
+        // A job that cannot start after all has left the ready index when `with_record` returns.
+        assigned.extend(with_record(world, &key, now, |ctx, _| ctx.start(session, request)));
     }
     if let Some(session) = world.sessions.get_mut(claim.session)
         && !assigned.is_empty()
     {
-        session.claimed(claim.request);
+        session.record_claim(claim.request);
     }
     Ok(Outcome::Claimed(assigned))
 }
@@ -161,52 +165,52 @@ fn check_claim(claim: &Claim) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What an earlier sending of the same claim got and still has, if it got anything.
-fn claimed_before(world: &mut World, claim: &Claim, now: Millis) -> Option<Vec<Assignment>> {
+/// Returns the live jobs that an earlier copy of the same claim took, if it took any.
+fn repeated_claim(world: &mut World, claim: &Claim, now: Millis) -> Option<Vec<Assignment>> {
     if planted(Canary::RepeatedClaimIsNew) {
         return None;
     }
-    let before = taken(world, claim, now);
+    let assigned = current_assignments(world, claim, now);
     let session = world.sessions.get_mut(claim.session)?;
-    if !before.is_empty() {
-        // The store may have been restarted since: then this is news to it.
-        session.claimed(claim.request);
+    if !assigned.is_empty() {
+        // A restarted store has lost the session's list of claims.
+        session.record_claim(claim.request);
     }
-    session.has_claimed(claim.request).then_some(before)
+    session.has_claimed(claim.request).then_some(assigned)
 }
 
-/// The jobs that an earlier sending of the same claim got and that are not over.
-fn taken(world: &mut World, claim: &Claim, now: Millis) -> Vec<Assignment> {
-    let mine = |tenure: &&Tenure| {
+/// Returns the unfinished jobs that an earlier copy of the same claim took.
+fn current_assignments(world: &mut World, claim: &Claim, now: Millis) -> Vec<Assignment> {
+    let of_claim = |tenure: &&Tenure| {
         tenure.session == claim.session && tenure.request == claim.request && tenure.job.is_some()
     };
     let tokens = |key: &ResourceKey| {
         let tenures = world.records.get(key).map_or(&[][..], |record| &record.tenures);
-        let mut tokens: Vec<Token> = tenures.iter().filter(mine).map(|t| t.token).collect();
-        // One resource may have given it several jobs, and one job may hold several locks.
+        let mut tokens: Vec<Token> = tenures.iter().filter(of_claim).map(|t| t.token).collect();
+        // One claim may take several jobs of a resource, and one job may hold several locks.
         tokens.dedup();
         (!tokens.is_empty()).then(|| (key.clone(), tokens))
     };
-    let taken: Vec<_> = world.bonds.of(claim.session).filter_map(tokens).collect();
+    let held: Vec<_> = world.session_index.resources_of(claim.session).filter_map(tokens).collect();
     let mut assigned = Vec::new();
-    for (key, tokens) in taken {
-        let of = |turn: &mut Turn<'_>, _| -> Vec<Assignment> {
-            tokens.iter().filter_map(|token| turn.assignment(*token)).collect()
+    for (key, tokens) in held {
+        let assignments = |ctx: &mut StepContext<'_>, _| -> Vec<Assignment> {
+            tokens.iter().filter_map(|token| ctx.assignment(*token)).collect()
         };
-        assigned.extend(visit(world, &key, now, of));
+        assigned.extend(with_record(world, &key, now, assignments));
     }
     assigned
 }
 
-/// Looks again at the resources on which something is due by now. Says how many there were, and how
-/// many tenures ended there.
-pub fn wake(world: &mut World, now: Millis) -> (usize, usize) {
-    let due = world.ready.due(now);
-    let ended = due.iter().map(|key| visit(world, key, now, |_, ended| ended)).sum();
+/// Revisits the resources on which something has become due. Returns their number and the number of
+/// tenures that ended there.
+pub fn process_due(world: &mut World, now: Millis) -> (usize, usize) {
+    let due = world.ready.take_due(now);
+    let ended = due.iter().map(|key| with_record(world, key, now, |_, ended| ended)).sum();
     (due.len(), ended)
 }
 
-/// Whether a time to live is within its bounds; the message names them.
+/// Checks that a time to live is within its limits.
 pub(crate) fn check_ttl(ttl_ms: u64) -> Result<(), Refusal> {
     if (limits::TTL_MS_MIN..=limits::TTL_MS_MAX).contains(&ttl_ms) {
         return Ok(());
@@ -215,7 +219,7 @@ pub(crate) fn check_ttl(ttl_ms: u64) -> Result<(), Refusal> {
     Err(Refusal::Invalid(format!("ttl_ms is {ttl_ms}; it must be between {min} and {max}")))
 }
 
-/// Whether a text is within its bound and fit for one line; the message names the field.
+/// Checks that `text` is within its limit and has no control characters; the error names `what`.
 pub fn check_text(what: &str, text: &str, bytes_max: usize) -> Result<(), Refusal> {
     if text.len() > bytes_max {
         let got = text.len();
@@ -236,7 +240,7 @@ fn check_session(name: &str, ttl_ms: u64) -> Result<(), Refusal> {
     check_ttl(ttl_ms)
 }
 
-/// A new session, if its particulars are within bounds.
+/// Builds a new session after checking its name and time to live.
 pub(crate) fn new_session(
     id: SessionId,
     tenant: &str,
@@ -253,14 +257,14 @@ pub(crate) fn new_session(
         opened_at: now,
         expires_at: now.plus(ttl_ms),
         solo: false,
-        over: None,
+        ended: None,
         revoked: Vec::new(),
-        revoked_n: 0,
+        revocation_count: 0,
         worker: None,
     })
 }
 
-fn open(
+fn open_session(
     world: &mut World,
     id: SessionId,
     tenant: &Text,
@@ -274,7 +278,7 @@ fn open(
         } else if session.name != *name || session.ttl_ms != ttl_ms {
             Outcome::Refused(Refusal::RequestReused)
         } else {
-            beat(world, id, 0, now)
+            heartbeat(world, id, 0, now)
         };
     }
     match new_session(id, tenant, name, ttl_ms, now) {
@@ -287,56 +291,56 @@ fn open(
     }
 }
 
-fn beat(world: &mut World, id: SessionId, seen: u64, now: Millis) -> Outcome {
-    if planted(Canary::BeatRevives)
+fn heartbeat(world: &mut World, id: SessionId, seen: u64, now: Millis) -> Outcome {
+    if planted(Canary::HeartbeatRevives)
         && let Some(session) = world.sessions.get_mut(id)
     {
-        session.over = None;
+        session.ended = None;
         session.extend(now);
     }
     match world.sessions.check(id, now) {
-        Standing::Alive(session) => {
+        Liveness::Alive(session) => {
             session.extend(now);
-            let touched = session.seen(seen);
+            let acknowledged = session.acknowledge_revocations(seen);
             let (ttl_ms, revoked) = (session.ttl_ms, session.revoked.clone());
-            world.changes.beats.push(id);
-            if touched {
+            world.changes.heartbeats.push(id);
+            if acknowledged {
                 world.changes.sessions.push(id);
             }
             Outcome::Alive { session: id, ttl_ms, revoked }
         }
-        Standing::JustLapsed => {
+        Liveness::JustExpired => {
             world.changes.sessions.push(id);
-            Outcome::Refused(Refusal::SessionOver)
+            Outcome::Refused(Refusal::SessionExpired)
         }
-        Standing::Over(_) => Outcome::Refused(Refusal::SessionOver),
+        Liveness::Ended(_) => Outcome::Refused(Refusal::SessionExpired),
     }
 }
 
-fn close(world: &mut World, id: SessionId) -> Outcome {
+fn close_session(world: &mut World, id: SessionId) -> Outcome {
     if let Some(session) = world.sessions.get_mut(id)
-        && session.over.is_none()
+        && session.ended.is_none()
     {
-        session.over = Some(Over::Closed);
+        session.ended = Some(SessionEnd::Closed);
         world.changes.sessions.push(id);
     }
     Outcome::Closed
 }
 
-fn lapse(world: &mut World, id: SessionId, now: Millis) -> Outcome {
+fn expire_session(world: &mut World, id: SessionId, now: Millis) -> Outcome {
     match world.sessions.check(id, now) {
-        Standing::Alive(_) => Outcome::Refused(Refusal::StillAlive),
-        Standing::JustLapsed => {
+        Liveness::Alive(_) => Outcome::Refused(Refusal::StillAlive),
+        Liveness::JustExpired => {
             world.changes.sessions.push(id);
             Outcome::Closed
         }
-        Standing::Over(_) => Outcome::Closed,
+        Liveness::Ended(_) => Outcome::Closed,
     }
 }
 
-fn forget(world: &mut World, id: SessionId) -> Outcome {
+fn forget_session(world: &mut World, id: SessionId) -> Outcome {
     match world.sessions.get(id) {
-        Some(session) if session.over.is_none() => Outcome::Refused(Refusal::StillAlive),
+        Some(session) if session.ended.is_none() => Outcome::Refused(Refusal::StillAlive),
         Some(_) => {
             world.sessions.remove(id);
             world.changes.sessions.push(id);

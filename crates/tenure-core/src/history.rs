@@ -1,9 +1,9 @@
-//! History: what happened to a resource, in a chain that cannot be edited unseen.
+//! History: the tamper-evident event log of a resource.
 //!
-//! Each entry is one line of JSON. Its hash is `sha256(hash of the entry before, the line)`; the
-//! chain of a resource begins with `sha256(key)`. A chain per resource, because one chain for all
-//! would make every commit wait for every other. Anybody with a SHA-256 tool can check it by hand;
-//! [`crate::verify`] does it and proves exclusivity from it.
+//! Each entry is one line of JSON. Its hash is `sha256(hash of the previous entry, line)`; the
+//! chain of a resource starts with `sha256(key)`. Chains are per resource because a global chain
+//! would serialize all commits. Any SHA-256 tool can check a chain; [`crate::verify`] does so and
+//! proves exclusivity from it.
 
 use std::fmt;
 
@@ -11,155 +11,163 @@ use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use crate::id::{JobId, RequestId, SessionId, hex};
-use crate::job::{Asked, Begun, Failure, Job, Ran, Verdict};
+use crate::job::{CompletedAttempt, Failure, Job, RequestedBy, StartedAttempt, Verdict};
 use crate::key::{LockSet, ResourceKey, Text};
-use crate::record::How;
+use crate::record::TenureEnd;
 use crate::time::Millis;
 use crate::token::Token;
 
-/// Something that happened to a resource.
+/// An event in the history of a resource. The serialized form is stored and hashed: never change
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// A tenure began.
+    /// A tenure was granted.
     Granted {
-        /// Of these locks, together.
+        /// Locks of the tenure.
         locks: LockSet,
-        /// With this fencing number.
+        /// Fencing token.
         token: Token,
-        /// Held by this session.
+        /// Session that holds it.
         session: SessionId,
-        /// The name of the session.
+        /// Name of the session.
         holder: Text,
-        /// What for.
+        /// Purpose.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         purpose: Option<Text>,
-        /// The request that got it.
+        /// Request that acquired it.
         request: RequestId,
-        /// How long it had waited in the queue.
+        /// Time spent waiting: in the queue or, for a job, since it could have started.
         waited_ms: u64,
-        /// The job whose attempt began with it.
+        /// The attempt that started with it, for the tenure of a job.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        job: Option<Box<Begun>>,
+        job: Option<Box<StartedAttempt>>,
     },
-    /// A tenure ended.
+    /// A tenure, or some of its locks, ended.
     Ended {
-        /// Of these locks.
+        /// Locks that were freed.
         locks: LockSet,
-        /// With this fencing number.
+        /// Fencing token.
         token: Token,
-        /// In this way.
+        /// How it ended.
         #[serde(flatten)]
-        how: How,
-        /// What the attempt came to that ended with it.
+        how: TenureEnd,
+        /// The attempt that ended with it, for the tenure of a job.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        job: Option<Box<Ran>>,
+        job: Option<Box<CompletedAttempt>>,
     },
-    /// A write with an old token was refused.
+    /// A write with a stale token was refused.
     Fenced {
-        /// The old token.
+        /// The stale token.
         token: Token,
-        /// What it wanted.
+        /// The refused operation.
         verb: Text,
     },
-    /// The resource is known from now on.
+    /// The resource was created.
     Created {
-        /// Its first state.
+        /// Initial state.
         state: Text,
     },
-    /// What the resource should be like has changed.
+    /// The desired state changed.
     Specified {
-        /// What it should be like, as JSON.
+        /// Desired state, as JSON.
         spec: Text,
-        /// Counts the changes.
+        /// Generation of the desired state.
         generation: u64,
-        /// Who wants it so.
+        /// Principal that requested it.
         by: Text,
     },
-    /// The resource is forgotten, but for its tokens and its history.
+    /// The resource was deleted. Its last token and its history remain.
     Deleted {
-        /// Who wants it so.
+        /// Principal that requested it.
         by: Text,
     },
-    /// Nothing starts on the resource from now on.
+    /// The resource was paused.
     Paused {
-        /// By whom and why.
-        asked: Asked,
+        /// Who paused it, and why.
+        #[serde(rename = "asked")]
+        requested: RequestedBy,
     },
-    /// Things may start again.
+    /// The resource was resumed.
     Resumed {
-        /// By whom and why.
-        asked: Asked,
+        /// Who resumed it, and why.
+        #[serde(rename = "asked")]
+        requested: RequestedBy,
     },
     /// A job entered the lane.
     Submitted {
-        /// All of it.
+        /// The job.
         job: Box<Job>,
-        /// Its place in the lane.
-        place: usize,
-        /// What the submit was answered.
+        /// Index in the lane.
+        #[serde(rename = "place")]
+        position: usize,
+        /// Verdict of the submit.
         verdict: Verdict,
     },
-    /// A submit got the id of a job that was there already.
+    /// A submit attached to an existing job.
     Attached {
-        /// The job.
+        /// Job.
         id: JobId,
-        /// The request.
+        /// Request id of the submit.
         request: RequestId,
-        /// Who wanted it.
+        /// Principal that submitted.
         by: Text,
     },
-    /// A waiting job lost its place to another.
+    /// A waiting job was replaced by another.
     Superseded {
-        /// The job.
+        /// Job.
         id: JobId,
-        /// The one that took its place.
+        /// Job that replaced it.
         followed_by: JobId,
     },
-    /// A job that ran is asked to stop; one that waited is over.
+    /// A waiting job was cancelled, or a running one was requested to stop.
     Cancelled {
-        /// The job.
+        /// Job.
         id: JobId,
-        /// By whom and why.
-        asked: Asked,
+        /// Who requested it, and why.
+        #[serde(rename = "asked")]
+        requested: RequestedBy,
     },
-    /// A job in quarantine was made into another.
+    /// A dead job was submitted again.
     Redriven {
         /// The dead job.
         id: JobId,
-        /// The one that was made from it.
+        /// The new job.
         followed_by: JobId,
-        /// By whom and why.
-        asked: Asked,
+        /// Who requested it, and why.
+        #[serde(rename = "asked")]
+        requested: RequestedBy,
     },
-    /// A job in quarantine was thrown away.
+    /// A dead job was discarded.
     Discarded {
         /// The dead job.
         id: JobId,
-        /// By whom and why.
-        asked: Asked,
+        /// Who requested it, and why.
+        #[serde(rename = "asked")]
+        requested: RequestedBy,
     },
-    /// A job ran without a tenure: the store was damaged. It is over.
+    /// An orphaned job was failed: it ran without a tenure because the store was damaged or
+    /// restored.
     Incident {
-        /// The job.
+        /// Job.
         id: JobId,
-        /// What was found.
+        /// Error.
         error: Failure,
-        /// The state of the resource from now on.
+        /// New state of the resource.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         state: Option<Text>,
     },
 }
 
 impl Event {
-    /// The word for it, as people say it.
+    /// Returns the event's name for display.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Granted { job: None, .. } => "granted",
             Self::Granted { job: Some(_), .. } => "started",
-            Self::Ended { job: Some(ran), .. } => ran.then.word(),
-            Self::Ended { how, .. } => how.word(),
+            Self::Ended { job: Some(completed), .. } => completed.job_state.as_str(),
+            Self::Ended { how, .. } => how.as_str(),
             Self::Fenced { .. } => "fenced",
             Self::Created { .. } => "created",
             Self::Specified { .. } => "specified",
@@ -176,7 +184,7 @@ impl Event {
         }
     }
 
-    /// The token it is about, if it is about one.
+    /// Returns the token that the event refers to, if any.
     #[must_use]
     pub fn token(&self) -> Option<Token> {
         match self {
@@ -187,27 +195,27 @@ impl Event {
         }
     }
 
-    /// Whether it may change any job of the lane, and not only the one that it is about.
+    /// Returns `true` if the event may affect every job of the lane, not only [`Self::job`].
     #[must_use]
-    pub fn is_for_all(&self) -> bool {
+    pub fn affects_lane(&self) -> bool {
         matches!(self, Self::Specified { .. } | Self::Paused { .. } | Self::Resumed { .. })
     }
 
-    /// The job that came to be with it.
+    /// Returns the job that the event created, if any.
     #[must_use]
-    pub fn submitted(&self) -> Option<JobId> {
+    pub fn submitted_job(&self) -> Option<JobId> {
         match self {
             Self::Submitted { job, .. } => Some(job.id),
             _ => None,
         }
     }
 
-    /// The job it is about, if it is about one.
+    /// Returns the job that the event refers to, if any.
     #[must_use]
     pub fn job(&self) -> Option<JobId> {
         match self {
-            Self::Granted { job, .. } => job.as_ref().map(|begun| begun.id),
-            Self::Ended { job, .. } => job.as_ref().map(|ran| ran.id),
+            Self::Granted { job, .. } => job.as_ref().map(|started| started.id),
+            Self::Ended { job, .. } => job.as_ref().map(|completed| completed.id),
             Self::Submitted { job, .. } => Some(job.id),
             Self::Attached { id, .. }
             | Self::Superseded { id, .. }
@@ -225,20 +233,20 @@ impl Event {
     }
 }
 
-/// One line of history: the event, its number in the chain of its resource, and the store's time.
+/// An entry of a resource's history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Counts the entries of the resource from 1.
+    /// Sequence number within the resource, from 1.
     pub n: u64,
     /// Store time.
     pub at: Millis,
-    /// What happened.
+    /// Event.
     #[serde(flatten)]
     pub event: Event,
 }
 
 impl Entry {
-    /// Reads a line back.
+    /// Parses a line of history.
     pub fn parse(line: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(line)
     }
@@ -279,63 +287,64 @@ impl TryFrom<String> for Hash {
     }
 }
 
-/// The end of a resource's history: how many entries there are and the hash of the last.
+/// The head of a resource's hash chain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Chain {
-    /// The number of the last entry, 0 before the first.
+    /// Number of the last entry; 0 if there is none.
     pub n: u64,
-    /// The hash of the last entry.
+    /// Hash of the last entry.
     pub head: Hash,
 }
 
-/// A line of history with its hash, ready to be kept.
+/// A serialized entry with its hash, ready to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sealed {
-    /// The number in the chain.
+pub struct SealedEntry {
+    /// Sequence number within the resource.
     pub n: u64,
     /// Store time.
     pub at: Millis,
-    /// The line.
+    /// Entry as one line of JSON.
     pub line: String,
-    /// The hash of the line and all before it.
+    /// Hash of this entry.
     pub hash: Hash,
 }
 
 impl Chain {
-    /// The chain of a resource before anything happened.
+    /// Returns the chain of a resource without history.
     #[must_use]
     pub fn genesis(key: &ResourceKey) -> Self {
         Self { n: 0, head: Hash(Sha256::digest(key.as_str().as_bytes()).into()) }
     }
 
-    /// Appends an event. The room is for the line in the making, so that it takes no more than it
-    /// needs: many are kept until they are written.
-    pub fn seal(&mut self, at: Millis, event: Event, room: &mut Vec<u8>) -> Sealed {
+    /// Appends an event. Serializes into `buffer` first so that the line is allocated at its exact
+    /// size: many lines are held until they are written.
+    pub fn seal(&mut self, at: Millis, event: Event, buffer: &mut Vec<u8>) -> SealedEntry {
         let entry = Entry { n: self.n + 1, at, event };
-        room.clear();
-        serde_json::to_writer(&mut *room, &entry).expect("an event has no map with odd keys");
-        let line = str::from_utf8(room).expect("JSON is text").to_owned();
+        buffer.clear();
+        serde_json::to_writer(&mut *buffer, &entry)
+            .expect("an event has no map with non-string keys");
+        let line = str::from_utf8(buffer).expect("JSON is text").to_owned();
         *self = self.after(&line);
-        Sealed { n: self.n, at, line, hash: self.head }
+        SealedEntry { n: self.n, at, line, hash: self.head }
     }
 
-    /// The chain with one more line.
+    /// Returns the chain extended by `line`.
     #[must_use]
     pub fn after(&self, line: &str) -> Self {
-        Self { n: self.n + 1, head: link(self.head, line) }
+        Self { n: self.n + 1, head: chain_hash(self.head, line) }
     }
 }
 
-/// 128 bits that only this text has.
+/// Returns the first 128 bits of the SHA-256 of `text`.
 #[must_use]
 pub fn digest(text: &str) -> u128 {
     let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
     hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))
 }
 
-/// The hash of `line` after `before`.
+/// Returns the hash of `line` as the successor of the entry with hash `before`.
 #[must_use]
-pub fn link(before: Hash, line: &str) -> Hash {
+pub fn chain_hash(before: Hash, line: &str) -> Hash {
     let mut hasher = Sha256::new();
     hasher.update(before.0);
     hasher.update(line.as_bytes());
@@ -347,23 +356,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_reads_back_as_what_was_sealed() {
+    fn sealed_line_parses_to_the_same_entry() {
         let key = "t/k/n".parse().unwrap();
         let mut chain = Chain::genesis(&key);
         let event = Event::Ended {
             locks: crate::key::LockName::main().into(),
             token: Token(7),
-            how: How::Broken { by: "ann".into(), reason: "stuck".into() },
+            how: TenureEnd::Broken { by: "ann".into(), reason: "stuck".into() },
             job: None,
         };
         let sealed = chain.seal(Millis(5), event.clone(), &mut Vec::new());
         assert_eq!(Entry::parse(&sealed.line).unwrap(), Entry { n: 1, at: Millis(5), event });
-        assert_eq!(sealed.hash, link(Chain::genesis(&key).head, &sealed.line));
+        assert_eq!(sealed.hash, chain_hash(Chain::genesis(&key).head, &sealed.line));
     }
 
     #[test]
-    fn a_hash_survives_a_round_trip_through_text() {
-        let hash = link(Hash([3; 32]), "x");
+    fn hash_round_trips_through_text() {
+        let hash = chain_hash(Hash([3; 32]), "x");
         assert_eq!(Hash::try_from(hash.to_string()), Ok(hash));
         assert!(Hash::try_from("zz".to_owned()).is_err());
     }

@@ -1,8 +1,7 @@
-//! What may never happen, as predicates over the rows.
+//! Invariants of the engine, as predicates over its rows.
 //!
-//! Every suite (properties, model check, simulation, conformance) asks the same questions. A
-//! question here is about one world, or about a world before and after a step; `Err` says what
-//! broke.
+//! All suites (properties, model check, simulation, conformance) check the same predicates. Each
+//! looks at one world, or at a record before and after a step; `Err` describes the violation.
 
 use crate::id::SessionId;
 use crate::key::{LockName, ResourceKey};
@@ -11,56 +10,55 @@ use crate::record::{Record, Tenure};
 use crate::time::Millis;
 use crate::world::World;
 
-/// Asks every question about one world at `now`, after a step on every record or a sweep.
-pub fn all(world: &World) -> Result<(), String> {
-    world.records.iter().try_for_each(|(key, record)| of_record(key, record, world))
+/// Checks every record of `world`.
+pub fn check_all(world: &World) -> Result<(), String> {
+    world.records.iter().try_for_each(|(key, record)| check_record(key, record, world))
 }
 
-/// Asks every question about one record.
-pub fn of_record(key: &ResourceKey, record: &Record, world: &World) -> Result<(), String> {
+/// Checks one record.
+pub fn check_record(key: &ResourceKey, record: &Record, world: &World) -> Result<(), String> {
     exclusive(key, record)?;
     tokens_within_bounds(key, record)?;
-    bounded(key, record)?;
-    nobody_waits_for_free_locks(key, record)?;
-    everybody_has_a_session(key, record, world)?;
+    within_limits(key, record)?;
+    no_waiter_for_free_locks(key, record)?;
+    sessions_exist(key, record, world)?;
     jobs_within_bounds(key, record, world)?;
-    running_means_held(key, record)
+    running_iff_held(key, record)
 }
 
-/// Invariants 4 and 6: a job runs if and only if a tenure is its own, and no job outlives its last
-/// attempt.
-pub fn running_means_held(key: &ResourceKey, record: &Record) -> Result<(), String> {
+/// Invariants 4 and 6: a job runs if and only if it has a tenure, and finished jobs leave the lane.
+pub fn running_iff_held(key: &ResourceKey, record: &Record) -> Result<(), String> {
     for job in record.lane() {
         let of_job = |tenure: &&Tenure| tenure.job == Some(job.id);
         let held = record.tenures.iter().find(of_job).map(|tenure| tenure.token);
         if held != job.token() {
-            let (id, state) = (job.id, job.state.word());
+            let (id, state) = (job.id, job.state.as_str());
             return Err(format!("{key}: job {id} is {state} and its tenure is {held:?}"));
         }
-        if job.state.is_over() {
-            return Err(format!("{key}: job {} is over and still in the lane", job.id));
+        if job.state.is_finished() {
+            return Err(format!("{key}: job {} is finished and still in the lane", job.id));
         }
     }
-    let stray = |tenure: &&Tenure| tenure.job.is_some_and(|job| record.job(job).is_none());
-    match record.tenures.iter().find(stray) {
-        Some(tenure) => Err(format!("{key}: token {} belongs to a job that is over", tenure.token)),
+    let orphaned = |tenure: &&Tenure| tenure.job.is_some_and(|job| record.job(job).is_none());
+    match record.tenures.iter().find(orphaned) {
+        Some(tenure) => Err(format!("{key}: token {} belongs to a finished job", tenure.token)),
         None => Ok(()),
     }
 }
 
-/// The jobs of a lane are found by their ids, and none has had more attempts than its rule allows.
+/// Jobs of a lane are indexed by id, and none exceeds the attempts that its retry rule allows.
 pub fn jobs_within_bounds(key: &ResourceKey, record: &Record, world: &World) -> Result<(), String> {
     let kind = world.kinds.get(key.kind());
     for job in record.lane() {
-        let most = kind.and_then(|kind| {
+        let max = kind.and_then(|kind| {
             let operation = kind.operations.get(&job.operation)?;
             Some(kind.retry(key, operation).attempts)
         });
-        let most = most.unwrap_or(u32::MAX);
-        if job.attempt > most {
-            return Err(format!("{key}: job {} is at attempt {}/{most}", job.id, job.attempt));
+        let max = max.unwrap_or(u32::MAX);
+        if job.attempt > max {
+            return Err(format!("{key}: job {} is at attempt {}/{max}", job.id, job.attempt));
         }
-        if world.whereabouts.get(&job.id) != Some(key) {
+        if world.job_index.get(&job.id) != Some(key) {
             return Err(format!("{key}: job {} cannot be found by its id", job.id));
         }
     }
@@ -77,7 +75,7 @@ pub fn exclusive(key: &ResourceKey, record: &Record) -> Result<(), String> {
     }
 }
 
-/// Invariant 2, within one record: no tenure has a token that was never given out.
+/// Invariant 2, within one record: no tenure has a token above the last one issued.
 pub fn tokens_within_bounds(key: &ResourceKey, record: &Record) -> Result<(), String> {
     match record.tenures.iter().find(|tenure| tenure.token > record.token) {
         Some(tenure) => Err(format!("{key} has token {} beyond the last one", tenure.token)),
@@ -85,22 +83,23 @@ pub fn tokens_within_bounds(key: &ResourceKey, record: &Record) -> Result<(), St
     }
 }
 
-/// Every queue has a bound.
-pub fn bounded(key: &ResourceKey, record: &Record) -> Result<(), String> {
+/// Queues and caches are within their limits.
+pub fn within_limits(key: &ResourceKey, record: &Record) -> Result<(), String> {
     let resource = record.resource.as_ref();
     if record.queue.len() > limits::WAITERS_MAX
-        || record.recent.len() > limits::RECENT_MAX
+        || record.recent.len() > limits::RECENT_REQUESTS_MAX
         || record.lane().len() > limits::LANE_MAX
-        || resource.is_some_and(|resource| resource.answered.len() > limits::ANSWERED_MAX)
+        || resource
+            .is_some_and(|resource| resource.recent_submits.len() > limits::RECENT_SUBMITS_MAX)
     {
-        return Err(format!("{key} outgrew a bound"));
+        return Err(format!("{key} exceeds a limit"));
     }
     Ok(())
 }
 
-/// Direct hand-over: whoever could have its locks has them; nobody is reserved for but from the
-/// front.
-pub fn nobody_waits_for_free_locks(key: &ResourceKey, record: &Record) -> Result<(), String> {
+/// Direct hand-over: a waiter whose locks are neither held nor reserved by an earlier waiter has
+/// been granted.
+pub fn no_waiter_for_free_locks(key: &ResourceKey, record: &Record) -> Result<(), String> {
     let mut reserved: Vec<&LockName> = Vec::new();
     for waiter in &record.queue {
         let blocked = |lock: &LockName| record.tenure(lock).is_some() || reserved.contains(&lock);
@@ -112,37 +111,33 @@ pub fn nobody_waits_for_free_locks(key: &ResourceKey, record: &Record) -> Result
     Ok(())
 }
 
-/// Invariant 6: behind every tenure and waiter there is a session row; an ended one is marked so
-/// that the next step settles it.
-pub fn everybody_has_a_session(
-    key: &ResourceKey,
-    record: &Record,
-    world: &World,
-) -> Result<(), String> {
+/// Invariant 6: every tenure and waiter has a session row. The row of an ended session is marked,
+/// so that the next step settles the record.
+pub fn sessions_exist(key: &ResourceKey, record: &Record, world: &World) -> Result<(), String> {
     let holders = record.tenures.iter().map(|tenure| tenure.session);
     let waiters = record.queue.iter().map(|waiter| waiter.session);
     let missing = |id: &SessionId| world.sessions.get(*id).is_none();
     match holders.chain(waiters).find(missing) {
-        Some(id) => Err(format!("{key} is held or wanted by session {id}, which is not there")),
+        Some(id) => Err(format!("{key} is held or wanted by session {id}, which does not exist")),
         None => Ok(()),
     }
 }
 
-/// Invariant 6, after a sweep at `now`: nothing is held or wanted by the dead.
-pub fn swept(world: &World, now: Millis) -> Result<(), String> {
+/// Invariant 6, after a sweep at `now`: no ended session holds or waits for anything.
+pub fn check_swept(world: &World, now: Millis) -> Result<(), String> {
     for (key, record) in &world.records {
         let holders = record.tenures.iter().map(|tenure| tenure.session);
         let waiters = record.queue.iter().map(|waiter| waiter.session);
-        let dead = |id: &SessionId| !world.sessions.get(*id).is_some_and(|s| s.alive(now));
-        if let Some(id) = holders.chain(waiters).find(dead) {
+        let ended = |id: &SessionId| !world.sessions.get(*id).is_some_and(|s| s.is_alive(now));
+        if let Some(id) = holders.chain(waiters).find(ended) {
             return Err(format!("{key} is still held or wanted by session {id}, which is over"));
         }
     }
     Ok(())
 }
 
-/// Invariant 2 and the append-only history, between two states of one record.
-pub fn forward(key: &ResourceKey, before: &Record, after: &Record) -> Result<(), String> {
+/// Invariant 2 and append-only history, between two versions of a record.
+pub fn check_forward(key: &ResourceKey, before: &Record, after: &Record) -> Result<(), String> {
     if after.token < before.token {
         return Err(format!("{key}: the last token went from {} to {}", before.token, after.token));
     }

@@ -1,9 +1,9 @@
 //! Jobs: durable requests for one operation on one resource.
 //!
-//! A job lives in the lane of its resource until it is over; then it leaves the record for good and
-//! is kept apart, unchangeable. Its attempts are counted when they start, in one place:
-//! [`crate::record::Record::apply`]. What may happen to a job is in [`crate::submit`] and
-//! [`crate::attempt`].
+//! A job stays in the lane of its resource until it is finished, then leaves the record and is
+//! stored separately. After that only a dead job changes once more, when an operator redrives or
+//! discards it. An attempt is counted when it starts, by [`crate::record::Record::apply`]. The
+//! rules are in [`crate::submit`], [`crate::attempt`] and [`crate::manage`].
 
 use serde::{Deserialize, Serialize};
 
@@ -12,36 +12,36 @@ use crate::key::Text;
 use crate::time::Millis;
 use crate::token::Token;
 
-/// Where a job is in its life.
+/// State of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
-    /// Waits for its turn.
+    /// Waiting to start.
     Queued,
-    /// Rests after a failed attempt.
+    /// Waiting for the next attempt after a failure.
     Backoff,
-    /// An attempt is under way.
+    /// An attempt is running.
     Running,
-    /// An attempt is under way and was asked to stop.
+    /// An attempt is running and has been requested to stop.
     Cancelling,
-    /// Over, done.
+    /// Finished successfully.
     Succeeded,
-    /// Over, failed for good.
+    /// Failed permanently.
     Failed,
-    /// Over, in quarantine: all attempts are used up, and a person should look.
+    /// Quarantined: all attempts failed, and an operator should investigate.
     Dead,
-    /// Over, by somebody's wish.
+    /// Cancelled on request.
     Cancelled,
-    /// Over before it began: another job took its place.
+    /// Replaced by another job before it started.
     Superseded,
-    /// Was dead; another job was made from it.
+    /// Was dead, and has been submitted again as another job.
     Redriven,
-    /// Was dead; a person threw it away.
+    /// Was dead, and has been discarded.
     Discarded,
 }
 
 impl JobState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 11] = [
         Self::Queued,
         Self::Backoff,
@@ -56,9 +56,9 @@ impl JobState {
         Self::Discarded,
     ];
 
-    /// The word for it.
+    /// Returns the stored spelling.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
             Self::Backoff => "backoff",
@@ -74,21 +74,21 @@ impl JobState {
         }
     }
 
-    /// Whether nothing more happens to the job.
+    /// Returns `true` if the job is finished: it has left the lane.
     #[must_use]
-    pub fn is_over(self) -> bool {
+    pub fn is_finished(self) -> bool {
         !matches!(self, Self::Queued | Self::Backoff | Self::Running | Self::Cancelling)
     }
 
-    /// Whether an attempt is under way.
+    /// Returns `true` if an attempt is running.
     #[must_use]
     pub fn is_running(self) -> bool {
         matches!(self, Self::Running | Self::Cancelling)
     }
 
-    /// Whether a person has dealt with it after it was over.
+    /// Returns `true` if an operator has redriven or discarded the dead job.
     #[must_use]
-    pub fn is_dealt_with(self) -> bool {
+    pub fn is_resolved(self) -> bool {
         matches!(self, Self::Redriven | Self::Discarded)
     }
 }
@@ -96,36 +96,36 @@ impl JobState {
 impl std::str::FromStr for JobState {
     type Err = String;
     fn from_str(word: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|state| state.word() == word);
-        let words = || Self::ALL.map(Self::word).join(", ");
-        known.ok_or_else(|| format!("{word:?} is no state of a job; there are {}", words()))
+        let found = Self::ALL.into_iter().find(|state| state.as_str() == word);
+        let all = || Self::ALL.map(Self::as_str).join(", ");
+        found.ok_or_else(|| format!("{word:?} is not a job state; expected {}", all()))
     }
 }
 
-/// How an attempt ended.
+/// Outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptOutcome {
-    /// Its worker says: done.
+    /// Its worker reported success.
     Ok,
-    /// Its worker says: failed.
+    /// Its worker reported a failure.
     Failed,
-    /// Its worker stopped because it was asked to.
+    /// Its worker stopped because of a cancel.
     Cancelled,
-    /// Its worker gave it back unfinished; it does not count.
+    /// Its worker handed the job back unfinished. Does not use up an attempt.
     HandedBack,
     /// Its worker lost the tenure.
     Lost,
 }
 
 impl AttemptOutcome {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: [Self; 5] =
         [Self::Ok, Self::Failed, Self::Cancelled, Self::HandedBack, Self::Lost];
 
-    /// The word for it.
+    /// Returns the stored spelling.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Failed => "failed",
@@ -136,12 +136,12 @@ impl AttemptOutcome {
     }
 }
 
-/// Why something failed.
+/// An error of a job or an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Failure {
-    /// For programs.
+    /// Machine-readable code.
     pub code: Text,
-    /// For people.
+    /// Human-readable message.
     #[serde(default = "empty", skip_serializing_if = "str::is_empty")]
     pub message: Text,
 }
@@ -150,116 +150,116 @@ fn empty() -> Text {
     "".into()
 }
 
-/// One try.
+/// One attempt at a job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Counts from 1.
+    /// Number, from 1.
     pub n: u32,
-    /// The tenure it ran under.
+    /// Token of its tenure.
     pub token: Token,
-    /// The session of its worker.
+    /// Session of its worker.
     pub session: SessionId,
-    /// What people call the worker.
+    /// Display name of its worker.
     pub worker: Text,
-    /// When it began.
+    /// Start time.
     pub started_at: Millis,
-    /// When it ended.
+    /// End time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Millis>,
-    /// How it ended.
+    /// Outcome, once it has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<AttemptOutcome>,
-    /// Why it failed.
+    /// Error, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
 }
 
-/// Who asked for something, why and when.
+/// Who requested an action, why and when.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Asked {
-    /// Who.
+pub struct RequestedBy {
+    /// Principal.
     pub by: Text,
-    /// Why.
+    /// Reason.
     pub reason: Text,
-    /// When.
+    /// Time of the request.
     pub at: Millis,
 }
 
-/// How far an attempt has come, as its worker says.
+/// Progress of an attempt, as reported by its worker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Progress {
-    /// From 0 to 100.
+    /// Percentage, from 0 to 100.
     pub percent: u8,
-    /// What it does now.
+    /// Current activity.
     pub message: Text,
-    /// When it said so.
+    /// Time of the report.
     pub at: Millis,
 }
 
-/// One durable request for one operation on one resource.
+/// A durable request for one operation on one resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Job {
-    /// The identity.
+    /// Id.
     pub id: JobId,
-    /// The request that made it.
+    /// Request that created it.
     pub request: RequestId,
-    /// The verb.
+    /// Operation.
     pub operation: Text,
-    /// Its arguments, as JSON.
+    /// Arguments, as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<Text>,
-    /// Higher goes first within its tenant.
+    /// Priority within the tenant; higher runs first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub priority: i32,
-    /// Who wants it.
+    /// Principal that submitted it.
     pub by: Text,
-    /// When it was submitted.
+    /// Submit time.
     pub submitted_at: Millis,
-    /// Not before this instant.
+    /// Earliest start of the next attempt.
     pub due: Millis,
-    /// Where it is in its life.
+    /// State.
     pub state: JobState,
-    /// Attempts that have started and count.
+    /// Number of attempts that have started, except those handed back.
     #[serde(default)]
     pub attempt: u32,
-    /// The latest attempts, the present one last.
+    /// The latest attempts, the current one last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
-    /// Who asked it to stop.
+    /// Cancel request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cancel: Option<Asked>,
-    /// How far the present attempt has come. Not durable: a worker says it again.
+    pub cancel: Option<RequestedBy>,
+    /// Progress of the current attempt. Not durable: workers report it repeatedly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// Why the latest attempt failed.
+    /// Error of the latest attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// What it gave, as JSON.
+    /// Result, as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Text>,
-    /// When it was over.
+    /// Time at which it finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Millis>,
-    /// How many other submits got its id.
-    #[serde(default, skip_serializing_if = "is_none")]
+    /// Number of other submits that attached to it.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
     pub joined: u32,
-    /// The generation of the resource that its latest attempt saw.
+    /// Generation of the resource when the latest attempt started.
     #[serde(default)]
     pub generation: u64,
-    /// The state of the resource before its latest attempt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<Text>,
-    /// The job that it does over.
+    /// State of the resource before the latest attempt.
+    #[serde(rename = "before", default, skip_serializing_if = "Option::is_none")]
+    pub state_before: Option<Text>,
+    /// Job that this one retries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<JobId>,
-    /// The job that took its place, or that was made from it.
+    /// Job that replaced this one or was created from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub followed_by: Option<JobId>,
-    /// The job of this resource that was over before this one.
+    /// Job of this resource that finished before this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<JobId>,
-    /// How long the log of the present attempt is. Not durable.
-    #[serde(default, skip_serializing_if = "is_nothing")]
+    /// Log size of the current attempt. Not durable.
+    #[serde(default, skip_serializing_if = "is_zero_u64")]
     pub log_bytes: u64,
 }
 
@@ -267,16 +267,16 @@ fn is_zero(n: &i32) -> bool {
     *n == 0
 }
 
-fn is_none(n: &u32) -> bool {
+fn is_zero_u32(n: &u32) -> bool {
     *n == 0
 }
 
-fn is_nothing(n: &u64) -> bool {
+fn is_zero_u64(n: &u64) -> bool {
     *n == 0
 }
 
 impl Job {
-    /// The tenure of the attempt that is under way.
+    /// Returns the token of the running attempt.
     #[must_use]
     pub fn token(&self) -> Option<Token> {
         if !self.state.is_running() {
@@ -286,65 +286,66 @@ impl Job {
     }
 }
 
-/// What an attempt came to: the part of an end of tenure that is about its job.
+/// The job's part of [`crate::history::Event::Ended`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Ran {
-    /// The job.
+pub struct CompletedAttempt {
+    /// Job.
     pub id: JobId,
-    /// How the attempt ended.
+    /// Outcome of the attempt.
     pub outcome: AttemptOutcome,
-    /// Where that leaves the job.
-    pub then: JobState,
-    /// When it may be tried again.
+    /// New state of the job.
+    #[serde(rename = "then")]
+    pub job_state: JobState,
+    /// Earliest start of the next attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Millis>,
-    /// Why it failed.
+    /// Error, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// What it gave, as JSON.
+    /// Result, as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Text>,
-    /// The state of the resource from now on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<Text>,
-    /// The generation that the resource has been brought to.
+    /// New state of the resource.
+    #[serde(rename = "state", default, skip_serializing_if = "Option::is_none")]
+    pub resource_state: Option<Text>,
+    /// Generation that the resource has been reconciled to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<u64>,
 }
 
-/// What a claim began: the part of a grant that is about its job.
+/// The job's part of [`crate::history::Event::Granted`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Begun {
-    /// The job.
+pub struct StartedAttempt {
+    /// Job.
     pub id: JobId,
-    /// The number of the attempt.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// The state of the resource from now on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<Text>,
+    /// New state of the resource.
+    #[serde(rename = "state", default, skip_serializing_if = "Option::is_none")]
+    pub resource_state: Option<Text>,
 }
 
-/// What a submit came to.
+/// Verdict of a submit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Nothing is in its way: the next worker takes it.
+    /// Nothing blocks the job: the next worker takes it.
     Started,
-    /// It waits for something.
+    /// The job waits.
     Queued,
-    /// It joined a job that is there already.
+    /// The submit attached to an existing job.
     Attached,
-    /// It took the place of jobs that waited.
+    /// The job replaced waiting ones.
     Replaced,
 }
 
 impl Verdict {
-    /// All of them.
+    /// All verdicts.
     pub const ALL: [Self; 4] = [Self::Started, Self::Queued, Self::Attached, Self::Replaced];
 
-    /// The word for it.
+    /// Returns the stored spelling.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Started => "started",
             Self::Queued => "queued",

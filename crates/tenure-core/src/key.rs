@@ -1,7 +1,7 @@
 //! Names: `tenant/kind/name` of a resource, and `#lock` for one of its locks.
 //!
-//! A name that was once parsed is valid for ever; nothing downstream checks again. Go to
-//! [`LockPath`] for the way people write a lock on the command line and in the API.
+//! Names are validated when they are parsed and never again. See [`LockPath`] for the notation of
+//! the command line and the API.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,46 +11,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits;
 
-/// A short text that many rows share.
+/// A short shared string.
 pub type Text = Arc<str>;
 
-/// The lock that every resource has.
+/// Name of the lock that every resource has.
 pub const MAIN: &str = "main";
 
-/// Why a name was not accepted.
+/// An invalid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadName {
-    /// Nothing was given.
+pub enum InvalidName {
+    /// Empty.
     #[error("the {0} is empty")]
     Empty(&'static str),
-    /// More bytes than the limit.
+    /// Exceeds the length limit.
     #[error("the {0} has {1} bytes; at most {2} are allowed")]
     TooLong(&'static str, usize, usize),
-    /// A character that names may not have.
+    /// Contains a character that is not allowed.
     #[error("the {0} has the character {1:?}; allowed are letters, digits and . _ - : @ + =")]
     BadChar(&'static str, char),
-    /// Not the parts that were expected.
+    /// Does not have the expected form.
     #[error("{0:?} is not of the form {1}")]
     Shape(String, &'static str),
-    /// Too many locks at once.
-    #[error("{0} locks at once; between 1 and {max} can be asked for", max = limits::LOCK_SET_MAX)]
+    /// Empty or too large lock set.
+    #[error("{0} locks requested; between 1 and {max} are allowed", max = limits::LOCK_SET_MAX)]
     SetSize(usize),
 }
 
-fn check(what: &'static str, text: &str, bytes_max: usize) -> Result<(), BadName> {
+fn check(what: &'static str, text: &str, bytes_max: usize) -> Result<(), InvalidName> {
     if text.is_empty() {
-        return Err(BadName::Empty(what));
+        return Err(InvalidName::Empty(what));
     }
     if text.len() > bytes_max {
-        return Err(BadName::TooLong(what, text.len(), bytes_max));
+        return Err(InvalidName::TooLong(what, text.len(), bytes_max));
     }
     match text.chars().find(|c| !allowed(*c)) {
-        Some(c) => Err(BadName::BadChar(what, c)),
+        Some(c) => Err(InvalidName::BadChar(what, c)),
         None => Ok(()),
     }
 }
 
-/// Whether a text is fit for a name of something that a kind declares.
+/// Checks the name of something that a kind declares.
 pub(crate) fn check_name(what: &str, text: &str, bytes_max: usize) -> Result<(), String> {
     check("name", text, bytes_max).map_err(|why| format!("{what} {text:?}: {why}"))
 }
@@ -59,39 +59,39 @@ fn allowed(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '@' | '+' | '=')
 }
 
-/// The name of a resource: `tenant/kind/name`, kept as one shared text.
+/// Key of a resource, `tenant/kind/name`, stored as one shared string.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ResourceKey(Arc<str>);
 
 impl ResourceKey {
     /// Builds a key from its three parts.
-    pub fn new(tenant: &str, kind: &str, name: &str) -> Result<Self, BadName> {
+    pub fn new(tenant: &str, kind: &str, name: &str) -> Result<Self, InvalidName> {
         check("tenant", tenant, limits::TENANT_BYTES_MAX)?;
         check("kind", kind, limits::KIND_BYTES_MAX)?;
         check("name", name, limits::NAME_BYTES_MAX)?;
         Ok(Self(format!("{tenant}/{kind}/{name}").into()))
     }
 
-    /// The whole key as text.
+    /// Returns the whole key.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The tenant that owns the resource.
+    /// Returns the tenant.
     #[must_use]
     pub fn tenant(&self) -> &str {
         self.parts().0
     }
 
-    /// The class of the resource.
+    /// Returns the kind.
     #[must_use]
     pub fn kind(&self) -> &str {
         self.parts().1
     }
 
-    /// The name within tenant and kind.
+    /// Returns the name within tenant and kind.
     #[must_use]
     pub fn name(&self) -> &str {
         self.parts().2
@@ -105,9 +105,9 @@ impl ResourceKey {
 }
 
 impl FromStr for ResourceKey {
-    type Err = BadName;
-    fn from_str(text: &str) -> Result<Self, BadName> {
-        let shape = || BadName::Shape(text.chars().take(80).collect(), "tenant/kind/name");
+    type Err = InvalidName;
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        let shape = || InvalidName::Shape(text.chars().take(80).collect(), "tenant/kind/name");
         let (tenant, rest) = text.split_once('/').ok_or_else(shape)?;
         let (kind, name) = rest.split_once('/').ok_or_else(shape)?;
         Self::new(tenant, kind, name)
@@ -115,8 +115,8 @@ impl FromStr for ResourceKey {
 }
 
 impl TryFrom<String> for ResourceKey {
-    type Error = BadName;
-    fn try_from(text: String) -> Result<Self, BadName> {
+    type Error = InvalidName;
+    fn try_from(text: String) -> Result<Self, InvalidName> {
         text.parse()
     }
 }
@@ -139,24 +139,24 @@ impl fmt::Debug for ResourceKey {
     }
 }
 
-/// The name of one lock of a resource. `main`, which nearly all are, costs no memory.
+/// Name of one lock of a resource. `main`, by far the most common, takes no allocation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LockName(Option<Arc<str>>);
 
 impl LockName {
-    /// The lock that every resource has.
+    /// Returns the lock that every resource has.
     pub const fn main() -> Self {
         Self(None)
     }
 
-    /// The name as text.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_deref().unwrap_or(MAIN)
     }
 
-    /// Whether this is the lock that every resource has.
+    /// Returns `true` for the lock that every resource has.
     #[must_use]
     pub fn is_main(&self) -> bool {
         self.0.is_none()
@@ -164,16 +164,16 @@ impl LockName {
 }
 
 impl FromStr for LockName {
-    type Err = BadName;
-    fn from_str(text: &str) -> Result<Self, BadName> {
+    type Err = InvalidName;
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
         check("lock", text, limits::LOCK_BYTES_MAX)?;
         Ok(if text == MAIN { Self::main() } else { Self(Some(text.into())) })
     }
 }
 
 impl TryFrom<String> for LockName {
-    type Error = BadName;
-    fn try_from(text: String) -> Result<Self, BadName> {
+    type Error = InvalidName;
+    fn try_from(text: String) -> Result<Self, InvalidName> {
         text.parse()
     }
 }
@@ -190,40 +190,40 @@ impl fmt::Display for LockName {
     }
 }
 
-/// Several locks of one resource, in canonical order and without repetition, taken all or none.
+/// A set of locks of one resource, sorted and without duplicates, acquired all or none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<LockName>", into = "Vec<LockName>")]
 pub struct LockSet(Box<[LockName]>);
 
 impl LockSet {
-    /// Builds a set; the order and repetitions of `names` do not matter.
-    pub fn new(mut names: Vec<LockName>) -> Result<Self, BadName> {
+    /// Builds a set from `names`, in any order and with duplicates.
+    pub fn new(mut names: Vec<LockName>) -> Result<Self, InvalidName> {
         names.sort_unstable();
         names.dedup();
         if names.is_empty() || names.len() > limits::LOCK_SET_MAX {
-            return Err(BadName::SetSize(names.len()));
+            return Err(InvalidName::SetSize(names.len()));
         }
         Ok(Self(names.into()))
     }
 
-    /// The locks, in canonical order.
+    /// Iterates over the locks in order.
     pub fn iter(&self) -> std::slice::Iter<'_, LockName> {
         self.0.iter()
     }
 
-    /// Whether `name` is one of the locks.
+    /// Returns `true` if `name` is in the set.
     #[must_use]
     pub fn contains(&self, name: &LockName) -> bool {
         self.0.contains(name)
     }
 
-    /// The first lock in canonical order.
+    /// Returns the first lock in order.
     #[must_use]
     pub fn first(&self) -> &LockName {
         &self.0[0]
     }
 
-    /// How many locks there are: at least one.
+    /// Returns the number of locks, at least one.
     #[must_use]
     pub fn size(&self) -> usize {
         self.0.len()
@@ -245,8 +245,8 @@ impl From<LockName> for LockSet {
 }
 
 impl TryFrom<Vec<LockName>> for LockSet {
-    type Error = BadName;
-    fn try_from(names: Vec<LockName>) -> Result<Self, BadName> {
+    type Error = InvalidName;
+    fn try_from(names: Vec<LockName>) -> Result<Self, InvalidName> {
         Self::new(names)
     }
 }
@@ -257,29 +257,29 @@ impl From<LockSet> for Vec<LockName> {
     }
 }
 
-/// A lock as people write it, without the tenant: `kind/name` or `kind/name#lock`.
+/// A lock without its tenant: `kind/name` or `kind/name#lock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockPath {
-    /// The class of the resource.
+    /// Kind.
     pub kind: String,
-    /// The name of the resource.
+    /// Name of the resource.
     pub name: String,
-    /// The lock of the resource.
+    /// Lock.
     pub lock: LockName,
 }
 
 impl LockPath {
-    /// The resource this lock belongs to, for a tenant.
-    pub fn resource(&self, tenant: &str) -> Result<ResourceKey, BadName> {
+    /// Returns the key of the resource for `tenant`.
+    pub fn resource(&self, tenant: &str) -> Result<ResourceKey, InvalidName> {
         ResourceKey::new(tenant, &self.kind, &self.name)
     }
 }
 
 impl FromStr for LockPath {
-    type Err = BadName;
-    fn from_str(text: &str) -> Result<Self, BadName> {
+    type Err = InvalidName;
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
         let shape =
-            || BadName::Shape(text.chars().take(80).collect(), "KIND/NAME or KIND/NAME#LOCK");
+            || InvalidName::Shape(text.chars().take(80).collect(), "KIND/NAME or KIND/NAME#LOCK");
         let (resource, lock) = match text.split_once('#') {
             Some((resource, lock)) => (resource, lock.parse()?),
             None => (text, LockName::main()),
@@ -298,7 +298,7 @@ impl fmt::Display for LockPath {
     }
 }
 
-/// A lock of a resource as the API writes it: `kind/name` or `kind/name#lock`.
+/// Formats a lock as the API does: `kind/name` or `kind/name#lock`.
 #[must_use]
 pub fn lock_path(key: &ResourceKey, lock: &LockName) -> String {
     if lock.is_main() {
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_keeps_its_parts() {
+    fn key_returns_its_parts() {
         let key: ResourceKey = "acme/pipeline/gcp_billing_export".parse().unwrap();
         assert_eq!(
             (key.tenant(), key.kind(), key.name()),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn names_at_the_limit_pass_and_one_byte_more_is_refused() {
+    fn name_length_is_limited() {
         let name = |n| "n".repeat(n);
         assert!(ResourceKey::new("t", "k", &name(limits::NAME_BYTES_MAX)).is_ok());
         let error = ResourceKey::new("t", "k", &name(limits::NAME_BYTES_MAX + 1)).unwrap_err();
@@ -330,14 +330,14 @@ mod tests {
     }
 
     #[test]
-    fn separators_blanks_and_control_characters_are_refused() {
+    fn separators_spaces_and_control_characters_are_refused() {
         for bad in ["a b", "a/b", "a#b", "a\n", "a\0", "%2e", "a?b", ""] {
             assert!(ResourceKey::new("t", "k", bad).is_err(), "{bad:?} was taken");
         }
     }
 
     #[test]
-    fn a_lock_path_names_main_when_it_names_no_lock() {
+    fn lock_path_defaults_to_the_main_lock() {
         let path: LockPath = "cluster/c1".parse().unwrap();
         assert!(path.lock.is_main());
         assert_eq!(path.to_string(), "cluster/c1");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_ordered_unique_and_bounded() {
+    fn lock_set_is_sorted_unique_and_limited() {
         let lock = |n: &str| n.parse::<LockName>().unwrap();
         let set = LockSet::new(vec![lock("b"), lock("a"), lock("b")]).unwrap();
         assert_eq!(set.iter().map(LockName::as_str).collect::<Vec<_>>(), ["a", "b"]);

@@ -1,9 +1,8 @@
-//! The lane of a resource: which of its jobs is next, and when.
+//! The lane of a resource: which of its jobs can start next, and when.
 //!
-//! Jobs are looked at in the order of the lane. One that cannot start yet is passed over, but what
-//! it needs is kept from those behind it: a job that wants several locks is not starved by small
-//! ones. Nobody looks behind one that waits for a lock that all need, nor, if its kind says so,
-//! behind one that rests between two attempts.
+//! Jobs are examined in lane order. A blocked job is skipped, but the locks it needs are reserved,
+//! so that jobs needing few locks do not starve one needing many. The scan stops at a job that
+//! waits for a lock which every operation needs and, with [`Backoff::Hold`], at a job in backoff.
 
 use crate::id::JobId;
 use crate::job::{Job, JobState};
@@ -13,102 +12,107 @@ use crate::record::Record;
 use crate::resource::Resource;
 use crate::time::Millis;
 
-/// What the lane of a resource is up to.
+/// The next startable job of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// This job may start.
+pub enum NextJob {
+    /// This job can start.
     Ready {
-        /// The job.
+        /// Job.
         job: JobId,
-        /// Higher goes first within the tenant.
+        /// Priority within the tenant; higher runs first.
         priority: i32,
-        /// Since when it may be worked.
+        /// Time since which it could have started.
         since: Millis,
-        /// When one that goes before it comes due, if one does.
-        later: Option<Millis>,
+        /// Earliest time at which a job ahead of it becomes due, if any.
+        recheck_at: Option<Millis>,
     },
-    /// Nothing can start before this instant.
-    Later(Millis),
-    /// Nothing can start until something else happens.
-    Nothing,
+    /// No job can start before this time.
+    NotBefore(Millis),
+    /// No job can start until the record changes.
+    None,
 }
 
-/// Why one job cannot start now.
+/// Why a job cannot start now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hurdle {
+pub enum Blocker {
     /// Its operation is not declared.
     NotDeclared,
-    /// It is not due before this instant.
+    /// It is not due before this time.
     NotDue(Millis),
     /// The state of the resource does not allow it.
     State,
-    /// Its locks are held, or others want them first.
+    /// Its locks are held or reserved.
     Locks,
 }
 
 impl Record {
-    /// What is next on the lane at `now`.
+    /// Returns the next startable job at `now`.
     #[must_use]
-    pub fn next(&self, kind: &Kind, now: Millis) -> Next {
-        let Some(resource) = &self.resource else { return Next::Nothing };
+    pub fn next_job(&self, kind: &Kind, now: Millis) -> NextJob {
+        let Some(resource) = &self.resource else { return NextJob::None };
         if resource.paused.is_some() {
-            return Next::Nothing;
+            return NextJob::None;
         }
         let mut reserved: Vec<&LockName> = Vec::new();
-        let mut later: Option<Millis> = None;
+        let mut recheck_at: Option<Millis> = None;
         for job in resource.lane.iter().filter(|job| !job.state.is_running()) {
-            match self.hurdle(resource, kind, job, &reserved, now) {
+            match self.blocker(resource, kind, job, &reserved, now) {
                 None => {
                     let since = job.due.max(job.submitted_at);
-                    return Next::Ready { job: job.id, priority: job.priority, since, later };
+                    return NextJob::Ready {
+                        job: job.id,
+                        priority: job.priority,
+                        since,
+                        recheck_at,
+                    };
                 }
-                Some(Hurdle::NotDue(due)) => {
-                    later = Some(later.map_or(due, |later| later.min(due)));
+                Some(Blocker::NotDue(due)) => {
+                    recheck_at = Some(recheck_at.map_or(due, |recheck_at| recheck_at.min(due)));
                     if job.state == JobState::Backoff && kind.backoff == Backoff::Hold {
                         break;
                     }
                 }
-                Some(Hurdle::Locks) => {
+                Some(Blocker::Locks) => {
                     let operation = kind.operations.get(&job.operation);
                     let locks = || operation.iter().flat_map(|operation| operation.locks.iter());
-                    if locks().any(|lock| kind.all_need(lock)) {
-                        // Nothing behind it starts before it does, and lanes are long.
+                    if locks().any(|lock| kind.is_required_by_all(lock)) {
+                        // Nothing behind it can start first. Stop here, because lanes can be long.
                         break;
                     }
                     reserved.extend(locks());
                 }
-                Some(Hurdle::State | Hurdle::NotDeclared) => {}
+                Some(Blocker::State | Blocker::NotDeclared) => {}
             }
         }
-        later.map_or(Next::Nothing, Next::Later)
+        recheck_at.map_or(NextJob::None, NextJob::NotBefore)
     }
 
-    /// Why a waiting job cannot start now, if it cannot.
-    pub(crate) fn hurdle(
+    /// Returns what blocks a waiting job, if anything.
+    pub(crate) fn blocker(
         &self,
         resource: &Resource,
         kind: &Kind,
         job: &Job,
         reserved: &[&LockName],
         now: Millis,
-    ) -> Option<Hurdle> {
+    ) -> Option<Blocker> {
         let Some(operation) = kind.operations.get(&job.operation) else {
-            return Some(Hurdle::NotDeclared);
+            return Some(Blocker::NotDeclared);
         };
         if job.due > now {
-            return Some(Hurdle::NotDue(job.due));
+            return Some(Blocker::NotDue(job.due));
         }
         if !operation.allows(&resource.state) {
-            return Some(Hurdle::State);
+            return Some(Blocker::State);
         }
-        if !self.free_for(operation, reserved) {
-            return Some(Hurdle::Locks);
+        if !self.locks_free_for(operation, reserved) {
+            return Some(Blocker::Locks);
         }
         None
     }
 
-    fn free_for(&self, operation: &Operation, reserved: &[&LockName]) -> bool {
-        let taken = operation.locks.iter().any(|lock| reserved.contains(&lock));
-        !taken && self.obtainable(&operation.locks)
+    fn locks_free_for(&self, operation: &Operation, reserved: &[&LockName]) -> bool {
+        let is_reserved = operation.locks.iter().any(|lock| reserved.contains(&lock));
+        !is_reserved && self.is_grantable(&operation.locks)
     }
 }

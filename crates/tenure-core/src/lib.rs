@@ -1,22 +1,21 @@
-//! What is true: the rules of Tenure, and nothing else.
+//! The rules engine of Tenure: a pure state machine.
 //!
-//! Every change of the system is one call of [`step`]: a [`Command`] meets the rows in a [`World`]
-//! at an instant of store time and gives an [`Outcome`]. Stores load rows, call `step`, and write
-//! what changed; they hold no rule of their own.
+//! Every command is decided by one call of [`step`], which applies a [`Command`] to the rows of a
+//! [`World`] at an instant of store time and returns an [`Outcome`]. Stores load rows, call `step`
+//! and persist the resulting [`Changes`]; they contain no rules.
 //!
-//! This crate must never read a clock, do I/O, or draw a random number: the code that the simulator
-//! tortures is the code that runs in production.
+//! This crate must not read a clock, perform I/O or make a random decision, so that the simulator
+//! tests exactly the code that runs in production. The one source of randomness is the hash seed of
+//! [`map`], which affects iteration order only.
 //!
-//! Start at [`engine`], then read [`lock`], [`session`] and [`job`]; [`invariants`] says what may
-//! never happen.
+//! Start at [`engine`], then read [`lock`], [`session`] and [`job`]. [`invariants`] lists what must
+//! always hold.
 
-pub mod answers;
 mod apply;
 mod attempt;
 pub mod canary;
 pub mod command;
 pub mod engine;
-pub mod fact;
 pub mod history;
 pub mod id;
 pub mod invariants;
@@ -28,9 +27,11 @@ pub mod limits;
 pub mod lock;
 mod manage;
 pub mod map;
+pub mod metric_event;
 pub mod outcome;
 pub mod policy;
 pub mod ready;
+pub mod recent_submits;
 pub mod record;
 pub mod refusal;
 pub mod resource;
@@ -38,10 +39,10 @@ pub mod retry;
 pub mod role;
 pub mod session;
 mod settle;
+mod step_context;
 mod submit;
 pub mod time;
 pub mod token;
-mod turn;
 pub mod verify;
 pub mod why;
 pub mod world;
@@ -50,11 +51,11 @@ pub use command::{
     Acquire, Claim, Claimant, Command, Finish, JobAction, LockAction, ResourceAction, Submit,
 };
 pub use engine::step;
-pub use fact::Fact;
 pub use id::{JobId, RequestId, SessionId};
 pub use job::{Job, JobState, Verdict};
 pub use key::{LockName, LockPath, LockSet, ResourceKey, Text};
 pub use kind::{Kind, Kinds, Operation, Policy};
+pub use metric_event::MetricEvent;
 pub use outcome::{Assignment, Outcome, TenureView};
 pub use record::Record;
 pub use refusal::{Code, Refusal};

@@ -1,84 +1,86 @@
-//! Every bound of the model, in one place.
+//! Limits of the engine.
 //!
-//! A queue, a name or a loop without an entry here is a defect. Where a bound is reached the caller
-//! gets a refusal that names it; each bound has a test that stands on it.
+//! Every queue, name and loop is bounded; those bounds that callers can run into are listed here.
+//! Exceeding one returns a refusal that names it, and each has a test at its boundary.
 
-/// Longest tenant name, in bytes.
+/// Maximum length of a tenant name, in bytes.
 pub const TENANT_BYTES_MAX: usize = 63;
-/// Longest kind name, in bytes.
+/// Maximum length of a kind name, in bytes.
 pub const KIND_BYTES_MAX: usize = 63;
-/// Longest resource name, in bytes.
+/// Maximum length of a resource name, in bytes.
 pub const NAME_BYTES_MAX: usize = 200;
-/// Longest lock name, in bytes.
+/// Maximum length of a lock name, in bytes.
 pub const LOCK_BYTES_MAX: usize = 63;
-/// Most locks that one acquire may ask for together.
+/// Maximum number of locks in one acquire.
 pub const LOCK_SET_MAX: usize = 16;
 
-/// Longest name of a session, in bytes.
+/// Maximum length of a session name or a principal, in bytes.
 pub const SESSION_NAME_BYTES_MAX: usize = 128;
-/// Longest purpose of a tenure, in bytes.
+/// Maximum length of a tenure's purpose, in bytes.
 pub const PURPOSE_BYTES_MAX: usize = 256;
-/// Longest reason of a break, in bytes.
+/// Maximum length of a reason (break, pause, resume, cancel, retry, discard), in bytes.
 pub const REASON_BYTES_MAX: usize = 512;
 
-/// Shortest time to live of a session. Below this, one slow flush of a disk would end it.
+/// Minimum time to live of a session. A shorter one could expire during one slow disk flush.
 pub const TTL_MS_MIN: u64 = 1_000;
-/// Longest time to live of a session: a day. Longer work renews.
+/// Maximum time to live of a session: one day. Longer work sends heartbeats.
 pub const TTL_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
-/// Longest time an acquire may wait in the queue: a day.
+/// Maximum wait of an acquire: one day.
 pub const WAIT_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 
-/// Most waiters in the queue of one resource.
+/// Maximum number of waiters in the queue of one resource.
 pub const WAITERS_MAX: usize = 1_024;
-/// Most answers that a resource remembers for late repetitions of a request.
-pub const RECENT_MAX: usize = 16;
-/// How long a resource remembers them. Longer than any client keeps repeating one request.
-pub const RECENT_MS: u64 = 10 * 60 * 1_000;
-/// Most unseen revocations a session carries; one more ends the session, which says "all lost".
-pub const REVOKED_MAX: usize = 256;
+/// Maximum number of ended requests that a resource remembers to answer retries.
+pub const RECENT_REQUESTS_MAX: usize = 16;
+/// Time for which they are remembered. Longer than any client retries a request.
+pub const RECENT_TTL_MS: u64 = 10 * 60 * 1_000;
+/// Maximum number of unacknowledged lost tenures of a session. One more ends the session, which
+/// reports all of them as lost.
+pub const REVOCATIONS_MAX: usize = 256;
 
-/// Most kinds that may be declared.
+/// Maximum number of kinds.
 pub const KINDS_MAX: usize = 1_024;
-/// Most states of a kind.
+/// Maximum number of states of a kind.
 pub const STATES_MAX: usize = 64;
-/// Most operations of a kind.
+/// Maximum number of operations of a kind.
 pub const OPERATIONS_MAX: usize = 64;
-/// Longest name of a state, in bytes.
+/// Maximum length of a state name, in bytes.
 pub const STATE_BYTES_MAX: usize = 63;
-/// Longest name of an operation, in bytes.
+/// Maximum length of an operation name, in bytes.
 pub const OPERATION_BYTES_MAX: usize = 63;
 
-/// Most jobs that are queued or run on one resource.
+/// Maximum number of queued and running jobs of one resource.
 pub const LANE_MAX: usize = 1_000;
-/// Most attempts that a retry rule may allow.
+/// Maximum number of attempts that a retry rule may allow.
 pub const ATTEMPTS_MAX: u32 = 1_000;
-/// Most attempts that a job remembers in detail: the latest.
+/// Maximum number of attempts that a job keeps in detail; the latest ones are kept.
 pub const ATTEMPTS_KEPT: usize = 10;
-/// Most submits that a resource remembers for late repetitions, for up to [`RECENT_MS`].
-pub const ANSWERED_MAX: usize = 256;
-/// Longest arguments of a job, as JSON, in bytes.
+/// Maximum number of submits that a resource remembers to answer retries, for up to
+/// [`RECENT_TTL_MS`].
+pub const RECENT_SUBMITS_MAX: usize = 256;
+/// Maximum size of a job's arguments, as JSON, in bytes.
 pub const ARGS_BYTES_MAX: usize = 64 * 1024;
-/// Longest result of a job, as JSON, in bytes.
+/// Maximum size of a job's result, as JSON, in bytes.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
-/// Longest desired state of a resource, as JSON, in bytes.
+/// Maximum size of a resource's desired state, as JSON, in bytes.
 pub const SPEC_BYTES_MAX: usize = 64 * 1024;
-/// Longest code of a failure, in bytes.
+/// Maximum length of a failure code, in bytes.
 pub const CODE_BYTES_MAX: usize = 64;
-/// Longest message of a failure or of progress, in bytes.
+/// Maximum length of a failure or progress message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1_024;
-/// Highest priority of a job, and the lowest with a minus.
+/// Maximum priority of a job; the minimum is its negation.
 pub const PRIORITY_MAX: i32 = 1_000;
-/// How far ahead a job may be scheduled: a year.
+/// Maximum time that a job may be scheduled ahead: 366 days.
 pub const RUN_AHEAD_MS_MAX: u64 = 366 * 24 * 60 * 60 * 1_000;
-/// Most jobs that one claim may take.
+/// Maximum number of jobs taken by one claim.
 pub const CLAIM_MAX: usize = 256;
-/// Most kinds that one claim may name.
+/// Maximum number of kinds named by one claim.
 pub const CLAIM_KINDS_MAX: usize = 256;
-/// Most claims that a session remembers, so that a late repetition takes nothing.
+/// Maximum number of claims that a session remembers, so that a late retry takes no further jobs.
 pub const CLAIMS_KEPT: usize = 16;
-/// Longest piece of a log that is written at once, in bytes.
-pub const LOG_PIECE_BYTES_MAX: usize = 64 * 1024;
-/// Longest log of one attempt, in bytes; what comes after is dropped, and the log says so.
+/// Maximum size of one write to a log, in bytes.
+pub const LOG_CHUNK_BYTES_MAX: usize = 64 * 1024;
+/// Maximum log size of one attempt, in bytes. Further output is dropped, which the log states.
 pub const LOG_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Maximum number of rows in one page of a list.

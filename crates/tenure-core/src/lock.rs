@@ -1,169 +1,174 @@
-//! The rules of locks: one turn at one record.
+//! Lock rules: acquire, renew, release, withdraw and break.
 //!
-//! Every turn first *settles* the record: tenures of dead sessions end, dead waiters go, and
-//! whoever is next gets what is free. So no decision is ever made beside a dead holder, and the
-//! sweep only makes happen soon what would happen anyway.
+//! Every command first *settles* the record: tenures of ended sessions end, expired waiters are
+//! dropped, and free locks are granted to the next waiters. No decision sees an expired holder, and
+//! the sweep only speeds up what the next command would do anyway.
 //!
-//! The queue is one per resource, first come first served. A waiter that cannot be served yet
-//! reserves what it wants from all behind it, so a request for several locks is never starved by
-//! small ones.
+//! Each resource has one FIFO queue. A waiter that cannot be granted yet reserves its locks against
+//! all waiters behind it, so that a request for many locks is not starved by requests for few.
 
 use crate::canary::{Canary, planted};
 use crate::command::{Acquire, Claimant, LockAction};
 use crate::engine::{check_text, check_ttl, new_session};
-use crate::fact::{Fact, GAVE_UP};
 use crate::history::Event;
 use crate::id::{RequestId, SessionId};
 use crate::key::{LockName, LockSet, Text};
 use crate::limits;
+use crate::metric_event::{GAVE_UP, MetricEvent};
 use crate::outcome::{Outcome, TenureView};
-use crate::record::{Ending, How, Recent, Tenure, Waiter};
+use crate::record::{EndKind, RecentRequest, Tenure, TenureEnd, Waiter};
 use crate::refusal::Refusal;
-use crate::session::{ALL_TENANTS, Session, Standing};
-use crate::settle::Wish;
+use crate::session::{ALL_TENANTS, Liveness, Session};
+use crate::settle::GrantRequest;
+use crate::step_context::StepContext;
 use crate::token::Token;
-use crate::turn::Turn;
 
-/// Whoever asks for locks, found fit to hold them.
-enum Asker {
-    Known(SessionId),
-    Solo(Session),
+/// A validated requester of locks.
+enum Requester {
+    Existing(SessionId),
+    NewSolo(Session),
 }
 
-impl Turn<'_> {
-    /// Does what the command says. The record is settled.
-    pub(crate) fn lock(&mut self, action: &LockAction, ended: usize) -> Outcome {
+impl StepContext<'_> {
+    /// Applies a lock action to the settled record.
+    pub(crate) fn apply_lock_action(&mut self, action: &LockAction, ended: usize) -> Outcome {
         let result = match action {
             LockAction::Acquire(acquire) => {
-                self.acquire(acquire).inspect_err(|refusal| self.failed(refusal))
+                self.acquire(acquire).inspect_err(|refusal| self.count_failed_acquire(refusal))
             }
             LockAction::Renew { token, ttl_ms } => self.renew(*token, *ttl_ms),
             LockAction::Release { token, locks } => self.release(*token, locks.as_ref()),
             LockAction::Withdraw { request } => self.withdraw(*request),
             LockAction::Break { token, locks, by, reason } => {
-                self.break_by(*token, locks.as_ref(), by, reason)
+                self.break_tenure(*token, locks.as_ref(), by, reason)
             }
             LockAction::Settle => Ok(Outcome::Settled { ended }),
         };
         result.unwrap_or_else(Outcome::Refused)
     }
 
-    fn acquire(&mut self, ask: &Acquire) -> Result<Outcome, Refusal> {
+    fn acquire(&mut self, acquire: &Acquire) -> Result<Outcome, Refusal> {
         if !planted(Canary::RepeatedIsNew)
-            && let Some(answer) = self.answered(ask)
+            && let Some(response) = self.repeated_acquire(acquire)
         {
-            return answer;
+            return response;
         }
-        Self::check_acquire(ask)?;
-        let claimant = self.claimant(ask)?;
-        if self.record.obtainable(&ask.locks) {
-            let session = self.admit(claimant);
-            let (locks, purpose) = (ask.locks.clone(), ask.purpose.clone());
-            let wish = Wish { locks, session, request: ask.request, purpose, waited_ms: 0 };
-            return Ok(Outcome::Granted(self.grant(wish, None)));
+        Self::check_acquire(acquire)?;
+        let claimant = self.resolve_claimant(acquire)?;
+        if self.record.is_grantable(&acquire.locks) {
+            let session = self.admit_session(claimant);
+            let (locks, purpose) = (acquire.locks.clone(), acquire.purpose.clone());
+            let grant =
+                GrantRequest { locks, session, request: acquire.request, purpose, waited_ms: 0 };
+            return Ok(Outcome::Granted(self.grant(grant, None)));
         }
-        if ask.wait_ms == 0 {
-            return Err(self.held(&ask.locks));
+        if acquire.wait_ms == 0 {
+            return Err(self.held_refusal(&acquire.locks));
         }
         if self.record.queue.len() >= limits::WAITERS_MAX {
             return Err(Refusal::QueueFull);
         }
-        let session = self.admit(claimant);
-        self.enqueue(ask, session);
-        Ok(self.waiting(self.record.queue.len() - 1))
+        let session = self.admit_session(claimant);
+        self.enqueue(acquire, session);
+        Ok(self.waiting_outcome(self.record.queue.len() - 1))
     }
 
-    fn failed(&mut self, refusal: &Refusal) {
-        self.changes.facts.push(refusal.failure(self.key));
+    fn count_failed_acquire(&mut self, refusal: &Refusal) {
+        self.changes.metric_events.push(refusal.failure(self.key));
     }
 
-    fn check_acquire(ask: &Acquire) -> Result<(), Refusal> {
-        if let Some(purpose) = &ask.purpose {
+    fn check_acquire(acquire: &Acquire) -> Result<(), Refusal> {
+        if let Some(purpose) = &acquire.purpose {
             check_text("purpose", purpose, limits::PURPOSE_BYTES_MAX)?;
         }
-        if ask.wait_ms > limits::WAIT_MS_MAX {
-            let (got, max) = (ask.wait_ms, limits::WAIT_MS_MAX);
+        if acquire.wait_ms > limits::WAIT_MS_MAX {
+            let (got, max) = (acquire.wait_ms, limits::WAIT_MS_MAX);
             return Err(Refusal::Invalid(format!("wait_ms is {got}; it must be at most {max}")));
         }
         Ok(())
     }
 
-    /// The answer to a request that was seen before, if it was.
-    fn answered(&mut self, ask: &Acquire) -> Option<Result<Outcome, Refusal>> {
-        let mine = |tenure: &&Tenure| tenure.request == ask.request;
-        if let Some(tenure) = self.record.tenures.iter().find(mine) {
-            let same = Self::same_claimant(ask, tenure.session) && ask.locks.contains(&tenure.lock);
+    /// Returns the response to an acquire that is known already.
+    fn repeated_acquire(&mut self, acquire: &Acquire) -> Option<Result<Outcome, Refusal>> {
+        let same_request = |tenure: &&Tenure| tenure.request == acquire.request;
+        if let Some(tenure) = self.record.tenures.iter().find(same_request) {
+            let same = Self::same_claimant(acquire, tenure.session)
+                && acquire.locks.contains(&tenure.lock);
             let token = tenure.token;
-            return Some(if same { Ok(self.granted(token)) } else { Err(Refusal::RequestReused) });
+            return Some(if same {
+                Ok(self.granted_outcome(token))
+            } else {
+                Err(Refusal::RequestReused)
+            });
         }
-        if let Some(at) = self.record.queue.iter().position(|w| w.request == ask.request) {
-            return Some(self.still_waiting(ask, at));
+        if let Some(at) = self.record.queue.iter().position(|w| w.request == acquire.request) {
+            return Some(self.repeat_wait(acquire, at));
         }
-        let recent = self.record.recent.iter().find(|recent| recent.request == ask.request)?;
+        let recent = self.record.recent.iter().find(|recent| recent.request == acquire.request)?;
         let (token, how) = (recent.token, Some(recent.how));
-        Some(Err(Refusal::Lost { token, how, current: self.first_of(&ask.locks) }))
+        Some(Err(Refusal::Lost { token, how, current: self.first_holder(&acquire.locks) }))
     }
 
-    fn same_claimant(ask: &Acquire, session: SessionId) -> bool {
+    fn same_claimant(acquire: &Acquire, session: SessionId) -> bool {
         session
-            == match ask.claimant {
+            == match acquire.claimant {
                 Claimant::Session(id) => id,
-                Claimant::Solo { .. } => SessionId(ask.request.0),
+                Claimant::Solo { .. } => SessionId(acquire.request.0),
             }
     }
 
-    /// A waiter asks again: it may go on waiting, and one with a session of its own stays alive by
-    /// it.
-    fn still_waiting(&mut self, ask: &Acquire, at: usize) -> Result<Outcome, Refusal> {
+    /// Handles a repeated acquire that is still queued: extends its wait and renews its solo
+    /// session.
+    fn repeat_wait(&mut self, acquire: &Acquire, at: usize) -> Result<Outcome, Refusal> {
         let (locks, session) = (&self.record.queue[at].locks, self.record.queue[at].session);
-        if *locks != ask.locks || !Self::same_claimant(ask, session) {
+        if *locks != acquire.locks || !Self::same_claimant(acquire, session) {
             return Err(Refusal::RequestReused);
         }
-        Self::check_acquire(ask)?;
+        Self::check_acquire(acquire)?;
         let waiter = &mut self.record.queue[at];
-        let until = self.now.plus(ask.wait_ms);
+        let until = self.now.plus(acquire.wait_ms);
         if until > waiter.until {
             waiter.until = until;
-            self.untold = true;
+            self.unlogged = true;
         }
-        if matches!(ask.claimant, Claimant::Solo { .. }) {
-            self.beat(session);
+        if matches!(acquire.claimant, Claimant::Solo { .. }) {
+            self.heartbeat(session);
         }
-        Ok(self.waiting(at))
+        Ok(self.waiting_outcome(at))
     }
 
-    /// Whoever asks: a session must live and be the tenant's own; a solo one is made, to be
-    /// admitted when it gets something.
-    fn claimant(&mut self, ask: &Acquire) -> Result<Asker, Refusal> {
-        match &ask.claimant {
+    /// Resolves the session to acquire for. An existing one must be alive and act for the tenant; a
+    /// solo session is built here and stored once it is granted or queued.
+    fn resolve_claimant(&mut self, acquire: &Acquire) -> Result<Requester, Refusal> {
+        match &acquire.claimant {
             Claimant::Session(id) => match self.sessions.check(*id, self.now) {
-                Standing::Alive(session) if session.acts_for(self.key.tenant()) => {
-                    Ok(Asker::Known(*id))
+                Liveness::Alive(session) if session.acts_for(self.key.tenant()) => {
+                    Ok(Requester::Existing(*id))
                 }
-                Standing::Alive(_) => Err(Refusal::ForeignSession),
-                Standing::JustLapsed => {
+                Liveness::Alive(_) => Err(Refusal::ForeignSession),
+                Liveness::JustExpired => {
                     self.changes.sessions.push(*id);
-                    Err(Refusal::SessionOver)
+                    Err(Refusal::SessionExpired)
                 }
-                Standing::Over(_) => Err(Refusal::SessionOver),
+                Liveness::Ended(_) => Err(Refusal::SessionExpired),
             },
             Claimant::Solo { name, ttl_ms } => {
-                let id = SessionId(ask.request.0);
+                let id = SessionId(acquire.request.0);
                 if self.sessions.get(id).is_some() {
                     return Err(Refusal::RequestReused);
                 }
                 let tenant = self.key.tenant();
                 let mut session = new_session(id, tenant, name, *ttl_ms, self.now)?;
                 session.solo = true;
-                Ok(Asker::Solo(session))
+                Ok(Requester::NewSolo(session))
             }
         }
     }
 
-    fn admit(&mut self, asker: Asker) -> SessionId {
-        match asker {
-            Asker::Known(id) => id,
-            Asker::Solo(session) => {
+    fn admit_session(&mut self, requester: Requester) -> SessionId {
+        match requester {
+            Requester::Existing(id) => id,
+            Requester::NewSolo(session) => {
                 let id = session.id;
                 self.sessions.insert(session);
                 self.changes.sessions.push(id);
@@ -172,49 +177,49 @@ impl Turn<'_> {
         }
     }
 
-    fn enqueue(&mut self, ask: &Acquire, session: SessionId) {
+    fn enqueue(&mut self, acquire: &Acquire, session: SessionId) {
         self.record.queue.push_back(Waiter {
-            locks: ask.locks.clone(),
+            locks: acquire.locks.clone(),
             session,
-            request: ask.request,
-            purpose: ask.purpose.clone(),
+            request: acquire.request,
+            purpose: acquire.purpose.clone(),
             since: self.now,
-            until: self.now.plus(ask.wait_ms),
+            until: self.now.plus(acquire.wait_ms),
         });
-        self.bonds.add(session, self.key);
-        self.untold = true;
+        self.session_index.add(session, self.key);
+        self.unlogged = true;
     }
 
     fn withdraw(&mut self, request: RequestId) -> Result<Outcome, Refusal> {
         if let Some(at) = self.record.queue.iter().position(|w| w.request == request) {
             self.drop_waiter(at, GAVE_UP);
-            self.forget_later(request);
-            self.promote();
+            self.remember_withdrawn(request);
+            self.promote_waiters();
             return Ok(Outcome::Withdrawn { released: None });
         }
         let tenure = self.record.tenures.iter().find(|tenure| tenure.request == request);
         match tenure.map(|tenure| (tenure.token, tenure.job)) {
             Some(_) if planted(Canary::WithdrawLeaks) => Ok(Outcome::Withdrawn { released: None }),
-            Some((_, Some(job))) => Err(Refusal::JobsTenure(job)),
+            Some((_, Some(job))) => Err(Refusal::TenureOfJob(job)),
             Some((token, None)) => {
-                self.end(token, None, &How::Released, None);
-                self.promote();
+                self.end_tenure(token, None, &TenureEnd::Released, None);
+                self.promote_waiters();
                 Ok(Outcome::Withdrawn { released: Some(token) })
             }
             None => {
                 if !self.record.recent.iter().any(|recent| recent.request == request) {
-                    self.forget_later(request);
+                    self.remember_withdrawn(request);
                 }
                 Ok(Outcome::Withdrawn { released: None })
             }
         }
     }
 
-    /// The request itself may still be on its way: remembered as withdrawn, it gets nothing.
-    fn forget_later(&mut self, request: RequestId) {
+    /// Remembers the request as withdrawn, so that a delayed copy of it is not granted.
+    fn remember_withdrawn(&mut self, request: RequestId) {
         let (token, at) = (Token::default(), self.now);
-        self.record.remember(Recent { request, token, how: Ending::Withdrawn, at });
-        self.untold = true;
+        self.record.remember_request(RecentRequest { request, token, how: EndKind::Withdrawn, at });
+        self.unlogged = true;
     }
 
     fn renew(&mut self, token: Token, ttl_ms: Option<u64>) -> Result<Outcome, Refusal> {
@@ -223,26 +228,27 @@ impl Turn<'_> {
             _ => token,
         };
         let Some(tenure) = self.record.tenures.iter().find(|tenure| tenure.token == token) else {
-            return Err(self.lost(token, "renew"));
+            return Err(self.refuse_stale(token, "renew"));
         };
         let id = tenure.session;
-        let session = self.sessions.get(id).expect("settled: the session of a tenure lives");
+        let session = self.sessions.get(id).expect("settled: the session of a tenure is alive");
         if !session.solo && *session.tenant == *ALL_TENANTS {
-            // It holds for others, too: whoever knows one of its tokens must not keep it alive.
+            // This session also holds tenures of other tenants: knowing one of its tokens must not
+            // suffice to keep it alive.
             let why =
-                "the tenure belongs to a worker of all tenants; its session is beaten instead";
+                "the tenure belongs to a worker of all tenants; renew it by a session heartbeat";
             return Err(Refusal::Invalid(why.to_owned()));
         }
         if let Some(ttl_ms) = ttl_ms {
             self.change_ttl(id, ttl_ms)?;
         }
-        self.beat(id);
-        Ok(Outcome::Renewed(self.view_of(token)))
+        self.heartbeat(id);
+        Ok(Outcome::Renewed(self.tenure_view(token)))
     }
 
     fn change_ttl(&mut self, id: SessionId, ttl_ms: u64) -> Result<(), Refusal> {
         check_ttl(ttl_ms)?;
-        let session = self.sessions.get_mut(id).expect("settled: the session of a tenure lives");
+        let session = self.sessions.get_mut(id).expect("settled: the session of a tenure is alive");
         if !session.solo {
             let why = "the tenure belongs to a session; its ttl_ms is fixed when it is opened";
             return Err(Refusal::Invalid(why.to_owned()));
@@ -262,23 +268,23 @@ impl Turn<'_> {
         if planted(Canary::MissingOwnerIsMe) && self.record.tenures.is_empty() {
             return Ok(Outcome::Released { already: false });
         }
-        if self.has(token, locks) {
+        if self.holds(token, locks) {
             if let Some(job) = self.job_of(token) {
-                return Err(Refusal::JobsTenure(job));
+                return Err(Refusal::TenureOfJob(job));
             }
-            self.end(token, locks, &How::Released, None);
-            self.promote();
+            self.end_tenure(token, locks, &TenureEnd::Released, None);
+            self.promote_waiters();
             return Ok(Outcome::Released { already: false });
         }
-        match self.record.ended(token) {
-            Some(recent) if recent.how == Ending::Released => {
+        match self.record.recent_end(token) {
+            Some(recent) if recent.how == EndKind::Released => {
                 Ok(Outcome::Released { already: true })
             }
-            _ => Err(self.lost(token, "release")),
+            _ => Err(self.refuse_stale(token, "release")),
         }
     }
 
-    fn break_by(
+    fn break_tenure(
         &mut self,
         token: Token,
         locks: Option<&LockSet>,
@@ -289,74 +295,75 @@ impl Turn<'_> {
         if reason.trim().is_empty() {
             return Err(Refusal::Invalid("a break needs a reason".to_owned()));
         }
-        if self.has(token, locks) {
-            self.notify(token, false);
-            // Its holder learns that the tenure is over, so all of it is.
-            self.lose(token, &How::Broken { by: by.clone(), reason: reason.clone() });
-            self.promote();
+        if self.holds(token, locks) {
+            self.notify_holder(token, false);
+            // The holder is notified that the tenure is gone, so all of its locks end.
+            self.lose_tenure(token, &TenureEnd::Broken { by: by.clone(), reason: reason.clone() });
+            self.promote_waiters();
             return Ok(Outcome::Broken);
         }
-        if self.record.ended(token).is_some_and(|recent| recent.how == Ending::Broken) {
+        if self.record.recent_end(token).is_some_and(|recent| recent.how == EndKind::Broken) {
             return Ok(Outcome::Broken);
         }
-        if self.has(token, None) {
-            return Err(not_its_locks(token));
+        if self.holds(token, None) {
+            return Err(locks_not_held(token));
         }
         let current = match locks {
-            Some(locks) => self.first_of(locks),
-            None => self.record.tenures.first().map(|t| t.token).map(|t| self.view_of(t)),
+            Some(locks) => self.first_holder(locks),
+            None => self.record.tenures.first().map(|t| t.token).map(|t| self.tenure_view(t)),
         };
         Err(Refusal::NotCurrent { current })
     }
 
-    /// Whether `token` holds all of `locks`, or anything when none are named.
-    fn has(&self, token: Token, locks: Option<&LockSet>) -> bool {
-        let holds = |lock: &LockName| self.record.tenure(lock).is_some_and(|t| t.token == token);
+    /// Returns `true` if `token` holds all of `locks`, or any lock if `None`.
+    fn holds(&self, token: Token, locks: Option<&LockSet>) -> bool {
+        let holds_lock =
+            |lock: &LockName| self.record.tenure(lock).is_some_and(|t| t.token == token);
         match locks {
-            Some(locks) => locks.iter().all(holds),
+            Some(locks) => locks.iter().all(holds_lock),
             None => self.record.tenures.iter().any(|tenure| tenure.token == token),
         }
     }
 
-    /// The refusal for a stale token; history notes the first such write of each token.
-    pub(crate) fn lost(&mut self, token: Token, verb: &str) -> Refusal {
+    /// Returns the refusal for a stale token. History records the first such write per token.
+    pub(crate) fn refuse_stale(&mut self, token: Token, verb: &str) -> Refusal {
         let issued = token > Token::default() && token <= self.record.token;
-        // A present token that named locks it does not have was wrong, but not stale.
-        let stale = issued && !self.has(token, None);
+        // A current token that names locks it does not hold is a mistake, but not stale.
+        let stale = issued && !self.holds(token, None);
         if stale {
-            self.changes.facts.push(Fact::Fenced);
+            self.changes.metric_events.push(MetricEvent::Fenced);
         }
         if stale && self.record.fenced != token {
-            self.tell(Event::Fenced { token, verb: verb.into() });
+            self.append_event(Event::Fenced { token, verb: verb.into() });
         }
-        let how = self.record.ended(token).map(|recent| recent.how);
+        let how = self.record.recent_end(token).map(|recent| recent.how);
         let current = self.record.tenures.first().map(|tenure| tenure.token);
-        Refusal::Lost { token, how, current: current.map(|token| self.view_of(token)) }
+        Refusal::Lost { token, how, current: current.map(|token| self.tenure_view(token)) }
     }
 
-    fn granted(&self, token: Token) -> Outcome {
-        Outcome::Granted(self.view_of(token))
+    fn granted_outcome(&self, token: Token) -> Outcome {
+        Outcome::Granted(self.tenure_view(token))
     }
 
-    fn held(&self, locks: &LockSet) -> Refusal {
-        Refusal::Held { by: self.first_of(locks), queue_length: self.record.queue.len() }
+    fn held_refusal(&self, locks: &LockSet) -> Refusal {
+        Refusal::Held { by: self.first_holder(locks), queue_length: self.record.queue.len() }
     }
 
-    fn waiting(&self, at: usize) -> Outcome {
+    fn waiting_outcome(&self, at: usize) -> Outcome {
         Outcome::Waiting {
             position: at + 1,
             queue_length: self.record.queue.len(),
-            held_by: self.first_of(&self.record.queue[at].locks),
+            held_by: self.first_holder(&self.record.queue[at].locks),
         }
     }
 
-    /// The tenure that stands in the way of `locks`.
-    pub(crate) fn first_of(&self, locks: &LockSet) -> Option<TenureView> {
+    /// Returns the first tenure that holds one of `locks`.
+    pub(crate) fn first_holder(&self, locks: &LockSet) -> Option<TenureView> {
         let tenure = locks.iter().find_map(|lock| self.record.tenure(lock))?;
-        Some(self.view_of(tenure.token))
+        Some(self.tenure_view(tenure.token))
     }
 }
 
-fn not_its_locks(token: Token) -> Refusal {
+fn locks_not_held(token: Token) -> Refusal {
     Refusal::Invalid(format!("the tenure with token {token} does not hold all of these locks"))
 }

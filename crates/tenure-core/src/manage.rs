@@ -1,32 +1,32 @@
-//! What people do to resources and jobs: put, delete, pause, resume, cancel, retry, discard.
+//! Management of resources and jobs: put, delete, pause, resume, cancel, retry, discard.
 
 use crate::command::{JobAction, ResourceAction, Submit};
 use crate::engine::check_text;
 use crate::history::Event;
 use crate::id::{JobId, RequestId};
-use crate::job::{Asked, Job, JobState};
+use crate::job::{Job, JobState, RequestedBy};
 use crate::key::Text;
 use crate::limits;
 use crate::outcome::Outcome;
 use crate::refusal::Refusal;
+use crate::step_context::StepContext;
 use crate::submit::check_size;
-use crate::turn::Turn;
 
-impl Turn<'_> {
-    /// Does something to the resource. The record is settled.
-    pub(crate) fn resource(&mut self, action: &ResourceAction) -> Outcome {
+impl StepContext<'_> {
+    /// Applies an action to the resource. The record is settled.
+    pub(crate) fn apply_resource_action(&mut self, action: &ResourceAction) -> Outcome {
         let result = match action {
             ResourceAction::Put { spec, by } => self.put(spec, by),
             ResourceAction::Delete { by } => self.delete(by),
             ResourceAction::Pause { by, reason } => self.pause(by, reason),
             ResourceAction::Resume { by, reason } => self.resume(by, reason),
-            ResourceAction::Submit(ask) => self.submit(ask, None),
+            ResourceAction::Submit(submit) => self.submit(submit, None),
         };
         result.unwrap_or_else(Outcome::Refused)
     }
 
-    /// Does something to a job that is not over. The record is settled, so the job may be over now.
-    pub(crate) fn live_job(&mut self, id: JobId, action: &JobAction) -> Outcome {
+    /// Applies an action to a job in the lane. The record is settled.
+    pub(crate) fn apply_to_live_job(&mut self, id: JobId, action: &JobAction) -> Outcome {
         let result = match action {
             JobAction::Finish { token, finish } => self.finish(id, *token, finish),
             JobAction::Progress { token, percent, message } => {
@@ -35,25 +35,31 @@ impl Turn<'_> {
             JobAction::Log { token, text } => self.log(id, *token, text),
             JobAction::Cancel { by, reason } => self.cancel(id, by, reason),
             JobAction::Retry { .. } => self.retry_now(id),
-            JobAction::Discard { .. } => self.job_is(id, "dead"),
+            JobAction::Discard { .. } => self.refuse_job_state(id, "dead"),
         };
         result.unwrap_or_else(Outcome::Refused)
     }
 
-    /// Does something to a job that is over.
-    pub(crate) fn past_job(&mut self, job: &mut Box<Job>, action: &JobAction) -> Outcome {
+    /// Applies an action to a finished job.
+    pub(crate) fn apply_to_finished_job(
+        &mut self,
+        job: &mut Box<Job>,
+        action: &JobAction,
+    ) -> Outcome {
         let result = match action {
-            JobAction::Finish { token, .. } => match crate::attempt::finished_before(job, *token) {
-                Some(state) => Ok(Outcome::Finished { state, already: true }),
-                None => Err(self.lost(*token, "finish")),
-            },
-            JobAction::Progress { token, .. } => Err(self.lost(*token, "progress")),
-            JobAction::Log { token, .. } => Err(self.lost(*token, "log")),
+            JobAction::Finish { token, .. } => {
+                match crate::attempt::already_finished_state(job, *token) {
+                    Some(state) => Ok(Outcome::Finished { state, already: true }),
+                    None => Err(self.refuse_stale(*token, "finish")),
+                }
+            }
+            JobAction::Progress { token, .. } => Err(self.refuse_stale(*token, "progress")),
+            JobAction::Log { token, .. } => Err(self.refuse_stale(*token, "log")),
             JobAction::Cancel { .. } if job.state == JobState::Cancelled => {
                 Ok(Outcome::Cancelled { state: job.state })
             }
             JobAction::Cancel { .. } => {
-                Err(Refusal::JobIs { state: job.state, wanted: "not over" })
+                Err(Refusal::WrongJobState { state: job.state, wanted: "not over" })
             }
             JobAction::Retry { request, by, reason } => self.redrive(job, *request, by, reason),
             JobAction::Discard { by, reason } => self.discard(job, by, reason),
@@ -67,14 +73,14 @@ impl Turn<'_> {
         if self.kind().is_none() {
             return Err(Refusal::NotDeclared(format!("the kind {}", self.key.kind())));
         }
-        self.create();
-        let resource = self.record.resource.as_ref().expect("it was made above");
+        self.ensure_resource();
+        let resource = self.record.resource.as_ref().expect("created above");
         let generation = resource.generation;
         if resource.spec.as_ref() == Some(spec) {
             return Ok(Outcome::Put { generation, job: None });
         }
         let generation = generation + 1;
-        self.tell(Event::Specified { spec: spec.clone(), generation, by: by.clone() });
+        self.append_event(Event::Specified { spec: spec.clone(), generation, by: by.clone() });
         let job = self.reconcile();
         Ok(Outcome::Put { generation, job })
     }
@@ -87,66 +93,67 @@ impl Turn<'_> {
         if self.record.is_live() {
             return Err(Refusal::InUse { job: None });
         }
-        self.tell(Event::Deleted { by: by.clone() });
+        self.append_event(Event::Deleted { by: by.clone() });
         Ok(Outcome::Deleted)
     }
 
     fn pause(&mut self, by: &Text, reason: &Text) -> Result<Outcome, Refusal> {
-        let asked = self.asked(by, reason)?;
+        let requested = self.requested_by(by, reason)?;
         let Some(resource) = &self.record.resource else { return Err(Refusal::NoSuchResource) };
         if resource.paused.is_none() {
-            self.tell(Event::Paused { asked });
+            self.append_event(Event::Paused { requested });
         }
         Ok(Outcome::Paused(true))
     }
 
     fn resume(&mut self, by: &Text, reason: &Text) -> Result<Outcome, Refusal> {
-        let asked = self.asked(by, reason)?;
+        let requested = self.requested_by(by, reason)?;
         let Some(resource) = &self.record.resource else { return Err(Refusal::NoSuchResource) };
         if resource.paused.is_some() {
-            self.tell(Event::Resumed { asked });
+            self.append_event(Event::Resumed { requested });
         }
         Ok(Outcome::Paused(false))
     }
 
     fn cancel(&mut self, id: JobId, by: &Text, reason: &Text) -> Result<Outcome, Refusal> {
-        let asked = self.asked(by, reason)?;
-        self.ask_to_stop(id, asked);
+        let requested = self.requested_by(by, reason)?;
+        self.request_cancel(id, requested);
         let state = self.record.job(id).map_or(JobState::Cancelled, |job| job.state);
         Ok(Outcome::Cancelled { state })
     }
 
-    /// Ends a job that waits; asks one that runs to stop, once.
-    pub(crate) fn ask_to_stop(&mut self, id: JobId, asked: Asked) {
+    /// Ends a waiting job, or requests a running one to stop. Has no effect if it is stopping
+    /// already.
+    pub(crate) fn request_cancel(&mut self, id: JobId, requested: RequestedBy) {
         let Some(job) = self.record.job(id) else { return };
         if job.state == JobState::Cancelling {
             return;
         }
         let token = job.token();
-        self.tell(Event::Cancelled { id, asked });
+        self.append_event(Event::Cancelled { id, requested });
         if let Some(token) = token {
-            self.notify(token, true);
+            self.notify_holder(token, true);
         }
     }
 
-    /// A job that rests between two attempts is tried at once.
+    /// Ends the backoff of a job so that it is retried at once.
     fn retry_now(&mut self, id: JobId) -> Result<Outcome, Refusal> {
         let Some(job) = self.record.job(id) else { return Err(Refusal::NoSuchJob) };
         if job.state != JobState::Backoff {
-            return self.job_is(id, "in backoff or over");
+            return self.refuse_job_state(id, "in backoff or over");
         }
-        self.hasten(id);
+        self.wake_early(id);
         Ok(Outcome::Submitted { verdict: crate::job::Verdict::Queued, job: id })
     }
 
-    fn job_is(&self, id: JobId, wanted: &'static str) -> Result<Outcome, Refusal> {
+    fn refuse_job_state(&self, id: JobId, wanted: &'static str) -> Result<Outcome, Refusal> {
         match self.record.job(id) {
-            Some(job) => Err(Refusal::JobIs { state: job.state, wanted }),
+            Some(job) => Err(Refusal::WrongJobState { state: job.state, wanted }),
             None => Err(Refusal::NoSuchJob),
         }
     }
 
-    /// Makes a new job from one that is over; the policies hold for it as for any other.
+    /// Submits a finished job again as a new one, subject to the usual policies.
     fn redrive(
         &mut self,
         job: &mut Box<Job>,
@@ -154,13 +161,13 @@ impl Turn<'_> {
         by: &Text,
         reason: &Text,
     ) -> Result<Outcome, Refusal> {
-        let asked = self.asked(by, reason)?;
+        let requested = self.requested_by(by, reason)?;
         if matches!(job.state, JobState::Redriven | JobState::Discarded)
-            && self.record.resource.as_ref().is_none_or(|r| r.answered.of(request).is_none())
+            && self.record.resource.as_ref().is_none_or(|r| r.recent_submits.get(request).is_none())
         {
-            return Err(Refusal::JobIs { state: job.state, wanted: "not dealt with yet" });
+            return Err(Refusal::WrongJobState { state: job.state, wanted: "not dealt with yet" });
         }
-        let ask = Submit {
+        let submit = Submit {
             request,
             operation: job.operation.clone(),
             args: job.args.clone(),
@@ -168,12 +175,12 @@ impl Turn<'_> {
             run_at: None,
             by: by.clone(),
         };
-        let outcome = self.submit(&ask, Some(job.id))?;
+        let outcome = self.submit(&submit, Some(job.id))?;
         if let Outcome::Submitted { job: next, .. } = outcome
             && job.state == JobState::Dead
         {
-            crate::apply::mark(job, JobState::Redriven, Some(next));
-            self.tell(Event::Redriven { id: job.id, followed_by: next, asked });
+            crate::apply::mark_resolved(job, JobState::Redriven, Some(next));
+            self.append_event(Event::Redriven { id: job.id, followed_by: next, requested });
             self.changes.finished.push((self.key.clone(), job.clone()));
         }
         Ok(outcome)
@@ -185,21 +192,21 @@ impl Turn<'_> {
         by: &Text,
         reason: &Text,
     ) -> Result<Outcome, Refusal> {
-        let asked = self.asked(by, reason)?;
+        let requested = self.requested_by(by, reason)?;
         match job.state {
             JobState::Discarded => return Ok(Outcome::Discarded),
             JobState::Dead => {}
-            state => return Err(Refusal::JobIs { state, wanted: "dead" }),
+            state => return Err(Refusal::WrongJobState { state, wanted: "dead" }),
         }
-        crate::apply::mark(job, JobState::Discarded, None);
-        self.tell(Event::Discarded { id: job.id, asked });
+        crate::apply::mark_resolved(job, JobState::Discarded, None);
+        self.append_event(Event::Discarded { id: job.id, requested });
         self.changes.finished.push((self.key.clone(), job.clone()));
         Ok(Outcome::Discarded)
     }
 
-    fn asked(&self, by: &Text, reason: &Text) -> Result<Asked, Refusal> {
+    fn requested_by(&self, by: &Text, reason: &Text) -> Result<RequestedBy, Refusal> {
         check_text("principal", by, limits::SESSION_NAME_BYTES_MAX)?;
         check_text("reason", reason, limits::REASON_BYTES_MAX)?;
-        Ok(Asked { by: by.clone(), reason: reason.clone(), at: self.now })
+        Ok(RequestedBy { by: by.clone(), reason: reason.clone(), at: self.now })
     }
 }

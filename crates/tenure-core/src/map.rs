@@ -1,8 +1,8 @@
-//! Maps and sets that every step looks into. Their keys are names and ids of people who have a key
-//! to the store, so hashing is quick, and seeded, rather than proof against everybody.
+//! Hash maps and sets for hot lookups. Their keys come from authenticated clients, so they use a
+//! fast seeded hash rather than one that resists deliberate collisions.
 
-/// A map that is looked into often.
+/// A map for hot lookups.
 pub type Map<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
-/// A set that is looked into often.
+/// A set for hot lookups.
 pub type Set<T> = std::collections::HashSet<T, foldhash::fast::RandomState>;

@@ -1,4 +1,4 @@
-//! Outcomes: every answer of the model.
+//! Outcomes: the responses of the engine.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,137 +6,137 @@ use crate::id::{JobId, RequestId, SessionId};
 use crate::job::{Job, JobState, Verdict};
 use crate::key::{LockSet, ResourceKey, Text};
 use crate::refusal::Refusal;
-use crate::session::Revoked;
+use crate::session::Revocation;
 use crate::time::Millis;
 use crate::token::Token;
 
-/// A tenure as its readers see it.
+/// A tenure as shown to clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenureView {
-    /// The resource.
+    /// Resource.
     pub key: ResourceKey,
-    /// The locks that are held together.
+    /// Locks held together.
     pub locks: LockSet,
-    /// The fencing number.
+    /// Fencing token.
     pub token: Token,
-    /// Who holds it.
+    /// Session that holds it.
     pub session: SessionId,
-    /// What people call the holder.
+    /// Display name of the holder.
     pub holder: Text,
-    /// What for.
+    /// Purpose.
     pub purpose: Option<Text>,
-    /// The request that got it.
+    /// Request that acquired it.
     pub request: RequestId,
-    /// The job whose attempt it belongs to.
+    /// Job whose attempt it belongs to.
     pub job: Option<JobId>,
-    /// Since when.
+    /// Time of the grant.
     pub since: Millis,
-    /// For how long already.
+    /// Time since the grant.
     pub age_ms: u64,
-    /// How long it lasts without a heartbeat.
+    /// Time until it expires without a heartbeat.
     pub expires_in_ms: u64,
-    /// How many requests wait in the queue of the resource.
+    /// Length of the resource's wait queue.
     pub waiters: usize,
 }
 
-/// The answer to a command.
+/// The response to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The session lives.
+    /// The session is alive.
     Alive {
-        /// The session.
+        /// Session.
         session: SessionId,
-        /// How long it lives without a heartbeat.
+        /// Time after which it expires without a heartbeat.
         ttl_ms: u64,
-        /// Tenures that were taken from it and that its process has not confirmed.
-        revoked: Vec<Revoked>,
+        /// Revocations that its process has not acknowledged.
+        revoked: Vec<Revocation>,
     },
-    /// The session is over, as was asked.
+    /// The session has ended, or its row was removed.
     Closed,
-    /// The locks are held.
+    /// The locks were granted.
     Granted(TenureView),
-    /// The request is in the queue.
+    /// The request is queued.
     Waiting {
-        /// Its place, 1 for the next.
+        /// Position in the queue, from 1.
         position: usize,
-        /// How many wait in all.
+        /// Length of the queue.
         queue_length: usize,
-        /// Who is in the way: a holder, unless only earlier waiters are.
+        /// Current holder; `None` if only earlier waiters block the request.
         held_by: Option<TenureView>,
     },
-    /// The tenure goes on.
+    /// The tenure was renewed.
     Renewed(TenureView),
-    /// The tenure is over; `already` when it was before.
+    /// The locks were released.
     Released {
-        /// A repetition of an earlier release.
+        /// Whether an earlier copy of this release ended the tenure.
         already: bool,
     },
-    /// The request waits no more; `released` is the tenure it had got meanwhile.
+    /// The request was withdrawn.
     Withdrawn {
-        /// The tenure that was given back.
+        /// Tenure that had been granted to it and was released.
         released: Option<Token>,
     },
     /// The tenure was broken.
     Broken,
-    /// The resource was looked after; says how many tenures were ended.
+    /// The record was settled.
     Settled {
-        /// Tenures that were ended.
+        /// Number of tenures that ended.
         ended: usize,
     },
-    /// The operation is asked for; says which job counts.
+    /// The job was submitted or attached.
     Submitted {
-        /// What the submit came to.
+        /// Verdict.
         verdict: Verdict,
-        /// The job that counts.
+        /// Job that performs the operation.
         job: JobId,
     },
-    /// The worker has these jobs now; perhaps none.
+    /// Jobs assigned to the worker, possibly none.
     Claimed(Vec<Assignment>),
-    /// The attempt is over; says where that leaves the job.
+    /// The attempt ended.
     Finished {
-        /// The state of the job.
+        /// New state of the job.
         state: JobState,
-        /// A repetition of an earlier finish.
+        /// Whether an earlier copy of this finish ended the attempt.
         already: bool,
     },
-    /// What the worker said is noted.
+    /// Progress or log output was recorded.
     Noted {
-        /// Whether the job is asked to stop.
+        /// Whether the job has been requested to stop.
         cancelling: bool,
     },
-    /// The job is over or asked to stop.
+    /// The job was cancelled, or requested to stop.
     Cancelled {
-        /// The state of the job.
+        /// State of the job.
         state: JobState,
     },
-    /// The dead job is thrown away.
+    /// The dead job was discarded.
     Discarded,
-    /// The resource is as was asked.
+    /// The desired state is set.
     Put {
-        /// Counts the changes of what it should be like.
+        /// Generation of the desired state.
         generation: u64,
-        /// The job that brings it there, when one was made for it.
+        /// Job that reconciles the resource, if there is one.
         job: Option<JobId>,
     },
-    /// The resource is forgotten.
+    /// The resource was deleted.
     Deleted,
-    /// The resource is paused, or not any more.
+    /// Whether the resource is paused.
     Paused(bool),
-    /// No.
+    /// The command was refused.
     Refused(Refusal),
 }
 
-/// A job in the hands of a worker.
+/// A job assigned to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// The tenure of the attempt.
+    /// Tenure of the attempt.
     pub tenure: TenureView,
-    /// The job.
+    /// Job.
     pub job: Box<Job>,
-    /// What the resource should be like, as JSON.
+    /// Desired state of the resource, as JSON.
     pub spec: Option<Text>,
-    /// The longest the attempt may take.
+    /// Time limit of the attempt.
     pub limit_ms: Option<u64>,
-    /// Attempts in all.
+    /// Maximum number of attempts.
     pub attempts_max: u32,
 }

@@ -1,22 +1,22 @@
-//! Policies: what happens when an operation meets another. What each does is in [`crate::submit`].
+//! Policies: what happens when an operation meets another. Implemented in [`crate::submit`].
 
 use std::str::FromStr;
 
-/// What happens when an operation meets another one of the same resource that is queued or running.
+/// Policy for a submit that meets a queued or running operation of the same resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// Waits in the lane.
+    /// Wait in the lane.
     #[default]
     Queue,
-    /// The caller gets the id of the present job.
+    /// Return the id of the present job.
     Attach,
-    /// Refused, naming the present job.
+    /// Refuse, naming the present job.
     Reject,
-    /// At most one waits behind the running one; further submits join it.
+    /// Keep at most one job waiting behind the running one; further submits attach to it.
     Coalesce,
-    /// Takes the place of the waiting ones, which end as superseded.
+    /// Replace the waiting jobs, which end as superseded.
     Replace,
-    /// The running one is asked to stop; the incoming one runs after it has stopped.
+    /// Request the running job to stop, and run after it has.
     Cancel,
 }
 
@@ -24,9 +24,9 @@ impl Policy {
     const ALL: [Self; 6] =
         [Self::Queue, Self::Attach, Self::Reject, Self::Coalesce, Self::Replace, Self::Cancel];
 
-    /// The word for it.
+    /// Returns the configuration spelling.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Queue => "queue",
             Self::Attach => "attach",
@@ -41,8 +41,8 @@ impl Policy {
 impl FromStr for Policy {
     type Err = String;
     fn from_str(word: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|policy| policy.word() == word);
-        let words = || Self::ALL.map(Self::word).join(", ");
-        known.ok_or_else(|| format!("{word:?} is no policy; there are {}", words()))
+        let found = Self::ALL.into_iter().find(|policy| policy.as_str() == word);
+        let all = || Self::ALL.map(Self::as_str).join(", ");
+        found.ok_or_else(|| format!("{word:?} is not a policy; expected {}", all()))
     }
 }

@@ -1,123 +1,123 @@
-//! Which resources are ready to be worked, and whose turn it is.
+//! Index of resources with a startable job, and the order in which claims take them.
 //!
-//! Claims walk this index and nothing else: idle resources, blocked lanes and jobs that are over
-//! are not in it, so they cost nothing. Tenants take turns: the one with the fewest running jobs of
-//! the kind goes first, then the one that was served longest ago. Within a tenant the highest
-//! priority goes first, then whoever waits longest. Caps count what records say is running; there
-//! is no counter that a crash could leave wrong, because the index is made from the records.
+//! Claims read this index only: idle resources, blocked lanes and finished jobs are not in it and
+//! cost nothing. Tenants are served fairly: fewest running jobs of the kind first, then least
+//! recently served. Within a tenant the order is by priority, then by waiting time. Concurrency
+//! caps use running counts derived from the records, so a crash cannot leave a counter wrong.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use crate::key::{ResourceKey, Text};
 use crate::kind::{Kind, Kinds};
-use crate::lane::Next;
+use crate::lane::NextJob;
 use crate::map::Map;
 use crate::record::Record;
 use crate::session::ALL_TENANTS;
 use crate::time::Millis;
 
-/// The order of a tenant's ready resources.
-type Spot = (Reverse<i32>, Millis, ResourceKey);
+/// Sort key of a tenant's ready resources.
+type ReadyKey = (Reverse<i32>, Millis, ResourceKey);
 
 /// The ready resources of all kinds.
 #[derive(Clone, Debug, Default)]
-pub struct Ready {
-    kinds: Map<Text, Shelf>,
-    /// What the index knows of each resource.
-    of: Map<ResourceKey, Known>,
-    /// Resources that have to be looked at again at an instant.
-    later: BTreeSet<(Millis, ResourceKey)>,
-    /// Counts the picks, to know who was served longest ago.
+pub struct ReadyIndex {
+    kinds: Map<Text, KindQueue>,
+    /// Index state per resource.
+    entries: Map<ResourceKey, IndexEntry>,
+    /// Resources to re-examine, by time.
+    rechecks: BTreeSet<(Millis, ResourceKey)>,
+    /// Number of picks so far, used to find the least recently served tenant.
     picks: u64,
 }
 
-/// Most tenants of a kind that are remembered without work; when there are more, their turns begin
-/// anew.
-const SERVED_MAX: usize = 16_384;
+/// Maximum number of idle tenants per kind whose last service is remembered. When it is exceeded,
+/// all are forgotten.
+const IDLE_TENANTS_MAX: usize = 16_384;
 
-/// What the index knows of one resource.
+/// Index state of one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Known {
-    spot: Option<(Reverse<i32>, Millis)>,
-    later: Option<Millis>,
+struct IndexEntry {
+    rank: Option<(Reverse<i32>, Millis)>,
+    recheck_at: Option<Millis>,
     running: usize,
 }
 
 /// The ready resources of one kind.
 #[derive(Clone, Debug, Default)]
-struct Shelf {
+struct KindQueue {
     running: usize,
-    tenants: Map<Text, Line>,
-    /// Tenants with something ready: by running jobs, then by when they were last served.
+    tenants: Map<Text, TenantQueue>,
+    /// Tenants with ready resources, by running jobs, then by last service.
     order: BTreeSet<(usize, u64, Text)>,
-    /// When tenants were last served that have nothing now: who comes back a moment later must not
-    /// go before those who have waited.
-    served: Map<Text, u64>,
+    /// Last service of tenants without ready resources or running jobs, so that a returning tenant
+    /// does not overtake those that have waited.
+    idle_served: Map<Text, u64>,
 }
 
 /// The ready resources of one tenant and kind.
 #[derive(Clone, Debug, Default)]
-struct Line {
-    ready: BTreeSet<Spot>,
+struct TenantQueue {
+    ready: BTreeSet<ReadyKey>,
     running: usize,
     served: u64,
 }
 
-impl Ready {
-    /// Looks at a record after it has changed. Says whether it became ready by that.
-    pub(crate) fn note(
+impl ReadyIndex {
+    /// Updates the index after a change of `record`. Returns `true` if the resource became ready.
+    pub(crate) fn update(
         &mut self,
         key: &ResourceKey,
         record: &Record,
         kinds: &Kinds,
         now: Millis,
     ) -> bool {
-        let known = match (&record.resource, kinds.get(key.kind())) {
+        let entry = match (&record.resource, kinds.get(key.kind())) {
             (Some(resource), Some(kind)) if !resource.lane.is_empty() => {
-                let (spot, later) = match record.next(kind, now) {
-                    Next::Ready { priority, since, later, .. } => {
-                        (Some((Reverse(priority), since)), later)
+                let (rank, recheck_at) = match record.next_job(kind, now) {
+                    NextJob::Ready { priority, since, recheck_at, .. } => {
+                        (Some((Reverse(priority), since)), recheck_at)
                     }
-                    Next::Later(at) => (None, Some(at)),
-                    Next::Nothing => (None, None),
+                    NextJob::NotBefore(at) => (None, Some(at)),
+                    NextJob::None => (None, None),
                 };
-                Known { spot, later, running: resource.running() }
+                IndexEntry { rank, recheck_at, running: resource.running_count() }
             }
             (Some(resource), None) if !resource.lane.is_empty() => {
-                Known { running: resource.running(), ..Known::default() }
+                IndexEntry { running: resource.running_count(), ..IndexEntry::default() }
             }
-            _ => Known::default(),
+            _ => IndexEntry::default(),
         };
-        self.replace(key, known)
+        self.replace(key, entry)
     }
 
-    fn replace(&mut self, key: &ResourceKey, known: Known) -> bool {
-        let before = self.of.get(key).cloned().unwrap_or_default();
-        if before == known {
+    fn replace(&mut self, key: &ResourceKey, entry: IndexEntry) -> bool {
+        let before = self.entries.get(key).cloned().unwrap_or_default();
+        if before == entry {
             return false;
         }
-        if let Some(at) = before.later {
-            self.later.remove(&(at, key.clone()));
+        if let Some(at) = before.recheck_at {
+            self.rechecks.remove(&(at, key.clone()));
         }
-        if let Some(at) = known.later {
-            self.later.insert((at, key.clone()));
+        if let Some(at) = entry.recheck_at {
+            self.rechecks.insert((at, key.clone()));
         }
         if !self.kinds.contains_key(key.kind()) {
-            self.kinds.insert(key.kind().into(), Shelf::default());
+            self.kinds.insert(key.kind().into(), KindQueue::default());
         }
-        let shelf = self.kinds.get_mut(key.kind()).expect("it was put in above");
-        shelf.replace(key, &before, &known);
-        let became = known.spot.is_some() && before.spot.is_none();
-        if known == Known::default() {
-            self.of.remove(key);
+        let queue = self.kinds.get_mut(key.kind()).expect("inserted above");
+        queue.replace(key, &before, &entry);
+        let became_ready = entry.rank.is_some() && before.rank.is_none();
+        if entry == IndexEntry::default() {
+            self.entries.remove(key);
         } else {
-            self.of.insert(key.clone(), known);
+            self.entries.insert(key.clone(), entry);
         }
-        became
+        became_ready
     }
 
-    /// A resource of one of these kinds whose turn it is, for a worker of a tenant or of all.
+    /// Picks the next resource of these kinds for a worker of `tenant`, which may be
+    /// [`ALL_TENANTS`].
     pub(crate) fn pick(
         &mut self,
         names: &[Text],
@@ -125,102 +125,102 @@ impl Ready {
         kinds: &Kinds,
     ) -> Option<ResourceKey> {
         let candidates = names.iter().filter_map(|name| {
-            let spot = self.kinds.get(name)?.first(tenant, kinds.get(name)?)?;
-            Some((spot, name))
+            let first = self.kinds.get(name)?.first(tenant, kinds.get(name)?)?;
+            Some((first, name))
         });
-        let (spot, name) = candidates.min()?;
-        let key = spot.2.clone();
+        let ((_, _, key), name) = candidates.min()?;
+        let key = key.clone();
         let name = name.clone();
         self.picks += 1;
-        let shelf = self.kinds.get_mut(&name).expect("it was looked at above");
-        shelf.serve(key.tenant(), self.picks);
+        let queue = self.kinds.get_mut(&name).expect("found above");
+        queue.mark_served(key.tenant(), self.picks);
         Some(key)
     }
 
-    /// Takes out the resources that have to be looked at again by now.
-    pub(crate) fn due(&mut self, now: Millis) -> Vec<ResourceKey> {
+    /// Removes and returns the resources that must be re-examined by now.
+    pub(crate) fn take_due(&mut self, now: Millis) -> Vec<ResourceKey> {
         let mut due = Vec::new();
-        while let Some((at, _)) = self.later.first()
+        while let Some((at, _)) = self.rechecks.first()
             && *at <= now
-            && let Some((_, key)) = self.later.pop_first()
+            && let Some((_, key)) = self.rechecks.pop_first()
         {
-            if let Some(known) = self.of.get_mut(&key) {
-                known.later = None;
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.recheck_at = None;
             }
             due.push(key);
         }
         due
     }
 
-    /// The next instant at which a resource has to be looked at again.
+    /// Returns the next time at which a resource must be re-examined.
     #[must_use]
     pub fn next_due(&self) -> Option<Millis> {
-        self.later.first().map(|(at, _)| *at)
+        self.rechecks.first().map(|(at, _)| *at)
     }
 
-    /// How many jobs of a kind run, of all tenants and of one.
+    /// Returns the number of running jobs of a kind, over all tenants and of one.
     #[must_use]
-    pub fn running(&self, kind: &str, tenant: &str) -> (usize, usize) {
-        let Some(shelf) = self.kinds.get(kind) else { return (0, 0) };
-        (shelf.running, shelf.tenants.get(tenant).map_or(0, |line| line.running))
+    pub fn running_counts(&self, kind: &str, tenant: &str) -> (usize, usize) {
+        let Some(queue) = self.kinds.get(kind) else { return (0, 0) };
+        (queue.running, queue.tenants.get(tenant).map_or(0, |tenant| tenant.running))
     }
 
-    /// Leaves out a resource for now, but for what runs on it.
-    pub(crate) fn hide(&mut self, key: &ResourceKey) {
-        if let Some(known) = self.of.get(key) {
-            let running = known.running;
-            self.replace(key, Known { running, ..Known::default() });
+    /// Removes a resource from the index except for its running jobs, until its next update.
+    pub(crate) fn exclude(&mut self, key: &ResourceKey) {
+        if let Some(entry) = self.entries.get(key) {
+            let running = entry.running;
+            self.replace(key, IndexEntry { running, ..IndexEntry::default() });
         }
     }
 
-    /// Whether a resource is ready.
+    /// Returns `true` if a resource is ready.
     #[must_use]
-    pub fn has(&self, key: &ResourceKey) -> bool {
-        self.of.get(key).is_some_and(|known| known.spot.is_some())
+    pub fn is_ready(&self, key: &ResourceKey) -> bool {
+        self.entries.get(key).is_some_and(|entry| entry.rank.is_some())
     }
 
-    /// How many resources of a kind are ready.
+    /// Returns the number of ready resources of a kind.
     #[must_use]
-    pub fn ready(&self, kind: &str) -> usize {
-        let Some(shelf) = self.kinds.get(kind) else { return 0 };
-        shelf.tenants.values().map(|line| line.ready.len()).sum()
+    pub fn ready_count(&self, kind: &str) -> usize {
+        let Some(queue) = self.kinds.get(kind) else { return 0 };
+        queue.tenants.values().map(|tenant| tenant.ready.len()).sum()
     }
 }
 
-impl Line {
-    /// What its place among the tenants depends on, while it has something ready.
-    fn rank(&self) -> Option<(usize, u64)> {
+impl TenantQueue {
+    /// Returns the sort key among tenants, if the tenant has ready resources.
+    fn order_key(&self) -> Option<(usize, u64)> {
         (!self.ready.is_empty()).then_some((self.running, self.served))
     }
 }
 
-impl Shelf {
-    fn replace(&mut self, key: &ResourceKey, before: &Known, after: &Known) {
+impl KindQueue {
+    fn replace(&mut self, key: &ResourceKey, before: &IndexEntry, after: &IndexEntry) {
         self.running = self.running + after.running - before.running;
-        self.with(key.tenant(), |line| {
-            line.running = line.running + after.running - before.running;
-            if let Some((priority, since)) = before.spot {
-                line.ready.remove(&(priority, since, key.clone()));
+        self.update_tenant(key.tenant(), |tenant| {
+            tenant.running = tenant.running + after.running - before.running;
+            if let Some((priority, since)) = before.rank {
+                tenant.ready.remove(&(priority, since, key.clone()));
             }
-            if let Some((priority, since)) = after.spot {
-                line.ready.insert((priority, since, key.clone()));
+            if let Some((priority, since)) = after.rank {
+                tenant.ready.insert((priority, since, key.clone()));
             }
         });
     }
 
-    /// Changes a tenant's line and keeps the order of tenants true.
-    fn with(&mut self, tenant: &str, change: impl FnOnce(&mut Line)) {
+    /// Changes the queue of one tenant and updates the order of tenants.
+    fn update_tenant(&mut self, tenant: &str, change: impl FnOnce(&mut TenantQueue)) {
         let name: Text = match self.tenants.get_key_value(tenant) {
             Some((name, _)) => name.clone(),
             None => tenant.into(),
         };
-        let line = self.tenants.entry(name.clone()).or_insert_with(|| {
-            let served = self.served.remove(&name).unwrap_or(0);
-            Line { served, ..Line::default() }
+        let tenant = self.tenants.entry(name.clone()).or_insert_with(|| {
+            let served = self.idle_served.remove(&name).unwrap_or(0);
+            TenantQueue { served, ..TenantQueue::default() }
         });
-        let before = line.rank();
-        change(line);
-        let after = line.rank();
+        let before = tenant.order_key();
+        change(tenant);
+        let after = tenant.order_key();
         if before != after {
             if let Some((running, served)) = before {
                 self.order.remove(&(running, served, name.clone()));
@@ -229,32 +229,33 @@ impl Shelf {
                 self.order.insert((running, served, name.clone()));
             }
         }
-        if after.is_none() && line.running == 0 {
-            let served = line.served;
+        if after.is_none() && tenant.running == 0 {
+            let served = tenant.served;
             self.tenants.remove(&name);
-            if self.served.len() >= SERVED_MAX {
-                self.served.clear();
+            if self.idle_served.len() >= IDLE_TENANTS_MAX {
+                self.idle_served.clear();
             }
             if served > 0 {
-                self.served.insert(name, served);
+                self.idle_served.insert(name, served);
             }
         }
     }
 
-    fn serve(&mut self, tenant: &str, pick: u64) {
-        self.with(tenant, |line| line.served = pick);
+    fn mark_served(&mut self, tenant: &str, pick: u64) {
+        self.update_tenant(tenant, |tenant| tenant.served = pick);
     }
 
-    fn first(&self, tenant: &str, kind: &Kind) -> Option<&Spot> {
+    fn first(&self, tenant: &str, kind: &Kind) -> Option<&ReadyKey> {
         if kind.running_max.is_some_and(|max| self.running >= max) {
             return None;
         }
-        let within = |line: &Line| kind.tenant_running_max.is_none_or(|max| line.running < max);
+        let within =
+            |tenant: &TenantQueue| kind.tenant_running_max.is_none_or(|max| tenant.running < max);
         if tenant != ALL_TENANTS {
-            return self.tenants.get(tenant).filter(|line| within(line))?.ready.first();
+            return self.tenants.get(tenant).filter(|tenant| within(tenant))?.ready.first();
         }
-        // Tenants are in the order of their running jobs: when the first is at its cap, all are.
+        // Tenants are ordered by running jobs: if the first one is at its cap, all are.
         let (_, _, name) = self.order.first()?;
-        self.tenants.get(name).filter(|line| within(line))?.ready.first()
+        self.tenants.get(name).filter(|tenant| within(tenant))?.ready.first()
     }
 }

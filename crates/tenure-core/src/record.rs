@@ -1,8 +1,8 @@
 //! The record of one resource: the unit of atomicity.
 //!
-//! Everything Tenure promises is a statement about one record. It changes by events only, in
-//! [`Record::apply`]: what a step decides and what is made up from history after a crash go through
-//! the same code. Exceptions are few and named there. Heartbeats never touch it.
+//! Every guarantee of Tenure is a statement about one record. What history contains changes in
+//! [`Record::apply`], which both steps and replays use; [`crate::apply`] lists the changes that are
+//! not events. Heartbeats never touch a record.
 
 use std::collections::VecDeque;
 use std::str::FromStr;
@@ -24,101 +24,101 @@ use crate::token::Token;
 /// One holding of one lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tenure {
-    /// The lock.
+    /// Lock.
     pub lock: LockName,
-    /// The fencing number; the same for all locks of one grant.
+    /// Fencing token, shared by all locks of one grant.
     pub token: Token,
-    /// Who holds it.
+    /// Session that holds it.
     pub session: SessionId,
-    /// The request that got it.
+    /// Request that acquired it.
     pub request: RequestId,
-    /// What for.
+    /// Purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purpose: Option<Text>,
-    /// Since when.
+    /// Time of the grant.
     pub since: Millis,
-    /// The job whose attempt it belongs to.
+    /// Job whose attempt it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobId>,
 }
 
-/// A request that waits in the queue of a resource.
+/// An acquire request in the wait queue of a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Waiter {
-    /// What it wants: all or none.
+    /// Locks it waits for, all or none.
     pub locks: LockSet,
-    /// Who wants it.
+    /// Session it waits for.
     pub session: SessionId,
-    /// The request; repeating it asks how things stand.
+    /// Request id; repeating the request returns its current status.
     pub request: RequestId,
-    /// What for.
+    /// Purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purpose: Option<Text>,
-    /// Since when it waits.
+    /// Time at which it was queued.
     pub since: Millis,
-    /// When it gives up.
+    /// Time at which the wait expires.
     pub until: Millis,
 }
 
 /// How a tenure ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "snake_case")]
-pub enum How {
-    /// By its holder.
+pub enum TenureEnd {
+    /// Released by its holder.
     Released,
-    /// By the worker of its job, with a result.
+    /// Finished by the worker of its job.
     Finished,
-    /// Its session lapsed.
+    /// Its session expired.
     Expired,
-    /// Its session was closed while it was held.
+    /// Its session was closed.
     Closed,
-    /// By a person who gave a reason.
+    /// Broken by a principal.
     Broken {
-        /// Who did it.
+        /// Principal.
         by: Text,
-        /// Why.
+        /// Reason.
         reason: Text,
     },
 }
 
-impl How {
-    /// The same without its particulars.
+impl TenureEnd {
+    /// Returns the kind of end, without details.
     #[must_use]
-    pub fn ending(&self) -> Ending {
+    pub fn kind(&self) -> EndKind {
         match self {
-            Self::Released => Ending::Released,
-            Self::Finished => Ending::Finished,
-            Self::Expired => Ending::Expired,
-            Self::Closed => Ending::Closed,
-            Self::Broken { .. } => Ending::Broken,
+            Self::Released => EndKind::Released,
+            Self::Finished => EndKind::Finished,
+            Self::Expired => EndKind::Expired,
+            Self::Closed => EndKind::Closed,
+            Self::Broken { .. } => EndKind::Broken,
         }
     }
 
-    /// The word for it, as history and people say it.
+    /// Returns the stored spelling.
     #[must_use]
-    pub fn word(&self) -> &'static str {
-        self.ending().word()
+    pub fn as_str(&self) -> &'static str {
+        self.kind().as_str()
     }
 }
 
-/// How a request ended, without the particulars that only history keeps.
+/// How a request ended, without details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ending {
-    /// By its holder.
+pub enum EndKind {
+    /// Released by its holder.
     Released,
-    /// By the worker of its job, with a result.
+    /// Finished by the worker of its job.
     Finished,
-    /// Its session lapsed.
+    /// Its session expired.
     Expired,
-    /// Its session was closed while it was held.
+    /// Its session was closed.
     Closed,
-    /// By a person.
+    /// Broken by a principal.
     Broken,
-    /// Before anything was granted.
+    /// Withdrawn before it was granted.
     Withdrawn,
 }
 
-impl Ending {
+impl EndKind {
     const ALL: [Self; 6] = [
         Self::Released,
         Self::Finished,
@@ -128,9 +128,9 @@ impl Ending {
         Self::Withdrawn,
     ];
 
-    /// The word for it.
+    /// Returns the stored spelling.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Released => "released",
             Self::Finished => "finished",
@@ -142,36 +142,36 @@ impl Ending {
     }
 }
 
-impl FromStr for Ending {
+impl FromStr for EndKind {
     type Err = String;
     fn from_str(word: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|ending| ending.word() == word);
-        known.ok_or_else(|| format!("{word:?} is no way to end"))
+        let found = Self::ALL.into_iter().find(|kind| kind.as_str() == word);
+        found.ok_or_else(|| format!("{word:?} is not a kind of end"))
     }
 }
 
-/// What became of a request, kept for a while for those who repeat it. Every grant writes some, so
-/// they are kept in one short text each.
+/// Result of an ended acquire or claim, kept for a limited time to answer retries. Serialized as
+/// one short text because every grant adds one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Recent {
-    /// The request.
+pub struct RecentRequest {
+    /// Request id.
     pub request: RequestId,
-    /// The token it had got; zero when it was withdrawn before.
+    /// Token it was granted; zero if it was withdrawn first.
     pub token: Token,
-    /// How that ended.
-    pub how: Ending,
-    /// When.
+    /// How it ended.
+    pub how: EndKind,
+    /// Time of the end.
     pub at: Millis,
 }
 
-impl From<Recent> for String {
-    fn from(Recent { request, token, how, at }: Recent) -> Self {
-        format!("{request} {token} {} {}", how.word(), at.0)
+impl From<RecentRequest> for String {
+    fn from(RecentRequest { request, token, how, at }: RecentRequest) -> Self {
+        format!("{request} {token} {} {}", how.as_str(), at.0)
     }
 }
 
-impl TryFrom<String> for Recent {
+impl TryFrom<String> for RecentRequest {
     type Error = String;
     fn try_from(text: String) -> Result<Self, String> {
         let parse = || -> Option<Self> {
@@ -182,36 +182,36 @@ impl TryFrom<String> for Recent {
             let at = Millis(words.next()?.parse().ok()?);
             Some(Self { request, token, how, at })
         };
-        parse().ok_or_else(|| format!("{text:?} says nothing about a request"))
+        parse().ok_or_else(|| format!("{text:?} is not a recent request"))
     }
 }
 
-/// All that is known of one resource.
+/// The complete state of one resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Record {
-    /// The last token given out.
+    /// Last token issued.
     pub token: Token,
-    /// Who holds what now: at most one tenure for each lock.
+    /// Current tenures, at most one per lock.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tenures: Vec<Tenure>,
-    /// Who waits, first come first.
+    /// Wait queue, first come, first served.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub queue: VecDeque<Waiter>,
-    /// What became of the latest requests.
+    /// Recently ended requests, oldest first.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    pub recent: VecDeque<Recent>,
-    /// The stale token that history last recorded a refused write of.
+    pub recent: VecDeque<RecentRequest>,
+    /// Stale token of the last fenced write that history recorded.
     #[serde(default)]
     pub fenced: Token,
-    /// Its state and its jobs, once it has any.
+    /// State and jobs, once the resource exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<Box<Resource>>,
-    /// The end of the resource's history.
+    /// Head of the history chain.
     pub chain: Chain,
 }
 
 impl Record {
-    /// The record of a resource that nothing ever happened to.
+    /// Returns the record of a resource without history.
     #[must_use]
     pub fn new(key: &ResourceKey) -> Self {
         Self {
@@ -225,13 +225,14 @@ impl Record {
         }
     }
 
-    /// Whether somebody holds or waits, or a job is not over: such a record must be at hand.
+    /// Returns `true` if it has tenures, waiters or unfinished jobs. Stores keep such records
+    /// loaded.
     #[must_use]
     pub fn is_live(&self) -> bool {
         !self.tenures.is_empty() || !self.queue.is_empty() || !self.lane().is_empty()
     }
 
-    /// Who holds or wants something, once for each grant and each place in the queue.
+    /// Returns the sessions that hold or wait, once per grant and per queue entry.
     #[must_use]
     pub fn sessions(&self) -> Vec<SessionId> {
         let mut holders: Vec<_> = self.tenures.iter().map(|t| (t.session, t.token)).collect();
@@ -241,22 +242,22 @@ impl Record {
         holders.chain(self.queue.iter().map(|waiter| waiter.session)).collect()
     }
 
-    /// The jobs that are not over.
+    /// Returns the unfinished jobs.
     #[must_use]
     pub fn lane(&self) -> &VecDeque<Box<Job>> {
         static NONE: VecDeque<Box<Job>> = VecDeque::new();
         self.resource.as_ref().map_or(&NONE, |resource| &resource.lane)
     }
 
-    /// The job of that id, unless it is over.
+    /// Returns an unfinished job.
     #[must_use]
     pub fn job(&self, id: JobId) -> Option<&Job> {
         self.resource.as_ref()?.job(id)
     }
 
-    /// Whether locks are free and nobody in the queue wants them.
+    /// Returns `true` if `locks` are free and no waiter wants them.
     #[must_use]
-    pub fn obtainable(&self, locks: &LockSet) -> bool {
+    pub fn is_grantable(&self, locks: &LockSet) -> bool {
         let wanted = |lock: &LockName| self.queue.iter().any(|waiter| waiter.locks.contains(lock));
         let wanted = |lock: &LockName| !planted(Canary::WideStarves) && wanted(lock);
         let free = |lock: &LockName| self.tenure(lock).is_none() && !wanted(lock);
@@ -266,26 +267,24 @@ impl Record {
         locks.iter().all(free)
     }
 
-    /// The tenure of a lock.
+    /// Returns the tenure of a lock.
     #[must_use]
     pub fn tenure(&self, lock: &LockName) -> Option<&Tenure> {
         self.tenures.iter().find(|tenure| tenure.lock == *lock)
     }
 
-    /// What became of the tenure with `token`, as far as it is remembered.
+    /// Returns how the tenure with `token` ended, if that is still remembered.
     #[must_use]
-    pub fn ended(&self, token: Token) -> Option<&Recent> {
+    pub fn recent_end(&self, token: Token) -> Option<&RecentRequest> {
         self.recent.iter().rev().find(|recent| recent.token == token)
     }
 
-    /// Makes the change that a line of history tells, as the step that wrote it did. Lines that the
-    /// record already knows are passed over.
+    /// Applies a history entry as the step that wrote it did; entries that are already applied are
+    /// ignored. Returns the job that it finished, if any.
     ///
-    /// A store that keeps history need not write the record as well each time: what history tells
-    /// can be made up for. What it does not tell are the queue, requests that were withdrawn, and
-    /// how far the attempts of jobs have come.
-    ///
-    /// Gives back the job that was over with it.
+    /// This lets a store persist history and write the record less often. A replay does not restore
+    /// what is not an event: the wait queue, withdrawn requests, progress and log size of attempts,
+    /// and a backoff that was cut short.
     pub fn replay(&mut self, entry: &Entry, hash: Hash) -> Option<Box<Job>> {
         if entry.n <= self.chain.n {
             return None;
@@ -294,11 +293,13 @@ impl Record {
         self.apply(&entry.event, entry.at)
     }
 
-    /// Remembers what became of a request, forgetting what is too old or too much.
-    pub(crate) fn remember(&mut self, recent: Recent) {
+    /// Remembers an ended request and evicts entries that are too old or exceed the limit.
+    pub(crate) fn remember_request(&mut self, recent: RecentRequest) {
         let now = recent.at;
-        let stale = |r: &Recent| now.since(r.at) > limits::RECENT_MS;
-        while self.recent.len() >= limits::RECENT_MAX || self.recent.front().is_some_and(stale) {
+        let stale = |r: &RecentRequest| now.since(r.at) > limits::RECENT_TTL_MS;
+        while self.recent.len() >= limits::RECENT_REQUESTS_MAX
+            || self.recent.front().is_some_and(stale)
+        {
             self.recent.pop_front();
         }
         self.recent.push_back(recent);
@@ -306,7 +307,7 @@ impl Record {
 }
 
 impl Record {
-    /// The tenures of one grant, as their readers see them.
+    /// Returns the tenures of one grant as shown to clients.
     #[must_use]
     pub fn view(
         &self,

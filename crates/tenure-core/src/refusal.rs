@@ -1,44 +1,44 @@
-//! Refusals: the expected ways to say no.
+//! Refusals: expected negative responses.
 //!
-//! A refusal is part of an outcome, not an error: nothing went wrong. Each has a stable code, one
-//! page in `docs/errors/`, and a message that names the remedy.
+//! A refusal is part of an outcome, not an error. Each has a stable code, a page in `docs/errors/`,
+//! and a message that names the remedy.
 
 use std::fmt;
 
-use crate::fact::Fact;
 use crate::id::JobId;
 use crate::job::JobState;
 use crate::key::{ResourceKey, Text};
 use crate::limits;
+use crate::metric_event::MetricEvent;
 use crate::outcome::TenureView;
-use crate::record::Ending;
+use crate::record::EndKind;
 use crate::token::Token;
 
-/// The stable codes of the API.
+/// Stable error codes of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// Somebody else has it.
+    /// Held by another session.
     Held,
-    /// The tenure or session is over.
+    /// The tenure or session has ended.
     Lost,
-    /// A rule of the kind or a bound says no.
+    /// Rejected by a policy or a limit.
     Rejected,
     /// The state of the resource does not allow the operation.
     BadTransition,
-    /// There is no such thing.
+    /// Not found.
     NotFound,
-    /// Does not fit the present state.
+    /// Conflicts with the current state.
     Conflict,
-    /// The input is wrong.
+    /// Invalid input.
     Invalid,
-    /// Belongs to another tenant, or the role is too low.
+    /// Belongs to another tenant, or the role does not suffice.
     Forbidden,
-    /// Not at the moment.
+    /// Temporarily unavailable.
     Unavailable,
 }
 
 impl Code {
-    /// The code as the API writes it.
+    /// Returns the spelling of the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -61,114 +61,114 @@ impl fmt::Display for Code {
     }
 }
 
-/// An expected no.
+/// Why a command was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody else holds the lock, or stands before you in the queue.
+    /// The lock is held, or earlier waiters want it.
     Held {
-        /// Who, unless only earlier waiters are in the way.
+        /// Holder; `None` if only earlier waiters block the request.
         by: Option<TenureView>,
-        /// How many wait.
+        /// Length of the queue.
         queue_length: usize,
     },
-    /// The tenure with this token is over.
+    /// The tenure with this token has ended.
     Lost {
-        /// The token.
+        /// Token.
         token: Token,
-        /// How it ended, as far as it is remembered.
-        how: Option<Ending>,
-        /// Who holds the lock now.
+        /// How it ended, if that is still remembered.
+        how: Option<EndKind>,
+        /// Current holder.
         current: Option<TenureView>,
     },
-    /// The session is over: it lapsed, was closed, or never was.
-    SessionOver,
-    /// The queue of the resource is full.
+    /// The session expired, was closed, or never existed.
+    SessionExpired,
+    /// The wait queue of the resource is full.
     QueueFull,
-    /// The request id was used for something else.
+    /// The request id was used for a different request.
     RequestReused,
-    /// The token is not that of the present tenure, so nothing was broken.
+    /// The token does not belong to a current tenure; nothing was broken.
     NotCurrent {
-        /// Who holds the lock.
+        /// Current holder.
         current: Option<TenureView>,
     },
-    /// The session has not lapsed, so it was not ended.
+    /// The session has not ended, so it was neither expired nor removed.
     StillAlive,
     /// The session belongs to another tenant.
     ForeignSession,
-    /// The operation met one that it must not meet.
+    /// A policy rejects the operation because of a present job.
     Rejected {
-        /// The job that is there.
+        /// The present job.
         present: JobId,
-        /// Its verb.
+        /// Its operation.
         operation: Text,
-        /// Where it is in its life.
+        /// Its state.
         state: JobState,
     },
     /// The lane of the resource is full.
     LaneFull,
-    /// The state of the resource does not allow the operation, and nothing is under way that could
-    /// change it.
+    /// The state of the resource does not allow the operation, and no job in the lane could change
+    /// it.
     BadTransition {
-        /// The verb.
+        /// Operation.
         operation: Text,
-        /// The state of the resource.
+        /// State of the resource.
         state: Text,
-        /// The states that it may start from.
+        /// States that the operation may start from.
         from: Vec<Text>,
     },
-    /// There is no such kind or operation.
+    /// Unknown kind or operation.
     NotDeclared(String),
-    /// There is no such job.
+    /// Unknown job.
     NoSuchJob,
-    /// There is no such resource.
+    /// Unknown resource.
     NoSuchResource,
-    /// The job is over, or not yet: what was asked does not fit.
-    JobIs {
-        /// Where it is in its life.
+    /// The state of the job does not allow the action.
+    WrongJobState {
+        /// State of the job.
         state: JobState,
-        /// What it would have to be.
+        /// Required state.
         wanted: &'static str,
     },
-    /// The resource has jobs that are not over, or somebody holds or wants its locks.
+    /// The resource has unfinished jobs, tenures or waiters.
     InUse {
-        /// A job that is not over.
+        /// An unfinished job.
         job: Option<JobId>,
     },
-    /// The tenure belongs to a job, which is finished or cancelled instead.
-    JobsTenure(JobId),
-    /// Something about the command is wrong.
+    /// The tenure belongs to a job and ends with it.
+    TenureOfJob(JobId),
+    /// The command is invalid.
     Invalid(String),
-    /// Somebody else is at the resource in a store that several share.
+    /// Another transaction holds the resource in a shared database.
     Busy,
 }
 
 impl Refusal {
-    /// The stable code.
+    /// Returns the stable code.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
             Self::Held { .. } => Code::Held,
-            Self::Lost { .. } | Self::SessionOver => Code::Lost,
+            Self::Lost { .. } | Self::SessionExpired => Code::Lost,
             Self::QueueFull | Self::LaneFull | Self::Rejected { .. } => Code::Rejected,
             Self::BadTransition { .. } => Code::BadTransition,
             Self::NotDeclared(_) | Self::NoSuchJob | Self::NoSuchResource => Code::NotFound,
             Self::RequestReused
             | Self::NotCurrent { .. }
             | Self::StillAlive
-            | Self::JobIs { .. }
+            | Self::WrongJobState { .. }
             | Self::InUse { .. }
-            | Self::JobsTenure(_) => Code::Conflict,
+            | Self::TenureOfJob(_) => Code::Conflict,
             Self::ForeignSession => Code::Forbidden,
             Self::Invalid(_) => Code::Invalid,
             Self::Busy => Code::Unavailable,
         }
     }
 
-    /// Which of the refusals with the same code this is, when there are several.
+    /// Returns the stable reason that distinguishes refusals with the same code.
     #[must_use]
     pub fn reason(&self) -> Option<&'static str> {
         match self {
-            Self::SessionOver => Some("session_over"),
+            Self::SessionExpired => Some("session_over"),
             Self::QueueFull => Some("queue_full"),
             Self::RequestReused => Some("request_reused"),
             Self::NotCurrent { .. } => Some("not_current"),
@@ -179,9 +179,9 @@ impl Refusal {
             Self::NotDeclared(_) => Some("not_declared"),
             Self::NoSuchJob => Some("no_such_job"),
             Self::NoSuchResource => Some("no_such_resource"),
-            Self::JobIs { .. } => Some("job_state"),
+            Self::WrongJobState { .. } => Some("job_state"),
             Self::InUse { .. } => Some("in_use"),
-            Self::JobsTenure(_) => Some("job_tenure"),
+            Self::TenureOfJob(_) => Some("job_tenure"),
             Self::Busy => Some("busy"),
             Self::Held { .. }
             | Self::Lost { .. }
@@ -190,14 +190,14 @@ impl Refusal {
         }
     }
 
-    /// That a request for locks of a resource met this refusal, for those who count.
+    /// Returns the metric event for an acquire that was refused with this.
     #[must_use]
-    pub fn failure(&self, key: &ResourceKey) -> Fact {
+    pub fn failure(&self, key: &ResourceKey) -> MetricEvent {
         let reason = self.reason().unwrap_or_else(|| self.code().as_str());
-        Fact::Failed { key: key.clone(), reason }
+        MetricEvent::AcquireFailed { key: key.clone(), reason }
     }
 
-    /// The tenure that is in the way, for those who want to tell people.
+    /// Returns the tenure that blocks the command, for display.
     #[must_use]
     pub fn tenure(&self) -> Option<&TenureView> {
         match self {
@@ -208,13 +208,13 @@ impl Refusal {
         }
     }
 
-    /// The job that is in the way, for those who want to tell people.
+    /// Returns the job that blocks the command, for display.
     #[must_use]
     pub fn job(&self) -> Option<JobId> {
         match self {
             Self::Rejected { present, .. } => Some(*present),
             Self::InUse { job } => *job,
-            Self::JobsTenure(job) => Some(*job),
+            Self::TenureOfJob(job) => Some(*job),
             _ => None,
         }
     }
@@ -232,14 +232,14 @@ impl fmt::Display for Refusal {
                 write!(f, "{queue_length} requests are first in the queue. Wait, or try later")
             }
             Self::Lost { token, how: Some(how), .. } => {
-                let how = how.word();
-                write!(f, "the tenure with token {token} is over ({how}). Stop its work")
+                let how = how.as_str();
+                write!(f, "the tenure with token {token} has ended ({how}). Stop its work")
             }
             Self::Lost { token, how: None, .. } => {
                 write!(f, "there is no tenure with token {token}. Stop its work")
             }
-            Self::SessionOver => f.write_str(
-                "the session is over, and all it held with it. Stop its work and open a new one",
+            Self::SessionExpired => f.write_str(
+                "the session has ended and its tenures are lost. Stop its work and open a new one",
             ),
             Self::QueueFull => {
                 write!(f, "{} requests wait already. Try later", limits::WAITERS_MAX)
@@ -251,13 +251,13 @@ impl fmt::Display for Refusal {
                 write!(f, "the present token is {}; nothing was broken", tenure.token)
             }
             Self::NotCurrent { current: None } => {
-                f.write_str("nobody holds this lock; nothing was broken")
+                f.write_str("the lock is not held; nothing was broken")
             }
-            Self::StillAlive => f.write_str("the session has not lapsed"),
+            Self::StillAlive => f.write_str("the session has not ended"),
             Self::ForeignSession => f.write_str("the session belongs to another tenant"),
             Self::Rejected { present, operation, state } => {
-                let state = state.word();
-                write!(f, "{operation} is {state} as job {present}. Try again when it is over")
+                let state = state.as_str();
+                write!(f, "{operation} is {state} as job {present}. Try again when it has finished")
             }
             Self::LaneFull => {
                 write!(f, "{} jobs wait on this resource already. Try later", limits::LANE_MAX)
@@ -272,21 +272,21 @@ impl fmt::Display for Refusal {
             }
             Self::NoSuchJob => f.write_str("there is no such job, or it was pruned"),
             Self::NoSuchResource => f.write_str("there is no such resource. Put it first"),
-            Self::JobIs { state, wanted } => {
-                write!(f, "the job is {}; this needs one that is {wanted}", state.word())
+            Self::WrongJobState { state, wanted } => {
+                write!(f, "the job is {}; this needs one that is {wanted}", state.as_str())
             }
             Self::InUse { job: Some(job) } => {
-                write!(f, "job {job} is not over. Cancel it, or wait for it")
+                write!(f, "job {job} has not finished. Cancel it, or wait for it")
             }
             Self::InUse { job: None } => {
-                f.write_str("somebody holds or wants its locks. Wait for the release")
+                f.write_str("its locks are held or waited for. Wait for their release")
             }
-            Self::JobsTenure(job) => {
+            Self::TenureOfJob(job) => {
                 write!(f, "the tenure belongs to job {job}. Finish or cancel the job instead")
             }
             Self::Invalid(why) => f.write_str(why),
             Self::Busy => f.write_str(
-                "a transaction of the database is at this resource. Try again when it is over",
+                "a database transaction holds this resource. Try again when it has ended",
             ),
         }
     }

@@ -1,51 +1,50 @@
-//! The part of a record that is about jobs: the resource's state, its desired state, its lane.
+//! The job-related part of a record: state, desired state and lane.
 //!
-//! A record has it once the resource was put or a job was submitted for it; a resource that is only
-//! locked does not. The lane is in the order in which jobs are looked at: by priority, then by
-//! arrival.
+//! Present once the resource was put or a job was submitted for it; a resource that is only locked
+//! has none. The lane is ordered by priority, then by arrival.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::answers::Answers;
 use crate::id::JobId;
-use crate::job::{Asked, Job};
+use crate::job::{Job, RequestedBy};
 use crate::key::Text;
+use crate::recent_submits::RecentSubmits;
 use crate::time::Millis;
 
-/// What is known of a resource beside its locks.
+/// State of a resource apart from its locks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Resource {
-    /// Its state, one of its kind's.
+    /// State, one of its kind's.
     pub state: Text,
-    /// Since when.
+    /// Time of the last state change.
     pub since: Millis,
-    /// What it should be like, as JSON.
+    /// Desired state, as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<Text>,
-    /// Counts the changes of what it should be like.
+    /// Generation of the desired state.
     #[serde(default)]
     pub generation: u64,
-    /// The generation that it has been brought to.
+    /// Generation that the resource has been reconciled to.
     #[serde(default)]
     pub observed: u64,
-    /// Who paused it: nothing starts until it is resumed.
+    /// Who paused it; no job starts until it is resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paused: Option<Asked>,
-    /// Its jobs that are not over.
+    pub paused: Option<RequestedBy>,
+    /// Unfinished jobs.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub lane: VecDeque<Box<Job>>,
-    /// What became of the latest submits.
-    #[serde(default, skip_serializing_if = "Answers::is_empty")]
-    pub answered: Answers,
-    /// The job that was over last.
+    /// Idempotency cache of the latest submits.
+    #[serde(rename = "answered", default, skip_serializing_if = "RecentSubmits::is_empty")]
+    pub recent_submits: RecentSubmits,
+    /// Job that finished last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_job: Option<JobId>,
 }
 
 impl Resource {
-    /// A resource in a state.
+    /// Returns a resource without jobs.
     #[must_use]
     pub fn new(state: Text, since: Millis) -> Self {
         Self {
@@ -56,30 +55,30 @@ impl Resource {
             observed: 0,
             paused: None,
             lane: VecDeque::new(),
-            answered: Answers::default(),
+            recent_submits: RecentSubmits::default(),
             last_job: None,
         }
     }
 
-    /// The job of that id, unless it is over.
+    /// Returns an unfinished job.
     #[must_use]
     pub fn job(&self, id: JobId) -> Option<&Job> {
         self.lane.iter().find(|job| job.id == id).map(|job| &**job)
     }
 
-    /// The same, to be changed.
+    /// Returns an unfinished job for modification.
     pub(crate) fn job_mut(&mut self, id: JobId) -> Option<&mut Job> {
         self.lane.iter_mut().find(|job| job.id == id).map(|job| &mut **job)
     }
 
-    /// How many of its jobs have an attempt under way.
+    /// Returns the number of jobs with a running attempt.
     #[must_use]
-    pub fn running(&self) -> usize {
+    pub fn running_count(&self) -> usize {
         self.lane.iter().filter(|job| job.state.is_running()).count()
     }
 
-    /// Moves it to a state, if one is given.
-    pub(crate) fn enter(&mut self, state: Option<&Text>, at: Millis) {
+    /// Changes the state, if one is given.
+    pub(crate) fn set_state(&mut self, state: Option<&Text>, at: Millis) {
         if let Some(state) = state
             && self.state != *state
         {
@@ -88,16 +87,16 @@ impl Resource {
         }
     }
 
-    /// Where a job of this priority belongs: behind all that are as urgent.
+    /// Returns the lane index for a new job: behind all jobs of equal or higher priority.
     #[must_use]
-    pub(crate) fn place(&self, priority: i32) -> usize {
+    pub(crate) fn insert_position(&self, priority: i32) -> usize {
         self.lane.iter().position(|job| job.priority < priority).unwrap_or(self.lane.len())
     }
 
-    /// Takes a job that is over out of the lane.
-    pub(crate) fn leave(&mut self, id: JobId, at: Millis) -> Option<Box<Job>> {
-        let place = self.lane.iter().position(|job| job.id == id)?;
-        let mut job = self.lane.remove(place)?;
+    /// Removes a job from the lane because it is finished.
+    pub(crate) fn remove_finished(&mut self, id: JobId, at: Millis) -> Option<Box<Job>> {
+        let position = self.lane.iter().position(|job| job.id == id)?;
+        let mut job = self.lane.remove(position)?;
         job.ended_at = Some(at);
         job.progress = None;
         job.previous = self.last_job.replace(id);

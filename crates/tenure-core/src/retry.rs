@@ -1,37 +1,37 @@
-//! The retry rule of an operation: which failures are tried again, when, and how often.
+//! Retry rule of an operation: which failures are retried, when, and how often.
 //!
-//! There is no randomness here: jitter comes from the job's own id, so that a step can be repeated
-//! and still spreads a herd of jobs that failed together.
+//! Jitter is derived from the job id instead of a random source, so steps are reproducible while
+//! jobs that failed together are still spread out.
 
 use crate::id::JobId;
 use crate::key::Text;
 use crate::limits;
 
-/// The worker's session lapsed while it worked: it crashed, froze or lost the network.
+/// The worker's session expired during the attempt: it crashed, froze or lost the network.
 pub const WORKER_TIMEOUT: &str = "WORKER_TIMEOUT";
-/// The worker closed its session while it worked.
+/// The worker closed its session during the attempt.
 pub const WORKER_CLOSED: &str = "WORKER_CLOSED";
-/// An operator broke the lock under the job.
+/// An operator broke the lock of the job.
 pub const LOCK_BROKEN: &str = "LOCK_BROKEN";
-/// A running job has no tenure: the store was restored or damaged. Nobody knows what it has done.
+/// A running job has no tenure because the store was restored or damaged. Its effects are unknown.
 pub const LOCK_STATE_LOST: &str = "LOCK_STATE_LOST";
-/// The attempt took longer than its limit and was stopped by its worker.
+/// The attempt exceeded its time limit and was stopped by its worker.
 pub const TIME_LIMIT: &str = "TIME_LIMIT";
 
-/// How many attempts a job has, and how long it rests between them.
+/// Number of attempts and backoff between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retry {
-    /// Attempts in all; 1 for none but the first.
+    /// Maximum number of attempts; 1 for no retry.
     pub attempts: u32,
-    /// The rest after the first failure.
+    /// Backoff after the first failure.
     pub initial_ms: u64,
-    /// What each further rest is multiplied by.
+    /// Factor by which each further backoff grows.
     pub factor: f64,
-    /// The longest rest.
+    /// Maximum backoff.
     pub max_ms: u64,
-    /// Codes of failures that are tried again, whatever else holds.
+    /// Failure codes that are always transient.
     pub transient: Vec<Text>,
-    /// Codes of failures that are final at once.
+    /// Failure codes that are always permanent.
     pub permanent: Vec<Text>,
 }
 
@@ -48,17 +48,17 @@ impl Default for Retry {
     }
 }
 
-/// Whether trying again may help.
+/// Whether a retry may help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// It may.
     Transient,
-    /// It will not.
+    /// It cannot.
     Permanent,
 }
 
 impl Retry {
-    /// Everything about it that makes no sense: `.key must …`.
+    /// Returns all problems of the rule, as suffixes of its config key: `.key must …`.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -77,18 +77,19 @@ impl Retry {
         problems
     }
 
-    /// The class of a failure: the lists of the rule first, then what the worker said of it, then
-    /// what the code means, and for any other code whether there is a retry rule at all.
+    /// Classifies a failure: by the lists of the rule, then by the class that the worker reported,
+    /// then by the meaning of a built-in code. Any other code is transient if the rule allows
+    /// retries.
     #[must_use]
-    pub fn class(&self, code: &str, said: Option<Class>) -> Class {
+    pub fn class(&self, code: &str, reported: Option<Class>) -> Class {
         if self.permanent.iter().any(|listed| **listed == *code) {
             return Class::Permanent;
         }
         if self.transient.iter().any(|listed| **listed == *code) {
             return Class::Transient;
         }
-        if let Some(said) = said {
-            return said;
+        if let Some(reported) = reported {
+            return reported;
         }
         match code {
             WORKER_TIMEOUT | WORKER_CLOSED | LOCK_BROKEN => Class::Transient,
@@ -98,28 +99,28 @@ impl Retry {
         }
     }
 
-    /// How long a job rests after its failed attempt number `attempt`: exponential with a cap, and
-    /// up to a fifth less so that jobs which failed together do not come back together.
+    /// Returns the backoff after failed attempt number `attempt`: exponential up to the maximum,
+    /// minus up to 20 % of jitter so that jobs which failed together do not retry together.
     #[must_use]
-    pub fn rest_ms(&self, job: JobId, attempt: u32) -> u64 {
+    pub fn backoff_ms(&self, job: JobId, attempt: u32) -> u64 {
         let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
         let grown = self.initial_ms as f64 * self.factor.powi(exponent);
         let capped =
             if grown.is_finite() { grown.min(self.max_ms as f64) } else { self.max_ms as f64 };
-        let spread = spread(job, attempt);
-        // Within the cap, so it fits; a fraction of a millisecond does not matter.
+        let jitter = jitter(job, attempt);
+        // Bounded by `max_ms`, so it fits; fractions of a millisecond do not matter.
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "bounded above"
         )]
-        let rest = (capped * (1.0 - 0.2 * spread)) as u64;
-        rest
+        let backoff = (capped * (1.0 - 0.2 * jitter)) as u64;
+        backoff
     }
 }
 
-/// A number from 0 to 1 that differs from job to job and attempt to attempt.
-fn spread(job: JobId, attempt: u32) -> f64 {
+/// Returns a number from 0 to 1 that depends on the job and the attempt.
+fn jitter(job: JobId, attempt: u32) -> f64 {
     let bytes = (job.0 ^ (u128::from(attempt) << 64)).to_le_bytes();
     let half = |at: usize| bytes[at..at + 8].iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
     let mixed = (half(0) ^ half(8)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -135,24 +136,27 @@ mod tests {
     }
 
     #[test]
-    fn rests_double_up_to_the_cap_and_spread_by_a_fifth_at_most() {
+    fn backoff_doubles_up_to_the_maximum_with_limited_jitter() {
         for (attempt, full) in [(1, 100), (2, 200), (3, 400), (5, 1_000), (500, 1_000)] {
             for id in 0..200 {
-                let rest = rule().rest_ms(JobId((id << 70) | id), attempt);
-                assert!((full * 8 / 10..=full).contains(&rest), "{rest} after attempt {attempt}");
+                let backoff = rule().backoff_ms(JobId((id << 70) | id), attempt);
+                assert!(
+                    (full * 8 / 10..=full).contains(&backoff),
+                    "{backoff} after attempt {attempt}"
+                );
             }
         }
     }
 
     #[test]
-    fn jobs_that_failed_together_do_not_come_back_together() {
-        let rests: std::collections::BTreeSet<_> =
-            (0..100).map(|id| rule().rest_ms(JobId((id << 80) | (7 * id)), 4)).collect();
-        assert!(rests.len() > 50, "{} different rests", rests.len());
+    fn jitter_spreads_jobs_that_failed_together() {
+        let backoffs: std::collections::BTreeSet<_> =
+            (0..100).map(|id| rule().backoff_ms(JobId((id << 80) | (7 * id)), 4)).collect();
+        assert!(backoffs.len() > 50, "{} different backoffs", backoffs.len());
     }
 
     #[test]
-    fn the_lists_of_the_rule_come_before_what_the_worker_says() {
+    fn lists_of_the_rule_override_the_reported_class() {
         let mut rule = rule();
         rule.permanent = vec!["QUOTA".into()];
         rule.transient = vec!["BUSY".into()];
@@ -163,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rule_a_failure_is_final_but_a_lost_worker_is_not_the_jobs_fault() {
+    fn without_retries_failures_are_permanent_but_a_lost_worker_is_transient() {
         let none = Retry::default();
         assert_eq!(none.class("ELSE", None), Class::Permanent);
         assert_eq!(none.class(WORKER_TIMEOUT, None), Class::Transient);

@@ -1,31 +1,31 @@
-//! What a key may do.
+//! Roles of API keys.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What a key may do; each role may do all that the ones before it may.
+/// Role of an API key. Each role includes the permissions of the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Looks.
+    /// Reads.
     Viewer,
-    /// Takes locks, submits jobs and works them.
+    /// Acquires locks, submits and runs jobs.
     Worker,
-    /// Breaks locks; decides about jobs and resources.
+    /// Breaks locks; manages jobs and resources.
     Operator,
-    /// Everything, keys included.
+    /// Everything, including API keys.
     Admin,
 }
 
 impl Role {
-    /// All of them, lowest first.
+    /// All roles, lowest first.
     pub const ALL: [Self; 4] = [Self::Viewer, Self::Worker, Self::Operator, Self::Admin];
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Viewer => "viewer",
             Self::Worker => "worker",
@@ -37,21 +37,21 @@ impl Role {
 
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
-/// No role has this name.
+/// The role does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no role: there are viewer, worker, operator and admin")]
-pub struct NoSuchRole(String);
+#[error("{0:?} is not a role; expected viewer, worker, operator or admin")]
+pub struct UnknownRole(String);
 
 impl FromStr for Role {
-    type Err = NoSuchRole;
+    type Err = UnknownRole;
 
-    fn from_str(word: &str) -> Result<Self, NoSuchRole> {
-        let role = Self::ALL.into_iter().find(|role| role.word() == word);
-        role.ok_or_else(|| NoSuchRole(word.to_owned()))
+    fn from_str(word: &str) -> Result<Self, UnknownRole> {
+        let role = Self::ALL.into_iter().find(|role| role.as_str() == word);
+        role.ok_or_else(|| UnknownRole(word.to_owned()))
     }
 }
 
@@ -60,9 +60,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_are_read_as_they_are_written_and_each_may_more_than_the_one_before() {
+    fn roles_round_trip_and_are_ordered() {
         for role in Role::ALL {
-            assert_eq!(role.word().parse(), Ok(role));
+            assert_eq!(role.as_str().parse(), Ok(role));
         }
         assert!(Role::ALL.is_sorted_by(|a, b| a < b));
         assert!("root".parse::<Role>().is_err());

@@ -1,87 +1,90 @@
-//! Settling a record, and the two writes that every change comes down to: a tenure begins, a tenure
-//! ends.
+//! Settling a record, and the two writes behind most changes: granting and ending a tenure.
 //!
-//! Here a lapsed session is ended in the very step that relies on it, and whoever is next in the
-//! queue gets what became free in the same step. Who may ask for what is in [`crate::lock`].
+//! An expired session is ended in the step that relies on it, and freed locks are granted to the
+//! next waiter in the same step. [`crate::lock`] decides who may request what.
 
 use crate::canary::{Canary, planted};
-use crate::fact::{Fact, GAVE_UP};
 use crate::history::Event;
 use crate::id::{RequestId, SessionId};
-use crate::job::{Begun, Ran};
+use crate::job::{CompletedAttempt, StartedAttempt};
 use crate::key::{LockName, LockSet, Text};
+use crate::metric_event::{GAVE_UP, MetricEvent};
 use crate::outcome::TenureView;
-use crate::record::{How, Tenure, Waiter};
-use crate::session::{Over, Standing};
+use crate::record::{Tenure, TenureEnd, Waiter};
+use crate::session::{Liveness, SessionEnd};
+use crate::step_context::StepContext;
 use crate::token::Token;
-use crate::turn::Turn;
 
-impl Turn<'_> {
-    /// Ends what dead sessions hold, drops who waits no more, hands over what became free.
+impl StepContext<'_> {
+    /// Ends tenures of ended sessions, drops expired waiters and grants free locks to the next
+    /// ones. Returns the number of tenures that ended.
     pub(crate) fn settle(&mut self) -> usize {
         let mut ended = 0;
-        while let Some((token, how)) = self.first_dead() {
-            self.lose(token, &how);
+        while let Some((token, how)) = self.first_expired_tenure() {
+            self.lose_tenure(token, &how);
             ended += 1;
         }
         if self.record.resource.is_some() {
-            ended += self.mend();
+            ended += self.repair();
         }
-        self.drop_dead_waiters();
+        self.drop_expired_waiters();
         if !self.record.queue.is_empty() {
-            self.promote();
+            self.promote_waiters();
         }
         ended
     }
 
-    pub(crate) fn first_dead(&mut self) -> Option<(Token, How)> {
+    pub(crate) fn first_expired_tenure(&mut self) -> Option<(Token, TenureEnd)> {
         for at in 0..self.record.tenures.len() {
             let (id, token) = (self.record.tenures[at].session, self.record.tenures[at].token);
-            if let Some(over) = self.over(id) {
-                let how = if over == Over::Closed { How::Closed } else { How::Expired };
+            if let Some(end) = self.session_end(id) {
+                let how =
+                    if end == SessionEnd::Closed { TenureEnd::Closed } else { TenureEnd::Expired };
                 return Some((token, how));
             }
         }
         None
     }
 
-    /// How a session is over, ending it here and now when it has lapsed.
-    pub(crate) fn over(&mut self, id: SessionId) -> Option<Over> {
+    /// Returns how a session ended, ending it now if it has expired.
+    pub(crate) fn session_end(&mut self, id: SessionId) -> Option<SessionEnd> {
         match self.sessions.check(id, self.now) {
-            Standing::Alive(_) => None,
-            Standing::JustLapsed => {
+            Liveness::Alive(_) => None,
+            Liveness::JustExpired => {
                 self.changes.sessions.push(id);
-                Some(Over::Lapsed)
+                Some(SessionEnd::Expired)
             }
-            Standing::Over(over) => Some(over),
+            Liveness::Ended(end) => Some(end),
         }
     }
 
-    pub(crate) fn drop_dead_waiters(&mut self) {
+    pub(crate) fn drop_expired_waiters(&mut self) {
         let mut at = 0;
         while at < self.record.queue.len() {
             let (id, until) = (self.record.queue[at].session, self.record.queue[at].until);
-            let dead = !planted(Canary::DeadWaiterGranted) && self.over(id).is_some();
-            if dead || until <= self.now {
-                self.drop_waiter(at, if dead { SESSION_OVER } else { GAVE_UP });
+            let expired = !planted(Canary::DeadWaiterGranted) && self.session_end(id).is_some();
+            if expired || until <= self.now {
+                self.drop_waiter(at, if expired { SESSION_EXPIRED } else { GAVE_UP });
             } else {
                 at += 1;
             }
         }
     }
 
-    /// A request leaves the queue with nothing.
+    /// Removes a waiter without granting it.
     pub(crate) fn drop_waiter(&mut self, at: usize, reason: &'static str) {
-        let waiter = self.record.queue.remove(at).expect("the place is within the queue");
-        self.bonds.remove(waiter.session, self.key);
-        self.dismiss(waiter.session);
-        self.changes.facts.push(Fact::Failed { key: self.key.clone(), reason });
-        self.untold = true;
+        let waiter = self.record.queue.remove(at).expect("the index is within the queue");
+        self.session_index.remove(waiter.session, self.key);
+        self.remove_solo_session(waiter.session);
+        self.changes
+            .metric_events
+            .push(MetricEvent::AcquireFailed { key: self.key.clone(), reason });
+        self.unlogged = true;
     }
 
-    /// Grants, in the order of the queue, everything that can be had now.
-    pub(crate) fn promote(&mut self) {
-        if planted(Canary::ReleaseWakesNobody) {
+    /// Grants, in queue order, every request that can be granted now.
+    pub(crate) fn promote_waiters(&mut self) {
+        if planted(Canary::ReleaseWakesNoWaiter) {
             return;
         }
         let mut reserved: Vec<LockName> = Vec::new();
@@ -96,29 +99,34 @@ impl Turn<'_> {
                 at += 1;
                 continue;
             }
-            let waiter = self.record.queue.remove(at).expect("the place is within the queue");
-            self.untold = true;
-            self.bonds.remove(waiter.session, self.key);
+            let waiter = self.record.queue.remove(at).expect("the index is within the queue");
+            self.unlogged = true;
+            self.session_index.remove(waiter.session, self.key);
             let waited_ms = self.now.since(waiter.since);
             let Waiter { session, request, purpose, .. } = waiter;
-            let view = self.grant(Wish { locks, session, request, purpose, waited_ms }, None);
+            let view =
+                self.grant(GrantRequest { locks, session, request, purpose, waited_ms }, None);
             self.changes.granted.push(view);
         }
     }
 
-    /// A tenure begins.
-    pub(crate) fn grant(&mut self, wish: Wish, job: Option<Box<Begun>>) -> TenureView {
+    /// Grants a tenure.
+    pub(crate) fn grant(
+        &mut self,
+        request: GrantRequest,
+        job: Option<Box<StartedAttempt>>,
+    ) -> TenureView {
         let last = if planted(Canary::TokenStartsAgain) && self.record.tenures.is_empty() {
             Token::default()
         } else {
             self.record.token
         };
         let token = last.next(self.incarnation);
-        let Wish { locks, session, request, purpose, waited_ms } = wish;
-        self.bonds.add(session, self.key);
-        self.changes.facts.push(Fact::Granted { key: self.key.clone(), waited_ms });
-        let holder = self.begin(session);
-        self.tell(Event::Granted {
+        let GrantRequest { locks, session, request, purpose, waited_ms } = request;
+        self.session_index.add(session, self.key);
+        self.changes.metric_events.push(MetricEvent::Granted { key: self.key.clone(), waited_ms });
+        let holder = self.start_session_clock(session);
+        self.append_event(Event::Granted {
             locks,
             token,
             session,
@@ -128,75 +136,81 @@ impl Turn<'_> {
             waited_ms,
             job,
         });
-        self.view_of(token)
+        self.tenure_view(token)
     }
 
-    /// A session of its own counts its time from the grant. Gives the name of the session.
-    fn begin(&mut self, id: SessionId) -> Text {
+    /// Starts the clock of a solo session at the grant. Returns the name of the session.
+    fn start_session_clock(&mut self, id: SessionId) -> Text {
         let Some(session) = self.sessions.get_mut(id) else { return "".into() };
         if session.solo {
             session.extend(self.now);
-            self.changes.beats.push(id);
+            self.changes.heartbeats.push(id);
         }
         session.name.clone()
     }
 
-    /// A tenure ends against its holder's will; so does the attempt of its job.
-    pub(crate) fn lose(&mut self, token: Token, how: &How) {
-        let ran = self.job_of(token).and_then(|job| self.lost_attempt(job, token, how));
-        self.end(token, None, how, ran);
+    /// Ends a tenure against the will of its holder, and the attempt of its job with it.
+    pub(crate) fn lose_tenure(&mut self, token: Token, how: &TenureEnd) {
+        let completed = self.job_of(token).and_then(|job| self.lost_attempt(job, token, how));
+        self.end_tenure(token, None, how, completed);
     }
 
-    /// A tenure ends, or some of its locks.
-    pub(crate) fn end(
+    /// Ends a tenure, or some of its locks.
+    pub(crate) fn end_tenure(
         &mut self,
         token: Token,
         locks: Option<&LockSet>,
-        how: &How,
-        job: Option<Box<Ran>>,
+        how: &TenureEnd,
+        job: Option<Box<CompletedAttempt>>,
     ) {
         let named = |lock: &LockName| locks.is_none_or(|locks| locks.contains(lock));
-        let gone = |tenure: &&Tenure| tenure.token == token && named(&tenure.lock);
-        let gone: Vec<&Tenure> = self.record.tenures.iter().filter(gone).collect();
-        let first = *gone.first().expect("only a present tenure is ended");
+        let ended = |tenure: &&Tenure| tenure.token == token && named(&tenure.lock);
+        let ended: Vec<&Tenure> = self.record.tenures.iter().filter(ended).collect();
+        let first = *ended.first().expect("only current tenures are ended");
         let (session, since) = (first.session, first.since);
-        let names = gone.iter().map(|tenure| tenure.lock.clone()).collect();
+        let names = ended.iter().map(|tenure| tenure.lock.clone()).collect();
         let locks = LockSet::new(names).expect("a grant has at least one lock and not too many");
-        let again = job.as_ref().is_some_and(|ran| self.may_have_changed(ran));
-        let operation = job.as_ref().and_then(|ran| self.tried(ran));
-        if let Some(ran) = &job {
-            self.close_attempt(ran, session, token);
+        let reconcile = job.as_ref().is_some_and(|completed| self.needs_reconcile(completed));
+        let operation = job.as_ref().and_then(|completed| self.count_attempt(completed));
+        if let Some(completed) = &job {
+            self.update_worker_session(completed, session, token);
         }
-        self.tell(Event::Ended { locks, token, how: how.clone(), job });
-        if again {
+        self.append_event(Event::Ended { locks, token, how: how.clone(), job });
+        if reconcile {
             self.reconcile();
         }
         if self.record.tenures.iter().all(|tenure| tenure.token != token) {
             let (key, held_ms) = (self.key.clone(), self.now.since(since));
-            self.changes.facts.push(Fact::Ended { key, operation, held_ms, how: how.ending() });
-            self.bonds.remove(session, self.key);
-            self.dismiss(session);
+            self.changes.metric_events.push(MetricEvent::TenureEnded {
+                key,
+                operation,
+                held_ms,
+                how: how.kind(),
+            });
+            self.session_index.remove(session, self.key);
+            self.remove_solo_session(session);
         }
     }
 
-    /// Notes what an attempt came to. Gives its operation.
-    fn tried(&mut self, ran: &Ran) -> Option<Text> {
-        let operation = self.record.job(ran.id)?.operation.clone();
-        self.changes.facts.push(Fact::Tried {
+    /// Emits the metric event of an ended attempt. Returns its operation.
+    fn count_attempt(&mut self, completed: &CompletedAttempt) -> Option<Text> {
+        let operation = self.record.job(completed.id)?.operation.clone();
+        self.changes.metric_events.push(MetricEvent::AttemptEnded {
             key: self.key.clone(),
             operation: operation.clone(),
-            outcome: ran.outcome,
-            code: ran.error.as_ref().map(|error| error.code.clone()),
+            outcome: completed.outcome,
+            code: completed.error.as_ref().map(|error| error.code.clone()),
         });
         Some(operation)
     }
 }
 
-/// Why a request of a dead session went away: the reason of the refusal that it would meet.
-const SESSION_OVER: &str = "session_over";
+/// Failure reason of a waiter whose session ended; equals [`crate::Refusal::reason`] of that
+/// refusal.
+const SESSION_EXPIRED: &str = "session_over";
 
-/// What a tenure is to be.
-pub(crate) struct Wish {
+/// A tenure to be granted.
+pub(crate) struct GrantRequest {
     pub(crate) locks: LockSet,
     pub(crate) session: SessionId,
     pub(crate) request: RequestId,

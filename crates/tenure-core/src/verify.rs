@@ -1,31 +1,30 @@
-//! Proof from history alone: was every lock exclusive, did every token rise, did every tenure end
-//! once?
+//! Offline verification: proves from history alone that every lock was exclusive, every token
+//! increased and every tenure ended once.
 //!
-//! The verifier replays the lines of history, chain by chain, and knows nothing of the code that
-//! wrote them. It reads what a resource's chain says and nothing else, so it can run offline, on a
-//! copy. A problem it finds comes with the lines that prove it.
+//! The verifier replays the entries of each chain and shares no code with the rules that wrote
+//! them, so it can run on a copy. Each problem names the contradicting entries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::{Entry, Event, Hash, link};
+use crate::history::{Entry, Event, Hash, chain_hash};
 use crate::id::JobId;
 use crate::job::{AttemptOutcome, Job};
 use crate::key::{LockName, LockSet, ResourceKey};
-use crate::record::{How, Record};
+use crate::record::{Record, TenureEnd};
 use crate::time::Millis;
 use crate::token::Token;
 
 /// A contradiction in the history of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The resource.
+    /// Resource.
     pub key: ResourceKey,
-    /// The number of the entry where it shows.
+    /// Number of the entry that shows it.
     pub n: u64,
-    /// What is wrong, naming the entry it contradicts.
+    /// Description, naming the contradicted entry.
     pub what: String,
 }
 
@@ -35,88 +34,89 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What was checked, and what was found.
+/// Summary of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Resources with a history.
     pub resources: usize,
     /// Entries read.
     pub entries: u64,
-    /// Tenures that began.
+    /// Grants read.
     pub grants: u64,
-    /// Jobs that a damaged or restored store had lost the tenure of.
+    /// Jobs that lost their tenure because the store was damaged or restored.
     pub incidents: u64,
-    /// Contradictions, the first [`PROBLEMS_MAX`].
+    /// Contradictions, at most [`PROBLEMS_MAX`].
     pub problems: Vec<Problem>,
 }
 
-/// Most problems that a report lists; one is enough to know.
+/// Maximum number of problems in a report.
 pub const PROBLEMS_MAX: usize = 100;
 
-/// Reads histories line by line. The lines of one resource must come in their order; resources may
-/// be mixed.
+/// Reads histories line by line. Lines of one resource must be in order; resources may be
+/// interleaved.
 #[derive(Debug, Default)]
 pub struct Verifier {
-    chains: HashMap<ResourceKey, Replay>,
+    chains: HashMap<ResourceKey, ChainCheckpoint>,
     report: Report,
 }
 
-/// What the lines of one resource add up to. When a store prunes the first of them, it keeps this
-/// in their place, so that the rest can still be checked.
+/// The state that the entries of one resource add up to. A store that prunes entries keeps this in
+/// their place, so that the rest can still be verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Replay {
+pub struct ChainCheckpoint {
     n: u64,
     head: Hash,
     at: Millis,
     token: Token,
-    /// Who holds each lock, and the entry that says so.
+    /// Token and granting entry of each held lock.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     held: BTreeMap<LockName, (Token, u64)>,
-    /// The jobs that are not over: how many attempts were counted, and the tenure of the one that
-    /// is under way.
+    /// Unfinished jobs: number of attempts, and token of the running one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     jobs: BTreeMap<JobId, (u32, Option<Token>)>,
 }
 
 impl Verifier {
-    /// Reads one line.
-    pub fn line(&mut self, key: &ResourceKey, line: &str, hash: Hash) {
+    /// Checks one line.
+    pub fn check_line(&mut self, key: &ResourceKey, line: &str, hash: Hash) {
         self.report.entries += 1;
         let entry = match Entry::parse(line) {
             Ok(entry) => entry,
             Err(error) => return self.problem(key, 0, format!("cannot be read: {error}")),
         };
         let n = entry.n;
-        let replay = self.chains.entry(key.clone()).or_insert_with(|| Replay::new(key));
+        let checkpoint =
+            self.chains.entry(key.clone()).or_insert_with(|| ChainCheckpoint::new(key));
         self.report.incidents += u64::from(matches!(entry.event, Event::Incident { .. }));
-        let found = replay.read(&entry, line, hash, &mut self.report.grants);
+        let found = checkpoint.check_entry(&entry, line, hash, &mut self.report.grants);
         for what in found {
             self.problem(key, n, what);
         }
     }
 
-    /// Begins the history of a resource where a store has pruned it.
-    pub fn resume(&mut self, key: &ResourceKey, replay: Replay) {
-        self.chains.entry(key.clone()).or_insert(replay);
+    /// Starts the history of a resource from a checkpoint left by pruning.
+    pub fn resume(&mut self, key: &ResourceKey, checkpoint: ChainCheckpoint) {
+        self.chains.entry(key.clone()).or_insert(checkpoint);
     }
 
-    /// Compares what the lines of a resource add up to with the record that a store keeps of it.
+    /// Compares the replayed history of a resource with its stored record.
     pub fn compare(&mut self, key: &ResourceKey, record: &Record) {
-        let replay = self.chains.entry(key.clone()).or_insert_with(|| Replay::new(key));
-        let found = replay.differences(record);
-        let n = replay.n;
+        let checkpoint =
+            self.chains.entry(key.clone()).or_insert_with(|| ChainCheckpoint::new(key));
+        let found = checkpoint.differences(record);
+        let n = checkpoint.n;
         for what in found {
             self.problem(key, n, what);
         }
     }
 
-    /// The number of the last entry that was read of a resource.
+    /// Returns the number of the last entry read for a resource.
     #[must_use]
-    pub fn read_up_to(&self, key: &ResourceKey) -> u64 {
-        self.chains.get(key).map_or(0, |replay| replay.n)
+    pub fn last_entry(&self, key: &ResourceKey) -> u64 {
+        self.chains.get(key).map_or(0, |checkpoint| checkpoint.n)
     }
 
-    /// The result.
+    /// Returns the report.
     #[must_use]
     pub fn finish(mut self) -> Report {
         self.report.resources = self.chains.len();
@@ -130,8 +130,8 @@ impl Verifier {
     }
 }
 
-impl Replay {
-    /// Before the first line.
+impl ChainCheckpoint {
+    /// Returns the checkpoint before the first entry.
     #[must_use]
     pub fn new(key: &ResourceKey) -> Self {
         let genesis = crate::history::Chain::genesis(key);
@@ -145,24 +145,31 @@ impl Replay {
         }
     }
 
-    /// The number of the last line that was read.
+    /// Returns the number of the last entry read.
     #[must_use]
-    pub fn read_up_to(&self) -> u64 {
+    pub fn last_entry(&self) -> u64 {
         self.n
     }
 
-    /// Reads one more line, which is about to be pruned; whether it fits was for `verify` to say.
+    /// Folds in a line that is about to be pruned. Does not report contradictions; a verification
+    /// does.
     pub fn fold(&mut self, line: &str, hash: Hash) -> Result<(), serde_json::Error> {
-        self.read(&Entry::parse(line)?, line, hash, &mut 0);
+        self.check_entry(&Entry::parse(line)?, line, hash, &mut 0);
         Ok(())
     }
 
-    fn read(&mut self, entry: &Entry, line: &str, hash: Hash, grants: &mut u64) -> Vec<String> {
+    fn check_entry(
+        &mut self,
+        entry: &Entry,
+        line: &str,
+        hash: Hash,
+        grants: &mut u64,
+    ) -> Vec<String> {
         let mut found = Vec::new();
         if entry.n != self.n + 1 {
             found.push(format!("follows entry {}: entries are missing or out of order", self.n));
         }
-        if hash != link(self.head, line) {
+        if hash != chain_hash(self.head, line) {
             found.push("its hash does not follow from the entry before: it was edited".to_owned());
         }
         if entry.at < self.at {
@@ -172,46 +179,48 @@ impl Replay {
         match &entry.event {
             Event::Granted { locks, token, .. } => {
                 *grants += 1;
-                self.granted(locks, *token, &mut found);
+                self.check_grant(locks, *token, &mut found);
             }
-            Event::Ended { locks, token, how, .. } => self.ended(locks, *token, how, &mut found),
-            Event::Fenced { token, .. } => self.fenced(*token, &mut found),
+            Event::Ended { locks, token, how, .. } => {
+                self.check_end(locks, *token, how, &mut found);
+            }
+            Event::Fenced { token, .. } => self.check_fenced(*token, &mut found),
             _ => {}
         }
         if let Some(id) = entry.event.job() {
-            self.job(id, &entry.event, &mut found);
+            self.check_job(id, &entry.event, &mut found);
         }
         found
     }
 
-    /// What a line says of a job must follow from what the lines before said.
-    fn job(&mut self, id: JobId, event: &Event, found: &mut Vec<String>) {
-        let word = event.word();
-        let known = self.jobs.get(&id).copied();
-        match (event, known) {
+    /// Checks that what an entry states about a job follows from the entries before it.
+    fn check_job(&mut self, id: JobId, event: &Event, found: &mut Vec<String>) {
+        let name = event.as_str();
+        let tracked = self.jobs.get(&id).copied();
+        match (event, tracked) {
             (Event::Submitted { .. }, None) => {
                 self.jobs.insert(id, (0, None));
             }
             (Event::Submitted { .. }, Some(_)) => found.push(format!("job {id} enters twice")),
-            // Those that are over are not followed any more.
+            // Finished jobs are not tracked.
             (Event::Redriven { .. } | Event::Discarded { .. }, None) => {}
-            (Event::Granted { job: Some(begun), token, .. }, Some((attempts, None))) => {
-                if begun.attempt != attempts + 1 {
-                    let n = begun.attempt;
+            (Event::Granted { job: Some(started), token, .. }, Some((attempts, None))) => {
+                if started.attempt != attempts + 1 {
+                    let n = started.attempt;
                     found.push(format!("job {id} begins attempt {n} after attempt {attempts}"));
                 }
-                self.jobs.insert(id, (begun.attempt, Some(*token)));
+                self.jobs.insert(id, (started.attempt, Some(*token)));
             }
-            (Event::Ended { job: Some(ran), token, .. }, Some((attempts, Some(running)))) => {
+            (Event::Ended { job: Some(completed), token, .. }, Some((attempts, Some(running)))) => {
                 if running != *token {
                     found.push(format!(
                         "job {id} ends its attempt with token {token}, but it runs with {running}"
                     ));
                 }
-                let handed_back = ran.outcome == AttemptOutcome::HandedBack;
+                let handed_back = completed.outcome == AttemptOutcome::HandedBack;
                 let attempts = if handed_back { attempts.saturating_sub(1) } else { attempts };
                 self.jobs.insert(id, (attempts, None));
-                if ran.then.is_over() {
+                if completed.job_state.is_finished() {
                     self.jobs.remove(&id);
                 }
             }
@@ -221,17 +230,19 @@ impl Replay {
                 self.jobs.remove(&id);
             }
             (Event::Incident { .. }, Some((_, Some(token)))) => {
-                // The entry owns up to it: the tenure is not there any more.
+                // The entry itself states that the tenure no longer exists.
                 self.held.retain(|_, (holder, _)| *holder != token);
                 self.jobs.remove(&id);
             }
-            (_, None) => found.push(format!("job {id} is {word}, but it is over or never was")),
-            (_, Some((_, None))) => found.push(format!("job {id} is {word}, but it does not run")),
-            (_, Some((_, Some(_)))) => found.push(format!("job {id} is {word} while it runs")),
+            (_, None) => {
+                found.push(format!("job {id} is {name}, but it has finished or never existed"));
+            }
+            (_, Some((_, None))) => found.push(format!("job {id} is {name}, but it does not run")),
+            (_, Some((_, Some(_)))) => found.push(format!("job {id} is {name} while it runs")),
         }
     }
 
-    fn granted(&mut self, locks: &LockSet, token: Token, found: &mut Vec<String>) {
+    fn check_grant(&mut self, locks: &LockSet, token: Token, found: &mut Vec<String>) {
         if token <= self.token {
             found.push(format!("token {token} does not exceed the earlier token {}", self.token));
         }
@@ -246,7 +257,13 @@ impl Replay {
         }
     }
 
-    fn ended(&mut self, locks: &LockSet, token: Token, how: &How, found: &mut Vec<String>) {
+    fn check_end(
+        &mut self,
+        locks: &LockSet,
+        token: Token,
+        how: &TenureEnd,
+        found: &mut Vec<String>,
+    ) {
         for lock in locks {
             match self.held.remove(lock) {
                 Some((holder, _)) if holder == token => {}
@@ -254,19 +271,19 @@ impl Replay {
                     found.push(format!(
                         "lock {lock} is {} with token {token}, but token {holder} holds it since \
                          entry {n}",
-                        how.word()
+                        how.as_str()
                     ));
                     self.held.insert(lock.clone(), (holder, n));
                 }
                 None => found.push(format!(
-                    "lock {lock} is {} with token {token}, but nobody held it",
-                    how.word()
+                    "lock {lock} is {} with token {token}, but it was not held",
+                    how.as_str()
                 )),
             }
         }
     }
 
-    fn fenced(&self, token: Token, found: &mut Vec<String>) {
+    fn check_fenced(&self, token: Token, found: &mut Vec<String>) {
         if self.held.values().any(|(holder, _)| *holder == token) {
             found.push(format!("a write with token {token} was refused although it held a lock"));
         }
@@ -293,13 +310,14 @@ impl Replay {
                 ));
             }
         }
-        let said = |job: &Job| (job.attempt, job.token());
-        for job in record.lane().iter().filter(|job| self.jobs.get(&job.id) != Some(&said(job))) {
-            let (id, state) = (job.id, job.state.word());
+        let recorded = |job: &Job| (job.attempt, job.token());
+        for job in record.lane().iter().filter(|job| self.jobs.get(&job.id) != Some(&recorded(job)))
+        {
+            let (id, state) = (job.id, job.state.as_str());
             found.push(format!("job {id} is {state}, which does not follow from the entries"));
         }
         for id in self.jobs.keys().filter(|id| record.job(**id).is_none()) {
-            found.push(format!("job {id} is not there, and no entry ends it"));
+            found.push(format!("job {id} is missing, and no entry ends it"));
         }
         found
     }

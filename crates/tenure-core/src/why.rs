@@ -1,121 +1,121 @@
-//! Why a job or a resource is where it is: the answer to "what is it waiting for?".
+//! Explains the state of a job or a resource: "what is it waiting for?".
 //!
-//! It asks the same questions in the same order as the lane does, so what it says is what holds the
-//! job up. Nothing is decided here.
+//! Applies the same checks in the same order as [`crate::lane`], so that the explanation matches
+//! what blocks the job. Nothing is decided here.
 
 use std::fmt;
 
 use crate::id::JobId;
-use crate::job::{Asked, Failure, Job, JobState, Progress};
+use crate::job::{Failure, Job, JobState, Progress, RequestedBy};
 use crate::key::{LockName, Text};
 use crate::kind::{Backoff, Kind, Operation};
-use crate::lane::Hurdle;
+use crate::lane::Blocker;
 use crate::outcome::TenureView;
 use crate::record::Record;
 use crate::resource::Resource;
 use crate::time::Millis;
 use crate::token::Token;
 
-/// What else there is to know beside the record.
+/// What an explanation needs besides the record.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings {
-    /// The present tenures of the resource.
+pub struct EngineContext {
+    /// Current tenures of the resource.
     pub tenures: Vec<TenureView>,
-    /// How many living workers ask for jobs of this kind.
+    /// Number of live workers that claim this kind.
     pub workers: usize,
-    /// How many jobs of this kind run, of all tenants and of this one.
+    /// Number of running jobs of this kind, over all tenants and of this tenant.
     pub running: (usize, usize),
     /// Store time.
     pub now: Millis,
 }
 
-/// Why a job is where it is.
+/// Why a job is in its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// An attempt is under way.
+    /// An attempt is running.
     Running {
-        /// What people call the worker.
+        /// Display name of the worker.
         worker: Text,
-        /// For how long already.
+        /// Time since it started.
         for_ms: u64,
-        /// The tenure of the attempt.
+        /// Token of the attempt's tenure.
         token: Token,
-        /// How far it has come.
+        /// Reported progress.
         progress: Option<Progress>,
-        /// Who asked it to stop.
-        cancel: Option<Asked>,
+        /// Cancel request.
+        cancel: Option<RequestedBy>,
     },
-    /// Somebody paused the resource.
-    Paused(Asked),
+    /// The resource is paused.
+    Paused(RequestedBy),
     /// The kind or the operation is not declared.
     NotDeclared,
-    /// It rests after a failed attempt.
+    /// In backoff after a failed attempt.
     Backoff {
-        /// For how long still.
+        /// Time until the next attempt.
         for_ms: u64,
-        /// How many attempts were counted.
+        /// Number of attempts so far.
         attempt: u32,
-        /// Why the latest failed.
+        /// Error of the latest attempt.
         error: Option<Failure>,
     },
-    /// It is scheduled for later.
+    /// Scheduled for later.
     Scheduled {
-        /// For how long still.
+        /// Time until it is due.
         for_ms: u64,
     },
     /// The state of the resource does not allow it.
     State {
-        /// The state.
+        /// Current state.
         state: Text,
-        /// The states it may start from.
+        /// States it may start from.
         from: Vec<Text>,
     },
-    /// Another job is first.
+    /// Another job is ahead.
     Behind {
-        /// The job.
+        /// The other job.
         job: JobId,
-        /// Its verb.
+        /// Its operation.
         operation: Text,
-        /// Where that one is in its life.
+        /// Its state.
         state: JobState,
-        /// What people call its worker, when it runs.
+        /// Display name of its worker, if it is running.
         worker: Option<Text>,
-        /// Since how long it has been there.
+        /// Time since it started or, if it waits, since it was submitted.
         for_ms: u64,
     },
-    /// Somebody holds a lock that it needs, and it is no job.
+    /// A lock that it needs is held, and not by a job.
     Held(Box<TenureView>),
-    /// As many jobs run as the kind allows.
+    /// The kind is at its concurrency cap.
     AtCap {
-        /// How many run.
+        /// Number of running jobs.
         running: usize,
-        /// How many may.
+        /// Cap.
         max: usize,
-        /// Whether the cap is that of the tenant.
+        /// Whether it is the cap per tenant.
         of_tenant: bool,
     },
-    /// It could start, but no worker asks for jobs of its kind.
+    /// It could start, but no worker claims its kind.
     NoWorker,
     /// It could start: the next worker with a free slot takes it.
     Ready {
-        /// How many workers ask for jobs of its kind.
+        /// Number of workers that claim its kind.
         workers: usize,
     },
-    /// It is over.
-    Over {
-        /// How.
+    /// It is finished.
+    Finished {
+        /// Final state.
         state: JobState,
-        /// Why, when it failed.
+        /// Error, if it failed.
         error: Option<Failure>,
     },
-    /// The resource has no job that is not over.
+    /// The resource has no unfinished job.
     Idle,
 }
 
 impl Why {
-    /// The word for it, for programs.
+    /// Returns the machine-readable name.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Running { cancel: None, .. } => "running",
             Self::Running { .. } => "cancelling",
@@ -129,88 +129,94 @@ impl Why {
             Self::AtCap { .. } => "at_cap",
             Self::NoWorker => "no_worker",
             Self::Ready { .. } => "ready",
-            Self::Over { state, .. } => state.word(),
+            Self::Finished { state, .. } => state.as_str(),
             Self::Idle => "idle",
         }
     }
 }
 
-/// Why a job that is not over is where it is.
+/// Explains an unfinished job.
 #[must_use]
-pub fn of_job(record: &Record, kind: Option<&Kind>, id: JobId, around: &Surroundings) -> Why {
+pub fn explain_job(
+    record: &Record,
+    kind: Option<&Kind>,
+    id: JobId,
+    context: &EngineContext,
+) -> Why {
     let (Some(resource), Some(job)) = (&record.resource, record.job(id)) else { return Why::Idle };
-    if let Some(running) = running(job, around) {
+    if let Some(running) = explain_running(job, context) {
         return running;
     }
-    if let Some(asked) = &resource.paused {
-        return Why::Paused(asked.clone());
+    if let Some(requested) = &resource.paused {
+        return Why::Paused(requested.clone());
     }
     let Some(kind) = kind else { return Why::NotDeclared };
     let Some(operation) = kind.operations.get(&job.operation) else { return Why::NotDeclared };
-    if let Some(first) = in_the_way(record, resource, kind, job, operation, around) {
+    if let Some(first) = blocking_job(record, resource, kind, job, operation, context) {
         return first;
     }
-    match record.hurdle(resource, kind, job, &[], around.now) {
-        Some(Hurdle::NotDeclared) => Why::NotDeclared,
-        Some(Hurdle::NotDue(due)) => not_due(job, due.since(around.now)),
-        Some(Hurdle::State) => {
+    match record.blocker(resource, kind, job, &[], context.now) {
+        Some(Blocker::NotDeclared) => Why::NotDeclared,
+        Some(Blocker::NotDue(due)) => explain_not_due(job, due.since(context.now)),
+        Some(Blocker::State) => {
             Why::State { state: resource.state.clone(), from: operation.from.clone() }
         }
-        Some(Hurdle::Locks) => held(record, operation, around),
-        None => startable(kind, around),
+        Some(Blocker::Locks) => explain_held(record, operation, context),
+        None => explain_startable(kind, context),
     }
 }
 
-/// Why the first job of a resource is where it is; with the job, if there is one.
+/// Explains the running job of a resource or, if none runs, the first in its lane. Returns the job,
+/// if any.
 #[must_use]
-pub fn of_resource(
+pub fn explain_resource(
     record: &Record,
     kind: Option<&Kind>,
-    around: &Surroundings,
+    context: &EngineContext,
 ) -> (Option<JobId>, Why) {
     let running = record.lane().iter().find(|job| job.state.is_running());
     let Some(job) = running.or_else(|| record.lane().front()) else {
         let paused = record.resource.as_ref().and_then(|resource| resource.paused.clone());
-        if let Some(asked) = paused {
-            return (None, Why::Paused(asked));
+        if let Some(requested) = paused {
+            return (None, Why::Paused(requested));
         }
-        let held = around.tenures.first().map(|tenure| Why::Held(Box::new(tenure.clone())));
+        let held = context.tenures.first().map(|tenure| Why::Held(Box::new(tenure.clone())));
         return (None, held.unwrap_or(Why::Idle));
     };
-    (Some(job.id), of_job(record, kind, job.id, around))
+    (Some(job.id), explain_job(record, kind, job.id, context))
 }
 
-/// Why a job that is over is where it is.
+/// Explains a finished job.
 #[must_use]
-pub fn of_past(job: &Job) -> Why {
-    Why::Over { state: job.state, error: job.error.clone() }
+pub fn explain_finished_job(job: &Job) -> Why {
+    Why::Finished { state: job.state, error: job.error.clone() }
 }
 
-fn running(job: &Job, around: &Surroundings) -> Option<Why> {
+fn explain_running(job: &Job, context: &EngineContext) -> Option<Why> {
     let token = job.token()?;
     let attempt = job.attempts.last()?;
     Some(Why::Running {
         worker: attempt.worker.clone(),
-        for_ms: around.now.since(attempt.started_at),
+        for_ms: context.now.since(attempt.started_at),
         token,
         progress: job.progress.clone(),
         cancel: job.cancel.clone(),
     })
 }
 
-/// The job that is in the way: one that runs with a lock that this one needs, one that rests and
-/// holds the lane, or one that is first and wants the same locks.
-fn in_the_way(
+/// Returns the job that blocks this one: a running one that holds a needed lock, one in backoff
+/// that holds the lane, or one ahead that needs the same locks.
+fn blocking_job(
     record: &Record,
     resource: &Resource,
     kind: &Kind,
     job: &Job,
     operation: &Operation,
-    around: &Surroundings,
+    context: &EngineContext,
 ) -> Option<Why> {
     let shares = |other: &Job| {
-        let wants = kind.operations.get(&other.operation)?;
-        wants.locks.iter().any(|lock| operation.locks.contains(lock)).then_some(())
+        let needed = kind.operations.get(&other.operation)?;
+        needed.locks.iter().any(|lock| operation.locks.contains(lock)).then_some(())
     };
     let behind = |other: &Job| Why::Behind {
         job: other.id,
@@ -221,7 +227,7 @@ fn in_the_way(
             .last()
             .filter(|_| other.state.is_running())
             .map(|a| a.worker.clone()),
-        for_ms: around.now.since(match other.attempts.last() {
+        for_ms: context.now.since(match other.attempts.last() {
             Some(attempt) if other.state.is_running() => attempt.started_at,
             _ => other.submitted_at,
         }),
@@ -235,12 +241,12 @@ fn in_the_way(
         if other.state.is_running() {
             continue;
         }
-        let holds = match record.hurdle(resource, kind, other, &[], around.now) {
-            Some(Hurdle::NotDue(_)) => {
+        let holds = match record.blocker(resource, kind, other, &[], context.now) {
+            Some(Blocker::NotDue(_)) => {
                 other.state == JobState::Backoff && kind.backoff == Backoff::Hold
             }
-            Some(Hurdle::Locks) | None => shares(other).is_some(),
-            Some(Hurdle::State | Hurdle::NotDeclared) => false,
+            Some(Blocker::Locks) | None => shares(other).is_some(),
+            Some(Blocker::State | Blocker::NotDeclared) => false,
         };
         if holds {
             return Some(behind(other));
@@ -249,7 +255,7 @@ fn in_the_way(
     None
 }
 
-fn not_due(job: &Job, for_ms: u64) -> Why {
+fn explain_not_due(job: &Job, for_ms: u64) -> Why {
     match job.state {
         JobState::Backoff => {
             Why::Backoff { for_ms, attempt: job.attempt, error: job.error.clone() }
@@ -258,16 +264,16 @@ fn not_due(job: &Job, for_ms: u64) -> Why {
     }
 }
 
-fn held(record: &Record, operation: &Operation, around: &Surroundings) -> Why {
-    let mine = |lock: &LockName| record.tenure(lock).map(|tenure| tenure.token);
-    let token = operation.locks.iter().find_map(mine);
-    let view = around.tenures.iter().find(|view| Some(view.token) == token);
-    // Nobody holds it, then somebody in the queue is first and will have it in a moment.
-    view.map_or(Why::Ready { workers: around.workers }, |view| Why::Held(Box::new(view.clone())))
+fn explain_held(record: &Record, operation: &Operation, context: &EngineContext) -> Why {
+    let holder = |lock: &LockName| record.tenure(lock).map(|tenure| tenure.token);
+    let token = operation.locks.iter().find_map(holder);
+    let view = context.tenures.iter().find(|view| Some(view.token) == token);
+    // The lock is free but reserved for a waiter, which is about to be granted.
+    view.map_or(Why::Ready { workers: context.workers }, |view| Why::Held(Box::new(view.clone())))
 }
 
-fn startable(kind: &Kind, around: &Surroundings) -> Why {
-    let (all, tenant) = around.running;
+fn explain_startable(kind: &Kind, context: &EngineContext) -> Why {
+    let (all, tenant) = context.running;
     for (running, max, of_tenant) in
         [(all, kind.running_max, false), (tenant, kind.tenant_running_max, true)]
     {
@@ -275,7 +281,7 @@ fn startable(kind: &Kind, around: &Surroundings) -> Why {
             return Why::AtCap { running, max, of_tenant };
         }
     }
-    match around.workers {
+    match context.workers {
         0 => Why::NoWorker,
         workers => Why::Ready { workers },
     }
@@ -285,7 +291,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Running { worker, for_ms, progress, cancel, .. } => {
-                write!(f, "running on {worker} for {}", Span(*for_ms))?;
+                write!(f, "running on {worker} for {}", HumanDuration(*for_ms))?;
                 if let Some(Progress { percent, message, .. }) = progress {
                     write!(f, ", at {percent} %")?;
                     if !message.is_empty() {
@@ -293,24 +299,30 @@ impl fmt::Display for Why {
                     }
                 }
                 match cancel {
-                    Some(asked) => write!(f, "; asked to stop by {}", asked.by),
+                    Some(requested) => write!(f, "; asked to stop by {}", requested.by),
                     None => Ok(()),
                 }
             }
-            Self::Paused(asked) => {
-                write!(f, "the resource is paused by {}: {}. Resume it", asked.by, asked.reason)
+            Self::Paused(requested) => {
+                write!(
+                    f,
+                    "the resource is paused by {}: {}. Resume it",
+                    requested.by, requested.reason
+                )
             }
             Self::NotDeclared => {
-                f.write_str("its kind or operation is not declared any more. Declare it, or cancel")
+                f.write_str("its kind or operation is no longer declared. Declare it, or cancel")
             }
             Self::Backoff { for_ms, attempt, error } => {
-                write!(f, "rests for {} after attempt {attempt}", Span(*for_ms))?;
+                write!(f, "in backoff for {} after attempt {attempt}", HumanDuration(*for_ms))?;
                 match error {
                     Some(error) => write!(f, " failed with {}: {}", error.code, error.message),
                     None => Ok(()),
                 }
             }
-            Self::Scheduled { for_ms } => write!(f, "scheduled to start in {}", Span(*for_ms)),
+            Self::Scheduled { for_ms } => {
+                write!(f, "scheduled to start in {}", HumanDuration(*for_ms))
+            }
             Self::State { state, from } => write!(
                 f,
                 "the resource is {state}; it may start from {}. Run an operation that leads there, \
@@ -318,43 +330,43 @@ impl fmt::Display for Why {
                 from.join(", ")
             ),
             Self::Behind { job, operation, state, worker, for_ms } => {
-                write!(f, "waits behind {operation} (job {job}), which is {}", state.word())?;
+                write!(f, "waits behind {operation} (job {job}), which is {}", state.as_str())?;
                 if let Some(worker) = worker {
                     write!(f, " on {worker}")?;
                 }
-                write!(f, " for {}", Span(*for_ms))
+                write!(f, " for {}", HumanDuration(*for_ms))
             }
             Self::Held(tenure) => {
-                write!(f, "{} holds the lock for {}", tenure.holder, Span(tenure.age_ms))?;
+                write!(f, "{} holds the lock for {}", tenure.holder, HumanDuration(tenure.age_ms))?;
                 match &tenure.purpose {
                     Some(purpose) => write!(f, ": {purpose}"),
                     None => Ok(()),
                 }
             }
             Self::AtCap { running, max, of_tenant } => {
-                let whose = if *of_tenant { "for one tenant" } else { "at once" };
-                write!(f, "{running} jobs of this kind run; {max} may {whose}")
+                let scope = if *of_tenant { "per tenant" } else { "in total" };
+                write!(f, "{running} jobs of this kind are running; the limit is {max} {scope}")
             }
-            Self::NoWorker => f.write_str("no worker asks for jobs of this kind. Start one"),
+            Self::NoWorker => f.write_str("no worker claims jobs of this kind. Start one"),
             Self::Ready { workers } => {
-                write!(f, "ready: the next free one of {workers} workers takes it")
+                write!(f, "ready: the next free worker of {workers} takes it")
             }
-            Self::Over { state, error } => {
-                write!(f, "over: {}", state.word())?;
+            Self::Finished { state, error } => {
+                write!(f, "finished: {}", state.as_str())?;
                 match error {
                     Some(error) => write!(f, " with {}: {}", error.code, error.message),
                     None => Ok(()),
                 }
             }
-            Self::Idle => f.write_str("nothing is to be done"),
+            Self::Idle => f.write_str("idle: no unfinished jobs"),
         }
     }
 }
 
-/// A duration as people say it.
-struct Span(u64);
+/// Formats a duration for display.
+struct HumanDuration(u64);
 
-impl fmt::Display for Span {
+impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = self.0 / 1_000;
         match s {

@@ -1,156 +1,157 @@
-//! The rows at hand, and what a batch of steps has changed in them.
+//! The rows that steps work on, and the changes a batch of steps has made.
 //!
-//! A store fills a world with the rows that a batch needs (or keeps all live ones in it), lets
-//! [`crate::step`] loose on it, and takes the [`Changes`] to write them down.
+//! A store loads the rows that a batch needs, or keeps all live ones loaded, runs [`crate::step`]
+//! and persists the [`Changes`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::fact::Fact;
-use crate::history::{Event, Sealed};
+use crate::history::{Event, SealedEntry};
 use crate::id::{JobId, SessionId};
 use crate::job::Job;
 use crate::key::{ResourceKey, Text};
 use crate::kind::Kinds;
 use crate::map::Map;
+use crate::metric_event::MetricEvent;
 use crate::outcome::TenureView;
-use crate::ready::Ready;
+use crate::ready::ReadyIndex;
 use crate::record::Record;
-use crate::session::{Bonds, Sessions};
+use crate::session::{SessionIndex, Sessions};
 use crate::time::Millis;
 use crate::token::Incarnation;
 
 /// The rows that steps read and write.
 #[derive(Clone, Debug, Default)]
 pub struct World {
-    /// The life of the store between two restores.
+    /// Incarnation of the store.
     pub incarnation: Incarnation,
-    /// The session rows.
+    /// Session rows.
     pub sessions: Sessions,
-    /// The resource records. One that is missing here is new: a store loads before it steps.
+    /// Resource records. A missing one counts as new, so a store loads records before it steps.
     pub records: Map<ResourceKey, Box<Record>>,
-    /// What the sessions hold or want, as the records at hand say.
-    pub bonds: Bonds,
-    /// The resources of the jobs at hand that are not over.
-    pub whereabouts: BTreeMap<JobId, ResourceKey>,
-    /// Jobs that are over and that a command of this batch names: a store loads them before.
-    pub past: Map<JobId, (ResourceKey, Box<Job>)>,
-    /// The resources at hand that are ready to be worked.
-    pub ready: Ready,
-    /// What resources can be, and what can be done to them.
+    /// Resources on which each session holds or waits, derived from the loaded records.
+    pub session_index: SessionIndex,
+    /// Resource of each unfinished job, derived from the loaded records.
+    pub job_index: BTreeMap<JobId, ResourceKey>,
+    /// Finished jobs that commands of this batch name. The store loads them beforehand.
+    pub finished_jobs: Map<JobId, (ResourceKey, Box<Job>)>,
+    /// Loaded resources with a startable job.
+    pub ready: ReadyIndex,
+    /// Declared kinds.
     pub kinds: Arc<Kinds>,
-    /// What steps have changed since the store last took it.
+    /// Changes since the store last took them.
     pub changes: Changes,
 }
 
-/// What must be written down, and who should look again.
+/// What a store must persist, and whom it should notify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Records that changed; one may be named more than once.
+    /// Changed records; may contain duplicates.
     pub records: Vec<ResourceKey>,
-    /// Those of them that changed in a way that the events do not tell; likewise.
-    pub untold: Vec<ResourceKey>,
-    /// Records of which only how far an attempt has come changed: whoever keeps them in memory has
+    /// Subset of `records` with changes that no event describes, so a replay does not restore them;
+    /// may contain duplicates.
+    pub unlogged: Vec<ResourceKey>,
+    /// Records in which only progress or log size changed. A store that keeps records in memory has
     /// nothing to write.
-    pub moved: Vec<ResourceKey>,
-    /// Sessions whose row changed or is gone; one may be named more than once.
+    pub progressed: Vec<ResourceKey>,
+    /// Sessions whose row changed or was removed; may contain duplicates.
     pub sessions: Vec<SessionId>,
-    /// Sessions of which only the time to live was renewed, or that asked for jobs: likewise.
-    pub beats: Vec<SessionId>,
-    /// What happened, in order.
+    /// Sessions that were only renewed or polled for jobs; may contain duplicates.
+    pub heartbeats: Vec<SessionId>,
+    /// Events, in order.
     pub events: Vec<(ResourceKey, Millis, Event)>,
-    /// What requests were granted when they left the queue: their clients should be told.
+    /// Tenures granted from the wait queue, whose clients should be notified.
     pub granted: Vec<TenureView>,
-    /// Jobs that are over, or that somebody dealt with after they were.
+    /// Jobs that finished, or were redriven or discarded.
     pub finished: Vec<(ResourceKey, Box<Job>)>,
-    /// Pieces of logs to append.
-    pub logs: Vec<LogPiece>,
-    /// Resources that became ready: workers should ask again.
+    /// Log output to append.
+    pub logs: Vec<LogChunk>,
+    /// Resources that became ready, whose workers should claim again.
     pub ready: Vec<ResourceKey>,
-    /// Sessions that a heartbeat would tell something.
+    /// Sessions with a notice for their next heartbeat.
     pub notified: Vec<SessionId>,
-    /// What to count.
-    pub facts: Vec<Fact>,
+    /// Metric events.
+    pub metric_events: Vec<MetricEvent>,
 }
 
-/// A piece of the log of an attempt.
+/// A chunk of an attempt's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogPiece {
-    /// The job.
+pub struct LogChunk {
+    /// Job.
     pub job: JobId,
-    /// The number of the attempt.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// When it was written.
+    /// Time of the write.
     pub at: Millis,
-    /// Whole lines.
+    /// Complete lines.
     pub text: Text,
 }
 
 impl World {
-    /// Puts in the record of a resource that was kept elsewhere, or changed elsewhere. Says whether
-    /// the resource became ready by that.
-    pub fn admit(&mut self, key: &ResourceKey, record: Box<Record>, now: Millis) -> bool {
-        self.take(key);
+    /// Inserts or replaces the record of a resource. Returns `true` if the resource became ready.
+    pub fn insert_record(&mut self, key: &ResourceKey, record: Box<Record>, now: Millis) -> bool {
+        self.remove_record(key);
         for session in record.sessions() {
-            self.bonds.add(session, key);
+            self.session_index.add(session, key);
         }
         for job in record.lane() {
-            self.whereabouts.insert(job.id, key.clone());
+            self.job_index.insert(job.id, key.clone());
         }
-        let ready = self.ready.note(key, &record, &self.kinds, now);
+        let ready = self.ready.update(key, &record, &self.kinds, now);
         self.records.insert(key.clone(), record);
         ready
     }
 
-    /// Takes out the record of a resource, to be [put in](Self::admit) again after a change.
-    pub fn take(&mut self, key: &ResourceKey) -> Option<Box<Record>> {
+    /// Removes the record of a resource, to be [inserted](Self::insert_record) again after a
+    /// change.
+    pub fn remove_record(&mut self, key: &ResourceKey) -> Option<Box<Record>> {
         let record = self.records.remove(key)?;
         for session in record.sessions() {
-            self.bonds.remove(session, key);
+            self.session_index.remove(session, key);
         }
         for job in record.lane() {
-            self.whereabouts.remove(&job.id);
+            self.job_index.remove(&job.id);
         }
         Some(record)
     }
 
-    /// Says what resources can be from now on.
+    /// Replaces the declared kinds.
     pub fn declare(&mut self, kinds: Arc<Kinds>, now: Millis) {
         self.kinds = kinds;
         for (key, record) in &self.records {
-            if self.ready.note(key, record, &self.kinds, now) {
+            if self.ready.update(key, record, &self.kinds, now) {
                 self.changes.ready.push(key.clone());
             }
         }
     }
 
-    /// Sees to it that nothing starts on a resource and nothing comes due there by itself, until it
-    /// is [shown](Self::show) again.
-    pub fn hide(&mut self, key: &ResourceKey) {
-        self.ready.hide(key);
+    /// Prevents claims and due times from touching a resource until it is
+    /// [included](Self::include_in_claims) again.
+    pub fn exclude_from_claims(&mut self, key: &ResourceKey) {
+        self.ready.exclude(key);
     }
 
-    /// Looks at a resource again that was hidden.
-    pub fn show(&mut self, key: &ResourceKey, now: Millis) {
+    /// Reverts [`Self::exclude_from_claims`].
+    pub fn include_in_claims(&mut self, key: &ResourceKey, now: Millis) {
         if let Some(record) = self.records.get(key) {
-            self.ready.note(key, record, &self.kinds, now);
+            self.ready.update(key, record, &self.kinds, now);
         }
     }
 
-    /// Takes what has changed, leaving nothing noted.
+    /// Takes the changes since the last call.
     pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)
     }
 
-    /// Chains events to the history of their resources.
+    /// Appends events to the history chains of their resources.
     pub fn seal(
         &mut self,
         events: Vec<(ResourceKey, Millis, Event)>,
-    ) -> Vec<(ResourceKey, Sealed)> {
-        let mut room = Vec::new();
+    ) -> Vec<(ResourceKey, SealedEntry)> {
+        let mut buffer = Vec::new();
         let seal = |(key, at, event): (ResourceKey, Millis, Event)| {
-            let record = self.records.get_mut(&key).expect("an event is about a record at hand");
-            let sealed = record.chain.seal(at, event, &mut room);
+            let record = self.records.get_mut(&key).expect("events refer to loaded records");
+            let sealed = record.chain.seal(at, event, &mut buffer);
             (key, sealed)
         };
         events.into_iter().map(seal).collect()

@@ -1,5 +1,5 @@
-//! Every bound of the model, tested where it stands: the last that is allowed, the first that is
-//! not.
+//! Every limit of the engine, tested at its boundary: the last value that is allowed and the first
+//! that is not.
 
 use tenure_core::record::Waiter;
 use tenure_core::{
@@ -22,7 +22,7 @@ fn open(world: &mut World, session: u128, name: &str, ttl_ms: u64) -> Outcome {
     step(world, &Command::Open { session: SessionId(session), tenant, name, ttl_ms }, NOW)
 }
 
-fn ask(session: u128, request: u128) -> Acquire {
+fn acquire_request(session: u128, request: u128) -> Acquire {
     Acquire {
         locks: LockName::main().into(),
         claimant: Claimant::Session(SessionId(session)),
@@ -32,7 +32,7 @@ fn ask(session: u128, request: u128) -> Acquire {
     }
 }
 
-/// A world with sessions 1 and 2.
+/// Returns a world with sessions 1 and 2.
 fn world() -> World {
     let mut world = World::default();
     for session in [1, 2] {
@@ -63,7 +63,7 @@ fn invalid(outcome: &Outcome, words: &str) {
 }
 
 #[test]
-fn a_session_lives_between_the_shortest_and_the_longest_time() {
+fn session_ttl_is_limited() {
     let mut world = World::default();
     invalid(&open(&mut world, 1, "s", limits::TTL_MS_MIN - 1), "ttl_ms is 999");
     invalid(&open(&mut world, 1, "s", limits::TTL_MS_MAX + 1), "ttl_ms is 86400001");
@@ -72,10 +72,12 @@ fn a_session_lives_between_the_shortest_and_the_longest_time() {
 }
 
 #[test]
-fn a_solo_tenure_has_the_same_bounds_at_its_start_and_at_its_renewal() {
+fn solo_ttl_is_limited_on_acquire_and_on_renew() {
     let mut world = World::default();
-    let solo =
-        |ttl_ms| Acquire { claimant: Claimant::Solo { name: "solo".into(), ttl_ms }, ..ask(0, 7) };
+    let solo = |ttl_ms| Acquire {
+        claimant: Claimant::Solo { name: "solo".into(), ttl_ms },
+        ..acquire_request(0, 7)
+    };
     invalid(&acquire(&mut world, solo(limits::TTL_MS_MIN - 1), NOW), "ttl_ms");
     invalid(&acquire(&mut world, solo(limits::TTL_MS_MAX + 1), NOW), "ttl_ms");
     let token = granted(acquire(&mut world, solo(limits::TTL_MS_MIN), NOW));
@@ -86,7 +88,7 @@ fn a_solo_tenure_has_the_same_bounds_at_its_start_and_at_its_renewal() {
 }
 
 #[test]
-fn the_name_of_a_session_has_a_length() {
+fn session_name_length_is_limited() {
     let mut world = World::default();
     let longest = "n".repeat(limits::SESSION_NAME_BYTES_MAX);
     invalid(&open(&mut world, 1, &format!("{longest}n"), 5_000), "session name has 129 bytes");
@@ -95,9 +97,9 @@ fn the_name_of_a_session_has_a_length() {
 }
 
 #[test]
-fn a_purpose_has_a_length_and_stays_on_one_line() {
+fn purpose_is_limited_and_single_line() {
     let mut world = world();
-    let with = |purpose: &str| Acquire { purpose: Some(purpose.into()), ..ask(1, 1) };
+    let with = |purpose: &str| Acquire { purpose: Some(purpose.into()), ..acquire_request(1, 1) };
     let longest = "p".repeat(limits::PURPOSE_BYTES_MAX);
     invalid(&acquire(&mut world, with(&format!("{longest}p")), NOW), "purpose has 257 bytes");
     invalid(&acquire(&mut world, with("two\nlines"), NOW), "control characters");
@@ -105,9 +107,9 @@ fn a_purpose_has_a_length_and_stays_on_one_line() {
 }
 
 #[test]
-fn the_reason_of_a_break_has_a_length_and_is_given() {
+fn break_requires_a_reason_of_limited_length() {
     let mut world = world();
-    let token = granted(acquire(&mut world, ask(1, 1), NOW));
+    let token = granted(acquire(&mut world, acquire_request(1, 1), NOW));
     let with = |reason: &str| {
         let (by, reason) = ("ann".into(), reason.into());
         LockAction::Break { token, locks: None, by, reason }
@@ -119,10 +121,10 @@ fn the_reason_of_a_break_has_a_length_and_is_given() {
 }
 
 #[test]
-fn a_wait_lasts_a_day_at_most() {
+fn wait_is_limited_to_one_day() {
     let mut world = world();
-    granted(acquire(&mut world, ask(1, 1), NOW));
-    let wait = |wait_ms| Acquire { wait_ms, ..ask(2, 2) };
+    granted(acquire(&mut world, acquire_request(1, 1), NOW));
+    let wait = |wait_ms| Acquire { wait_ms, ..acquire_request(2, 2) };
     invalid(&acquire(&mut world, wait(limits::WAIT_MS_MAX + 1), NOW), "wait_ms");
     let waiting = acquire(&mut world, wait(limits::WAIT_MS_MAX), NOW);
     assert!(matches!(waiting, Outcome::Waiting { position: 1, .. }), "{waiting:?}");
@@ -130,10 +132,10 @@ fn a_wait_lasts_a_day_at_most() {
 }
 
 #[test]
-fn a_queue_is_full_at_its_bound_and_takes_one_more_when_somebody_leaves() {
+fn full_queue_accepts_a_waiter_after_one_leaves() {
     let mut world = world();
-    granted(acquire(&mut world, ask(1, 0), NOW));
-    let wait = |request| Acquire { wait_ms: 60_000, ..ask(2, request) };
+    granted(acquire(&mut world, acquire_request(1, 0), NOW));
+    let wait = |request| Acquire { wait_ms: 60_000, ..acquire_request(2, request) };
     let max = u128::try_from(limits::WAITERS_MAX).unwrap();
     for request in 1..=max {
         let waiting = acquire(&mut world, wait(request), NOW);
@@ -150,60 +152,60 @@ fn a_queue_is_full_at_its_bound_and_takes_one_more_when_somebody_leaves() {
     assert_eq!(world.records[&key()].queue.back().map(|w: &Waiter| w.request.0), Some(max + 1));
 }
 
-/// Takes and gives back the lock, so that a resource has one more request to remember.
+/// Acquires and releases the lock, which adds one ended request to the resource.
 fn use_once(world: &mut World, request: u128, now: Millis) {
-    let token = granted(acquire(world, ask(1, request), now));
+    let token = granted(acquire(world, acquire_request(1, request), now));
     lock(world, LockAction::Release { token, locks: None }, now);
 }
 
 #[test]
-fn a_resource_remembers_so_many_ended_requests_and_forgets_the_oldest() {
+fn oldest_ended_request_is_evicted_at_the_limit() {
     let mut world = world();
-    let max = u128::try_from(limits::RECENT_MAX).unwrap();
+    let max = u128::try_from(limits::RECENT_REQUESTS_MAX).unwrap();
     for request in 1..=max {
         use_once(&mut world, request, NOW);
     }
-    let late = acquire(&mut world, ask(1, 1), NOW);
+    let late = acquire(&mut world, acquire_request(1, 1), NOW);
     assert!(matches!(late, Outcome::Refused(Refusal::Lost { .. })), "{late:?}");
     use_once(&mut world, max + 1, NOW);
-    assert_eq!(world.records[&key()].recent.len(), limits::RECENT_MAX);
-    // The stated limit of idempotency: so late a repetition is taken for a new request.
-    granted(acquire(&mut world, ask(1, 1), NOW));
+    assert_eq!(world.records[&key()].recent.len(), limits::RECENT_REQUESTS_MAX);
+    // The documented limit of idempotency: a retry this late is treated as a new request.
+    granted(acquire(&mut world, acquire_request(1, 1), NOW));
 }
 
 #[test]
-fn a_resource_forgets_ended_requests_after_a_while() {
+fn ended_requests_are_forgotten_after_their_ttl() {
     let mut world = world();
     use_once(&mut world, 1, NOW);
-    use_once(&mut world, 2, NOW.plus(limits::RECENT_MS));
+    use_once(&mut world, 2, NOW.plus(limits::RECENT_TTL_MS));
     let remembered = |world: &World| -> Vec<u128> {
         world.records[&key()].recent.iter().map(|recent| recent.request.0).collect()
     };
     assert_eq!(remembered(&world), [1, 2]);
-    use_once(&mut world, 3, NOW.plus(limits::RECENT_MS + 1));
+    use_once(&mut world, 3, NOW.plus(limits::RECENT_TTL_MS + 1));
     assert_eq!(remembered(&world), [2, 3]);
 }
 
 #[test]
-fn a_session_that_hears_of_too_many_breaks_is_over() {
+fn session_ends_after_too_many_unacknowledged_breaks() {
     let mut world = world();
-    let max = u128::try_from(limits::REVOKED_MAX).unwrap();
+    let max = u128::try_from(limits::REVOCATIONS_MAX).unwrap();
     let mut break_one = |request: u128| {
-        let token = granted(acquire(&mut world, ask(1, request), NOW));
+        let token = granted(acquire(&mut world, acquire_request(1, request), NOW));
         let (by, reason) = ("ann".into(), "stuck".into());
         let action = LockAction::Break { token, locks: None, by, reason };
         assert_eq!(lock(&mut world, action, NOW), Outcome::Broken);
-        step(&mut world, &Command::Beat { session: SessionId(1), seen: 0 }, NOW)
+        step(&mut world, &Command::Heartbeat { session: SessionId(1), seen: 0 }, NOW)
     };
     for request in 1..=max {
-        let beat = break_one(request);
-        assert!(matches!(beat, Outcome::Alive { .. }), "{request}: {beat:?}");
+        let outcome = break_one(request);
+        assert!(matches!(outcome, Outcome::Alive { .. }), "{request}: {outcome:?}");
     }
-    assert_eq!(break_one(max + 1), Outcome::Refused(Refusal::SessionOver));
+    assert_eq!(break_one(max + 1), Outcome::Refused(Refusal::SessionExpired));
 }
 
 #[test]
-fn names_have_a_length() {
+fn name_lengths_are_limited() {
     let long = |n: usize| "x".repeat(n);
     let new = |tenant: usize, kind: usize, name: usize| {
         ResourceKey::new(&long(tenant), &long(kind), &long(name))
@@ -218,7 +220,7 @@ fn names_have_a_length() {
 }
 
 #[test]
-fn a_set_has_at_most_so_many_locks() {
+fn lock_set_size_is_limited() {
     let set = |n: usize| LockSet::new((0..n).map(|n| format!("l{n}").parse().unwrap()).collect());
     assert_eq!(set(limits::LOCK_SET_MAX).unwrap().size(), limits::LOCK_SET_MAX);
     assert!(set(limits::LOCK_SET_MAX + 1).is_err());
@@ -226,12 +228,12 @@ fn a_set_has_at_most_so_many_locks() {
 }
 
 #[test]
-fn a_present_token_that_names_locks_it_does_not_have_is_refused_but_not_fenced() {
+fn current_token_with_wrong_locks_is_refused_but_not_fenced() {
     let mut world = world();
-    let token = granted(acquire(&mut world, ask(1, 1), NOW));
+    let token = granted(acquire(&mut world, acquire_request(1, 1), NOW));
     let config: LockName = "config".parse().unwrap();
     let release = LockAction::Release { token, locks: Some(config.into()) };
     let refused = lock(&mut world, release, NOW);
     assert!(matches!(refused, Outcome::Refused(Refusal::Lost { .. })), "{refused:?}");
-    assert!(world.changes.events.iter().all(|(_, _, event)| event.word() != "fenced"));
+    assert!(world.changes.events.iter().all(|(_, _, event)| event.as_str() != "fenced"));
 }

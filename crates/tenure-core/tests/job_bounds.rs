@@ -1,4 +1,5 @@
-//! Every bound of jobs, tested where it stands: the last that is allowed, the first that is not.
+//! Every limit of jobs, tested at its boundary: the last value that is allowed and the first that
+//! is not.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ fn key(name: &str) -> ResourceKey {
     ResourceKey::new("t", "task", name).expect("plain names")
 }
 
-/// A world with session 1, and with a kind of which others may pass a job that rests.
+/// Returns a world with session 1 and a kind whose lanes let other jobs pass one in backoff.
 fn world() -> World {
     let attempts = limits::ATTEMPTS_MAX;
     let retry = Retry { attempts, initial_ms: 0, max_ms: 0, ..Retry::default() };
@@ -25,13 +26,13 @@ fn world() -> World {
         .operation(Operation::new("once").meets("once", Policy::Attach))
         .backoff(Backoff::Pass);
     let mut world = World::default();
-    world.declare(Arc::new(Kinds::new([kind]).expect("it makes sense")), NOW);
+    world.declare(Arc::new(Kinds::new([kind]).expect("valid kinds")), NOW);
     let (session, tenant, name) = (SessionId(1), "t".into(), "w".into());
     step(&mut world, &Command::Open { session, tenant, name, ttl_ms: limits::TTL_MS_MAX }, NOW);
     world
 }
 
-fn ask(request: u128) -> Submit {
+fn submit_request(request: u128) -> Submit {
     let (request, operation, by) = (RequestId(request), "work".into(), "ann".into());
     Submit { request, operation, args: None, priority: 0, run_at: None, by }
 }
@@ -77,43 +78,43 @@ fn invalid(outcome: &Outcome, words: &str) {
     }
 }
 
-/// One job that runs.
+/// Starts one job.
 fn running(world: &mut World) -> (JobId, Token) {
-    submitted(submit(world, "a", ask(1)));
+    submitted(submit(world, "a", submit_request(1)));
     claimed(claim(world, 1, 1)).remove(0)
 }
 
 #[test]
-fn a_lane_is_full_at_its_bound_and_takes_one_more_when_a_job_is_over() {
+fn full_lane_accepts_a_job_after_one_finishes() {
     let mut world = world();
     let max = limits::LANE_MAX as u128;
-    let first = submitted(submit(&mut world, "a", ask(1)));
+    let first = submitted(submit(&mut world, "a", submit_request(1)));
     for request in 2..=max {
-        submitted(submit(&mut world, "a", ask(request)));
+        submitted(submit(&mut world, "a", submit_request(request)));
     }
-    let refused = submit(&mut world, "a", ask(max + 1));
+    let refused = submit(&mut world, "a", submit_request(max + 1));
     assert_eq!(refused, Outcome::Refused(Refusal::LaneFull));
     let (by, reason) = ("ann".into(), "room".into());
     act(&mut world, first, JobAction::Cancel { by, reason });
-    submitted(submit(&mut world, "a", ask(max + 1)));
+    submitted(submit(&mut world, "a", submit_request(max + 1)));
     assert_eq!(world.records[&key("a")].lane().len(), limits::LANE_MAX);
 }
 
 #[test]
-fn a_full_lane_refuses_but_still_answers_who_asks_again() {
+fn full_lane_still_answers_repeated_submits() {
     let mut world = world();
     for request in 1..=limits::LANE_MAX as u128 {
-        submitted(submit(&mut world, "a", ask(request)));
+        submitted(submit(&mut world, "a", submit_request(request)));
     }
-    let again = submit(&mut world, "a", ask(7));
+    let again = submit(&mut world, "a", submit_request(7));
     assert!(matches!(again, Outcome::Submitted { .. }), "{again:?}");
 }
 
 #[test]
-fn args_and_specs_have_a_size() {
+fn args_and_spec_size_is_limited() {
     let mut world = world();
     let text = |n: usize| -> Option<tenure_core::Text> { Some("x".repeat(n).into()) };
-    let args = |n| Submit { args: text(n), ..ask(1) };
+    let args = |n| Submit { args: text(n), ..submit_request(1) };
     invalid(&submit(&mut world, "a", args(limits::ARGS_BYTES_MAX + 1)), "args has 65537 bytes");
     submitted(submit(&mut world, "a", args(limits::ARGS_BYTES_MAX)));
     let put = |n: usize| ResourceAction::Put { spec: "x".repeat(n).into(), by: "ann".into() };
@@ -125,9 +126,9 @@ fn args_and_specs_have_a_size() {
 }
 
 #[test]
-fn a_priority_has_a_highest_and_a_lowest() {
+fn priority_is_limited() {
     let mut world = world();
-    let with = |request, priority| Submit { priority, ..ask(request) };
+    let with = |request, priority| Submit { priority, ..submit_request(request) };
     let max = limits::PRIORITY_MAX;
     invalid(&submit(&mut world, "a", with(1, max + 1)), "priority is 1001");
     invalid(&submit(&mut world, "a", with(1, -max - 1)), "priority is -1001");
@@ -138,9 +139,9 @@ fn a_priority_has_a_highest_and_a_lowest() {
 }
 
 #[test]
-fn a_job_is_scheduled_a_year_ahead_at_most() {
+fn run_at_is_limited_to_one_year_ahead() {
     let mut world = world();
-    let ahead = |ms| Submit { run_at: Some(NOW.plus(ms)), ..ask(1) };
+    let ahead = |ms| Submit { run_at: Some(NOW.plus(ms)), ..submit_request(1) };
     let max = limits::RUN_AHEAD_MS_MAX;
     invalid(&submit(&mut world, "a", ahead(max + 1)), "366 days ahead");
     submitted(submit(&mut world, "a", ahead(max)));
@@ -148,10 +149,10 @@ fn a_job_is_scheduled_a_year_ahead_at_most() {
 }
 
 #[test]
-fn a_claim_takes_and_names_so_many_and_at_least_one() {
+fn claim_size_and_kinds_are_limited() {
     let mut world = world();
     for n in 0..=limits::CLAIM_MAX {
-        submitted(submit(&mut world, &format!("r{n}"), ask(1)));
+        submitted(submit(&mut world, &format!("r{n}"), submit_request(1)));
     }
     invalid(&claim(&mut world, 1, 0), "max is 0");
     invalid(&claim(&mut world, 1, limits::CLAIM_MAX + 1), "max is 257");
@@ -172,11 +173,11 @@ fn a_claim_takes_and_names_so_many_and_at_least_one() {
 }
 
 #[test]
-fn a_session_remembers_so_many_claims_and_forgets_the_oldest() {
+fn oldest_claim_is_evicted_at_the_limit() {
     let mut world = world();
     let kept = limits::CLAIMS_KEPT as u128;
     for request in 1..=kept + 2 {
-        submitted(submit(&mut world, &format!("r{request}"), ask(1)));
+        submitted(submit(&mut world, &format!("r{request}"), submit_request(1)));
     }
     let finish = |world: &mut World, (id, token)| {
         let finish = Finish::Ok { state: None, result: None };
@@ -189,7 +190,7 @@ fn a_session_remembers_so_many_claims_and_forgets_the_oldest() {
     assert_eq!(claimed(claim(&mut world, 1, 1)), [], "a late repetition takes nothing");
     let job = claimed(claim(&mut world, kept + 1, 1)).remove(0);
     finish(&mut world, job);
-    // The stated limit of idempotency: so late a repetition is taken for a new claim.
+    // The documented limit of idempotency: a retry this late is treated as a new claim.
     assert_eq!(claimed(claim(&mut world, 1, 1)).len(), 1);
 }
 
@@ -200,44 +201,44 @@ fn cancel(world: &mut World, id: JobId) {
 }
 
 #[test]
-fn a_resource_remembers_so_many_submits_and_forgets_the_oldest() {
+fn oldest_attached_submit_is_evicted_at_the_limit() {
     let mut world = world();
-    let once = |request| Submit { operation: "once".into(), ..ask(request) };
+    let once = |request| Submit { operation: "once".into(), ..submit_request(request) };
     let first = submitted(submit(&mut world, "a", once(1)));
-    let max = limits::ANSWERED_MAX as u128;
+    let max = limits::RECENT_SUBMITS_MAX as u128;
     for request in 2..=max + 1 {
         assert_eq!(submitted(submit(&mut world, "a", once(request))), first);
     }
-    let answered = &world.records[&key("a")].resource.as_ref().expect("it is known").answered;
-    assert_eq!(answered.len(), limits::ANSWERED_MAX);
+    let answered = &world.records[&key("a")].resource.as_ref().expect("it is known").recent_submits;
+    assert_eq!(answered.len(), limits::RECENT_SUBMITS_MAX);
     cancel(&mut world, first);
-    // The first of those that only joined is forgotten, not the one that made the job.
+    // The oldest attached submit is evicted, not the one that created the job.
     for request in [1, 3, max + 1] {
         assert_eq!(submitted(submit(&mut world, "a", once(request))), first, "{request}");
     }
-    // The stated limit of idempotency: so late a repetition is a new wish.
+    // The documented limit of idempotency: a retry this late is treated as a new submit.
     assert_ne!(submitted(submit(&mut world, "a", once(2))), first);
 }
 
 #[test]
-fn a_resource_forgets_submits_after_a_while() {
+fn submits_are_forgotten_after_their_ttl() {
     let mut world = world();
-    let first = submitted(submit(&mut world, "a", ask(1)));
+    let first = submitted(submit(&mut world, "a", submit_request(1)));
     cancel(&mut world, first);
     let mut at = |request, ms| {
-        let action = ResourceAction::Submit(ask(request));
+        let action = ResourceAction::Submit(submit_request(request));
         submitted(step(&mut world, &Command::Resource { key: key("a"), action }, NOW.plus(ms)))
     };
-    at(2, limits::RECENT_MS);
-    assert_eq!(at(1, limits::RECENT_MS), first);
-    at(3, limits::RECENT_MS + 1);
-    assert_ne!(at(1, limits::RECENT_MS + 1), first);
+    at(2, limits::RECENT_TTL_MS);
+    assert_eq!(at(1, limits::RECENT_TTL_MS), first);
+    at(3, limits::RECENT_TTL_MS + 1);
+    assert_ne!(at(1, limits::RECENT_TTL_MS + 1), first);
 }
 
 #[test]
-fn a_job_remembers_its_latest_attempts_and_counts_them_all() {
+fn job_keeps_the_latest_attempts_and_counts_all() {
     let mut world = world();
-    let id = submitted(submit(&mut world, "a", ask(1)));
+    let id = submitted(submit(&mut world, "a", submit_request(1)));
     let rounds = limits::ATTEMPTS_KEPT as u128 + 3;
     for request in 1..=rounds {
         let (_, token) = claimed(claim(&mut world, request, 1)).remove(0);
@@ -245,22 +246,22 @@ fn a_job_remembers_its_latest_attempts_and_counts_them_all() {
             Finish::Failed { code: "BUSY".into(), message: "".into(), class: None, state: None };
         act(&mut world, id, JobAction::Finish { token, finish });
     }
-    let job = world.records[&key("a")].job(id).expect("it rests");
+    let job = world.records[&key("a")].job(id).expect("in backoff");
     assert_eq!(u128::from(job.attempt), rounds);
     let kept: Vec<u32> = job.attempts.iter().map(|attempt| attempt.n).collect();
     assert_eq!(kept, (4..=13).collect::<Vec<u32>>());
 }
 
 #[test]
-fn a_log_has_pieces_of_a_size_and_an_end_that_says_so() {
+fn log_size_is_limited_and_truncation_is_logged_once() {
     let mut world = world();
     let (id, token) = running(&mut world);
     let piece = |n: usize| JobAction::Log { token, text: "x".repeat(n).into() };
-    let too_long = act(&mut world, id, piece(limits::LOG_PIECE_BYTES_MAX + 1));
+    let too_long = act(&mut world, id, piece(limits::LOG_CHUNK_BYTES_MAX + 1));
     invalid(&too_long, "text has 65537 bytes");
-    let pieces = usize::try_from(limits::LOG_BYTES_MAX).unwrap() / limits::LOG_PIECE_BYTES_MAX;
+    let pieces = usize::try_from(limits::LOG_BYTES_MAX).unwrap() / limits::LOG_CHUNK_BYTES_MAX;
     for _ in 0..pieces {
-        let noted = act(&mut world, id, piece(limits::LOG_PIECE_BYTES_MAX));
+        let noted = act(&mut world, id, piece(limits::LOG_CHUNK_BYTES_MAX));
         assert_eq!(noted, Outcome::Noted { cancelling: false });
     }
     assert_eq!(world.take_changes().logs.len(), pieces);
@@ -273,7 +274,7 @@ fn a_log_has_pieces_of_a_size_and_an_end_that_says_so() {
 }
 
 #[test]
-fn progress_ends_at_a_hundred_and_says_so_much() {
+fn progress_percent_and_message_are_limited() {
     let mut world = world();
     let (id, token) = running(&mut world);
     let say =
@@ -286,7 +287,7 @@ fn progress_ends_at_a_hundred_and_says_so_much() {
 }
 
 #[test]
-fn results_codes_and_messages_have_a_size_and_a_refused_finish_ends_nothing() {
+fn invalid_finish_is_refused_and_does_not_end_the_attempt() {
     let mut world = world();
     let (id, token) = running(&mut world);
     let mut finish = |finish| act(&mut world, id, JobAction::Finish { token, finish });
@@ -308,7 +309,7 @@ fn results_codes_and_messages_have_a_size_and_a_refused_finish_ends_nothing() {
 }
 
 #[test]
-fn a_result_may_be_as_long_as_its_bound() {
+fn result_of_maximum_size_is_accepted() {
     let mut world = world();
     let (id, token) = running(&mut world);
     let result = Some("x".repeat(limits::RESULT_BYTES_MAX).into());
@@ -318,9 +319,9 @@ fn a_result_may_be_as_long_as_its_bound() {
 }
 
 #[test]
-fn reasons_and_names_of_people_have_a_length() {
+fn reason_and_principal_length_is_limited() {
     let mut world = world();
-    let id = submitted(submit(&mut world, "a", ask(1)));
+    let id = submitted(submit(&mut world, "a", submit_request(1)));
     let cancel = |by: usize, reason: usize| JobAction::Cancel {
         by: "b".repeat(by).into(),
         reason: "r".repeat(reason).into(),
@@ -333,46 +334,50 @@ fn reasons_and_names_of_people_have_a_length() {
 }
 
 #[test]
-fn a_session_may_be_asked_to_stop_as_often_as_it_has_jobs() {
+fn requests_to_stop_do_not_count_as_lost_tenures() {
     let mut world = world();
-    let jobs = limits::REVOKED_MAX + 1;
+    let jobs = limits::REVOCATIONS_MAX + 1;
     for n in 0..jobs {
-        submitted(submit(&mut world, &format!("r{n}"), ask(1)));
+        submitted(submit(&mut world, &format!("r{n}"), submit_request(1)));
     }
     let mut taken = claimed(claim(&mut world, 1, limits::CLAIM_MAX));
     taken.extend(claimed(claim(&mut world, 2, 1)));
     assert_eq!(taken.len(), jobs);
-    let beat = Command::Beat { session: SessionId(1), seen: 0 };
+    let heartbeat = Command::Heartbeat { session: SessionId(1), seen: 0 };
     for (n, (id, _)) in taken.iter().enumerate() {
-        assert!(matches!(step(&mut world, &beat, NOW), Outcome::Alive { .. }), "{n}");
+        assert!(matches!(step(&mut world, &heartbeat, NOW), Outcome::Alive { .. }), "{n}");
         let (by, reason) = ("ann".into(), "stop".into());
         let outcome = act(&mut world, *id, JobAction::Cancel { by, reason });
         assert_eq!(outcome, Outcome::Cancelled { state: JobState::Cancelling });
     }
-    let Outcome::Alive { revoked, .. } = step(&mut world, &beat, NOW) else { panic!("it is over") };
+    let Outcome::Alive { revoked, .. } = step(&mut world, &heartbeat, NOW) else {
+        panic!("the session ended")
+    };
     assert_eq!(revoked.len(), jobs);
-    // Nobody need be asked any more to stop what is over.
+    // A finished job no longer needs a request to stop.
     let (id, token) = taken[0];
     act(&mut world, id, JobAction::Finish { token, finish: Finish::Cancelled });
-    let Outcome::Alive { revoked, .. } = step(&mut world, &beat, NOW) else { panic!("it is over") };
+    let Outcome::Alive { revoked, .. } = step(&mut world, &heartbeat, NOW) else {
+        panic!("the session ended")
+    };
     assert_eq!(revoked.len(), jobs - 1);
 }
 
 #[test]
-fn one_request_on_two_resources_at_one_instant_makes_two_jobs() {
+fn one_request_on_two_resources_creates_two_jobs() {
     let mut world = world();
-    let first = submitted(submit(&mut world, "a", ask(1)));
-    let second = submitted(submit(&mut world, "b", ask(1)));
+    let first = submitted(submit(&mut world, "a", submit_request(1)));
+    let second = submitted(submit(&mut world, "b", submit_request(1)));
     assert_ne!(first, second);
-    assert_eq!(world.whereabouts.len(), 2);
+    assert_eq!(world.job_index.len(), 2);
 }
 
 #[test]
-fn what_changes_nothing_does_not_take_back_what_was_made_a_moment_ago() {
+fn step_without_changes_keeps_records_created_in_the_same_batch() {
     let mut world = world();
-    let first = submitted(submit(&mut world, "a", ask(1)));
-    // The same batch: its history is not sealed yet.
-    assert_eq!(submitted(submit(&mut world, "a", ask(1))), first);
+    let first = submitted(submit(&mut world, "a", submit_request(1)));
+    // Same batch: its history is not sealed yet.
+    assert_eq!(submitted(submit(&mut world, "a", submit_request(1))), first);
     assert!(world.records.contains_key(&key("a")));
     on(&mut world, "b", ResourceAction::Put { spec: "1".into(), by: "ann".into() });
     on(&mut world, "b", ResourceAction::Delete { by: "ann".into() });
@@ -383,11 +388,11 @@ fn what_changes_nothing_does_not_take_back_what_was_made_a_moment_ago() {
 }
 
 #[test]
-fn the_tenure_of_a_job_ends_with_the_job_and_in_no_other_way() {
+fn tenure_of_a_job_cannot_be_released_or_withdrawn() {
     let mut world = world();
     let (id, token) = running(&mut world);
     let mut lock = |action| step(&mut world, &Command::Lock { key: key("a"), action }, NOW);
-    let refused = Outcome::Refused(Refusal::JobsTenure(id));
+    let refused = Outcome::Refused(Refusal::TenureOfJob(id));
     assert_eq!(lock(LockAction::Release { token, locks: None }), refused);
     assert_eq!(lock(LockAction::Withdraw { request: RequestId(1) }), refused);
     let other = Acquire {
@@ -402,12 +407,12 @@ fn the_tenure_of_a_job_ends_with_the_job_and_in_no_other_way() {
 }
 
 #[test]
-fn a_scheduled_job_that_comes_due_goes_before_those_that_are_less_urgent() {
+fn scheduled_job_runs_by_priority_once_due() {
     let mut world = world();
-    let urgent = Submit { priority: 5, run_at: Some(NOW.plus(1_000)), ..ask(2) };
-    submitted(submit(&mut world, "a", ask(1)));
+    let urgent = Submit { priority: 5, run_at: Some(NOW.plus(1_000)), ..submit_request(2) };
+    submitted(submit(&mut world, "a", submit_request(1)));
     let urgent = submitted(submit(&mut world, "a", urgent));
-    submitted(submit(&mut world, "b", Submit { priority: 1, ..ask(3) }));
+    submitted(submit(&mut world, "b", Submit { priority: 1, ..submit_request(3) }));
     let (session, kinds) = (SessionId(1), vec!["task".into()]);
     let claim = Claim { session, request: RequestId(1), kinds, max: 1 };
     let first = claimed(step(&mut world, &Command::Claim(claim), NOW.plus(1_000)));

@@ -1,34 +1,35 @@
-//! Properties of jobs: whatever commands come in whatever order, each job runs as often as its rule
-//! allows, ends once, and history tells it all.
+//! Properties of jobs: for any sequence of commands, each job runs as often as its retry rule
+//! allows and ends once, and history is complete.
 //!
-//! The commands are in `jobs/wish.rs`, the questions in `jobs/run.rs`. A failing case shrinks to
-//! the few commands that matter.
+//! Commands are generated in `jobs/template.rs` and checked in `jobs/run.rs`. Failing cases shrink
+//! to the few commands that matter.
 
 #[path = "jobs/kinds.rs"]
 mod kinds;
 #[path = "jobs/run.rs"]
 mod run;
-#[path = "jobs/wish.rs"]
-mod wish;
+#[path = "jobs/template.rs"]
+mod template;
 
 use proptest::prelude::*;
 use run::Run;
+use template::{keys, templates};
 use tenure_core::{Command, JobAction, LockAction, Outcome, ResourceAction, invariants};
-use wish::{keys, wishes};
 
-/// Whether repeating a command at once must be answered alike and move nothing.
+/// Returns `true` if repeating the command at once must return the same response and change
+/// nothing.
 fn is_idempotent(command: &Command) -> bool {
     match command {
         Command::Resource { .. } | Command::Claim(_) => true,
-        // A second cancel of a job that was waiting finds it over, which is answered alike; a
-        // second retry of one that rested finds it ready, which is not a new wish either.
+        // Repeating a cancel of a waiting job finds it cancelled, which returns the same response;
+        // repeating a retry of one in backoff finds it ready and does not create another job.
         Command::Job { action, .. } => !matches!(action, JobAction::Log { .. }),
         _ => false,
     }
 }
 
-/// An answer without what may differ from one time to the next.
-fn gist(outcome: &Outcome) -> String {
+/// Summarizes a response without the parts that may differ between repetitions.
+fn summarize(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Claimed(jobs) => {
             let mut tokens: Vec<_> = jobs.iter().map(|a| (a.job.id, a.tenure.token)).collect();
@@ -36,14 +37,14 @@ fn gist(outcome: &Outcome) -> String {
             format!("claimed {tokens:?}")
         }
         Outcome::Finished { state, .. } => format!("finished {state:?}"),
-        // Only the first says which job was made for it.
+        // Only the first response names the job that was created.
         Outcome::Put { generation, .. } => format!("put {generation}"),
         Outcome::Refused(refusal) => format!("refused {}", refusal.code()),
         other => format!("{other:?}"),
     }
 }
 
-/// A deleted resource is not there to be deleted again.
+/// Returns `true` for a delete, which cannot be repeated.
 fn is_delete(command: &Command) -> bool {
     matches!(command, Command::Resource { action: ResourceAction::Delete { .. }, .. })
 }
@@ -56,54 +57,54 @@ proptest! {
     })]
 
     #[test]
-    fn every_step_keeps_the_promises_of_jobs(keys in keys(), wishes in wishes()) {
+    fn job_invariants_hold_after_every_step(keys in keys(), templates in templates()) {
         let mut run = Run::new(keys);
-        for (wish, pause_ms) in &wishes {
+        for (template, pause_ms) in &templates {
             run.now = run.now.plus(*pause_ms);
-            run.step(&run.command(wish))?;
+            run.step(&run.command(template))?;
         }
-        run.history_is_good()?;
+        run.check_history()?;
     }
 
     #[test]
-    fn the_index_of_ready_resources_is_what_the_records_say(keys in keys(), wishes in wishes()) {
+    fn ready_index_matches_the_records(keys in keys(), templates in templates()) {
         let mut run = Run::new(keys);
-        for (wish, pause_ms) in &wishes {
+        for (template, pause_ms) in &templates {
             run.now = run.now.plus(*pause_ms);
-            run.step(&run.command(wish))?;
-            run.index_is_good()?;
+            run.step(&run.command(template))?;
+            run.check_index()?;
         }
     }
 
     #[test]
-    fn a_command_that_comes_twice_is_answered_alike_and_moves_nothing(
+    fn repeated_command_returns_the_same_response_and_changes_nothing(
         keys in keys(),
-        wishes in wishes(),
+        templates in templates(),
     ) {
         let mut run = Run::new(keys);
-        for (wish, pause_ms) in &wishes {
+        for (template, pause_ms) in &templates {
             run.now = run.now.plus(*pause_ms);
-            let command = run.command(wish);
+            let command = run.command(template);
             let first = run.step(&command)?;
             if is_idempotent(&command) && !is_delete(&command) {
                 let records = run.world.records.clone();
                 let second = run.step(&command)?;
-                prop_assert_eq!(gist(&first), gist(&second), "{:?}", command);
+                prop_assert_eq!(summarize(&first), summarize(&second), "{:?}", command);
                 prop_assert_eq!(&records, &run.world.records, "{:?}", command);
             }
         }
     }
 
     #[test]
-    fn a_swept_world_runs_nothing_of_the_dead(keys in keys(), wishes in wishes()) {
+    fn sweep_leaves_no_running_job_of_an_ended_session(keys in keys(), templates in templates()) {
         let mut run = Run::new(keys);
-        for (wish, pause_ms) in &wishes {
+        for (template, pause_ms) in &templates {
             run.now = run.now.plus(*pause_ms);
-            run.step(&run.command(wish))?;
+            run.step(&run.command(template))?;
         }
         for key in run.keys() {
             run.step(&Command::Lock { key, action: LockAction::Settle })?;
         }
-        invariants::swept(&run.world, run.now).map_err(TestCaseError::fail)?;
+        invariants::check_swept(&run.world, run.now).map_err(TestCaseError::fail)?;
     }
 }

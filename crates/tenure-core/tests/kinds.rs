@@ -1,10 +1,11 @@
-//! Declarations that make no sense are refused, each for its own reason, and all reasons at once.
+//! Invalid declarations are refused, each with its own reason, and all reasons are reported at
+//! once.
 
-use tenure_core::kind::{Backoff, BadKinds, Own};
+use tenure_core::kind::{Backoff, InvalidKinds, OperationOverride};
 use tenure_core::retry::Retry;
 use tenure_core::{Kind, Kinds, LockName, Operation, Policy, limits};
 
-/// A kind that makes sense: a lifecycle with states on the way.
+/// Returns a valid kind: a lifecycle with transitional states.
 fn good() -> Kind {
     let create = Operation::new("create").path(&["NEW"], "MAKING", "UP", "BROKEN");
     let destroy = Operation::new("destroy").path(&["UP", "BROKEN"], "CLEARING", "NEW", "BROKEN");
@@ -19,18 +20,18 @@ fn good() -> Kind {
 fn problems(kinds: impl IntoIterator<Item = Kind>) -> Vec<String> {
     match Kinds::new(kinds) {
         Ok(_) => Vec::new(),
-        Err(BadKinds(found)) => found,
+        Err(InvalidKinds(found)) => found,
     }
 }
 
-/// Changes the operation `create` of the good kind.
+/// Returns the valid kind with a changed operation `create`.
 fn with(change: impl FnOnce(&mut Operation)) -> Kind {
     let mut kind = good();
     change(kind.operations.get_mut("create").expect("it is declared"));
     kind
 }
 
-/// The kind has one problem, and it is said in these words.
+/// Asserts that the kind has exactly one problem, at `place` and containing `words`.
 #[track_caller]
 fn only(kind: Kind, place: &str, words: &str) {
     let found = problems([kind]);
@@ -40,28 +41,32 @@ fn only(kind: Kind, place: &str, words: &str) {
 }
 
 #[test]
-fn what_makes_sense_is_taken() {
+fn valid_kinds_are_accepted() {
     assert_eq!(problems([good(), Kind::new("empty")]), Vec::<String>::new());
 }
 
 #[test]
-fn a_resource_of_its_own_rules_is_one_of_the_kind_and_its_rules_make_sense() {
-    let own = || Own { limit_ms: Some(1), retry: Retry::default() };
-    let of = |key: &str, operation: &str, own: Own| {
-        good().own(key.parse().expect("a good name"), operation, own)
+fn overrides_are_validated() {
+    let own = || OperationOverride { limit_ms: Some(1), retry: Retry::default() };
+    let of = |key: &str, operation: &str, own: OperationOverride| {
+        good().with_override(key.parse().expect("a good name"), operation, own)
     };
     assert_eq!(problems([of("t/box/b1", "create", own())]), Vec::<String>::new());
-    let place = "kinds.box.own.t/box/b1";
+    let place = "kinds.box.overrides.t/box/b1";
     only(of("t/box/b1", "paint", own()), place, "the operation paint, which is not declared");
-    only(of("t/box/b1", "create", Own { limit_ms: Some(0), ..own() }), place, "a limit of 0");
+    only(
+        of("t/box/b1", "create", OperationOverride { limit_ms: Some(0), ..own() }),
+        place,
+        "a limit of 0",
+    );
     let never = Retry { attempts: 0, ..Retry::default() };
-    let never = Own { retry: never, ..own() };
+    let never = OperationOverride { retry: never, ..own() };
     only(of("t/box/b1", "create", never), place, "retry.attempts must be between 1 and");
-    only(of("t/bin/b1", "create", own()), "kinds.box.own.t/bin/b1", "of another kind");
+    only(of("t/bin/b1", "create", own()), "kinds.box.overrides.t/bin/b1", "of another kind");
 }
 
 #[test]
-fn a_state_that_is_not_declared_is_named_with_those_that_are() {
+fn undeclared_state_is_reported_with_the_declared_ones() {
     let place = "kinds.box.operations.create";
     let among = "which is not among NEW, MAKING, UP, CLEARING, BROKEN";
     only(with(|create| create.from.push("NOWHERE".into())), place, among);
@@ -69,13 +74,13 @@ fn a_state_that_is_not_declared_is_named_with_those_that_are() {
     only(with(|create| create.ends.push("NOWHERE".into())), place, "ends names the state NOWHERE");
     let mut kind = good();
     kind.initial = "NOWHERE".into();
-    // Nothing is reached from there, so everything else is said to be unreachable, too.
+    // No state is reachable from there, so every other state is reported as unreachable, too.
     let found = problems([kind]);
     assert!(found[0].contains("initial names the state NOWHERE"), "{found:?}");
 }
 
 #[test]
-fn a_state_is_declared_once_and_can_be_reached() {
+fn duplicate_and_unreachable_states_are_reported() {
     let mut twice = good();
     twice.states.push("UP".into());
     only(twice, "kinds.box", "the state UP is declared twice");
@@ -85,7 +90,7 @@ fn a_state_is_declared_once_and_can_be_reached() {
 }
 
 #[test]
-fn an_operation_that_can_never_start_is_named() {
+fn operation_that_can_never_start_is_reported() {
     let mut kind = good();
     kind.states.push("LOST".into());
     let never = Operation { from: vec!["LOST".into()], ..Operation::new("never") };
@@ -94,7 +99,7 @@ fn an_operation_that_can_never_start_is_named() {
 }
 
 #[test]
-fn a_state_during_is_its_operations_own_and_has_a_way_out() {
+fn during_state_belongs_to_one_operation_and_has_end_states() {
     let place = "kinds.box.operations.create";
     only(with(|create| create.from.push("MAKING".into())), place, "may start from MAKING");
     only(with(|create| create.ends.push("MAKING".into())), place, "it ends in MAKING");
@@ -107,14 +112,14 @@ fn a_state_during_is_its_operations_own_and_has_a_way_out() {
 }
 
 #[test]
-fn an_operation_that_moves_the_state_holds_the_lock_main() {
+fn operation_that_changes_the_state_needs_the_main_lock() {
     let config: LockName = "config".parse().expect("a lock");
     let kind = with(|create| create.locks = config.into());
     only(kind, "kinds.box.operations.create", "without the lock main");
 }
 
 #[test]
-fn names_of_operations_that_are_not_declared_are_found() {
+fn undeclared_operations_are_reported() {
     let place = "kinds.box.operations.create";
     let kind = with(|create| {
         create.meets.insert("paint".into(), Policy::Attach);
@@ -124,7 +129,7 @@ fn names_of_operations_that_are_not_declared_are_found() {
 }
 
 #[test]
-fn numbers_that_let_nothing_run_are_refused() {
+fn zero_limits_and_empty_commands_are_refused() {
     only(good().running_max(Some(0), None), "kinds.box", "a cap of 0 lets nothing run");
     only(good().running_max(None, Some(0)), "kinds.box", "a cap of 0 lets nothing run");
     let place = "kinds.box.operations.create";
@@ -133,7 +138,7 @@ fn numbers_that_let_nothing_run_are_refused() {
 }
 
 #[test]
-fn a_retry_rule_is_within_its_bounds() {
+fn retry_rule_is_validated() {
     let place = "kinds.box.operations.create";
     let rule = |retry: Retry| with(|create| create.retry = retry);
     let plain = Retry::default;
@@ -155,7 +160,7 @@ fn a_retry_rule_is_within_its_bounds() {
 }
 
 #[test]
-fn names_have_a_length_and_are_plain() {
+fn name_length_and_characters_are_limited() {
     let long = |n: usize| "x".repeat(n);
     assert_eq!(problems([Kind::new(&long(limits::KIND_BYTES_MAX))]), Vec::<String>::new());
     assert_eq!(problems([Kind::new(&long(limits::KIND_BYTES_MAX + 1))]).len(), 1);
@@ -169,7 +174,7 @@ fn names_have_a_length_and_are_plain() {
 }
 
 #[test]
-fn there_are_so_many_kinds_states_and_operations() {
+fn number_of_kinds_states_and_operations_is_limited() {
     let kinds = |n: usize| (0..n).map(|n| Kind::new(&format!("k{n}")));
     assert_eq!(problems(kinds(limits::KINDS_MAX)), Vec::<String>::new());
     let found = problems(kinds(limits::KINDS_MAX + 1));
@@ -191,20 +196,20 @@ fn there_are_so_many_kinds_states_and_operations() {
 }
 
 #[test]
-fn a_kind_is_declared_once() {
+fn duplicate_kind_is_refused() {
     let found = problems([good(), good()]);
     assert_eq!(found, ["kinds.box: it is declared twice"]);
 }
 
 #[test]
-fn all_problems_of_all_kinds_are_named_at_once() {
+fn all_problems_of_all_kinds_are_reported_at_once() {
     let mut first = with(|create| {
         create.limit_ms = Some(0);
         create.retry.attempts = 0;
     });
     first.states.push("LOST".into());
     let second = Kind::new("other").reconcile("nothing");
-    let error = Kinds::new([first, second]).expect_err("they make no sense");
+    let error = Kinds::new([first, second]).expect_err("invalid kinds");
     assert_eq!(error.0.len(), 4, "{error}");
     for words in ["limit of 0", "retry.attempts", "the state LOST", "kinds.other: reconcile"] {
         assert!(error.to_string().contains(words), "{words} is missing: {error}");

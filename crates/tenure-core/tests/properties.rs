@@ -1,12 +1,12 @@
-//! Properties: whatever commands come in whatever order, the invariants hold after each of them.
+//! Properties of locks: for any sequence of commands, the invariants hold after each of them.
 //!
-//! The commands are random but plausible: few sessions, resources, locks and requests, so that they
-//! collide. A failing case shrinks to the few commands that matter.
+//! Commands are random but plausible: few sessions, resources, locks and requests, so that they
+//! collide. Failing cases shrink to the few commands that matter.
 
 use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
-use tenure_core::history::{Event, Sealed};
+use tenure_core::history::{Event, SealedEntry};
 use tenure_core::invariants;
 use tenure_core::verify::Verifier;
 use tenure_core::{
@@ -18,59 +18,59 @@ const SESSIONS: u128 = 3;
 const RESOURCES: usize = 2;
 const LOCKS: [&str; 3] = ["main", "config", "panic"];
 
-/// A command, before it is known which tokens there are.
+/// A command whose token is chosen when it runs.
 #[derive(Clone, Debug)]
-enum Wish {
+enum Template {
     Open(u128),
-    Beat(u128),
+    Heartbeat(u128),
     Close(u128),
-    Lapse(u128),
+    Expire(u128),
     Acquire { resource: usize, request: u128, locks: usize, wait_ms: u64, solo: bool },
     Withdraw { resource: usize, request: u128 },
     Token { resource: usize, pick: u64, verb: usize, locks: Option<usize> },
     Settle(usize),
 }
 
-fn wish() -> impl Strategy<Value = Wish> {
+fn template() -> impl Strategy<Value = Template> {
     let session = 1..=SESSIONS;
     let resource = 0..RESOURCES;
     let request = 1..=9_u128;
-    let ask = (resource.clone(), request.clone(), 1..8_usize, 0..3_000_u64, any::<bool>());
+    let acquire = (resource.clone(), request.clone(), 1..8_usize, 0..3_000_u64, any::<bool>());
     let token = (resource.clone(), any::<u64>(), 0..3_usize, prop::option::of(1..8_usize));
     prop_oneof![
-        2 => session.clone().prop_map(Wish::Open),
-        2 => session.clone().prop_map(Wish::Beat),
-        1 => session.clone().prop_map(Wish::Close),
-        1 => session.prop_map(Wish::Lapse),
-        6 => ask.prop_map(|(resource, request, locks, wait_ms, solo)| {
+        2 => session.clone().prop_map(Template::Open),
+        2 => session.clone().prop_map(Template::Heartbeat),
+        1 => session.clone().prop_map(Template::Close),
+        1 => session.prop_map(Template::Expire),
+        6 => acquire.prop_map(|(resource, request, locks, wait_ms, solo)| {
             let wait_ms = wait_ms.saturating_sub(1_000);
-            Wish::Acquire { resource, request, locks, wait_ms, solo }
+            Template::Acquire { resource, request, locks, wait_ms, solo }
         }),
         1 => (resource.clone(), request)
-            .prop_map(|(resource, request)| Wish::Withdraw { resource, request }),
+            .prop_map(|(resource, request)| Template::Withdraw { resource, request }),
         4 => token.prop_map(|(resource, pick, verb, locks)| {
-            Wish::Token { resource, pick, verb, locks }
+            Template::Token { resource, pick, verb, locks }
         }),
-        1 => resource.prop_map(Wish::Settle),
+        1 => resource.prop_map(Template::Settle),
     ]
 }
 
-fn wishes() -> impl Strategy<Value = Vec<(Wish, u64)>> {
-    prop::collection::vec((wish(), prop_oneof![3 => Just(0), 2 => 1..1_200_u64]), 1..60)
+fn templates() -> impl Strategy<Value = Vec<(Template, u64)>> {
+    prop::collection::vec((template(), prop_oneof![3 => Just(0), 2 => 1..1_200_u64]), 1..60)
 }
 
 fn key(resource: usize) -> ResourceKey {
     ResourceKey::new("t", "k", &format!("r{resource}")).expect("plain names")
 }
 
-/// The set of locks whose bits are set.
+/// Returns the lock set encoded by `bits`.
 fn locks(bits: usize) -> LockSet {
     let chosen = LOCKS.iter().enumerate().filter(|(n, _)| bits >> n & 1 == 1);
     LockSet::new(chosen.map(|(_, name)| name.parse().expect("plain")).collect())
         .expect("one to three")
 }
 
-/// A request id belongs to one session or is solo; the locks differ now and then, which must be
+/// Builds an acquire. A request id belongs to one session or is solo. The locks vary, which must be
 /// refused as a reused id while the first request is known.
 fn acquire(request: u128, bits: usize, wait_ms: u64, solo: bool) -> LockAction {
     let bits = 1 + (bits + usize::try_from(request).unwrap_or(0)) % 7;
@@ -82,61 +82,61 @@ fn acquire(request: u128, bits: usize, wait_ms: u64, solo: bool) -> LockAction {
     LockAction::Acquire(Acquire { locks, claimant, request, wait_ms, purpose: None })
 }
 
-/// A world, its history, and what it was like before.
+/// A world and its history.
 #[derive(Default)]
 struct Run {
     world: World,
     now: Millis,
-    lines: Vec<(ResourceKey, Sealed)>,
+    lines: Vec<(ResourceKey, SealedEntry)>,
     granted: HashSet<(ResourceKey, RequestId)>,
 }
 
 impl Run {
-    fn command(&self, wish: &Wish) -> Command {
+    fn command(&self, template: &Template) -> Command {
         let lock = |resource: usize, action| Command::Lock { key: key(resource), action };
-        match wish {
-            Wish::Open(n) => {
+        match template {
+            Template::Open(n) => {
                 let ttl_ms = 1_000 + 500 * u64::try_from(*n).unwrap_or(0);
                 let (session, tenant, name) = (SessionId(*n), "t".into(), "s".into());
                 Command::Open { session, tenant, name, ttl_ms }
             }
-            Wish::Beat(n) => Command::Beat { session: SessionId(*n), seen: 0 },
-            Wish::Close(n) => Command::Close { session: SessionId(*n) },
-            Wish::Lapse(n) => Command::Lapse { session: SessionId(*n) },
-            Wish::Acquire { resource, request, locks, wait_ms, solo } => {
+            Template::Heartbeat(n) => Command::Heartbeat { session: SessionId(*n), seen: 0 },
+            Template::Close(n) => Command::Close { session: SessionId(*n) },
+            Template::Expire(n) => Command::Expire { session: SessionId(*n) },
+            Template::Acquire { resource, request, locks, wait_ms, solo } => {
                 lock(*resource, acquire(*request, *locks, *wait_ms, *solo))
             }
-            Wish::Withdraw { resource, request } => {
+            Template::Withdraw { resource, request } => {
                 lock(*resource, LockAction::Withdraw { request: RequestId(*request) })
             }
-            Wish::Token { resource, pick, verb, locks: bits } => {
+            Template::Token { resource, pick, verb, locks: bits } => {
                 let last = self.world.records.get(&key(*resource)).map_or(0, |r| r.token.0);
                 let (token, locks) = (Token(pick % (last + 2)), bits.map(locks));
                 lock(*resource, with_token(token, *verb, locks))
             }
-            Wish::Settle(resource) => lock(*resource, LockAction::Settle),
+            Template::Settle(resource) => lock(*resource, LockAction::Settle),
         }
     }
 
-    /// One step, with every question about it.
+    /// Runs one step and checks it.
     fn step(&mut self, command: &Command) -> Result<Outcome, TestCaseError> {
         let before = self.world.clone();
         let outcome = step(&mut self.world, command, self.now);
         let changes = self.world.take_changes();
         for (key, _, event) in &changes.events {
-            self.grant_is_good(&before, command, key, event)?;
+            self.check_grant(&before, command, key, event)?;
         }
         self.lines.extend(self.world.seal(changes.events));
         for (key, record) in &self.world.records {
-            invariants::of_record(key, record, &self.world).map_err(TestCaseError::fail)?;
+            invariants::check_record(key, record, &self.world).map_err(TestCaseError::fail)?;
             let old =
                 before.records.get(key).cloned().unwrap_or_else(|| Box::new(Record::new(key)));
-            invariants::forward(key, &old, record).map_err(TestCaseError::fail)?;
+            invariants::check_forward(key, &old, record).map_err(TestCaseError::fail)?;
         }
         Ok(outcome)
     }
 
-    fn grant_is_good(
+    fn check_grant(
         &mut self,
         before: &World,
         command: &Command,
@@ -144,13 +144,16 @@ impl Run {
         event: &Event,
     ) -> Result<(), TestCaseError> {
         let Event::Granted { session, request, .. } = event else { return Ok(()) };
-        let lives = before.sessions.get(*session).is_some_and(|s| s.alive(self.now));
-        prop_assert!(lives || makes(command, *session), "dead {session} was granted {key}");
+        let lives = before.sessions.get(*session).is_some_and(|s| s.is_alive(self.now));
+        prop_assert!(
+            lives || creates_session(command, *session),
+            "dead {session} was granted {key}"
+        );
         let first = self.granted.insert((key.clone(), *request));
-        // What a resource forgets because too much ended since is a stated bound.
+        // Exceeding the number of remembered requests is a documented limit.
         let old = before.records.get(key).map_or(0, |record| record.recent.len());
         prop_assert!(
-            first || old == tenure_core::limits::RECENT_MAX,
+            first || old == tenure_core::limits::RECENT_REQUESTS_MAX,
             "{request} was granted twice"
         );
         Ok(())
@@ -165,10 +168,10 @@ impl Run {
     }
 }
 
-/// Whether the command makes that session anew.
-fn makes(command: &Command, session: SessionId) -> bool {
-    let Command::Lock { action: LockAction::Acquire(ask), .. } = command else { return false };
-    matches!(ask.claimant, Claimant::Solo { .. }) && ask.request.0 == session.0
+/// Returns `true` if the command creates that session.
+fn creates_session(command: &Command, session: SessionId) -> bool {
+    let Command::Lock { action: LockAction::Acquire(acquire), .. } = command else { return false };
+    matches!(acquire.claimant, Claimant::Solo { .. }) && acquire.request.0 == session.0
 }
 
 fn with_token(token: Token, verb: usize, locks: Option<LockSet>) -> LockAction {
@@ -179,7 +182,7 @@ fn with_token(token: Token, verb: usize, locks: Option<LockSet>) -> LockAction {
     }
 }
 
-/// The kind of an outcome, with the token if it has one.
+/// Returns the kind of an outcome, with its token if it has one.
 fn kind(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Granted(view) | Outcome::Renewed(view) => format!("granted {}", view.token),
@@ -200,24 +203,24 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn invariants_hold_after_every_command(wishes in wishes()) {
+    fn invariants_hold_after_every_command(templates in templates()) {
         let mut run = Run { now: Millis(1_000), ..Run::default() };
-        for (wish, pause_ms) in &wishes {
+        for (template, pause_ms) in &templates {
             run.now = run.now.plus(*pause_ms);
-            run.step(&run.command(wish))?;
+            run.step(&run.command(template))?;
         }
     }
 
     #[test]
-    fn the_verifier_accepts_every_history_and_finds_the_same_records(wishes in wishes()) {
+    fn verifier_accepts_every_history_and_matches_the_records(templates in templates()) {
         let mut run = Run { now: Millis(1_000), ..Run::default() };
-        for (wish, pause_ms) in &wishes {
+        for (template, pause_ms) in &templates {
             run.now = run.now.plus(*pause_ms);
-            run.step(&run.command(wish))?;
+            run.step(&run.command(template))?;
         }
         let mut verifier = Verifier::default();
         for (key, sealed) in &run.lines {
-            verifier.line(key, &sealed.line, sealed.hash);
+            verifier.check_line(key, &sealed.line, sealed.hash);
         }
         for (key, record) in &run.world.records {
             verifier.compare(key, record);
@@ -227,11 +230,11 @@ proptest! {
     }
 
     #[test]
-    fn a_command_that_comes_twice_is_answered_alike_and_moves_nothing(wishes in wishes()) {
+    fn repeated_command_returns_the_same_response_and_changes_nothing(templates in templates()) {
         let mut run = Run { now: Millis(1_000), ..Run::default() };
-        for (wish, pause_ms) in &wishes {
+        for (template, pause_ms) in &templates {
             run.now = run.now.plus(*pause_ms);
-            let command = run.command(wish);
+            let command = run.command(template);
             let first = run.step(&command)?;
             if is_idempotent(&command) {
                 let tenures = run.tenures();
@@ -243,15 +246,15 @@ proptest! {
     }
 
     #[test]
-    fn a_swept_world_holds_nothing_of_the_dead(wishes in wishes()) {
+    fn sweep_leaves_no_tenure_of_an_ended_session(templates in templates()) {
         let mut run = Run { now: Millis(1_000), ..Run::default() };
-        for (wish, pause_ms) in &wishes {
+        for (template, pause_ms) in &templates {
             run.now = run.now.plus(*pause_ms);
-            run.step(&run.command(wish))?;
+            run.step(&run.command(template))?;
         }
         for resource in 0..RESOURCES {
             run.step(&Command::Lock { key: key(resource), action: LockAction::Settle })?;
         }
-        invariants::swept(&run.world, run.now).map_err(TestCaseError::fail)?;
+        invariants::check_swept(&run.world, run.now).map_err(TestCaseError::fail)?;
     }
 }

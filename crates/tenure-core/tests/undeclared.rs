@@ -8,9 +8,9 @@ use tenure_core::{
 };
 
 #[test]
-fn a_job_whose_kind_is_not_declared_waits_when_its_worker_dies() {
+fn job_of_an_undeclared_kind_waits_after_its_worker_expires() {
     let kinds = Kinds::new([Kind::new("task").operation(Operation::new("work"))]);
-    let kinds = Arc::new(kinds.expect("it makes sense"));
+    let kinds = Arc::new(kinds.expect("valid kinds"));
     let mut world = World::default();
     world.declare(Arc::clone(&kinds), Millis(0));
     let key: ResourceKey = "t/task/t1".parse().expect("a good name");
@@ -43,7 +43,7 @@ fn a_job_whose_kind_is_not_declared_waits_when_its_worker_dies() {
     assert_eq!(world.records[&key].lane()[0].state, JobState::Queued);
     step(&mut world, &open(2), Millis(5_000));
     assert_eq!(step(&mut world, &claim(2), Millis(5_000)), Outcome::Claimed(Vec::new()));
-    // Declared again, it is worked; the attempt that was lost has counted.
+    // Once its kind is declared again the job runs; the lost attempt counts.
     world.declare(kinds, Millis(5_000));
     let claimed = step(&mut world, &claim(2), Millis(5_000));
     let Outcome::Claimed(jobs) = claimed else { panic!("refused") };

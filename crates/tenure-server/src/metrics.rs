@@ -23,8 +23,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tenure_app::metrics::{Counters, Histograms, Labels, long_histogram, register};
 use tenure_app::{AppMetrics, Apps, LiveConfig};
-use tenure_core::record::Ending;
-use tenure_core::{Fact, Text};
+use tenure_core::record::EndKind;
+use tenure_core::{MetricEvent, Text};
 use tenure_store::StoreError;
 use tenure_store::census::seconds;
 use tenure_store::metered::CALLS;
@@ -154,8 +154,8 @@ impl Metrics {
         let lost: Counters<1> = register(to, LOST, Family::default());
         let store_errors: Counters<1> = register(to, STORE_ERRORS, Family::default());
         // What never happened is zero, so that the first time is seen as a rise.
-        for how in [Ending::Expired, Ending::Closed, Ending::Broken] {
-            drop(lost.get_or_create(&[("reason", how.word().into())]));
+        for how in [EndKind::Expired, EndKind::Closed, EndKind::Broken] {
+            drop(lost.get_or_create(&[("reason", how.as_str().into())]));
         }
         for call in CALLS {
             drop(store_errors.get_or_create(&[("call", call.into())]));
@@ -203,18 +203,18 @@ impl Metrics {
         self.acquisitions.get_or_create(&labels).inc();
     }
 
-    fn ended(&self, kind: Text, operation: Text, held_ms: u64, how: Ending) {
+    fn ended(&self, kind: Text, operation: Text, held_ms: u64, how: EndKind) {
         let labels = [("kind", kind), ("operation", operation)];
         self.held.get_or_create(&labels).observe(seconds(held_ms));
         match how {
-            Ending::Released | Ending::Finished | Ending::Withdrawn => return,
-            Ending::Expired => drop(self.cleaned.inc()),
-            Ending::Closed | Ending::Broken => {}
+            EndKind::Released | EndKind::Finished | EndKind::Withdrawn => return,
+            EndKind::Expired => drop(self.cleaned.inc()),
+            EndKind::Closed | EndKind::Broken => {}
         }
-        self.lost.get_or_create(&[("reason", how.word().into())]).inc();
+        self.lost.get_or_create(&[("reason", how.as_str().into())]).inc();
     }
 
-    fn count(&self, fact: &Fact) {
+    fn count(&self, fact: &MetricEvent) {
         for app in &self.apps {
             app.count(fact);
         }
@@ -224,35 +224,35 @@ impl Metrics {
             None => names.nothing.clone(),
         };
         match fact {
-            Fact::Granted { key, waited_ms } => {
+            MetricEvent::Granted { key, waited_ms } => {
                 self.granted(&names.kinds.label(key.kind()), *waited_ms);
             }
-            Fact::Failed { key, reason } => {
+            MetricEvent::AcquireFailed { key, reason } => {
                 self.acquired(&names.kinds.label(key.kind()), &names.failed);
                 self.failures.get_or_create(&[("reason", (*reason).into())]).inc();
             }
-            Fact::Ended { key, operation, held_ms, how } => {
+            MetricEvent::TenureEnded { key, operation, held_ms, how } => {
                 self.ended(names.kinds.label(key.kind()), verb(operation), *held_ms, *how);
             }
-            Fact::Tried { key, operation, outcome, code } => {
+            MetricEvent::AttemptEnded { key, operation, outcome, code } => {
                 let code = code.as_ref().map_or(names.nothing.clone(), |c| names.codes.label(c));
                 let labels = [
                     ("kind", names.kinds.label(key.kind())),
                     ("operation", names.operations.label(operation)),
-                    ("outcome", outcome.word().into()),
+                    ("outcome", outcome.as_str().into()),
                     ("code", code),
                 ];
                 self.attempts.get_or_create(&labels).inc();
             }
-            Fact::Fenced => drop(self.fenced.inc()),
+            MetricEvent::Fenced => drop(self.fenced.inc()),
             // Not a request for a lock: nobody was refused anything.
-            Fact::Joined { .. } => {}
+            MetricEvent::Attached { .. } => {}
         }
     }
 }
 
 impl Observer for Metrics {
-    fn happened(&self, facts: &[Fact]) {
+    fn happened(&self, facts: &[MetricEvent]) {
         for fact in facts {
             self.count(fact);
         }

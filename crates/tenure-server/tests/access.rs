@@ -41,7 +41,7 @@ async fn every_route_answers_exactly_the_roles_of_its_rule() {
     let server = Server::start(Arc::new(Memory::new())).await;
     for tenant in ["acme", "*"] {
         for role in Role::ALL {
-            let key = key(&server, tenant, role.word()).await;
+            let key = key(&server, tenant, role.as_str()).await;
             for rule in &rules() {
                 let allowed = match rule.access {
                     Access::Public => true,

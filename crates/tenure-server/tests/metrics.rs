@@ -127,7 +127,7 @@ impl World {
         for _ in 0..seconds {
             self.clock.advance(1_000);
             for session in alive {
-                self.send(Command::Beat { session: SessionId(*session), seen: 0 }).await;
+                self.send(Command::Heartbeat { session: SessionId(*session), seen: 0 }).await;
             }
             self.store.sweep().await.expect("memory answers");
         }

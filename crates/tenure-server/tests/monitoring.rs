@@ -68,7 +68,7 @@ fn row(definition: &Definition) -> String {
     let Definition { name, kind, labels, help } = definition;
     let labels: Vec<_> = labels.split(',').filter(|label| !label.is_empty()).collect();
     let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
-    format!("| `{name}` | {} | {} | {help} |", kind.word(), labels.join(" "))
+    format!("| `{name}` | {} | {} | {help} |", kind.as_str(), labels.join(" "))
 }
 
 #[test]
@@ -169,7 +169,7 @@ async fn a_server_exports_what_is_defined_and_what_alerts_and_dashboard_ask_for(
     let all = all_metrics();
     let defined = all.iter().map(|definition| {
         let name = definition.name.strip_suffix("_total").unwrap_or(definition.name);
-        (name.to_owned(), definition.kind.word().to_owned())
+        (name.to_owned(), definition.kind.as_str().to_owned())
     });
     assert_eq!(types(&text), defined.collect::<BTreeSet<_>>());
     let series = parse(&text);

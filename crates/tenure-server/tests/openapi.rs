@@ -77,7 +77,7 @@ fn operations_need_a_key_as_their_rules_say_and_tell_how_they_refuse() {
             continue;
         };
         let says = operation["description"].as_str().unwrap_or_default();
-        assert!(says.contains(role.word()), "{name} does not say which role it needs: {says}");
+        assert!(says.contains(role.as_str()), "{name} does not say which role it needs: {says}");
         assert_eq!(operation["security"], keys, "{name}");
         for status in ["401", "403", "422", "429", "503"] {
             assert!(operation["responses"][status].is_object(), "{name}: {status} is missing");

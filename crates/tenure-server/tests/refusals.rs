@@ -8,7 +8,7 @@ use axum::response::IntoResponse;
 use tenure::Transport;
 use tenure::http::HttpTransport;
 use tenure_app::Problem;
-use tenure_core::record::Ending;
+use tenure_core::record::EndKind;
 use tenure_core::{
     Command, JobId, JobState, LockName, Millis, Outcome, Refusal, RequestId, ResourceKey,
     SessionId, TenureView, Token,
@@ -35,13 +35,13 @@ fn tenure() -> TenureView {
 
 fn refusals() -> Vec<Refusal> {
     let present = Some(tenure());
-    let job_is = |wanted| Refusal::JobIs { state: JobState::Dead, wanted };
+    let job_is = |wanted| Refusal::WrongJobState { state: JobState::Dead, wanted };
     vec![
         Refusal::Held { by: present.clone(), queue_length: 2 },
         Refusal::Held { by: None, queue_length: 0 },
-        Refusal::Lost { token: Token(7), how: Some(Ending::Finished), current: present.clone() },
+        Refusal::Lost { token: Token(7), how: Some(EndKind::Finished), current: present.clone() },
         Refusal::Lost { token: Token(7), how: None, current: None },
-        Refusal::SessionOver,
+        Refusal::SessionExpired,
         Refusal::QueueFull,
         Refusal::RequestReused,
         Refusal::NotCurrent { current: present },
@@ -67,7 +67,7 @@ fn refusals() -> Vec<Refusal> {
         job_is("not dealt with yet"),
         Refusal::InUse { job: Some(JobId(9)) },
         Refusal::InUse { job: None },
-        Refusal::JobsTenure(JobId(9)),
+        Refusal::TenureOfJob(JobId(9)),
         Refusal::Invalid("percent is 101".to_owned()),
     ]
 }
@@ -87,7 +87,7 @@ async fn a_refusal_comes_back_as_it_was() {
     let link = HttpTransport::new(&url, "key", "t").unwrap();
     for refusal in refusals() {
         *next.lock().unwrap() = Some(refusal.clone());
-        let beat = Command::Beat { session: SessionId(1), seen: 0 };
+        let beat = Command::Heartbeat { session: SessionId(1), seen: 0 };
         let outcome = link.send(beat, Duration::ZERO).await.expect("a refusal is an outcome");
         assert_eq!(outcome, Outcome::Refused(refusal));
     }

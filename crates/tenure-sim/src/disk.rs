@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::history::{Entry, Hash, Sealed};
+use tenure_core::history::{Entry, Hash, SealedEntry};
 use tenure_core::verify::Verifier;
 use tenure_core::{
     Incarnation, Job, JobId, JobState, Millis, Record, ResourceKey, Session, SessionId,
@@ -31,7 +31,7 @@ pub struct Staged {
     sessions: Vec<(SessionId, Option<String>)>,
     /// Records that must be written, because history does not contain the change.
     records: Vec<(ResourceKey, String)>,
-    history: Vec<(ResourceKey, Sealed)>,
+    history: Vec<(ResourceKey, SealedEntry)>,
     jobs: Vec<(JobId, ResourceKey, String)>,
 }
 
@@ -158,7 +158,7 @@ impl Disk {
     pub fn verify(&self) -> Result<(), String> {
         let mut verifier = Verifier::default();
         for (key, lines) in &self.history {
-            lines.iter().for_each(|(line, hash)| verifier.line(key, line, *hash));
+            lines.iter().for_each(|(line, hash)| verifier.check_line(key, line, *hash));
         }
         for key in self.records.keys() {
             if let Some(record) = self.record(key)? {

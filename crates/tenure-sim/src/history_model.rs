@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tenure_core::history::{Entry, Event, Sealed};
+use tenure_core::history::{Entry, Event, SealedEntry};
 use tenure_core::job::AttemptOutcome;
-use tenure_core::record::How;
+use tenure_core::record::TenureEnd;
 use tenure_core::{Kinds, LockName, LockSet, RequestId, ResourceKey, SessionId, Token, limits};
 
 use crate::job_model::{JobModel, Stage};
@@ -25,7 +25,7 @@ pub struct ModelTenure {
     /// Locks that have not ended.
     pub active_locks: BTreeSet<LockName>,
     /// The most recent end: the reason, and the batch.
-    pub end: Option<(How, u64)>,
+    pub end: Option<(TenureEnd, u64)>,
     /// Number of ends on the resource at that point.
     ends: u64,
 }
@@ -40,7 +40,7 @@ impl ModelTenure {
     /// Returns whether an operator broke the tenure.
     #[must_use]
     pub fn is_broken(&self) -> bool {
-        matches!(self.end, Some((How::Broken { .. }, _)))
+        matches!(self.end, Some((TenureEnd::Broken { .. }, _)))
     }
 }
 
@@ -64,7 +64,7 @@ struct ModelClaim {
 
 /// Number of later ends on a resource after which it may have forgotten a request. Slightly below
 /// the engine's limit, because withdrawals of a batch are counted after its ends.
-const REQUEST_MEMORY_ENDS: u64 = limits::RECENT_MAX as u64 - 3;
+const REQUEST_MEMORY_ENDS: u64 = limits::RECENT_REQUESTS_MAX as u64 - 3;
 
 /// State of all resources at one point of history.
 #[derive(Clone, Debug, Default)]
@@ -206,7 +206,7 @@ impl ModelState {
         key: &ResourceKey,
         locks: &LockSet,
         token: Token,
-        how: &How,
+        how: &TenureEnd,
         context: EventContext,
     ) -> Result<(), String> {
         let tenure = self.tenures.get_mut(&(key.clone(), token));
@@ -246,7 +246,7 @@ impl HistoryModel {
     /// Applies the history of a batch and returns its events, ordered by key.
     pub fn apply_batch(
         &mut self,
-        history: &[(ResourceKey, Sealed)],
+        history: &[(ResourceKey, SealedEntry)],
         batch: u64,
     ) -> Result<Vec<(ResourceKey, Event)>, String> {
         let mut events = Vec::new();

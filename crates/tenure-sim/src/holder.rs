@@ -279,7 +279,7 @@ impl Process {
         };
         if env.now >= lease.next_heartbeat() {
             let timeout = lease.heartbeat_timeout(env.now);
-            let command = Command::Beat { session: self.session, seen: self.revocations_seen };
+            let command = Command::Heartbeat { session: self.session, seen: self.revocations_seen };
             self.heartbeat = Some(env.call(command, timeout));
         }
     }
@@ -333,7 +333,7 @@ impl Process {
                 self.stop_revoked_work(env);
             }
             (Outcome::Alive { .. }, None) => self.lease = Some(Lease::new(self.ttl, call.sent)),
-            (Outcome::Refused(Refusal::SessionOver), Some(lease)) => lease.mark_lost(),
+            (Outcome::Refused(Refusal::SessionExpired), Some(lease)) => lease.mark_lost(),
             (_, _) => self.drop_session(env),
         }
     }

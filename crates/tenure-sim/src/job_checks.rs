@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tenure_core::history::Event;
 use tenure_core::job::AttemptOutcome;
-use tenure_core::lane::Next;
-use tenure_core::record::How;
+use tenure_core::lane::NextJob;
+use tenure_core::record::TenureEnd;
 use tenure_core::{
     Assignment, Claim, Command, Job, JobAction, JobId, JobState, Outcome, Record, Refusal,
     ResourceAction, ResourceKey, Token, Verdict,
@@ -128,7 +128,7 @@ impl Oracle {
         for (id, job) in last {
             let expected = job_of(&self.history.now, id)?;
             if expected.stage != Stage::Ended(job.state) || expected.attempts != job.attempt {
-                let (state, attempt) = (job.state.word(), job.attempt);
+                let (state, attempt) = (job.state.as_str(), job.attempt);
                 return Err(format!(
                     "job {id} is stored as {state} at {attempt}, but history says {expected:?}"
                 ));
@@ -145,7 +145,7 @@ fn job_of(model: &ModelState, id: JobId) -> Result<&ModelJob, String> {
 /// Returns the batch in which the worker finished the job of a tenure.
 fn finish_batch_of(model: &ModelState, key: &ResourceKey, token: Token) -> Option<u64> {
     let (how, batch) = model.tenure(key, token)?.end.as_ref()?;
-    (*how == How::Finished).then_some(*batch)
+    (*how == TenureEnd::Finished).then_some(*batch)
 }
 
 fn check_cancelled(job: &ModelJob, id: JobId) -> CheckResult {
@@ -204,7 +204,7 @@ pub(crate) fn count_event(event: &Event, stats: &mut Stats) {
         Event::Attached { .. } => &mut stats.attached,
         Event::Granted { job: Some(start), .. } if start.attempt > 1 => &mut stats.retries,
         Event::Granted { job: Some(_), .. } => &mut stats.starts,
-        Event::Ended { job: Some(end), .. } => match (end.outcome, end.then) {
+        Event::Ended { job: Some(end), .. } => match (end.outcome, end.job_state) {
             (AttemptOutcome::Lost, JobState::Dead) => &mut stats.dead_after_loss,
             (AttemptOutcome::Lost, _) => &mut stats.lost_attempts,
             (AttemptOutcome::HandedBack, _) => &mut stats.handed_back,
@@ -267,7 +267,7 @@ impl Sim {
         for key in &self.plan.lanes {
             let Some(record) = world.records.get(key) else { continue };
             let kind = self.oracle.history.kinds.get(key.kind()).expect("every kind is declared");
-            if let Next::Ready { job, .. } = record.next(kind, now) {
+            if let NextJob::Ready { job, .. } = record.next_job(kind, now) {
                 progress.push(JobProgress { job, running: false, token: record.token });
             }
             let runs =

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use tenure_core::history::Event;
-use tenure_core::job::{AttemptOutcome, Begun, Job, Ran};
-use tenure_core::record::How;
+use tenure_core::job::{AttemptOutcome, CompletedAttempt, Job, StartedAttempt};
+use tenure_core::record::TenureEnd;
 use tenure_core::{
     JobId, JobState, Kinds, LockSet, Operation, RequestId, ResourceKey, Text, Token,
 };
@@ -168,7 +168,7 @@ impl JobModel {
     fn start_attempt(
         &mut self,
         key: &ResourceKey,
-        start: &Begun,
+        start: &StartedAttempt,
         token: Token,
         locks: &LockSet,
         kinds: &Kinds,
@@ -189,13 +189,15 @@ impl JobModel {
             let (n, before) = (start.attempt, job.attempts);
             return Err(format!("job {id} starts attempt {n}/{attempts_max} after {before}"));
         }
-        if !operation.allows(&state) || operation.locks != *locks || start.state != operation.during
+        if !operation.allows(&state)
+            || operation.locks != *locks
+            || start.resource_state != operation.during
         {
             return Err(format!("job {id} may not start on {key} in state {state}"));
         }
         (job.stage, job.attempts, job.started_generation) =
             (Stage::Running(token), start.attempt, generation);
-        self.set_state(key, start.state.as_ref());
+        self.set_state(key, start.resource_state.as_ref());
         Ok(())
     }
 
@@ -222,25 +224,25 @@ impl JobModel {
     fn end_attempt(
         &mut self,
         key: &ResourceKey,
-        end: &Ran,
+        end: &CompletedAttempt,
         token: Token,
-        how: &How,
+        how: &TenureEnd,
         kinds: &Kinds,
     ) -> CheckResult {
-        let Ran { id, outcome, then, .. } = *end;
+        let CompletedAttempt { id, outcome, job_state: then, .. } = *end;
         let job = self.job(id)?;
         if job.stage != Stage::Running(token) {
             return Err(format!("job {id} ends with token {token} while it is {:?}", job.stage));
         }
         if job.cancelled && then != JobState::Cancelled {
-            let then = then.word();
+            let then = then.as_str();
             return Err(format!("job {id} was cancelled and ended as {then}: the cancel was lost"));
         }
         let operation = operation_of(kinds, key, &job.operation)?;
         let counted = job.attempts;
         let last = counted >= operation.retry.attempts;
         let valid = match then {
-            JobState::Succeeded => outcome == AttemptOutcome::Ok && *how == How::Finished,
+            JobState::Succeeded => outcome == AttemptOutcome::Ok && *how == TenureEnd::Finished,
             JobState::Backoff => !last && end.due.is_some(),
             JobState::Dead => last,
             JobState::Queued => outcome == AttemptOutcome::HandedBack,
@@ -250,13 +252,13 @@ impl JobModel {
             _ => false,
         };
         if !valid {
-            let then = then.word();
+            let then = then.as_str();
             return Err(format!("job {id} is {then} after attempt {counted} ended {outcome:?}"));
         }
         job.attempts -= u32::from(outcome == AttemptOutcome::HandedBack);
-        job.stage = if then.is_over() { Stage::Ended(then) } else { Stage::Waiting };
+        job.stage = if then.is_finished() { Stage::Ended(then) } else { Stage::Waiting };
         let (started_generation, reconciles) = (job.started_generation, job.operation.clone());
-        self.set_state(key, end.state.as_ref());
+        self.set_state(key, end.resource_state.as_ref());
         self.check_observed(key, end, started_generation, &reconciles, kinds)
     }
 
@@ -264,7 +266,7 @@ impl JobModel {
     fn check_observed(
         &mut self,
         key: &ResourceKey,
-        end: &Ran,
+        end: &CompletedAttempt,
         started_generation: u64,
         operation: &Text,
         kinds: &Kinds,
@@ -283,7 +285,7 @@ impl JobModel {
         resource.observed = end.observed.unwrap_or(resource.observed);
         if reconcile.is_some() {
             let stale = resource.observed < resource.generation;
-            resource.behind = end.then == JobState::Succeeded && stale;
+            resource.behind = end.job_state == JobState::Succeeded && stale;
         }
         Ok(())
     }
@@ -306,7 +308,7 @@ impl JobModel {
     fn end_waiting_job(&mut self, id: JobId, state: JobState) -> CheckResult {
         let job = self.job(id)?;
         if job.stage != Stage::Waiting {
-            return Err(format!("job {id} is {} while it is {:?}", state.word(), job.stage));
+            return Err(format!("job {id} is {} while it is {:?}", state.as_str(), job.stage));
         }
         job.stage = Stage::Ended(state);
         let key = job.key.clone();
@@ -330,7 +332,7 @@ impl JobModel {
     fn settle_dead_job(&mut self, id: JobId, state: JobState) -> CheckResult {
         let job = self.job(id)?;
         if job.stage != Stage::Ended(JobState::Dead) {
-            return Err(format!("job {id} is {} while it is {:?}", state.word(), job.stage));
+            return Err(format!("job {id} is {} while it is {:?}", state.as_str(), job.stage));
         }
         job.stage = Stage::Ended(state);
         Ok(())

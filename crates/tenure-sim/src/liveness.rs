@@ -87,8 +87,8 @@ impl Sim {
             return Err("the server is down at the end".to_owned());
         };
         let (world, now) = (running.ledger.world(), running.now(self.now_us));
-        invariants::all(world)?;
-        invariants::swept(world, now)?;
+        invariants::check_all(world)?;
+        invariants::check_swept(world, now)?;
         self.check_all_jobs_ended()?;
         for key in self.plan.resources.iter().map(|(key, _)| key).chain(&self.plan.lanes) {
             if self.server.disk.record(key)?.is_some_and(|record| record.is_live()) {

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use tenure_core::history::Event;
-use tenure_core::record::How;
-use tenure_core::session::Over;
+use tenure_core::record::TenureEnd;
+use tenure_core::session::SessionEnd;
 use tenure_core::{
     Claimant, Command, LockAction, LockSet, Millis, Outcome, Record, ResourceKey, SessionId, Token,
     World, invariants,
@@ -30,7 +30,7 @@ pub type CheckResult = Result<(), String>;
 /// A session before the current batch.
 #[derive(Clone, Debug)]
 struct SessionBefore {
-    ended: Option<Over>,
+    ended: Option<SessionEnd>,
     expires_at: Millis,
     ttl_ms: u64,
 }
@@ -63,7 +63,7 @@ impl Oracle {
         self.stalled = self.last_batch_at.is_none_or(|at| now.since(at) > STALL_MS);
         self.last_batch_at = Some(now);
         let row = |session: &tenure_core::Session| {
-            let (ended, expires_at) = (session.over, session.expires_at);
+            let (ended, expires_at) = (session.ended, session.expires_at);
             (session.id, SessionBefore { ended, expires_at, ttl_ms: session.ttl_ms })
         };
         self.sessions = world.sessions.iter().map(row).collect();
@@ -112,10 +112,10 @@ impl Oracle {
     fn check_records(&mut self, keys: &[ResourceKey], world: &World) -> CheckResult {
         for key in keys {
             let Some(record) = world.records.get(key) else { continue };
-            invariants::of_record(key, record, world)?;
+            invariants::check_record(key, record, world)?;
             self.check_lane(key, record)?;
             if let Some(before) = self.records.get(key) {
-                invariants::forward(key, before, record)?;
+                invariants::check_forward(key, before, record)?;
             }
             self.records.insert(key.clone(), (**record).clone());
         }
@@ -166,7 +166,7 @@ impl Oracle {
                 self.check_grantee_alive(key, *token, *session, applied)
             }
             Event::Ended { how, .. } => {
-                match how.word() {
+                match how.as_str() {
                     "expired" => stats.expiries += 1,
                     "closed" => stats.closes += 1,
                     "broken" => stats.breaks += 1,
@@ -213,7 +213,7 @@ impl Oracle {
         now: Contact,
         holders: &[Holder],
     ) -> CheckResult {
-        let Event::Ended { token, how: How::Expired, .. } = event else { return Ok(()) };
+        let Event::Ended { token, how: TenureEnd::Expired, .. } = event else { return Ok(()) };
         let Some(tenure) = self.history.now.tenure(key, *token) else { return Ok(()) };
         let Some(before) = self.sessions.get(&tenure.session) else { return Ok(()) };
         let contact = self.last_contact.get(&tenure.session).copied().unwrap_or_default();
@@ -254,7 +254,7 @@ impl Oracle {
                 continue;
             };
             if !self.is_broken(held) {
-                let (n, word) = (holder.index, event.word());
+                let (n, word) = (holder.index, event.as_str());
                 return Err(format!(
                     "{key} token {token} is {word} while h{n} believes to hold it with token {}",
                     held.token
@@ -301,7 +301,7 @@ impl Oracle {
         // A solo tenure learns of its break at its next renewal.
         let tenure = tenure.filter(|tenure| tenure.session.0 != tenure.request.0);
         match tenure.and_then(|tenure| tenure.end.as_ref()) {
-            Some((how, when)) if how.word() == "broken" && *when < batch => Err(format!(
+            Some((how, when)) if how.as_str() == "broken" && *when < batch => Err(format!(
                 "h{} did not learn that token {} of {} was broken",
                 holder.index, held.token, held.key
             )),
@@ -338,7 +338,7 @@ fn acquires_solo(command: &Command, id: SessionId) -> bool {
 /// Returns the session that a command keeps alive.
 fn session_kept_alive_by(command: &Command, history: &HistoryModel) -> Option<SessionId> {
     match command {
-        Command::Open { session, .. } | Command::Beat { session, .. } => Some(*session),
+        Command::Open { session, .. } | Command::Heartbeat { session, .. } => Some(*session),
         Command::Lock { key, action: LockAction::Renew { token, .. } } => {
             history.now.tenure(key, *token).map(|tenure| tenure.session)
         }

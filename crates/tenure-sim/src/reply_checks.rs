@@ -18,7 +18,9 @@ impl Oracle {
             return Err(format!("a repeated request was rejected as reused: {:?}", reply.command));
         }
         match &*reply.command {
-            Command::Beat { session, .. } if matches!(reply.outcome, Outcome::Alive { .. }) => {
+            Command::Heartbeat { session, .. }
+                if matches!(reply.outcome, Outcome::Alive { .. }) =>
+            {
                 self.check_was_alive(*session, applied)
             }
             Command::Lock { key, action } => {
@@ -122,7 +124,9 @@ fn check_not_ended_before(
     let earlier_end = tenure.end.as_ref().filter(|(_, when)| !tenure.is_active() && *when < batch);
     match earlier_end {
         None => Ok(()),
-        Some((how, _)) => Err(format!("token {token} of {key} was accepted after {}", how.word())),
+        Some((how, _)) => {
+            Err(format!("token {token} of {key} was accepted after {}", how.as_str()))
+        }
     }
 }
 

@@ -21,7 +21,7 @@ impl Sim {
         let acquire =
             matches!(&*request.command, Command::Lock { action: LockAction::Acquire(_), .. });
         let ends = history.ends_of(request.command.key()) - request.sent_at_ends;
-        acquire && ends + 3 >= limits::RECENT_MAX as u64
+        acquire && ends + 3 >= limits::RECENT_REQUESTS_MAX as u64
     }
 
     /// Returns whether the connection of a claim is closed: its worker timed out, or the server

@@ -245,7 +245,7 @@ impl Process {
         match outcome {
             Outcome::Waiting { .. } => acquiring.retry_at = env.random_instant(200, 1_500),
             Outcome::Granted(view) => self.start_work(call, view, env),
-            Outcome::Refused(Refusal::SessionOver) => self.session_refused(env),
+            Outcome::Refused(Refusal::SessionExpired) => self.session_refused(env),
             // A duplicate of the request may still be in flight and could be granted later.
             _ => self.withdraw(env),
         }

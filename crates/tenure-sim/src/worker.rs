@@ -103,7 +103,7 @@ impl Process {
                     Some((first, rest)) => self.start_job(first, rest, env),
                 }
             }
-            Outcome::Refused(Refusal::SessionOver) => self.session_refused(env),
+            Outcome::Refused(Refusal::SessionExpired) => self.session_refused(env),
             _ => self.task = Task::idle(env),
         }
     }

@@ -55,10 +55,10 @@ canaries! {
         ["a repeated request was rejected as reused", "then"];
     catches_withdrawal_that_leaks_the_lock: WithdrawLeaks =>
         ["a withdrawn request still holds"];
-    catches_release_that_wakes_no_waiter: ReleaseWakesNobody => ["waits for free locks"];
-    catches_expired_session_that_still_holds: LapsedStillHolds =>
+    catches_release_that_wakes_no_waiter: ReleaseWakesNoWaiter => ["waits for free locks"];
+    catches_expired_session_that_still_holds: ExpiredStillHolds =>
         ["ended session", "revived", "was not granted", "remain at the end", "runs with token"];
-    catches_heartbeat_that_revives_a_session: BeatRevives => ["revived"];
+    catches_heartbeat_that_revives_a_session: HeartbeatRevives => ["revived"];
     catches_partially_granted_lock_set: SetTakenInPart => ["two tenures", "while h", "overtook"];
     catches_starving_wide_request: WideStarves => ["overtook"];
     catches_restart_without_grace: NoGraceAfterRestart => UNJUSTIFIED_LOSS;
@@ -66,7 +66,7 @@ canaries! {
     catches_lease_counted_from_the_reply: CountFromAnswer => FALSE_BELIEF;
     catches_lease_without_drift_margin: NoDriftMargin => FALSE_BELIEF;
     catches_clock_that_stops_in_suspend: ClockStopsInSuspend => FALSE_BELIEF;
-    catches_failed_heartbeat_treated_as_success: FailedBeatIsFine => UNJUSTIFIED_LOSS;
+    catches_failed_heartbeat_treated_as_success: FailedHeartbeatIgnored => UNJUSTIFIED_LOSS;
     catches_attempt_that_is_counted_twice: AttemptCountedTwice => ["starts attempt"];
     catches_finish_without_token: FinishWithoutToken => ["ended another attempt", "while h"];
     catches_repeated_submit_treated_as_new: RepeatedSubmitIsNew => ["created job"];

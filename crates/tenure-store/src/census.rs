@@ -168,7 +168,8 @@ impl Ledger {
 
     fn count(&self, key: &ResourceKey, record: &Record, now: Millis, group: &mut Group) {
         let sessions = &self.world().sessions;
-        let lives = |tenure: &&Tenure| sessions.get(tenure.session).is_some_and(|s| s.alive(now));
+        let lives =
+            |tenure: &&Tenure| sessions.get(tenure.session).is_some_and(|s| s.is_alive(now));
         group.locks += record.tenures.len();
         group.stale += record.tenures.iter().filter(|tenure| !lives(tenure)).count();
         group.waiters += record.queue.len();

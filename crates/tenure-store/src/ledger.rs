@@ -9,13 +9,13 @@ use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use tenure_core::canary::{Canary, planted};
-use tenure_core::engine::wake;
-use tenure_core::history::Sealed;
+use tenure_core::engine::process_due;
+use tenure_core::history::SealedEntry;
 use tenure_core::map::Map;
-use tenure_core::world::LogPiece;
+use tenure_core::world::LogChunk;
 use tenure_core::{
-    Changes, Command, Fact, Incarnation, Job, JobId, Kinds, LockAction, Millis, Outcome, Record,
-    ResourceKey, Session, SessionId, TenureView, World, step,
+    Changes, Command, Incarnation, Job, JobId, Kinds, LockAction, MetricEvent, Millis, Outcome,
+    Record, ResourceKey, Session, SessionId, TenureView, World, step,
 };
 
 use crate::fences::Fences;
@@ -73,13 +73,13 @@ pub struct Batch {
     /// Whether everybody got a full time to live: likewise.
     pub grace: bool,
     /// History to append, in order.
-    pub history: Vec<(ResourceKey, Sealed)>,
+    pub history: Vec<(ResourceKey, SealedEntry)>,
     /// Jobs that are over, or that somebody dealt with after they were: to be kept.
     pub finished: Vec<(ResourceKey, Box<Job>)>,
     /// Their ids.
     pub over: Vec<JobId>,
     /// Pieces of logs to append.
-    pub logs: Vec<LogPiece>,
+    pub logs: Vec<LogChunk>,
     /// What was granted to requests while they waited: their clients should be told.
     pub granted: Vec<TenureView>,
     /// Resources that became ready and still are: their workers should ask again.
@@ -87,7 +87,7 @@ pub struct Batch {
     /// Sessions that a heartbeat would tell something.
     pub notified: Vec<SessionId>,
     /// What to count, now that it is durable.
-    pub facts: Vec<Fact>,
+    pub facts: Vec<MetricEvent>,
 }
 
 impl Batch {
@@ -116,7 +116,7 @@ impl Ledger {
         now: Millis,
     ) -> Self {
         let grace = |mut session: Session| {
-            if !planted(Canary::NoGraceAfterRestart) && session.over.is_none() {
+            if !planted(Canary::NoGraceAfterRestart) && session.ended.is_none() {
                 // Neither less nor more: what was written before a wall clock was set back lies far
                 // ahead, and would keep the locks of a dead process for as long.
                 session.expires_at = now.plus(session.ttl_ms);
@@ -150,14 +150,14 @@ impl Ledger {
                 self.over.push_back(session);
             }
         }
-        let ready = self.world.admit(key, record, now);
+        let ready = self.world.insert_record(key, record, now);
         self.note_record(key);
         ready
     }
 
     /// Takes out the record of a resource, to be put in again as it was changed elsewhere.
     pub fn take(&mut self, key: &ResourceKey) -> Box<Record> {
-        self.world.take(key).unwrap_or_else(|| Box::new(Record::new(key)))
+        self.world.remove_record(key).unwrap_or_else(|| Box::new(Record::new(key)))
     }
 
     /// Puts in a session that was kept or changed elsewhere.
@@ -180,13 +180,13 @@ impl Ledger {
 
     /// Puts in a job that is over, because a command of the next batch names it.
     pub fn recall(&mut self, key: ResourceKey, job: Box<Job>) {
-        self.world.past.insert(job.id, (key, job));
+        self.world.finished_jobs.insert(job.id, (key, job));
     }
 
     /// Whether a job that is not over is at hand.
     #[must_use]
     pub fn has_job(&self, id: JobId) -> bool {
-        self.world.whereabouts.contains_key(&id)
+        self.world.job_index.contains_key(&id)
     }
 
     /// Says what resources can be from now on. Gives the resources that became ready.
@@ -227,7 +227,7 @@ impl Ledger {
         self.look(now);
         let outcomes = commands.iter().map(|command| step(&mut self.world, command, now)).collect();
         let (batch, _) = self.conclude(now);
-        self.world.past.clear();
+        self.world.finished_jobs.clear();
         (outcomes, batch)
     }
 
@@ -236,11 +236,11 @@ impl Ledger {
         self.look(now);
         let mut swept = Swept::default();
         for session in self.lapsed(now) {
-            if step(&mut self.world, &Command::Lapse { session }, now) == Outcome::Closed {
+            if step(&mut self.world, &Command::Expire { session }, now) == Outcome::Closed {
                 swept.sessions += 1;
             }
         }
-        (swept.due, swept.tenures) = wake(&mut self.world, now);
+        (swept.due, swept.tenures) = process_due(&mut self.world, now);
         for key in self.waits_run_out(now) {
             swept.tenures += self.settle(key.clone(), now);
             // A wait may have been prolonged meanwhile: then it is still there, with a later end.
@@ -263,7 +263,7 @@ impl Ledger {
 
     /// Gives every living session its full time to live from `now`.
     pub fn grace(&mut self, now: Millis) {
-        self.world.sessions.grace(now);
+        self.world.sessions.grant_grace(now);
         self.looked = Some(now);
     }
 
@@ -290,7 +290,7 @@ impl Ledger {
             match self.world.sessions.get(id) {
                 // It is gone, or it is among those that are settled anyway.
                 None => {}
-                Some(session) if session.over.is_some() => {}
+                Some(session) if session.ended.is_some() => {}
                 Some(session) if session.expires_at > now => {
                     self.schedule_lapse(id, session.expires_at);
                 }
@@ -357,14 +357,14 @@ impl Ledger {
     /// Keeps what has to stay as it is from coming due or being started by itself.
     pub(crate) fn hide_fenced(&mut self) {
         for key in self.fences.keys() {
-            self.world.hide(&key);
+            self.world.exclude_from_claims(&key);
         }
     }
 
     /// The opposite, after the batch.
     pub(crate) fn show_fenced(&mut self, now: Millis) {
         for key in self.fences.keys() {
-            self.world.show(&key, now);
+            self.world.include_in_claims(&key, now);
         }
     }
 
@@ -383,17 +383,18 @@ impl Ledger {
         while settled < SETTLE_MAX
             && let Some(session) = self.over.pop_front()
         {
-            if self.world.sessions.get(session).is_some_and(|session| session.over.is_none()) {
+            if self.world.sessions.get(session).is_some_and(|session| session.ended.is_none()) {
                 // A record named it before it was known.
                 continue;
             }
-            let keys: Vec<_> = self.world.bonds.of(session).take(SETTLE_MAX).cloned().collect();
+            let keys: Vec<_> =
+                self.world.session_index.resources_of(session).take(SETTLE_MAX).cloned().collect();
             settled += keys.len().max(1);
             for key in keys {
                 tenures += self.settle(key, now);
             }
             self.note(&mut batch);
-            if self.world.bonds.any(session) {
+            if self.world.session_index.contains(session) {
                 again.push_back(session);
             } else {
                 step(&mut self.world, &Command::Forget { session }, now);
@@ -401,7 +402,7 @@ impl Ledger {
             self.note(&mut batch);
         }
         self.over.append(&mut again);
-        batch.ready.retain(|key| self.world.ready.has(key));
+        batch.ready.retain(|key| self.world.ready.is_ready(key));
         batch.records.sort_unstable();
         batch.records.dedup();
         batch.sessions.sort_unstable();
@@ -412,11 +413,12 @@ impl Ledger {
     /// Takes the changes of the last steps into the indexes and the batch.
     fn note(&mut self, batch: &mut Batch) {
         let changes = self.world.take_changes();
-        let Changes { records, untold, sessions, events, granted, finished, .. } = changes;
+        let Changes { records, unlogged: untold, sessions, events, granted, finished, .. } =
+            changes;
         for (key, _, event) in &events {
             batch.jobs.extend(event.job());
-            batch.submitted.extend(event.submitted());
-            if event.is_for_all() {
+            batch.submitted.extend(event.submitted_job());
+            if event.affects_lane() {
                 batch.lanes.push(key.clone());
             }
         }
@@ -429,21 +431,21 @@ impl Ledger {
         }
         batch.records.extend(records);
         batch.untold.extend(untold);
-        batch.moved.extend(changes.moved);
+        batch.moved.extend(changes.progressed);
         batch.sessions.extend(sessions);
-        batch.beats.extend(changes.beats);
+        batch.beats.extend(changes.heartbeats);
         batch.granted.extend(granted);
         batch.over.extend(finished.iter().map(|(_, job)| job.id));
         batch.finished.extend(finished);
         batch.logs.extend(changes.logs);
         batch.ready.extend(changes.ready);
         batch.notified.extend(changes.notified);
-        batch.facts.extend(changes.facts);
+        batch.facts.extend(changes.metric_events);
     }
 
     fn note_session(&mut self, id: SessionId) {
         match self.world.sessions.get(id) {
-            Some(session) if session.over.is_some() => self.over.push_back(id),
+            Some(session) if session.ended.is_some() => self.over.push_back(id),
             Some(session) => self.schedule_lapse(id, session.expires_at),
             None => {
                 self.lapse_of.remove(&id);

@@ -9,9 +9,9 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
-use tenure_core::history::Sealed;
-use tenure_core::verify::Replay;
-use tenure_core::world::LogPiece;
+use tenure_core::history::SealedEntry;
+use tenure_core::verify::ChainCheckpoint;
+use tenure_core::world::LogChunk;
 use tenure_core::{
     Command, Incarnation, Job, JobId, JobState, Kinds, Millis, Outcome, ResourceKey, SessionId,
     TenureView, Text,
@@ -43,12 +43,12 @@ pub struct Memory {
 struct Rows {
     ledger: Ledger,
     /// History by position, counted from 1 so that "after 0" is all.
-    lines: BTreeMap<u64, (ResourceKey, Sealed)>,
+    lines: BTreeMap<u64, (ResourceKey, SealedEntry)>,
     position: u64,
     /// The positions of each resource's lines.
     lines_of: BTreeMap<ResourceKey, VecDeque<u64>>,
     /// What stands in place of pruned history.
-    bases: BTreeMap<ResourceKey, Replay>,
+    bases: BTreeMap<ResourceKey, ChainCheckpoint>,
     /// Jobs that are over.
     past: BTreeMap<JobId, JobShown>,
     logs: BTreeMap<JobId, Vec<LogLine>>,
@@ -189,7 +189,7 @@ impl Reads for Memory {
         &self,
         after: Option<ResourceKey>,
         limit: usize,
-    ) -> Result<Vec<(ResourceKey, Replay)>> {
+    ) -> Result<Vec<(ResourceKey, ChainCheckpoint)>> {
         let rows = self.rows();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let bases = rows.bases.range((from, Bound::Unbounded)).take(limit);
@@ -252,7 +252,7 @@ impl Rows {
         for (key, job) in &batch.finished {
             self.past.insert(job.id, JobShown { key: key.clone(), job: job.clone() });
         }
-        for LogPiece { job, attempt, at, text } in &batch.logs {
+        for LogChunk { job, attempt, at, text } in &batch.logs {
             self.log_position += 1;
             let (position, attempt, at, text) = (self.log_position, *attempt, *at, text.clone());
             self.logs.entry(*job).or_default().push(LogLine { position, attempt, at, text });
@@ -333,7 +333,7 @@ impl Rows {
             && now.since(first.get().1.at) > keep.history_ms
         {
             let (key, sealed) = first.remove();
-            let base = self.bases.entry(key.clone()).or_insert_with(|| Replay::new(&key));
+            let base = self.bases.entry(key.clone()).or_insert_with(|| ChainCheckpoint::new(&key));
             base.fold(&sealed.line, sealed.hash).expect("a line that was sealed reads back");
             if let Some(places) = self.lines_of.get_mut(&key) {
                 places.pop_front();

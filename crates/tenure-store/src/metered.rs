@@ -1,7 +1,7 @@
 //! A decorator that measures what goes through to a store, and tells an observer.
 //!
 //! It measures calls. What they came to is told by the store itself, where it is known exactly: see
-//! [`tenure_core::fact`]. So it copies no command and looks at no outcome.
+//! [`tenure_core::metric_event`]. So it copies no command and looks at no outcome.
 
 use std::sync::Arc;
 

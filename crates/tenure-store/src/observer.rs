@@ -7,7 +7,7 @@
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use tenure_core::Fact;
+use tenure_core::MetricEvent;
 
 use crate::store::{StoreError, Swept};
 
@@ -15,7 +15,7 @@ use crate::store::{StoreError, Swept};
 /// never wait.
 pub trait Observer: Send + Sync {
     /// This happened, by the commands and sweeps of this process, and is durable.
-    fn happened(&self, facts: &[Fact]);
+    fn happened(&self, facts: &[MetricEvent]);
 
     /// A batch of so many commands was applied.
     fn applied(&self, commands: usize, took: Duration);
@@ -40,7 +40,7 @@ impl Observers {
     }
 
     /// Tells all of them what happened.
-    pub fn tell(&self, facts: &[Fact]) {
+    pub fn tell(&self, facts: &[MetricEvent]) {
         if facts.is_empty() {
             return;
         }

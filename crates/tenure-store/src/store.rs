@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use tenure_core::history::Hash;
 use tenure_core::record::Waiter;
 use tenure_core::resource::Resource;
-use tenure_core::verify::Replay;
-use tenure_core::why::Surroundings;
+use tenure_core::verify::ChainCheckpoint;
+use tenure_core::why::EngineContext;
 use tenure_core::{
     Command, Incarnation, Job, JobId, JobState, Kinds, Millis, Outcome, Record, ResourceKey,
     Session, SessionId, TenureView, Text,
@@ -92,7 +92,7 @@ pub trait Reads: Send + Sync {
         &self,
         after: Option<ResourceKey>,
         limit: usize,
-    ) -> Result<Vec<(ResourceKey, Replay)>>;
+    ) -> Result<Vec<(ResourceKey, ChainCheckpoint)>>;
 
     /// One job, over or not.
     async fn job(&self, id: JobId) -> Result<Option<JobShown>>;
@@ -179,7 +179,7 @@ pub struct Shown {
     /// Who waits, in order, with the sessions' names.
     pub queue: Vec<(Waiter, Text)>,
     /// Its tenures, workers and the like, for those who ask why.
-    pub around: Surroundings,
+    pub around: EngineContext,
 }
 
 /// One job with its resource.

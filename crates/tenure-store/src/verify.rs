@@ -1,7 +1,7 @@
 //! Runs the verifier of the core over the history that a store keeps.
 
 use tenure_core::ResourceKey;
-use tenure_core::verify::{Replay, Report, Verifier};
+use tenure_core::verify::{ChainCheckpoint, Report, Verifier};
 
 use crate::store::{HistoryQuery, PAGE_MAX, Result, Store};
 
@@ -35,10 +35,10 @@ pub async fn verify_of(store: &dyn Store, tenant: Option<&str>) -> Result<Report
 }
 
 /// What stands in place of pruned history.
-async fn bases(store: &dyn Store) -> Result<Vec<(ResourceKey, Replay)>> {
+async fn bases(store: &dyn Store) -> Result<Vec<(ResourceKey, ChainCheckpoint)>> {
     let mut all = Vec::new();
     loop {
-        let after = all.last().map(|(key, _): &(ResourceKey, Replay)| key.clone());
+        let after = all.last().map(|(key, _): &(ResourceKey, ChainCheckpoint)| key.clone());
         let page = store.reads().bases(after, PAGE_MAX).await?;
         if page.is_empty() {
             return Ok(all);
@@ -83,7 +83,7 @@ impl Reading<'_> {
             self.position = last.position;
             for line in &lines {
                 if self.wants(&line.key) {
-                    self.verifier.line(&line.key, &line.text, line.hash);
+                    self.verifier.check_line(&line.key, &line.text, line.hash);
                 }
             }
         }
@@ -91,11 +91,11 @@ impl Reading<'_> {
 
     async fn compare(&mut self, store: &dyn Store, key: &ResourceKey) -> Result<()> {
         let Some(shown) = store.reads().show(key).await? else { return Ok(()) };
-        if self.verifier.read_up_to(key) < shown.record.chain.n {
+        if self.verifier.last_entry(key) < shown.record.chain.n {
             // It went on while we read. A line is kept no later than the record that counts it.
             self.catch_up(store).await?;
         }
-        if self.verifier.read_up_to(key) <= shown.record.chain.n {
+        if self.verifier.last_entry(key) <= shown.record.chain.n {
             self.verifier.compare(key, &shown.record);
         }
         Ok(())

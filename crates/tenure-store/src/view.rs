@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::ops::Bound;
 
-use tenure_core::why::Surroundings;
+use tenure_core::why::EngineContext;
 use tenure_core::{JobId, JobState, Millis, ResourceKey, Session, SessionId, TenureView, Text};
 
 use crate::ledger::Ledger;
@@ -66,17 +66,17 @@ impl Ledger {
         })
     }
 
-    fn surroundings(&self, key: &ResourceKey, now: Millis) -> Surroundings {
+    fn surroundings(&self, key: &ResourceKey, now: Millis) -> EngineContext {
         let works = |session: &&Session| {
             let kinds = session.worker.as_ref().map(|worker| &worker.kinds);
-            session.alive(now)
+            session.is_alive(now)
                 && session.acts_for(key.tenant())
                 && kinds.is_some_and(|kinds| kinds.iter().any(|kind| **kind == *key.kind()))
         };
-        Surroundings {
+        EngineContext {
             tenures: self.views(key, now),
             workers: self.world().sessions.iter().filter(works).count(),
-            running: self.world().ready.running(key.kind(), key.tenant()),
+            running: self.world().ready.running_counts(key.kind(), key.tenant()),
             now,
         }
     }
@@ -91,7 +91,7 @@ impl Ledger {
     /// A job that is not over.
     #[must_use]
     pub fn job(&self, id: JobId) -> Option<JobShown> {
-        let key = self.world().whereabouts.get(&id)?;
+        let key = self.world().job_index.get(&id)?;
         let job = self.world().records.get(key)?.job(id)?;
         Some(JobShown { key: key.clone(), job: Box::new(job.clone()) })
     }
@@ -99,11 +99,11 @@ impl Ledger {
     /// Jobs that are not over, newest first.
     #[must_use]
     pub fn jobs(&self, query: &JobQuery) -> Vec<JobShown> {
-        if query.state.is_some_and(JobState::is_over) {
+        if query.state.is_some_and(JobState::is_finished) {
             return Vec::new();
         }
         let below = query.after.map_or(Bound::Unbounded, Bound::Excluded);
-        let newest = self.world().whereabouts.range((Bound::Unbounded, below)).rev();
+        let newest = self.world().job_index.range((Bound::Unbounded, below)).rev();
         let wanted = newest.filter_map(|(id, key)| {
             let job = self.world().records.get(key)?.job(*id)?;
             query.wants(key, job).then(|| JobShown { key: key.clone(), job: Box::new(job.clone()) })
@@ -121,13 +121,13 @@ impl Ledger {
     #[must_use]
     pub fn workers(&self, now: Millis) -> Vec<WorkerShown> {
         let shown = |session: &Session| {
-            let worker = session.worker.as_ref().filter(|_| session.alive(now))?;
+            let worker = session.worker.as_ref().filter(|_| session.is_alive(now))?;
             Some(WorkerShown {
                 session: session.id,
                 tenant: session.tenant.clone(),
                 name: session.name.clone(),
                 kinds: worker.kinds.clone(),
-                asked_ms: now.since(worker.asked_at),
+                asked_ms: now.since(worker.polled_at),
                 expires_in_ms: session.expires_at.since(now),
                 jobs: self.jobs_of(session),
             })
@@ -139,7 +139,7 @@ impl Ledger {
 
     fn jobs_of(&self, session: &Session) -> Vec<(ResourceKey, JobId)> {
         let mut jobs = Vec::new();
-        for key in self.world().bonds.of(session.id) {
+        for key in self.world().session_index.resources_of(session.id) {
             let Some(record) = self.world().records.get(key) else { continue };
             let mine = record.tenures.iter().filter(|tenure| tenure.session == session.id);
             jobs.extend(mine.filter_map(|tenure| Some((key.clone(), tenure.job?))));
@@ -154,7 +154,7 @@ pub(crate) fn page(live: Vec<JobShown>, past: Vec<JobShown>, limit: usize) -> Jo
     let mut items = live;
     items.extend(past);
     // One that ended between the two readings is in both: what is over counts.
-    items.sort_by_key(|shown| (Reverse(shown.job.id), !shown.job.state.is_over()));
+    items.sort_by_key(|shown| (Reverse(shown.job.id), !shown.job.state.is_finished()));
     items.dedup_by_key(|shown| shown.job.id);
     finish(items, limit)
 }

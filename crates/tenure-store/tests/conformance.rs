@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tempfile::TempDir;
-use tenure_core::Fact;
+use tenure_core::MetricEvent;
 use tenure_store::clock::ManualClock;
 use tenure_store::conformance::Harness;
 use tenure_store::embedded::Options;
@@ -60,7 +60,7 @@ fn without_faults(memory: Memory) -> Faulty<Memory> {
 struct Blind;
 
 impl Observer for Blind {
-    fn happened(&self, _: &[Fact]) {}
+    fn happened(&self, _: &[MetricEvent]) {}
     fn applied(&self, _: usize, _: Duration) {}
     fn swept(&self, _: &Swept, _: Duration) {}
     fn failed(&self, _: &'static str, _: &StoreError) {}

@@ -73,7 +73,7 @@ async fn words(store: &Embedded) -> Vec<&'static str> {
     let query = HistoryQuery::Of { key: key(), before: None, limit: PAGE_MAX };
     let lines = store.reads().history(query).await.expect("the store is there");
     let word = |line: &tenure_store::store::Line| {
-        Entry::parse(&line.text).expect("our own line").event.word()
+        Entry::parse(&line.text).expect("our own line").event.as_str()
     };
     lines.iter().rev().map(word).collect()
 }
@@ -138,7 +138,7 @@ async fn what_ran_when_a_backup_was_made_is_lost_when_it_is_restored() {
     store.sweep().await.unwrap();
     assert_lost(&store, id).await;
     // The worker still lives and still beats; here it is over.
-    let beat = one(&store, Command::Beat { session: SessionId(1), seen: 0 }).await;
+    let beat = one(&store, Command::Heartbeat { session: SessionId(1), seen: 0 }).await;
     assert!(matches!(beat, Outcome::Refused(_)), "{beat:?}");
     assert!(matches!(one(&store, ok(id, token)).await, Outcome::Refused(_)));
     assert_eq!(verify(&store).await.unwrap().problems, []);

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tenure_core::job::{Asked, Attempt, AttemptOutcome, Failure, Progress};
-use tenure_core::key::BadName;
+use tenure_core::job::{Attempt, AttemptOutcome, Failure, Progress, RequestedBy};
+use tenure_core::key::InvalidName;
 use tenure_core::{Job, JobId, JobState, Kind, RequestId, ResourceKey, SessionId, Token, Verdict};
 
 #[cfg(feature = "openapi")]
@@ -112,7 +112,7 @@ impl JobAnswer {
     }
 
     /// The resource.
-    pub fn key(&self) -> Result<ResourceKey, BadName> {
+    pub fn key(&self) -> Result<ResourceKey, InvalidName> {
         ResourceKey::new(&self.tenant, &self.kind, &self.name)
     }
 
@@ -139,7 +139,7 @@ impl JobAnswer {
             ended_at: self.ended_at.as_deref().map(millis),
             joined: self.joined,
             generation: self.generation,
-            before: None,
+            state_before: None,
             retry_of: self.retry_of,
             followed_by: self.followed_by,
             previous: None,
@@ -274,14 +274,14 @@ pub struct AskedAnswer {
 impl AskedAnswer {
     /// Converts a request of the model.
     #[must_use]
-    pub fn of(asked: &Asked) -> Self {
+    pub fn of(asked: &RequestedBy) -> Self {
         let (by, reason) = (asked.by.to_string(), asked.reason.to_string());
         Self { by, reason, at: instant(asked.at) }
     }
 
-    pub(super) fn to_asked(&self) -> Asked {
+    pub(super) fn to_asked(&self) -> RequestedBy {
         let (by, reason) = (self.by.as_str().into(), self.reason.as_str().into());
-        Asked { by, reason, at: millis(&self.at) }
+        RequestedBy { by, reason, at: millis(&self.at) }
     }
 }
 

@@ -111,7 +111,7 @@ impl OperationAnswer {
             locks: operation.locks.iter().map(LockName::to_string).collect(),
             limit_ms: operation.limit_ms,
             retry: RetryAnswer::of(&operation.retry),
-            meets: meets.map(|(name, policy)| (name.to_string(), policy.word().into())).collect(),
+            meets: meets.map(|(name, policy)| (name.to_string(), policy.as_str().into())).collect(),
             command: !operation.run.is_empty(),
         }
     }

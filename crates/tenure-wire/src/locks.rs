@@ -1,8 +1,8 @@
 //! The JSON of locks and sessions.
 
 use serde::{Deserialize, Serialize};
-use tenure_core::key::{BadName, lock_path};
-use tenure_core::session::Revoked;
+use tenure_core::key::{InvalidName, lock_path};
+use tenure_core::session::Revocation;
 use tenure_core::{
     JobId, LockName, LockPath, LockSet, RequestId, ResourceKey, SessionId, TenureView, Token,
 };
@@ -23,7 +23,7 @@ pub enum Locks {
 
 impl Locks {
     /// The set of locks that is meant.
-    pub fn to_set(&self) -> Result<LockSet, BadName> {
+    pub fn to_set(&self) -> Result<LockSet, InvalidName> {
         match self {
             Self::One(name) => Ok(name.parse::<LockName>()?.into()),
             Self::Many(names) => {
@@ -186,13 +186,13 @@ pub struct RevokedAnswer {
     pub cancel: bool,
 }
 
-impl From<Revoked> for RevokedAnswer {
-    fn from(Revoked { n, key, token, cancel }: Revoked) -> Self {
+impl From<Revocation> for RevokedAnswer {
+    fn from(Revocation { n, key, token, cancel }: Revocation) -> Self {
         Self { n, resource: key, token, cancel }
     }
 }
 
-impl From<RevokedAnswer> for Revoked {
+impl From<RevokedAnswer> for Revocation {
     fn from(RevokedAnswer { n, resource, token, cancel }: RevokedAnswer) -> Self {
         Self { n, key: resource, token, cancel }
     }
@@ -273,7 +273,7 @@ impl TenureAnswer {
     }
 
     /// The tenure that is meant; the request that got it does not travel.
-    pub fn to_view(&self) -> Result<TenureView, BadName> {
+    pub fn to_view(&self) -> Result<TenureView, InvalidName> {
         let paths = if self.set.is_empty() { std::slice::from_ref(&self.lock) } else { &self.set };
         let paths: Result<Vec<LockPath>, _> = paths.iter().map(|path| path.parse()).collect();
         let paths = paths?;

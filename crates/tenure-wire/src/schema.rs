@@ -101,7 +101,7 @@ schemas! {
     FailureMessage => string().max_length(Some(limits::MESSAGE_BYTES_MAX)).pattern(Some(LINES))
         .examples(["no room\nfree some, or ask for less"]);
     /// Whole lines of a log.
-    LogText => string().max_length(Some(limits::LOG_PIECE_BYTES_MAX)).examples(["one\ntwo\n"]);
+    LogText => string().max_length(Some(limits::LOG_CHUNK_BYTES_MAX)).examples(["one\ntwo\n"]);
     /// How long something lives without a heartbeat, in milliseconds.
     Ttl => integer(limits::TTL_MS_MIN, limits::TTL_MS_MAX).examples([30_000]);
     /// How long a request may wait in the queue, in milliseconds.
@@ -126,13 +126,13 @@ schemas! {
     EarlierKey => string().min_length(Some(1)).max_length(Some(256))
         .examples(["4d0c9f6f2c4e4c7f8a5b1e2d3c4b5a69"]);
     /// Where a job is in its life.
-    JobStateWord => words(JobState::ALL.iter().map(|state| state.word()));
+    JobStateWord => words(JobState::ALL.iter().map(|state| state.as_str()));
     /// What a submit came to.
-    VerdictWord => words(Verdict::ALL.iter().map(|verdict| verdict.word()));
+    VerdictWord => words(Verdict::ALL.iter().map(|verdict| verdict.as_str()));
     /// How an attempt ended.
-    AttemptWord => words(AttemptOutcome::ALL.iter().map(|outcome| outcome.word()));
+    AttemptWord => words(AttemptOutcome::ALL.iter().map(|outcome| outcome.as_str()));
     /// What a key may do; each may do all that those before it may.
-    RoleName => words(Role::ALL.iter().map(|role| role.word()));
+    RoleName => words(Role::ALL.iter().map(|role| role.as_str()));
     /// What people call a key.
     KeyName => text(1, limits::SESSION_NAME_BYTES_MAX).pattern(Some(KEY_NAME)).examples(["ci"]);
     /// The id of a key.

@@ -1,7 +1,7 @@
 //! What is written is what is read.
 
 use serde_json::{Value, json};
-use tenure_core::job::{Asked, Attempt, AttemptOutcome, Failure, Progress};
+use tenure_core::job::{Attempt, AttemptOutcome, Failure, Progress, RequestedBy};
 use tenure_core::resource::Resource;
 use tenure_core::retry::Class;
 use tenure_core::{
@@ -17,7 +17,7 @@ fn key() -> ResourceKey {
 
 /// A job of which everything is said that travels.
 fn job() -> Job {
-    let asked = Asked { by: "ann".into(), reason: "too slow".into(), at: Millis(7_001) };
+    let asked = RequestedBy { by: "ann".into(), reason: "too slow".into(), at: Millis(7_001) };
     let error = Failure { code: "QUOTA".into(), message: "no room".into() };
     Job {
         id: JobId(9),
@@ -47,7 +47,7 @@ fn job() -> Job {
         ended_at: Some(Millis(6_000)),
         joined: 3,
         generation: 8,
-        before: None,
+        state_before: None,
         retry_of: Some(JobId(1)),
         followed_by: Some(JobId(2)),
         previous: None,
@@ -99,7 +99,7 @@ fn a_resource_comes_back_as_it_was() {
         spec: Some(r#"{"nodes":3}"#.into()),
         generation: 4,
         observed: 3,
-        paused: Some(Asked { by: "ann".into(), reason: "x".into(), at: Millis(1) }),
+        paused: Some(RequestedBy { by: "ann".into(), reason: "x".into(), at: Millis(1) }),
         lane: [Box::new(job()), Box::new(waiting)].into(),
         ..Resource::new("READY".into(), Millis(9))
     };

@@ -94,7 +94,7 @@ impl WhyAnswer {
     /// The answer about a job, or about a resource.
     #[must_use]
     pub fn of(job: Option<JobId>, why: &Why) -> Self {
-        let (word, text) = (why.word().to_owned(), why.to_string());
+        let (word, text) = (why.as_str().to_owned(), why.to_string());
         let plain = Self { why: word, text, job, ..Self::default() };
         let failure = |error: &Option<_>| error.as_ref().map(FailureAnswer::of);
         match why {
@@ -129,8 +129,8 @@ impl WhyAnswer {
                 Self { running, max, of_tenant: Some(*of_tenant), ..plain }
             }
             Why::Ready { workers } => Self { workers: Some(*workers), ..plain },
-            Why::Over { state, error } => {
-                Self { state: Some(state.word().to_owned()), error: failure(error), ..plain }
+            Why::Finished { state, error } => {
+                Self { state: Some(state.as_str().to_owned()), error: failure(error), ..plain }
             }
             Why::NotDeclared | Why::NoWorker | Why::Idle => plain,
         }

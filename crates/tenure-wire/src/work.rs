@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tenure_core::key::BadName;
+use tenure_core::key::InvalidName;
 use tenure_core::retry::Class;
 use tenure_core::{Assignment, Finish, JobState, RequestId, SessionId, Text, Token};
 
@@ -79,7 +79,7 @@ impl AssignmentAnswer {
     }
 
     /// The assignment that is meant; `request` is the claim that got it.
-    pub fn to_assignment(&self, request: RequestId) -> Result<Assignment, BadName> {
+    pub fn to_assignment(&self, request: RequestId) -> Result<Assignment, InvalidName> {
         let mut tenure = self.tenure.to_view()?;
         tenure.request = request;
         Ok(Assignment {

@@ -49,7 +49,7 @@ pub(crate) async fn main() -> anyhow::Result<()> {
     for name in ["orders", "orders", "people"] {
         let submission = client.submit(&format!("database/{name}"), "create").args(&20);
         let submitted = submission.by("ann").send().await?;
-        println!("{name}: {} as job {}", submitted.verdict.word(), submitted.job);
+        println!("{name}: {} as job {}", submitted.verdict.as_str(), submitted.job);
         jobs.push(submitted.job);
     }
     let worker = Worker::new(&client, "creator").slots(2).handle("database", create);

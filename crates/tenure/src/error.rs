@@ -1,6 +1,6 @@
 //! Errors of requests to a server or a store.
 
-use tenure_core::key::BadName;
+use tenure_core::key::InvalidName;
 use tenure_core::{Code, Refusal, TenureView};
 
 /// Error of a request to a server or a store.
@@ -30,7 +30,7 @@ pub enum Error {
     },
     /// A resource, kind or lock name is invalid.
     #[error(transparent)]
-    BadName(#[from] BadName),
+    BadName(#[from] InvalidName),
     /// The response does not conform to the API.
     #[error("unexpected response: {0}")]
     Protocol(String),

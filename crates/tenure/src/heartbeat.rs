@@ -94,7 +94,7 @@ impl Heartbeat {
         let sent = BootInstant::now();
         let timeout = self.shared.lease().heartbeat_timeout(sent);
         let seen = self.shared.tenures().last_notice;
-        let command = Command::Beat { session: self.shared.id, seen };
+        let command = Command::Heartbeat { session: self.shared.id, seen };
         let response = tokio::time::timeout(timeout, self.transport.send(command, timeout)).await;
         match response.map(|response| response.and_then(expect_alive)) {
             Ok(Ok(revoked)) => {

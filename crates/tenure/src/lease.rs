@@ -60,7 +60,7 @@ impl Lease {
 
     /// Records that a heartbeat sent at `sent` failed: no response, or an invalid one.
     pub fn record_failure(&mut self, sent: BootInstant) {
-        if planted(Canary::FailedBeatIsFine) {
+        if planted(Canary::FailedHeartbeatIgnored) {
             self.confirmed = sent;
         }
         self.next = sent + self.ttl / RETRIES_PER_TTL;

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tenure_core::session::Revoked;
+use tenure_core::session::Revocation;
 use tenure_core::{
     Command, LockAction, LockPath, LockSet, Outcome, Refusal, RequestId, ResourceKey, SessionId,
     Text, Token,
@@ -86,7 +86,7 @@ pub(crate) struct Shared {
 pub(crate) struct Tenures {
     tracked: HashMap<(ResourceKey, Token), watch::Sender<Signals>>,
     /// Ordered by notice number.
-    notices: BTreeMap<u64, Revoked>,
+    notices: BTreeMap<u64, Revocation>,
     /// Number of the last notice received.
     pub(crate) last_notice: u64,
 }
@@ -142,7 +142,7 @@ impl Session {
             // A late response leaves too little time to work with. Repeating the open command
             // renews the session, unless it has expired by now.
             lease = match open_lease(transport, &command, ttl).await {
-                Err(Error::Refused(Refusal::SessionOver)) => return Err(open_timed_out()),
+                Err(Error::Refused(Refusal::SessionExpired)) => return Err(open_timed_out()),
                 renewed => renewed?,
             };
         }
@@ -312,7 +312,7 @@ impl Shared {
     pub(crate) fn track(&self, key: &ResourceKey, token: Token) -> watch::Receiver<Signals> {
         let mut tenures = self.tenures();
         let mut signals = Signals::default();
-        let matches = |notice: &&Revoked| notice.token == token && notice.key == *key;
+        let matches = |notice: &&Revocation| notice.token == token && notice.key == *key;
         tenures
             .notices
             .values()
@@ -375,7 +375,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn apply_notices(&self, revoked: Vec<Revoked>) {
+    pub(crate) fn apply_notices(&self, revoked: Vec<Revocation>) {
         let mut tenures = self.tenures();
         for notice in revoked {
             if let Some(sender) = tenures.tracked.get(&(notice.key.clone(), notice.token)) {
@@ -407,7 +407,7 @@ impl Signals {
     }
 }
 
-pub(crate) fn expect_alive(outcome: Outcome) -> Result<Vec<Revoked>, Error> {
+pub(crate) fn expect_alive(outcome: Outcome) -> Result<Vec<Revocation>, Error> {
     match outcome {
         Outcome::Alive { revoked, .. } => Ok(revoked),
         Outcome::Refused(refusal) => Err(Error::Refused(refusal)),
@@ -427,5 +427,5 @@ pub(crate) fn lock_cleanup(key: &ResourceKey, action: LockAction) -> CleanupComm
 
 /// Returns the error for a session that has expired.
 pub(crate) fn session_expired() -> Error {
-    Error::Refused(Refusal::SessionOver)
+    Error::Refused(Refusal::SessionExpired)
 }

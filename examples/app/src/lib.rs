@@ -24,7 +24,7 @@ use tenure_app::{
 };
 use tenure_cli_kit::{CliContext, Done, ParsedVerb, RunVerb, Verb};
 use tenure_config::{Report, Section};
-use tenure_core::{Command, Fact, Kind, Operation, Policy, ResourceAction, Role, Submit};
+use tenure_core::{Command, Kind, MetricEvent, Operation, Policy, ResourceAction, Role, Submit};
 use tenure_store::{Store, StoreError};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -155,8 +155,8 @@ struct Granted(Counters<1>);
 impl AppMetrics for Granted {
     fn reload(&self, _apps: &LoadedApps) {}
 
-    fn count(&self, fact: &Fact) {
-        if matches!(fact, Fact::Granted { key, .. } if key.kind() == KIND) {
+    fn count(&self, fact: &MetricEvent) {
+        if matches!(fact, MetricEvent::Granted { key, .. } if key.kind() == KIND) {
             self.0.get_or_create(&[("kind", KIND.into())]).inc();
         }
     }

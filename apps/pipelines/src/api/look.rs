@@ -250,7 +250,7 @@ pub(super) async fn pipelines(
 fn pipeline(one: &Pipeline, running: Vec<JobId>, now: Millis) -> PipelineAnswer {
     let parameter = |parameter: &crate::parameters::Parameter| ParameterAnswer {
         name: parameter.name.clone(),
-        kind: parameter.kind.word().to_owned(),
+        kind: parameter.kind.as_str().to_owned(),
         default: parameter.default.clone(),
     };
     let schedule = one.schedule.as_ref();

@@ -53,7 +53,7 @@ impl Trigger<'_> {
                 "triggered while it runs");
         } else {
             tracing::info!(tenant_id = %tenant, pipeline_id = %name, pipeline_logging_id = %job,
-                verdict = verdict.word(), "triggered");
+                verdict = verdict.as_str(), "triggered");
         }
         let (status, message) = self.say(verdict, job, &args).await?;
         Ok(TriggerAnswer {

@@ -101,7 +101,7 @@ async fn listen(
             Ok(Hint::Missed) | Err(RecvError::Lagged(_)) => {
                 for id in runs.not_over() {
                     let shown = committer.store().reads().job(id).await?;
-                    if shown.is_none_or(|shown| shown.job.state.is_over()) {
+                    if shown.is_none_or(|shown| shown.job.state.is_finished()) {
                         runs.over(id);
                     }
                 }

@@ -44,7 +44,7 @@ impl Cancel {
         }
         match cx.output {
             Output::Json => print_json(&run)?,
-            Output::Table => out(&format!("{} {id}", run.status.word()))?,
+            Output::Table => out(&format!("{} {id}", run.status.as_str()))?,
         }
         Ok(match run.status {
             RunStatus::Cancelled | RunStatus::Cancelling => ExitCode::SUCCESS,
@@ -57,7 +57,7 @@ impl Cancel {
 async fn over(link: &HttpTransport, id: JobId) -> anyhow::Result<RunAnswer> {
     loop {
         let detail = look(link, id, WAIT).await?;
-        if detail.run.status.is_over() {
+        if detail.run.status.is_finished() {
             return Ok(detail.run);
         }
     }

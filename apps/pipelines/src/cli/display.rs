@@ -29,8 +29,8 @@ impl Moment<'_> {
     fn state(&self) -> String {
         let RunAnswer { status, attempt, .. } = &self.detail.run;
         match attempt {
-            0 | 1 => status.word().to_owned(),
-            n => format!("{}, attempt {n}", status.word()),
+            0 | 1 => status.as_str().to_owned(),
+            n => format!("{}, attempt {n}", status.as_str()),
         }
     }
 
@@ -221,7 +221,7 @@ fn lines(detail: &RunDetail) -> Vec<String> {
 
 /// `RUNNING, try 2, 40 % for 12s`, `FAILED after 3s: EXIT_1: no such file`
 fn told(step: &StepAnswer, took_ms: Option<u64>, percent: Option<u8>) -> String {
-    let mut said = step.status.word().to_owned();
+    let mut said = step.status.as_str().to_owned();
     if step.tries > 1 || step.status == StepStatus::Retrying {
         said += &format!(", try {}", step.tries);
     }

@@ -51,7 +51,7 @@ impl follow::Follower for Follower<'_> {
         let detail = look(self.link, self.id, wait).await?;
         let display = &self.display;
         self.logs.rest(self.link, |text| display.log(text)).await?;
-        if detail.run.status.is_over() {
+        if detail.run.status.is_finished() {
             self.display.over(&detail);
             return Ok(Some(detail));
         }
@@ -82,7 +82,7 @@ pub(super) fn exit_code(status: RunStatus) -> ExitCode {
 /// How a run ended, in a sentence with what can be done about it.
 pub(super) fn ending(run: &RunAnswer) -> String {
     let RunAnswer { pipeline_logging_id: id, pipeline_id: name, .. } = run;
-    let mut said = format!("{name} {}", run.status.word());
+    let mut said = format!("{name} {}", run.status.as_str());
     if let Some(took_ms) = run.duration_ms {
         said += &format!(" after {}", human(took_ms));
     }

@@ -70,7 +70,7 @@ impl Run {
         let interrupt = self.follow.then(|| signal(SignalKind::interrupt())).transpose()?;
         let id = answer.pipeline_logging_id;
         if cx.output == Output::Table {
-            out(&format!("{} {id}", answer.status.word()))?;
+            out(&format!("{} {id}", answer.status.as_str()))?;
         }
         anstream::eprintln!("{}", plain(&answer.message));
         let Some(interrupt) = interrupt else {
@@ -88,7 +88,7 @@ impl Run {
         anstream::eprintln!("{}", ending(&detail.run));
         match cx.output {
             Output::Json => print_json(&detail)?,
-            Output::Table => out(&format!("{} {id}", detail.run.status.word()))?,
+            Output::Table => out(&format!("{} {id}", detail.run.status.as_str()))?,
         }
         Ok(exit_code(detail.run.status))
     }

@@ -40,7 +40,7 @@ impl Runs {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
         let filters = [
             ("pipeline_id", self.pipeline.clone()),
-            ("status", self.status.map(|status| status.word().to_owned())),
+            ("status", self.status.map(|status| status.as_str().to_owned())),
         ];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
         let list =
@@ -62,7 +62,7 @@ fn runs(cx: &CliContext, items: &[RunAnswer]) -> String {
         vec![
             run.pipeline_logging_id.to_string(),
             plain(&run.pipeline_id),
-            run.status.word().to_owned(),
+            run.status.as_str().to_owned(),
             age(&run.triggered_at),
             run.duration_ms.map(human).unwrap_or_default(),
             plain(&run.trigger_by),

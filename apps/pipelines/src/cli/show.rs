@@ -86,7 +86,7 @@ fn facts_of(run: &RunAnswer, tenant: &str) -> String {
     facts(&[
         ("run", Some(run.pipeline_logging_id.to_string())),
         ("pipeline", Some(pipeline)),
-        ("status", Some(run.status.word().to_owned())),
+        ("status", Some(run.status.as_str().to_owned())),
         ("attempt", number(run.attempt)),
         ("progress", progress.map(|p| plain(&format!("{} % {}", p.percent, p.message)))),
         ("error", error.map(|error| plain(&said(error)))),
@@ -105,7 +105,7 @@ fn steps(detail: &RunDetail) -> String {
     let row = |step: &StepAnswer| {
         [
             plain(&step.name),
-            step.status.word().to_owned(),
+            step.status.as_str().to_owned(),
             step.tries.to_string(),
             step.started_at.clone().unwrap_or_default(),
             took(step, &detail.run).map(human).unwrap_or_default(),

@@ -91,7 +91,7 @@ fn facts_of(answer: &WhyAnswer) -> String {
         format!("{} at {}: {}", plain(&asked.by), asked.at, plain(&asked.reason))
     };
     let behind = answer.behind.as_ref().map(|behind| {
-        let (job, operation, state) = (behind.job, plain(&behind.operation), behind.state.word());
+        let (job, operation, state) = (behind.job, plain(&behind.operation), behind.state.as_str());
         let worker = behind.worker.as_ref().map(|worker| format!(" on {}", plain(worker)));
         let (worker, since) = (worker.unwrap_or_default(), human(behind.for_ms));
         format!("job {job}, {operation}, {state}{worker} for {since}")

@@ -1,23 +1,23 @@
-//! The kinds that the properties of jobs are tried on: one for each thing that kinds can differ in,
-//! with short rests, so that time jumps of a second matter.
+//! Kinds for the job properties: one per feature of kinds, with short backoffs so that time jumps
+//! of a second matter.
 
 use std::sync::Arc;
 
-use tenure_core::kind::{Backoff, Own};
+use tenure_core::kind::{Backoff, OperationOverride};
 use tenure_core::retry::Retry;
 use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy};
 
 pub(crate) fn kinds() -> Arc<Kinds> {
     let all =
         [cluster(), pipeline(), shoot(), report(), task(), queue(), capped(), fair(), scheduler()];
-    Arc::new(Kinds::new(all).expect("they make sense"))
+    Arc::new(Kinds::new(all).expect("valid kinds"))
 }
 
 fn times(attempts: u32) -> Retry {
     Retry { attempts, initial_ms: 800, factor: 2.0, max_ms: 3_000, ..Retry::default() }
 }
 
-/// A lifecycle with states on the way.
+/// A lifecycle with transitional states.
 fn cluster() -> Kind {
     let states = ["PENDING", "CREATING", "READY", "DESTROYING", "DESTROYED", "FAILED", "DEGRADED"];
     let mut create = Operation::new("create")
@@ -33,12 +33,12 @@ fn cluster() -> Kind {
     Kind::new("cluster").states(&states).operation(create).operation(destroy)
 }
 
-/// Single flight; one of them is tried more often than the others.
+/// Single flight; one resource overrides the number of attempts.
 fn pipeline() -> Kind {
     let run = Operation::new("run").meets("run", Policy::Attach).retry(times(2));
     let key = "t/pipeline/a".parse().expect("a good name");
-    let own = Own { limit_ms: Some(1_000), retry: times(4) };
-    Kind::new("pipeline").operation(run).own(key, "run", own)
+    let rule = OperationOverride { limit_ms: Some(1_000), retry: times(4) };
+    Kind::new("pipeline").operation(run).with_override(key, "run", rule)
 }
 
 /// A reconciler.
@@ -47,34 +47,34 @@ fn shoot() -> Kind {
     Kind::new("shoot").operation(sync).operation(Operation::new("other")).reconcile("sync")
 }
 
-/// The newest wish wins; an urgent one stops the running one.
+/// The newest submit wins; an urgent one cancels the running job.
 fn report() -> Kind {
     let build = Operation::new("build").meets("build", Policy::Replace);
     let urgent = Operation::new("urgent").meets("build", Policy::Cancel);
     Kind::new("report").operation(build).operation(urgent)
 }
 
-/// Plain queueing, where others may pass a job that rests.
+/// Plain queueing; jobs may pass one in backoff.
 fn task() -> Kind {
     Kind::new("task").operation(Operation::new("work").retry(times(2))).backoff(Backoff::Pass)
 }
 
-/// Plain queueing, where nobody may.
+/// Plain queueing in strict order.
 fn queue() -> Kind {
     Kind::new("queue").operation(Operation::new("work").retry(times(3)))
 }
 
-/// At most one runs at once.
+/// At most one job runs at a time.
 fn capped() -> Kind {
     Kind::new("capped").operation(Operation::new("work").retry(times(2))).running_max(Some(1), None)
 }
 
-/// At most one runs at once for each tenant.
+/// At most one job per tenant runs at a time.
 fn fair() -> Kind {
     Kind::new("fair").operation(Operation::new("work").retry(times(2))).running_max(None, Some(1))
 }
 
-/// Operations with locks of their own, some wide, some narrow.
+/// Operations with different lock sets, some overlapping.
 fn scheduler() -> Kind {
     let with = |name: &str, locks: &[&str]| {
         let names = locks.iter().map(|lock| lock.parse::<LockName>().expect("a lock")).collect();

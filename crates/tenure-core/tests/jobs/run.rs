@@ -1,11 +1,11 @@
-//! A world with jobs, and every question about one step of it.
+//! A world with jobs, and the checks of each step.
 
 use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use tenure_core::engine::wake;
-use tenure_core::history::{Entry, Event, Sealed};
+use tenure_core::engine::process_due;
+use tenure_core::history::{Entry, Event, SealedEntry};
 use tenure_core::job::AttemptOutcome;
 use tenure_core::kind::Backoff;
 use tenure_core::verify::Verifier;
@@ -15,25 +15,25 @@ use tenure_core::{
 };
 
 use crate::kinds::kinds;
-use crate::wish::{TENANTS, Wish};
+use crate::template::{TENANTS, Template};
 
-type Asked = Result<(), TestCaseError>;
+type Checked = Result<(), TestCaseError>;
 
-/// A world, its history, and what became of its jobs.
+/// A world, its history, and the fate of its jobs.
 pub(crate) struct Run {
     pub(crate) world: World,
     pub(crate) now: Millis,
     keys: Vec<ResourceKey>,
-    /// Every job that ever was, in the order of their submits.
+    /// All jobs, in submit order.
     jobs: Vec<JobId>,
-    /// The jobs that are over, and how.
-    over: HashMap<JobId, JobState>,
-    /// What a store would keep of them.
+    /// Final states of the finished jobs.
+    finished: HashMap<JobId, JobState>,
+    /// Finished jobs, as a store would keep them.
     past: HashMap<JobId, (ResourceKey, Box<Job>)>,
-    lines: Vec<(ResourceKey, Sealed)>,
-    /// The requests that made a job, for each resource; a resource that is deleted forgets.
-    made: HashSet<(ResourceKey, u128)>,
-    /// The step in which each claim took jobs.
+    lines: Vec<(ResourceKey, SealedEntry)>,
+    /// Requests that created a job, per resource; cleared when the resource is deleted.
+    created: HashSet<(ResourceKey, u128)>,
+    /// Step in which each claim took jobs.
     claims: HashMap<RequestId, usize>,
     steps: usize,
 }
@@ -44,11 +44,12 @@ impl Run {
         let now = Millis(1_000_000);
         world.declare(kinds(), now);
         let (jobs, lines) = (Vec::new(), Vec::new());
-        let (over, past) = (HashMap::new(), HashMap::new());
-        let (made, claims, steps) = (HashSet::new(), HashMap::new(), 0);
-        let mut run = Self { world, now, keys, jobs, over, past, lines, made, claims, steps };
+        let (finished, past) = (HashMap::new(), HashMap::new());
+        let (created, claims, steps) = (HashSet::new(), HashMap::new(), 0);
+        let mut run =
+            Self { world, now, keys, jobs, finished, past, lines, created, claims, steps };
         for session in 0..TENANTS.len() {
-            run.step(&run.command(&Wish::Open(session))).expect("a session is opened");
+            run.step(&run.command(&Template::Open(session))).expect("a session is opened");
         }
         run
     }
@@ -69,100 +70,103 @@ impl Run {
         self.world.kinds.get(key.kind()).expect("all kinds are declared")
     }
 
-    /// One of the latest jobs, or one that never was.
+    /// Returns one of the latest jobs, or an unknown one.
     pub(crate) fn job(&self, pick: usize) -> JobId {
         self.jobs.iter().rev().nth(pick % 4).copied().unwrap_or(JobId(pick as u128))
     }
 
-    /// The token that a job runs with, or another one.
+    /// Returns the token of a job's running attempt, or another one.
     pub(crate) fn token(&self, pick: usize, token: Option<u64>) -> Token {
         let id = self.job(pick);
-        let key = self.world.whereabouts.get(&id);
+        let key = self.world.job_index.get(&id);
         let job = key.and_then(|key| self.world.records.get(key)?.job(id));
         token.map(Token).or_else(|| job?.token()).unwrap_or(Token(1))
     }
 
-    /// One step, with every question about it.
+    /// Runs one step and checks it.
     pub(crate) fn step(&mut self, command: &Command) -> Result<Outcome, TestCaseError> {
-        // A store brings the jobs that are over and that a command names.
-        if let Some(id) = command.job().filter(|id| !self.world.whereabouts.contains_key(id))
+        // A store loads the finished jobs that a command names.
+        if let Some(id) = command.job().filter(|id| !self.world.job_index.contains_key(id))
             && let Some(past) = self.past.get(&id)
         {
-            self.world.past.insert(id, past.clone());
+            self.world.finished_jobs.insert(id, past.clone());
         }
         let before = self.world.clone();
         let outcome = step(&mut self.world, command, self.now);
-        self.world.past.clear();
+        self.world.finished_jobs.clear();
         let changes = self.world.take_changes();
-        self.starts_are_good(&before, &changes)?;
-        self.ends_are_good(&changes)?;
-        self.events_are_good(&before, &changes)?;
-        self.redriven_is_marked(command, &outcome)?;
-        self.changes_are_told(&before, &changes)?;
+        self.check_starts(&before, &changes)?;
+        self.check_ends(&changes)?;
+        self.check_events(&before, &changes)?;
+        self.check_redriven(command, &outcome)?;
+        self.check_unlogged(&before, &changes)?;
         self.lines.extend(self.world.seal(changes.events));
-        self.records_are_good(&before)?;
+        self.check_records(&before)?;
         if let Command::Claim(claim) = command {
-            self.claim_is_filled(claim, &outcome)?;
+            self.check_claim(claim, &outcome)?;
         }
         Ok(outcome)
     }
 
-    /// A dead job that was made into another says so.
-    fn redriven_is_marked(&self, command: &Command, outcome: &Outcome) -> Asked {
+    /// A dead job that was submitted again is marked as redriven.
+    fn check_redriven(&self, command: &Command, outcome: &Outcome) -> Checked {
         let Command::Job { id, action: JobAction::Retry { .. } } = command else { return Ok(()) };
         if let Outcome::Submitted { job, .. } = outcome
             && job != id
         {
-            prop_assert_ne!(self.over.get(id), Some(&JobState::Dead), "job {} stays dead", id);
+            prop_assert_ne!(self.finished.get(id), Some(&JobState::Dead), "job {} stays dead", id);
         }
         Ok(())
     }
 
-    /// A store that keeps history need not write a record whose change the events tell: any other
-    /// change is noted.
-    fn changes_are_told(&self, before: &World, changes: &Changes) -> Asked {
+    /// Changes that no event describes are reported as unlogged: a store that persists history
+    /// relies on it.
+    fn check_unlogged(&self, before: &World, changes: &Changes) -> Checked {
         for (key, record) in &self.world.records {
             let new = || Box::new(Record::new(key));
-            let mut told = before.records.get(key).cloned().unwrap_or_else(new);
+            let mut replayed = before.records.get(key).cloned().unwrap_or_else(new);
             for (of, at, event) in &changes.events {
                 if of == key {
-                    prop_assert!(changes.records.contains(key), "{key} changed and nobody knows");
-                    told.apply(event, *at);
+                    prop_assert!(
+                        changes.records.contains(key),
+                        "{key} changed without being reported"
+                    );
+                    replayed.apply(event, *at);
                 }
             }
-            let same = timeless(&told) == timeless(record);
-            prop_assert!(same || changes.untold.contains(key), "an untold change of {key}");
+            let same = without_progress(&replayed) == without_progress(record);
+            prop_assert!(same || changes.unlogged.contains(key), "an unlogged change of {key}");
         }
         Ok(())
     }
 
-    /// Every attempt is counted once, allowed by state and rule, and within the caps.
-    fn starts_are_good(&mut self, before: &World, changes: &Changes) -> Asked {
+    /// Each attempt is counted once, allowed by state and retry rule, and within the caps.
+    fn check_starts(&mut self, before: &World, changes: &Changes) -> Checked {
         let mut attempts: HashMap<JobId, u32> = HashMap::new();
         for (key, _, event) in &changes.events {
             if let Event::Submitted { job, .. } = event {
                 prop_assert!(!self.jobs.contains(&job.id), "job {} is made twice", job.id);
-                let first = self.made.insert((key.clone(), job.request.0));
+                let first = self.created.insert((key.clone(), job.request.0));
                 prop_assert!(first, "request {} makes a second job", job.request);
                 self.jobs.push(job.id);
                 attempts.insert(job.id, 0);
             }
             if let Event::Deleted { .. } = event {
-                self.made.retain(|(of, _)| of != key);
+                self.created.retain(|(of, _)| of != key);
             }
-            let Event::Granted { job: Some(begun), .. } = event else { continue };
-            let job = before.records.get(key).and_then(|record| record.job(begun.id));
-            let counted = attempts.get(&begun.id).copied().or(job.map(|job| job.attempt));
-            prop_assert_eq!(Some(begun.attempt), counted.map(|n| n + 1), "of job {}", begun.id);
-            attempts.insert(begun.id, begun.attempt);
+            let Event::Granted { job: Some(started), .. } = event else { continue };
+            let job = before.records.get(key).and_then(|record| record.job(started.id));
+            let counted = attempts.get(&started.id).copied().or(job.map(|job| job.attempt));
+            prop_assert_eq!(Some(started.attempt), counted.map(|n| n + 1), "of job {}", started.id);
+            attempts.insert(started.id, started.attempt);
         }
         for kind in self.kinds().iter() {
-            self.caps_hold(kind)?;
+            self.check_caps(kind)?;
         }
         Ok(())
     }
 
-    fn caps_hold(&self, kind: &Kind) -> Asked {
+    fn check_caps(&self, kind: &Kind) -> Checked {
         let mut running: HashMap<&str, usize> = HashMap::new();
         for (key, record) in &self.world.records {
             if *key.kind() == *kind.name {
@@ -175,23 +179,23 @@ impl Run {
         let tenant_max = kind.tenant_running_max;
         prop_assert!(tenant_max.is_none_or(|max| max >= most), "{most} {} run", kind.name);
         for (tenant, jobs) in running {
-            let known = self.world.ready.running(&kind.name, tenant);
+            let known = self.world.ready.running_counts(&kind.name, tenant);
             prop_assert_eq!((all, jobs), known, "the index counts wrong for {}", tenant);
         }
         Ok(())
     }
 
-    /// A job ends once; later it may only be marked as dealt with.
-    fn ends_are_good(&mut self, changes: &Changes) -> Asked {
+    /// A job finishes once; afterwards it may only be marked as resolved.
+    fn check_ends(&mut self, changes: &Changes) -> Checked {
         for (key, job) in &changes.finished {
-            let was = self.over.insert(job.id, job.state);
+            let was = self.finished.insert(job.id, job.state);
             let fits = match job.state {
                 JobState::Redriven | JobState::Discarded => was == Some(JobState::Dead),
-                state => state.is_over() && was.is_none(),
+                state => state.is_finished() && was.is_none(),
             };
             prop_assert!(fits, "job {} was {was:?} and is {:?}", job.id, job.state);
             prop_assert!(job.ended_at.is_some(), "job {} has no end", job.id);
-            prop_assert!(!self.world.whereabouts.contains_key(&job.id));
+            prop_assert!(!self.world.job_index.contains_key(&job.id));
             let cancelled = job.cancel.is_some() == (job.state == JobState::Cancelled);
             let by_worker = job.state == JobState::Cancelled && job.cancel.is_none();
             prop_assert!(cancelled || by_worker, "a cancel was overwritten: {job:?}");
@@ -200,9 +204,9 @@ impl Run {
         Ok(())
     }
 
-    /// Whoever joins a job joins one that can still finish, a claim takes jobs once, and a
-    /// reconciler that succeeded leaves no change undone.
-    fn events_are_good(&mut self, before: &World, changes: &Changes) -> Asked {
+    /// A submit attaches only to a job that can still finish, a claim takes jobs once, and a
+    /// successful reconciliation leaves no change behind.
+    fn check_events(&mut self, before: &World, changes: &Changes) -> Checked {
         self.steps += 1;
         for (key, _, event) in &changes.events {
             let record = &self.world.records[key];
@@ -212,48 +216,51 @@ impl Run {
                     let alive = state.is_some_and(|state| state != JobState::Cancelling);
                     prop_assert!(alive, "attached to job {id}, which is {state:?}");
                 }
-                Event::Granted { job: Some(begun), request, .. } => {
+                Event::Granted { job: Some(started), request, .. } => {
                     let first = *self.claims.entry(*request).or_insert(self.steps);
                     prop_assert_eq!(first, self.steps, "claim {} took jobs twice", request);
-                    self.start_is_allowed(key, record, begun.id)?;
-                    self.nobody_overtaken(key, record, begun.id)?;
+                    self.check_start(key, record, started.id)?;
+                    self.check_order(key, record, started.id)?;
                 }
-                Event::Ended { job: Some(ran), token, .. } => {
-                    let given_back = ran.outcome == AttemptOutcome::HandedBack;
+                Event::Ended { job: Some(completed), token, .. } => {
+                    let given_back = completed.outcome == AttemptOutcome::HandedBack;
                     let tenures = before.records.get(key).map_or(&[][..], |r| &r.tenures);
                     let tenure = tenures.iter().find(|t| given_back && t.token == *token);
-                    // A claim whose job was given back may have another.
+                    // A claim whose job was handed back may take another.
                     tenure.map(|tenure| self.claims.remove(&tenure.request));
-                    let seen = before.records.get(key).and_then(|r| r.job(ran.id));
+                    let seen = before.records.get(key).and_then(|r| r.job(completed.id));
                     let seen = seen.map(|job| job.generation);
-                    prop_assert!(ran.observed.is_none() || ran.observed == seen, "{ran:?}");
-                    if ran.then == JobState::Succeeded {
-                        self.nothing_undone(key, record)?;
+                    prop_assert!(
+                        completed.observed.is_none() || completed.observed == seen,
+                        "{completed:?}"
+                    );
+                    if completed.job_state == JobState::Succeeded {
+                        self.check_reconciled(key, record)?;
                     }
                 }
-                Event::Specified { .. } => self.nothing_undone(key, record)?,
+                Event::Specified { .. } => self.check_reconciled(key, record)?,
                 _ => {}
             }
         }
         Ok(())
     }
 
-    fn start_is_allowed(&self, key: &ResourceKey, record: &Record, started: JobId) -> Asked {
+    fn check_start(&self, key: &ResourceKey, record: &Record, started: JobId) -> Checked {
         let (Some(resource), Some(job)) = (&record.resource, record.job(started)) else {
             return Ok(());
         };
         let operation = &self.kind(key).operations[&job.operation];
         prop_assert!(resource.paused.is_none(), "job {started} started on {key}, which is paused");
-        let before = job.before.as_deref().unwrap_or("");
+        let before = job.state_before.as_deref().unwrap_or("");
         prop_assert!(operation.allows(before), "job {started} started from {before}");
         prop_assert_eq!(job.generation, resource.generation, "job {} saw another", started);
         Ok(())
     }
 
-    /// A claim that could have had more has as many as it wanted, but for caps.
-    fn claim_is_filled(&mut self, claim: &Claim, outcome: &Outcome) -> Asked {
+    /// A claim takes as many jobs as it asked for if they could start, except for caps.
+    fn check_claim(&mut self, claim: &Claim, outcome: &Outcome) -> Checked {
         let Outcome::Claimed(jobs) = outcome else { return Ok(()) };
-        // One that is repeated has what it had before, and takes no more.
+        // A repeated claim returns what it has and takes no more.
         let before = self.claims.get(&claim.request).is_some_and(|step| *step < self.steps);
         let repeated = before || !jobs.is_empty() && !self.claims.contains_key(&claim.request);
         if repeated {
@@ -265,16 +272,17 @@ impl Run {
         let tenant = &self.world.sessions.get(claim.session).expect("it has claimed").tenant;
         for (key, record) in &self.world.records {
             let kind = self.kind(key);
-            let mine = **tenant == *"*" || **tenant == *key.tenant();
+            let in_scope = **tenant == *"*" || **tenant == *key.tenant();
             prop_assert!(
-                !self.could_start(kind, record) || !mine || is_capped(kind),
+                !self.could_start(kind, record) || !in_scope || is_capped(kind),
                 "a job of {key} could start, and a claim got less"
             );
         }
         Ok(())
     }
 
-    /// Whether a job of the lane could start, said as a rule and not as a walk along the lane.
+    /// Returns `true` if a job of the lane could start; stated declaratively instead of scanning
+    /// the lane.
     fn could_start(&self, kind: &Kind, record: &Record) -> bool {
         let Some(resource) = record.resource.as_ref().filter(|it| it.paused.is_none()) else {
             return false;
@@ -283,8 +291,8 @@ impl Run {
         let operation = |job: &Job| &kind.operations[&job.operation];
         let may = |job: &Job| job.due <= self.now && operation(job).allows(&resource.state);
         let holds = |job: &Job| {
-            let rests = job.state == JobState::Backoff && job.due > self.now;
-            rests && kind.backoff == Backoff::Hold
+            let in_backoff = job.state == JobState::Backoff && job.due > self.now;
+            in_backoff && kind.backoff == Backoff::Hold
         };
         let share = |a: &Job, b: &Job| {
             operation(a).locks.iter().any(|lock| operation(b).locks.contains(lock))
@@ -292,31 +300,31 @@ impl Run {
         waiting.iter().enumerate().any(|(at, job)| {
             let in_the_way = |other: &Job| holds(other) || may(other) && share(other, job);
             may(job)
-                && record.obtainable(&operation(job).locks)
+                && record.is_grantable(&operation(job).locks)
                 && !waiting[..at].iter().any(|other| in_the_way(other))
         })
     }
 
-    /// Who started had nobody ahead who wanted one of its locks and could have had it, nor one who
-    /// rests and holds the lane.
-    fn nobody_overtaken(&self, key: &ResourceKey, record: &Record, started: JobId) -> Asked {
+    /// A started job had no startable job ahead of it that needed one of its locks, and none in
+    /// backoff that holds the lane.
+    fn check_order(&self, key: &ResourceKey, record: &Record, started: JobId) -> Checked {
         let kind = self.kind(key);
         let Some(job) = record.job(started) else { return Ok(()) };
-        let (mine, state) = (&kind.operations[&job.operation].locks, job.before.as_deref());
+        let (locks, state) = (&kind.operations[&job.operation].locks, job.state_before.as_deref());
         let ahead = record.lane().iter().take_while(|other| other.id != started);
         for other in ahead.filter(|other| !other.state.is_running()) {
             let operation = &kind.operations[&other.operation];
-            let wants = operation.locks.iter().any(|lock| mine.contains(lock));
+            let conflicts = operation.locks.iter().any(|lock| locks.contains(lock));
             let could = other.due <= self.now && operation.allows(state.unwrap_or(""));
-            prop_assert!(!wants || !could, "job {started} overtook job {}", other.id);
-            let rests = other.state == JobState::Backoff && other.due > self.now;
-            let holds = rests && kind.backoff == Backoff::Hold;
-            prop_assert!(!holds, "job {started} overtook job {}, which rests", other.id);
+            prop_assert!(!conflicts || !could, "job {started} overtook job {}", other.id);
+            let in_backoff = other.state == JobState::Backoff && other.due > self.now;
+            let holds = in_backoff && kind.backoff == Backoff::Hold;
+            prop_assert!(!holds, "job {started} overtook job {}, which is in backoff", other.id);
         }
         Ok(())
     }
 
-    fn nothing_undone(&self, key: &ResourceKey, record: &Record) -> Asked {
+    fn check_reconciled(&self, key: &ResourceKey, record: &Record) -> Checked {
         let (Some(resource), Some(name)) = (&record.resource, &self.kind(key).reconcile) else {
             return Ok(());
         };
@@ -327,27 +335,26 @@ impl Run {
         Ok(())
     }
 
-    fn records_are_good(&self, before: &World) -> Asked {
-        invariants::all(&self.world).map_err(TestCaseError::fail)?;
+    fn check_records(&self, before: &World) -> Checked {
+        invariants::check_all(&self.world).map_err(TestCaseError::fail)?;
         for (key, record) in &self.world.records {
             let new = || Box::new(Record::new(key));
             let old = before.records.get(key).cloned().unwrap_or_else(new);
-            invariants::forward(key, &old, record).map_err(TestCaseError::fail)?;
-            self.state_is_good(key, record)?;
+            invariants::check_forward(key, &old, record).map_err(TestCaseError::fail)?;
+            self.check_state(key, record)?;
         }
         let lanes = self.world.records.values().map(|record| record.lane().len());
-        prop_assert_eq!(lanes.sum::<usize>(), self.world.whereabouts.len());
+        prop_assert_eq!(lanes.sum::<usize>(), self.world.job_index.len());
         let lost = self
             .jobs
             .iter()
-            .find(|id| !self.world.whereabouts.contains_key(id) && !self.over.contains_key(id));
-        prop_assert!(lost.is_none(), "job {lost:?} is neither waiting nor over");
+            .find(|id| !self.world.job_index.contains_key(id) && !self.finished.contains_key(id));
+        prop_assert!(lost.is_none(), "job {lost:?} is neither in a lane nor finished");
         Ok(())
     }
 
-    /// A resource is in a state on the way if and only if the operation of it runs; a reconciler
-    /// that succeeded leaves nothing undone.
-    fn state_is_good(&self, key: &ResourceKey, record: &Record) -> Asked {
+    /// A resource is in a `during` state if and only if the operation of that state runs.
+    fn check_state(&self, key: &ResourceKey, record: &Record) -> Checked {
         let (Some(resource), kind) = (&record.resource, self.kind(key)) else { return Ok(()) };
         prop_assert!(kind.states.contains(&resource.state), "{key} is {}", resource.state);
         let during = |job: &&Job| {
@@ -364,31 +371,31 @@ impl Run {
         Ok(())
     }
 
-    /// What a claim could pick is what an index made from the records alone says.
-    pub(crate) fn index_is_good(&self) -> Asked {
+    /// The incrementally updated index equals one built from the records.
+    pub(crate) fn check_index(&self) -> Checked {
         let mut world = self.world.clone();
-        wake(&mut world, self.now);
+        process_due(&mut world, self.now);
         let mut fresh = World { kinds: world.kinds.clone(), ..World::default() };
         for (key, record) in &world.records {
-            fresh.admit(key, record.clone(), self.now);
+            fresh.insert_record(key, record.clone(), self.now);
         }
-        prop_assert_eq!(&world.whereabouts, &fresh.whereabouts);
-        prop_assert_eq!(&world.bonds, &fresh.bonds);
+        prop_assert_eq!(&world.job_index, &fresh.job_index);
+        prop_assert_eq!(&world.session_index, &fresh.session_index);
         prop_assert_eq!(world.ready.next_due(), fresh.ready.next_due());
         fresh.sessions = world.sessions.clone();
         for kind in self.kinds().iter() {
-            let of = |world: &World| world.ready.ready(&kind.name);
+            let of = |world: &World| world.ready.ready_count(&kind.name);
             prop_assert_eq!(of(&world), of(&fresh), "ready resources of {}", kind.name);
-            let (ours, theirs) = (self.takes(&world, kind), self.takes(&fresh, kind));
+            let (ours, theirs) = (self.claim_all(&world, kind), self.claim_all(&fresh, kind));
             prop_assert_eq!(ours.len(), theirs.len(), "of {}", kind.name);
-            // Under a cap it matters which tenant was served last, which only the index knows.
+            // Under a cap the result depends on the last served tenant, which only the index knows.
             prop_assert!(is_capped(kind) || ours == theirs, "{ours:?} {theirs:?}");
         }
         Ok(())
     }
 
-    /// The jobs that a worker for all tenants gets when it asks for all there are.
-    fn takes(&self, world: &World, kind: &Kind) -> HashSet<JobId> {
+    /// Returns the jobs that a worker for all tenants gets when it claims as many as possible.
+    fn claim_all(&self, world: &World, kind: &Kind) -> HashSet<JobId> {
         let mut world = world.clone();
         let session = SessionId(99);
         let (tenant, name) = ("*".into(), "all".into());
@@ -401,12 +408,12 @@ impl Run {
         }
     }
 
-    /// The verifier accepts the history, and the history alone makes up the records again.
-    pub(crate) fn history_is_good(&self) -> Asked {
+    /// The verifier accepts the history, and replaying the history reproduces the records.
+    pub(crate) fn check_history(&self) -> Checked {
         let mut verifier = Verifier::default();
         let mut replayed: HashMap<ResourceKey, Record> = HashMap::new();
         for (key, sealed) in &self.lines {
-            verifier.line(key, &sealed.line, sealed.hash);
+            verifier.check_line(key, &sealed.line, sealed.hash);
             let record = replayed.entry(key.clone()).or_insert_with(|| Record::new(key));
             let entry = Entry::parse(&sealed.line).expect("a sealed line reads back");
             record.replay(&entry, sealed.hash);
@@ -415,7 +422,12 @@ impl Run {
             verifier.compare(key, record);
             let new = Record::new(key);
             let again = replayed.get(key).unwrap_or(&new);
-            prop_assert_eq!(&told(record, again), &told(again, record), "of {}", key);
+            prop_assert_eq!(
+                &durable_part(record, again),
+                &durable_part(again, record),
+                "of {}",
+                key
+            );
         }
         let report = verifier.finish();
         prop_assert!(report.problems.is_empty(), "{:?}", report.problems);
@@ -423,30 +435,30 @@ impl Run {
     }
 }
 
-/// A record without how far its attempts have come, which nobody keeps.
-fn timeless(record: &Record) -> Record {
-    let mut timeless = record.clone();
-    for job in timeless.resource.iter_mut().flat_map(|resource| &mut resource.lane) {
+/// Returns the record without progress and log size, which are not durable.
+fn without_progress(record: &Record) -> Record {
+    let mut without_progress = record.clone();
+    for job in without_progress.resource.iter_mut().flat_map(|resource| &mut resource.lane) {
         (job.progress, job.log_bytes) = (None, 0);
     }
-    timeless
+    without_progress
 }
 
-/// A record without what history does not tell: the queue, withdrawn requests, how far attempts
-/// have come, and rests that were cut short.
-fn told(record: &Record, other: &Record) -> Record {
-    let mut told = timeless(record);
-    told.queue.clear();
-    told.recent.clear();
-    for job in told.resource.iter_mut().flat_map(|resource| &mut resource.lane) {
+/// Returns the record without what history does not contain: the queue, withdrawn requests,
+/// progress of attempts, and backoffs that were cut short.
+fn durable_part(record: &Record, other: &Record) -> Record {
+    let mut durable = without_progress(record);
+    durable.queue.clear();
+    durable.recent.clear();
+    for job in durable.resource.iter_mut().flat_map(|resource| &mut resource.lane) {
         if let Some(other) = other.job(job.id) {
             job.due = job.due.min(other.due);
         }
     }
-    told
+    durable
 }
 
-/// Whether something else than a resource itself may keep a job from starting.
+/// Returns `true` if something other than the resource itself may keep a job from starting.
 fn is_capped(kind: &Kind) -> bool {
     kind.running_max.is_some() || kind.tenant_running_max.is_some()
 }

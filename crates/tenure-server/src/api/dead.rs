@@ -297,7 +297,7 @@ async fn named(
             Ok(shown) if !fits(filter, &shown) => {}
             Ok(shown) => match shown.job.state {
                 JobState::Dead | JobState::Redriven | JobState::Discarded => jobs.push(id),
-                state => dealt.refuse(id, &Refusal::JobIs { state, wanted: "dead" }),
+                state => dealt.refuse(id, &Refusal::WrongJobState { state, wanted: "dead" }),
             },
             Err(problem) if problem.is(Code::NotFound) => dealt.refuse(id, &Refusal::NoSuchJob),
             Err(problem) => return Err(problem),

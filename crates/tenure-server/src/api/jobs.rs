@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
-use tenure_core::why::{of_job, of_past};
+use tenure_core::why::{explain_finished_job, explain_job};
 use tenure_core::{Command, JobAction, Millis, Outcome, ResourceAction, Submit};
 use tenure_store::store::{JobQuery, JobShown};
 use tenure_wire::bodies::NeededReason;
@@ -173,18 +173,18 @@ pub(super) async fn why(
 ) -> Result<Json<WhyAnswer>, Problem> {
     let OnJob { caller, id } = on;
     let mut shown = state.services.find_job(&caller, id).await?;
-    if !shown.job.state.is_over() {
+    if !shown.job.state.is_finished() {
         let resource = state.services.store().reads().show(&shown.key).await?;
         if let Some(resource) = resource.filter(|resource| resource.record.job(id).is_some()) {
             let kinds = state.services.live.kinds();
             let kind = kinds.get(shown.key.kind()).map(|kind| &**kind);
-            let why = of_job(&resource.record, kind, id, &resource.around);
+            let why = explain_job(&resource.record, kind, id, &resource.around);
             return Ok(Json(WhyAnswer::of(Some(id), &why)));
         }
         // It was over in between.
         shown = state.services.find_job(&caller, id).await?;
     }
-    Ok(Json(WhyAnswer::of(Some(id), &of_past(&shown.job))))
+    Ok(Json(WhyAnswer::of(Some(id), &explain_finished_job(&shown.job))))
 }
 
 /// Cancels a job that waits; asks one that runs to stop.

@@ -62,7 +62,7 @@ pub(super) async fn read(
     loop {
         let mut place = state.services.job_waits.register(on.id);
         // Before the log: what was written before the end is there then.
-        let over = state.services.find_job(&on.caller, on.id).await?.job.state.is_over();
+        let over = state.services.find_job(&on.caller, on.id).await?.job.state.is_finished();
         let answer = page(&state, on.id, after, params.attempt, limit).await?;
         if !answer.items.is_empty() || over || patience.is_zero() {
             return Ok(Json(hidden(answer, veil.as_ref())));

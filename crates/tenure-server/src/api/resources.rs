@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure_core::why::of_resource;
+use tenure_core::why::explain_resource;
 use tenure_core::{Command, Outcome, Refusal, ResourceAction, ResourceKey};
 use tenure_store::store::{ResourceQuery, Shown};
 use tenure_wire::bodies::NeededReason;
@@ -166,7 +166,7 @@ pub(super) async fn why(
     let shown = look(&state, &on.key).await?.ok_or(Refusal::NoSuchResource)?;
     let kinds = state.services.live.kinds();
     let kind = kinds.get(on.key.kind()).map(|kind| &**kind);
-    let (job, why) = of_resource(&shown.record, kind, &shown.around);
+    let (job, why) = explain_resource(&shown.record, kind, &shown.around);
     Ok(Json(WhyAnswer::of(job, &why)))
 }
 

@@ -47,7 +47,7 @@ pub(super) async fn beat(
     on: OnSession,
     Body(body): Body<BeatBody>,
 ) -> Result<Json<SessionAnswer>, Problem> {
-    alive(state.services.submit(Command::Beat { session: on.id, seen: body.seen }).await?)
+    alive(state.services.submit(Command::Heartbeat { session: on.id, seen: body.seen }).await?)
 }
 
 /// Ends a session and gives back all it holds.

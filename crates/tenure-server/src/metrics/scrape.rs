@@ -138,7 +138,7 @@ impl Metrics {
                 continue;
             }
             for state in STATES {
-                let labels = vec![("kind", kind.clone()), ("state", state.word().into())];
+                let labels = vec![("kind", kind.clone()), ("state", state.as_str().into())];
                 jobs.get_or_create(&labels).set(number(group.jobs(state)));
             }
             for (operation, longest_ms) in &group.running_ms {

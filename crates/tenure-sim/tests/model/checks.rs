@@ -18,8 +18,8 @@ type CheckResult = Result<(), String>;
 pub(crate) fn check_step(before: &State, command: &Command) -> Result<State, String> {
     let mut result = before.step(command);
     let world = result.after.world();
-    invariants::of_record(&key(), &result.after.record, &world)?;
-    invariants::forward(&key(), &before.record, &result.after.record)?;
+    invariants::check_record(&key(), &result.after.record, &world)?;
+    invariants::check_forward(&key(), &before.record, &result.after.record)?;
     check_events_match_tenures(&before.record, &result)?;
     check_grants(before, command, &mut result)?;
     check_ended_sessions_stay_ended(before, command, &result)?;
@@ -97,12 +97,12 @@ fn check_ended_sessions_stay_ended(
 ) -> CheckResult {
     let had_ended = |id: SessionId| before.session(id).is_some() && !before.alive(id);
     let revived = |id: SessionId| had_ended(id) && !opens(command, id);
-    let revived = result.after.sessions.iter().find(|s| revived(s.id) && s.alive(before.now));
+    let revived = result.after.sessions.iter().find(|s| revived(s.id) && s.is_alive(before.now));
     if let Some(session) = revived {
         return Err(format!("ended session {} was revived", session.id));
     }
     match command {
-        Command::Beat { session, .. } if !before.alive(*session) => match result.outcome {
+        Command::Heartbeat { session, .. } if !before.alive(*session) => match result.outcome {
             Outcome::Refused(_) => Ok(()),
             _ => Err(format!("the heartbeat of ended session {session} was accepted")),
         },
@@ -175,7 +175,7 @@ pub(crate) fn verify(state: &State) -> CheckResult {
         node = entry.before.as_ref();
     }
     let mut verifier = Verifier::default();
-    lines.iter().rev().for_each(|line| verifier.line(&key(), &line.line, line.hash));
+    lines.iter().rev().for_each(|line| verifier.check_line(&key(), &line.line, line.hash));
     verifier.compare(&key(), &state.record);
     match verifier.finish().problems.first() {
         Some(problem) => Err(problem.to_string()),

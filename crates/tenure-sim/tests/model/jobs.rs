@@ -6,9 +6,9 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tenure_core::answers::Answered;
 use tenure_core::history::Event;
 use tenure_core::job::AttemptOutcome;
+use tenure_core::recent_submits::RecentSubmit;
 use tenure_core::{
     Claim, Command, Finish, Job, JobAction, JobId, Kind, Kinds, LockAction, Millis, Outcome,
     Record, RequestId, ResourceAction, SessionId, Submit, Text, Token,
@@ -232,8 +232,8 @@ pub(crate) fn normalize(record: &mut Record, ended: &mut [Job], now: Millis) {
     if let Some(resource) = &mut record.resource {
         resource.since = Millis(0);
         resource.last_job = resource.last_job.map(name);
-        let plain = |a: Answered| Answered { job: name(a.job), at: Millis(0), ..a };
-        resource.answered = resource.answered.iter().map(plain).collect();
+        let plain = |a: RecentSubmit| RecentSubmit { job: name(a.job), at: Millis(0), ..a };
+        resource.recent_submits = resource.recent_submits.iter().map(plain).collect();
         resource.lane.iter_mut().for_each(|job| normalize_job(job, now, &name));
     }
     ended.iter_mut().for_each(|job| normalize_job(job, now, &name));

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tenure_core::history::{Chain, Sealed};
+use tenure_core::history::{Chain, SealedEntry};
 use tenure_core::{
     Acquire, Claimant, Command, Job, Kinds, LockAction, LockName, LockSet, Millis, Outcome, Record,
     RequestId, ResourceKey, Session, SessionId, Text, Token, World, step,
@@ -42,7 +42,7 @@ pub(crate) enum Action {
 /// Linked list of history entries, newest first.
 #[derive(Debug)]
 pub(crate) struct HistoryNode {
-    pub(crate) line: Sealed,
+    pub(crate) line: SealedEntry,
     pub(crate) before: Option<Rc<Self>>,
 }
 
@@ -119,13 +119,13 @@ impl State {
 
     /// Returns whether a session is alive.
     pub(crate) fn alive(&self, id: SessionId) -> bool {
-        self.session(id).is_some_and(|session| session.alive(self.now))
+        self.session(id).is_some_and(|session| session.is_alive(self.now))
     }
 
     pub(crate) fn world(&self) -> World {
         let mut world = World { kinds: Arc::clone(&self.kinds), ..World::default() };
         self.sessions.iter().for_each(|session| world.sessions.insert(session.clone()));
-        world.admit(&key(), Box::new(self.record.clone()), self.now);
+        world.insert_record(&key(), Box::new(self.record.clone()), self.now);
         world
     }
 
@@ -133,7 +133,7 @@ impl State {
     pub(crate) fn step(&self, command: &Command) -> StepResult {
         let mut world = self.world();
         if let Some(job) = self.ended.iter().find(|job| Some(job.id) == command.job()) {
-            world.past.insert(job.id, (key(), Box::new(job.clone())));
+            world.finished_jobs.insert(job.id, (key(), Box::new(job.clone())));
         }
         let outcome = step(&mut world, command, self.now);
         let changes = world.take_changes();
@@ -171,7 +171,7 @@ impl State {
             session.opened_at = Millis(0);
             session.expires_at = from_now(session.expires_at);
             if let Some(worker) = &mut session.worker {
-                worker.asked_at = Millis(0);
+                worker.polled_at = Millis(0);
             }
         }
         normalize(&mut canonical.record, &mut canonical.ended, self.now);
@@ -208,10 +208,10 @@ impl State {
         for session in (1..=scenario.sessions).map(SessionId) {
             let (tenant, name): (Text, Text) = ("t".into(), "s".into());
             commands.push(Command::Open { session, tenant, name, ttl_ms: TTL_MS });
-            commands.push(Command::Beat { session, seen: 0 });
-            commands.push(Command::Beat { session, seen: 9 });
+            commands.push(Command::Heartbeat { session, seen: 0 });
+            commands.push(Command::Heartbeat { session, seen: 9 });
             commands.push(Command::Close { session });
-            commands.push(Command::Lapse { session });
+            commands.push(Command::Expire { session });
             // A session reopened under its old id would have lost its claims; ids are never reused.
             if !self.has_tenure_or_waiter(session) && scenario.jobs.claims.is_empty() {
                 commands.push(Command::Forget { session });

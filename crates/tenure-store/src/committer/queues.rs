@@ -123,7 +123,7 @@ impl Waiting {
 /// How many of these are work. Beats come by the thousand and cost next to nothing: counted, they
 /// would make a slow store look quick.
 pub(super) fn work<'a>(items: impl Iterator<Item = &'a Item>) -> usize {
-    items.filter(|item| !matches!(item.command, Command::Beat { .. })).count()
+    items.filter(|item| !matches!(item.command, Command::Heartbeat { .. })).count()
 }
 
 /// How long a command takes among many, in nanoseconds.
@@ -178,9 +178,9 @@ fn begins_something(command: &Command) -> bool {
         Command::Resource { action, .. } => {
             matches!(action, ResourceAction::Submit(_) | ResourceAction::Put { .. })
         }
-        Command::Beat { .. }
+        Command::Heartbeat { .. }
         | Command::Close { .. }
-        | Command::Lapse { .. }
+        | Command::Expire { .. }
         | Command::Forget { .. } => false,
         Command::Job { action, .. } => {
             matches!(action, JobAction::Retry { .. } | JobAction::Log { .. })
@@ -206,11 +206,11 @@ mod tests {
     }
 
     fn beat() -> Item {
-        item(Command::Beat { session: SessionId(1), seen: 0 })
+        item(Command::Heartbeat { session: SessionId(1), seen: 0 })
     }
 
     fn beats(batch: &[Item]) -> Vec<bool> {
-        batch.iter().map(|item| matches!(item.command, Command::Beat { .. })).collect()
+        batch.iter().map(|item| matches!(item.command, Command::Heartbeat { .. })).collect()
     }
 
     #[tokio::test]

@@ -240,7 +240,7 @@ pub async fn logs_are_fenced_and_bounded(harness: &mut impl Harness) {
     assert_eq!(texts, ["one\n", "two\n"]);
     let rest = store.reads().logs(query(lines[0].position)).await.expect("the store is there");
     assert_eq!(rest.len(), 1);
-    let piece = "x".repeat(limits::LOG_PIECE_BYTES_MAX);
+    let piece = "x".repeat(limits::LOG_CHUNK_BYTES_MAX);
     for _ in 0..20 {
         one(&*store, log(token, &piece)).await;
     }
@@ -260,7 +260,7 @@ pub async fn pruning_leaves_what_verify_needs(harness: &mut impl Harness) {
     // Twice: a store may write its rows behind its history, and a quiet sweep catches up.
     for _ in 0..3 {
         harness.clock().advance(1_000);
-        one(&*store, Command::Beat { session: SessionId(1), seen: 0 }).await;
+        one(&*store, Command::Heartbeat { session: SessionId(1), seen: 0 }).await;
         store.sweep().await.expect("the store is there");
     }
     let new = work_through(harness, "t1", 10..13).await;

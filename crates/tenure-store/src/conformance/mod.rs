@@ -171,13 +171,13 @@ impl<H: Harness> Driver for OnStore<'_, H> {
         let store = self.0.store();
         let shown = store.reads().job(id).await.expect("the store is there");
         let JobShown { key, job } = shown.expect("a job");
-        if job.state.is_over() {
-            return why::of_past(&job).word().to_owned();
+        if job.state.is_finished() {
+            return why::explain_finished_job(&job).as_str().to_owned();
         }
         let shown = store.reads().show(&key).await.expect("the store is there").expect("a record");
         let kinds = scenario::kinds();
         let kind = kinds.get(key.kind()).map(|kind| &**kind);
-        why::of_job(&shown.record, kind, id, &shown.around).word().to_owned()
+        why::explain_job(&shown.record, kind, id, &shown.around).as_str().to_owned()
     }
 
     async fn history(&mut self, key: &ResourceKey) -> Vec<Entry> {

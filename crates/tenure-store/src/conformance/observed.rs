@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure_core::fact::GAVE_UP;
 use tenure_core::job::AttemptOutcome;
-use tenure_core::record::Ending;
+use tenure_core::metric_event::GAVE_UP;
+use tenure_core::record::EndKind;
 use tenure_core::{
-    Command, Fact, Finish, JobAction, JobId, JobState, LockAction, RequestId, SessionId, Token,
+    Command, Finish, JobAction, JobId, JobState, LockAction, MetricEvent, RequestId, SessionId,
+    Token,
 };
 
 use super::jobs::{claim, claimed, key as key_of, prepare, submit};
@@ -18,16 +19,16 @@ use crate::store::{StoreError, Swept};
 
 /// Notes what it is told.
 #[derive(Default)]
-struct Notebook(Mutex<Vec<Fact>>);
+struct Notebook(Mutex<Vec<MetricEvent>>);
 
 impl Notebook {
-    fn take(&self) -> Vec<Fact> {
+    fn take(&self) -> Vec<MetricEvent> {
         std::mem::take(&mut self.0.lock().expect("nothing panics while it is locked"))
     }
 }
 
 impl Observer for Notebook {
-    fn happened(&self, facts: &[Fact]) {
+    fn happened(&self, facts: &[MetricEvent]) {
         self.0.lock().expect("nothing panics while it is locked").extend_from_slice(facts);
     }
     fn applied(&self, _: usize, _: Duration) {}
@@ -35,16 +36,16 @@ impl Observer for Notebook {
     fn failed(&self, _: &'static str, _: &StoreError) {}
 }
 
-fn granted(name: &str, waited_ms: u64) -> Fact {
-    Fact::Granted { key: key(name), waited_ms }
+fn granted(name: &str, waited_ms: u64) -> MetricEvent {
+    MetricEvent::Granted { key: key(name), waited_ms }
 }
 
-fn failed(name: &str, reason: &'static str) -> Fact {
-    Fact::Failed { key: key(name), reason }
+fn failed(name: &str, reason: &'static str) -> MetricEvent {
+    MetricEvent::AcquireFailed { key: key(name), reason }
 }
 
-fn ended(name: &str, held_ms: u64, how: Ending) -> Fact {
-    Fact::Ended { key: key(name), operation: None, held_ms, how }
+fn ended(name: &str, held_ms: u64, how: EndKind) -> MetricEvent {
+    MetricEvent::TenureEnded { key: key(name), operation: None, held_ms, how }
 }
 
 fn failing(id: JobId, token: Token, code: &str) -> Command {
@@ -94,16 +95,16 @@ pub async fn what_happened_is_told_once(harness: &mut impl Harness) {
     for _ in 0..2 {
         one(&*store, release("c1", 1)).await;
     }
-    assert_eq!(notes.take(), [ended("c1", 1_500, Ending::Released), granted("c1", 1_500)]);
+    assert_eq!(notes.take(), [ended("c1", 1_500, EndKind::Released), granted("c1", 1_500)]);
     for _ in 0..2 {
         let action = LockAction::Renew { token: Token(1), ttl_ms: None };
         one(&*store, Command::Lock { key: key("c1"), action }).await;
     }
-    assert_eq!(notes.take(), [Fact::Fenced, Fact::Fenced]);
+    assert_eq!(notes.take(), [MetricEvent::Fenced, MetricEvent::Fenced]);
     // Both sessions lapse: one held the lock, the other waited for it.
     one(&*store, acquire("c1", 1, 16, 60_000)).await;
     pass(harness, 8_500).await;
-    let expired = ended("c1", 8_500, Ending::Expired);
+    let expired = ended("c1", 8_500, EndKind::Expired);
     assert_eq!(notes.take(), [expired, failed("c1", "session_over")]);
     drop(observer);
     one(&*store, open(3, "C")).await;
@@ -154,8 +155,10 @@ pub async fn a_census_counts_what_there_is(harness: &mut impl Harness) {
     let seen = census().await;
     let task = of(&seen, "task");
     assert_eq!((task.jobs(JobState::Dead), task.dead_oldest_ms), (1, 700));
-    let tried = |fact: &Fact| {
-        let Fact::Tried { key, operation, outcome, code } = fact else { return false };
+    let tried = |fact: &MetricEvent| {
+        let MetricEvent::AttemptEnded { key, operation, outcome, code } = fact else {
+            return false;
+        };
         (key, &**operation, *outcome) == (&first, "work", AttemptOutcome::Failed)
             && code.as_deref() == Some("BUSY")
     };
@@ -194,7 +197,7 @@ pub async fn joining_is_told_and_limits_may_be_a_resources_own(harness: &mut imp
     for _ in 0..2 {
         one(&*store, submit(&patient, "run", 62)).await;
     }
-    assert_eq!(notes.take(), [Fact::Joined { key: patient }]);
+    assert_eq!(notes.take(), [MetricEvent::Attached { key: patient }]);
     claimed(&*store, claim("pipeline", 71, 1)).await;
     harness.clock().advance(600);
     let census = store.reads().census().await.expect("the store is there");
@@ -221,11 +224,11 @@ async fn fail_all(harness: &impl Harness, id: JobId, token: Token) -> JobState {
     one(&*store, failing(id, token, "BUSY")).await;
     for n in 0..20 {
         let shown = store.reads().job(id).await.expect("the store is there").expect("it is kept");
-        if shown.job.state.is_over() {
+        if shown.job.state.is_finished() {
             return shown.job.state;
         }
         for session in [1, 2] {
-            one(&*store, Command::Beat { session: SessionId(session), seen: 0 }).await;
+            one(&*store, Command::Heartbeat { session: SessionId(session), seen: 0 }).await;
         }
         pass(harness, 5_000).await;
         for (job, token) in claimed(&*store, claim("task", 100 + n, 1)).await {

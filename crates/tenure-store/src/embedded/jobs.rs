@@ -1,7 +1,7 @@
 //! The rows of jobs that are over, and of logs.
 
 use rusqlite::params;
-use tenure_core::world::LogPiece;
+use tenure_core::world::LogChunk;
 use tenure_core::{JobId, Millis};
 
 use super::database::Database;
@@ -22,10 +22,11 @@ impl Database {
                        VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
             let body = serde_json::to_string(job).expect("a job has no map with odd keys");
             let (id, ended) = (job.id.0.to_be_bytes(), millis(job.ended_at.unwrap_or_default()));
-            let values = params![id, key.as_str(), &*job.operation, job.state.word(), ended, body];
+            let values =
+                params![id, key.as_str(), &*job.operation, job.state.as_str(), ended, body];
             self.connection.prepare_cached(sql)?.execute(values)?;
         }
-        for LogPiece { job, attempt, at, text } in &batch.logs {
+        for LogChunk { job, attempt, at, text } in &batch.logs {
             let sql = "INSERT INTO logs (job, attempt, at, text) VALUES (?1, ?2, ?3, ?4)";
             let values = params![job.0.to_be_bytes(), attempt, millis(*at), &**text];
             self.connection.prepare_cached(sql)?.execute(values)?;

@@ -44,7 +44,7 @@ impl KeyRing for Embedded {
                 &*key.id,
                 &*key.name,
                 &*key.tenant,
-                key.role.word(),
+                key.role.as_str(),
                 &*key.hash,
                 integer(key.created_at),
                 &*key.created_by,

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
-use tenure_core::verify::Replay;
+use tenure_core::verify::ChainCheckpoint;
 use tenure_core::{
     Command, Incarnation, JobId, Kinds, Outcome, ResourceKey, SessionId, TenureView, Text,
 };
@@ -237,7 +237,7 @@ impl Reads for Embedded {
         &self,
         after: Option<ResourceKey>,
         limit: usize,
-    ) -> Result<Vec<(ResourceKey, Replay)>> {
+    ) -> Result<Vec<(ResourceKey, ChainCheckpoint)>> {
         self.read(move |reader| reader.bases(after.as_ref(), limit)).await
     }
 

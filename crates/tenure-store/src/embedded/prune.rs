@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Row, params};
 use tenure_core::history::Hash;
-use tenure_core::verify::Replay;
+use tenure_core::verify::ChainCheckpoint;
 use tenure_core::{JobId, Millis, ResourceKey};
 
 use super::database::Database;
@@ -93,7 +93,7 @@ impl Database {
         let key: ResourceKey = parse_key(&key)?;
         let mut replay = match base {
             Some(base) => parse(&base)?,
-            None => Replay::new(&key),
+            None => ChainCheckpoint::new(&key),
         };
         for old in lines {
             let bad = |error| {

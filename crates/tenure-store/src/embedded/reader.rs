@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
 use tenure_core::history::Hash;
-use tenure_core::verify::Replay;
+use tenure_core::verify::ChainCheckpoint;
 use tenure_core::{JobId, JobState, Millis, Record, ResourceKey};
 
 use super::error::Error;
@@ -63,7 +63,7 @@ impl Reader {
         &self,
         after: Option<&ResourceKey>,
         limit: usize,
-    ) -> rusqlite::Result<Vec<(ResourceKey, Replay)>> {
+    ) -> rusqlite::Result<Vec<(ResourceKey, ChainCheckpoint)>> {
         let sql = "SELECT key, base FROM resources WHERE base IS NOT NULL AND key > ?1 \
                    ORDER BY key LIMIT ?2";
         let after = after.map_or("", ResourceKey::as_str);
@@ -81,7 +81,7 @@ impl Reader {
 
     /// Jobs that are over, newest first, one more than asked for when there are more.
     pub(crate) fn jobs(&self, query: &JobQuery) -> rusqlite::Result<Vec<JobShown>> {
-        if query.state.is_some_and(|state| !state.is_over()) {
+        if query.state.is_some_and(|state| !state.is_finished()) {
             // Jobs that are not over are not here; nothing would be found by reading all of them.
             return Ok(Vec::new());
         }
@@ -95,7 +95,7 @@ impl Reader {
              AND (?2 IS NULL OR operation = ?2) AND ?3 IS ?3 ORDER BY id DESC"
         );
         let below = query.after.map_or([255; 16], |id| id.0.to_be_bytes());
-        let state = query.state.map(JobState::word);
+        let state = query.state.map(JobState::as_str);
         let mut statement = self.0.prepare_cached(&sql)?;
         let found = statement.query_map(params![below, query.operation.as_deref(), state], job)?;
         let wanted = |shown: &rusqlite::Result<JobShown>| {

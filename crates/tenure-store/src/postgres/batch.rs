@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Command, Fact, LockAction, Millis, Outcome, Refusal};
+use tenure_core::{Command, LockAction, MetricEvent, Millis, Outcome, Refusal};
 
 use super::conn::Conn;
 use super::failure::Failure;
@@ -299,9 +299,9 @@ fn step_all(replica: &mut Replica, work: &Work, now: Millis) -> Done {
     }
     // What a transaction of somebody else relies on stays as it is, and nothing happens to it.
     let world = replica.ledger.world();
-    let past = |id| world.past.get(&id).map(|(key, _)| key);
+    let past = |id| world.finished_jobs.get(&id).map(|(key, _)| key);
     let key = |command: &Command| match command.job() {
-        Some(id) => world.whereabouts.get(&id).or_else(|| past(id)).cloned(),
+        Some(id) => world.job_index.get(&id).or_else(|| past(id)).cloned(),
         None => command.key().cloned(),
     };
     let busy = |command: &Command| key(command).is_some_and(|key| replica.ledger.is_fenced(&key));
@@ -319,7 +319,7 @@ fn step_all(replica: &mut Replica, work: &Work, now: Millis) -> Done {
 }
 
 /// That a request for locks found its resource busy.
-fn failed(command: &Command) -> Option<Fact> {
+fn failed(command: &Command) -> Option<MetricEvent> {
     match command {
         Command::Lock { key, action: LockAction::Acquire(_) } => Some(Refusal::Busy.failure(key)),
         _ => None,

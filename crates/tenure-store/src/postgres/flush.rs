@@ -280,13 +280,13 @@ fn push_session<'a>(columns: &mut Columns<'a>, session: &'a Session) {
         made(&session.id),
         there(&session.tenant),
         there(&session.name),
-        session.over.and_then(|over| own(format!("{over:?}").to_lowercase())),
+        session.ended.and_then(|over| own(over.as_str().to_owned())),
         own(durable(session)),
         worker.and_then(|worker| own(json(&worker.kinds))),
         worker.and_then(|worker| own(json(&worker.claims))),
     ];
     let ttl = counter(session.ttl_ms);
-    let asked_at = worker.map(|worker| bigint(worker.asked_at));
+    let asked_at = worker.map(|worker| bigint(worker.polled_at));
     columns.push(texts, [Some(ttl), Some(bigint(session.expires_at)), asked_at]);
 }
 
@@ -417,11 +417,11 @@ fn push_job<'a>(columns: &mut Columns<'a>, key: &'a ResourceKey, job: &'a Job) {
         made(&job.id),
         there(key.as_str()),
         there(&job.operation),
-        there(job.state.word()),
+        there(job.state.as_str()),
         job.previous.as_ref().and_then(made),
         own(json(job)),
     ];
-    let over = job.state.is_over().then(|| bigint(job.ended_at.unwrap_or_default()));
+    let over = job.state.is_finished().then(|| bigint(job.ended_at.unwrap_or_default()));
     columns.push(texts, [Some(i64::from(job.attempt)), Some(bigint(job.due)), over]);
 }
 

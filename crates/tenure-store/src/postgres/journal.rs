@@ -8,10 +8,10 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use tenure_core::history::{self, Sealed};
+use tenure_core::history::{self, SealedEntry};
 use tenure_core::map::Map;
 use tenure_core::session::Worker;
-use tenure_core::world::LogPiece;
+use tenure_core::world::LogChunk;
 use tenure_core::{
     Job, JobId, Millis, Record, RequestId, ResourceKey, Session, SessionId, Text, World,
 };
@@ -72,7 +72,7 @@ pub(super) struct Change {
     pub(super) sessions: Vec<Session>,
     pub(super) gone: Vec<SessionId>,
     pub(super) over: Vec<Over>,
-    pub(super) logs: Vec<LogPiece>,
+    pub(super) logs: Vec<LogChunk>,
 }
 
 /// What others know of when sessions expire and what they work.
@@ -115,12 +115,12 @@ impl Entry {
         }
         // Whoever replays the lines of a resource knows which of its jobs are over by that.
         let untold = |key: &ResourceKey, job: &Job| {
-            whole.binary_search(&key).is_ok() || job.state.is_dealt_with()
+            whole.binary_search(&key).is_ok() || job.state.is_resolved()
         };
         for (key, job) in batch.finished.iter().filter(|(key, job)| untold(key, job)) {
             writeln!(body, "J {key} {}", json(job)).expect(put);
         }
-        for LogPiece { job, attempt, at, text } in &batch.logs {
+        for LogChunk { job, attempt, at, text } in &batch.logs {
             writeln!(body, "P {job} {attempt} {} {}", at.0, json(text)).expect(put);
         }
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
@@ -169,7 +169,8 @@ impl Entry {
 /// The lines of history of a batch as the body of an entry begins with them, and where they are.
 /// Their hashes follow from the lines before them.
 fn told_lines(batch: &Batch) -> (String, Vec<Range<usize>>) {
-    let room = |(key, sealed): &(ResourceKey, Sealed)| key.as_str().len() + sealed.line.len() + 4;
+    let room =
+        |(key, sealed): &(ResourceKey, SealedEntry)| key.as_str().len() + sealed.line.len() + 4;
     let mut body = String::with_capacity(batch.history.iter().map(room).sum());
     let mut lines = Vec::with_capacity(batch.history.len());
     for (key, sealed) in &batch.history {
@@ -255,7 +256,7 @@ impl Change {
                 let attempt = word()?.parse().map_err(|e| corrupt("an attempt", &e))?;
                 let at = Millis(word()?.parse().map_err(|e| corrupt("an instant", &e))?);
                 let text: Text = parse_body("a piece of a log", word()?)?;
-                self.logs.push(LogPiece { job, attempt, at, text });
+                self.logs.push(LogChunk { job, attempt, at, text });
             }
             _ => return Err(odd()),
         }
@@ -280,14 +281,14 @@ impl Kept {
     fn of(session: &Session) -> String {
         let worker = session.worker.as_deref();
         let worker =
-            worker.map(|w| (w.kinds.clone(), w.asked_at, w.claims.iter().copied().collect()));
+            worker.map(|w| (w.kinds.clone(), w.polled_at, w.claims.iter().copied().collect()));
         json(&Self { session: session.clone(), worker })
     }
 
     fn parse(body: &str) -> Result<Session> {
         let Self { mut session, worker } = parse_body("a session", body)?;
         session.worker = worker.map(|(kinds, asked_at, claims)| {
-            Box::new(Worker { kinds, asked_at, claims: claims.into() })
+            Box::new(Worker { kinds, polled_at: asked_at, claims: claims.into() })
         });
         Ok(session)
     }
@@ -298,7 +299,7 @@ fn is_news(session: &Session, told: &Told) -> bool {
     let Some((expires_at, before)) = told.get(&session.id) else { return true };
     let soon = match (&session.worker, before) {
         (Some(now), Some(before)) => {
-            now.asked_at.since(before.asked_at) < ASKED_MS
+            now.polled_at.since(before.polled_at) < ASKED_MS
                 && (&now.kinds, &now.claims) == (&before.kinds, &before.claims)
         }
         (now, before) => now == before,

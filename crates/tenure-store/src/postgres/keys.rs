@@ -24,7 +24,7 @@ impl KeyRing for Shared {
              ON CONFLICT DO NOTHING RETURNING id"
         );
         let (created_at, expires_at) = (bigint(key.created_at), key.expires_at.map(bigint));
-        let role = key.role.word();
+        let role = key.role.as_str();
         let params = [
             (&&*key.id as _, Type::TEXT),
             (&&*key.name as _, Type::TEXT),

@@ -1,6 +1,6 @@
 //! Reading all that lives, when a server starts or has lost track of the journal.
 
-use tenure_core::session::Over;
+use tenure_core::session::SessionEnd;
 use tenure_core::{Session, SessionId};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -119,8 +119,8 @@ fn number(value: &i64) -> Param<'_> {
 /// Ends sessions of a life that is over: who got a lock in the time that was forgotten must not go
 /// on beside who has it in the old rows.
 fn end_all(sessions: &mut [Session], ended: &mut Vec<SessionId>) {
-    for session in sessions.iter_mut().filter(|session| session.over.is_none()) {
-        session.over = Some(Over::Lapsed);
+    for session in sessions.iter_mut().filter(|session| session.ended.is_none()) {
+        session.ended = Some(SessionEnd::Expired);
         ended.push(session.id);
     }
 }

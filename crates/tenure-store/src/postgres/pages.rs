@@ -155,7 +155,7 @@ pub(super) fn parts(page: &str) -> impl Iterator<Item = Result<(u64, Hash, &str)
         let (position, rest) = part.split_once(' ').ok_or_else(|| odd(part))?;
         let position = position.parse().map_err(|_| odd(part))?;
         let (hash, line) = if rest.starts_with('{') {
-            (history::link(before.ok_or_else(|| odd(part))?, rest), rest)
+            (history::chain_hash(before.ok_or_else(|| odd(part))?, rest), rest)
         } else {
             let (hash, line) = rest.split_once(' ').ok_or_else(|| odd(part))?;
             (Hash::try_from(hash.to_owned()).map_err(|error| corrupt("a hash", &error))?, line)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tenure_core::history::Entry;
-use tenure_core::verify::Replay;
+use tenure_core::verify::ChainCheckpoint;
 use tenure_core::{JobId, Millis};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -174,7 +174,7 @@ async fn drop_lines(client: &Conn, pages: &[Row], old: &[Old]) -> std::result::R
 fn fold(key: &str, base: Option<&str>, lines: &[&Old]) -> Result<String> {
     let mut replay = match base {
         Some(base) => parse_body("a base", base)?,
-        None => Replay::new(&parse_key(key)?),
+        None => ChainCheckpoint::new(&parse_key(key)?),
     };
     for Old { line, .. } in lines {
         replay.fold(&line.text, line.hash).map_err(|error| corrupt("a line", &error))?;

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use async_trait::async_trait;
-use tenure_core::verify::Replay;
+use tenure_core::verify::ChainCheckpoint;
 use tenure_core::{JobId, JobState, Millis, ResourceKey, SessionId, TenureView, Text};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -101,7 +101,7 @@ impl Shared {
                    AND ($6 = '' OR split_part(key, '/', 3) = $6) \
                    ORDER BY id DESC LIMIT $7";
         let below = query.after.map_or_else(|| "g".to_owned(), |id| text(&id));
-        let state = query.state.map_or("", JobState::word);
+        let state = query.state.map_or("", JobState::as_str);
         let (operation, tenant) = (or(&query.operation), or(&query.tenant));
         let (kind, name, rows) = (or(&query.kind), or(&query.name), limit(query.limit + 1));
         let params = [
@@ -144,7 +144,7 @@ impl Shared {
         let live: Vec<String> = live.iter().map(text).collect();
         let last = last.map(|id| text(&id));
         let after = query.after.map(|id| text(&id)).unwrap_or_default();
-        let (state, operation) = (query.state.map_or("", JobState::word), or(&query.operation));
+        let (state, operation) = (query.state.map_or("", JobState::as_str), or(&query.operation));
         let params = [
             (&live as _, Type::TEXT_ARRAY),
             (&after as _, Type::TEXT),
@@ -230,7 +230,7 @@ impl Reads for Shared {
         &self,
         after: Option<ResourceKey>,
         count: usize,
-    ) -> Result<Vec<(ResourceKey, Replay)>> {
+    ) -> Result<Vec<(ResourceKey, ChainCheckpoint)>> {
         let sql = "SELECT key, base FROM tenure.resources WHERE base IS NOT NULL AND key > $1 \
                    ORDER BY key LIMIT $2";
         let after = after.as_ref().map_or("", ResourceKey::as_str);

@@ -8,11 +8,11 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tenure_core::history::Sealed;
+use tenure_core::history::SealedEntry;
 use tenure_core::map::Map;
 use tenure_core::record::{Tenure, Waiter};
 use tenure_core::resource::Resource;
-use tenure_core::world::LogPiece;
+use tenure_core::world::LogChunk;
 use tenure_core::{
     Incarnation, Job, JobId, JobState, Millis, Record, ResourceKey, Session, SessionId, Text, Token,
 };
@@ -95,7 +95,7 @@ pub(super) struct Over {
 pub(super) struct PendingLog {
     pub(super) entry: i64,
     pub(super) position: i64,
-    pub(super) piece: LogPiece,
+    pub(super) piece: LogChunk,
 }
 
 /// What the tables have to be told to get from one entry to another; what changed is there once,
@@ -164,7 +164,7 @@ impl Replica {
         let (text, places) = entry.into_lines();
         let lines = batch.history.drain(..).zip(places);
         let lines =
-            lines.map(|((key, Sealed { n, hash, .. }), at)| PlacedLine { key, n, hash, at });
+            lines.map(|((key, SealedEntry { n, hash, .. }), at)| PlacedLine { key, n, hash, at });
         let logs = std::mem::take(&mut batch.logs);
         self.pending.append(before, after, text, lines.collect(), logs);
         for (key, job) in batch.finished.drain(..) {
@@ -207,11 +207,11 @@ impl Replica {
         let mut lines = Vec::with_capacity(change.lines.len());
         let mut lanes = Vec::new();
         for (key, entry, place) in change.lines {
-            if entry.event.is_for_all() {
+            if entry.event.affects_lane() {
                 lanes.push(key.clone());
             }
             self.pending.jobs.extend(entry.event.job().map(|job| (job, id)));
-            self.pending.new.extend(entry.event.submitted().map(|job| (job, id)));
+            self.pending.new.extend(entry.event.submitted_job().map(|job| (job, id)));
             let record = told.entry(key.clone()).or_insert_with(|| self.ledger.take(&key));
             let (n, next) = (entry.n, record.chain.after(&change.body[place.clone()]));
             let hash = next.head;
@@ -322,7 +322,7 @@ impl Replica {
         let sessions = pending.sessions.iter();
         let sessions = sessions.map(|(id, at)| (*at, *id, world.sessions.get(*id).cloned()));
         let live = pending.jobs.iter().filter_map(|(id, at)| {
-            let key = world.whereabouts.get(id)?;
+            let key = world.job_index.get(id)?;
             let job = world.records.get(key)?.job(*id)?;
             Some((*at, key.clone(), Box::new(job.clone())))
         });
@@ -395,7 +395,7 @@ impl Pending {
     /// requests.
     fn row(&self, key: &ResourceKey, record: &Record, touched: Touched) -> ResourceRow {
         let resource = record.resource.as_deref();
-        let requests = record.recent.len() + resource.map_or(0, |r| r.answered.len());
+        let requests = record.recent.len() + resource.map_or(0, |r| r.recent_submits.len());
         let lag_max = u64::try_from(requests.min(LAG_MAX)).unwrap_or(0);
         let told = self.written.get(key);
         let behind = told.is_none_or(|told| record.chain.n.saturating_sub(*told) >= lag_max);
@@ -406,7 +406,7 @@ impl Pending {
             n: record.chain.n,
             token: record.token,
             state: resource.map(|resource| resource.state.clone()),
-            running: resource.map_or(0, Resource::running),
+            running: resource.map_or(0, Resource::running_count),
             live: record.is_live(),
             tenures: record.tenures.clone(),
             queue: record.queue.clone(),
@@ -420,7 +420,7 @@ impl Pending {
         after: Position,
         mut text: String,
         lines: Vec<PlacedLine>,
-        logs: Vec<LogPiece>,
+        logs: Vec<LogChunk>,
     ) {
         let entry = after.id;
         if let Some(last) = lines.last() {
@@ -465,7 +465,7 @@ mod tests {
     }
 
     /// An entry with one line of history.
-    fn told(id: i64, key: &ResourceKey, Sealed { n, line, .. }: &Sealed) -> Change {
+    fn told(id: i64, key: &ResourceKey, SealedEntry { n, line, .. }: &SealedEntry) -> Change {
         let entry = history::Entry::parse(line).expect("it was sealed");
         assert_eq!(entry.n, *n);
         let after = Position { id, ..Position::default() };
@@ -480,7 +480,7 @@ mod tests {
         let (mut chain, mut room) = (Chain::genesis(&key), Vec::new());
         let fenced = history::Event::Fenced { token: Token(1), verb: "renew".into() };
         let mut seal = || chain.seal(Millis(1), fenced.clone(), &mut room);
-        let lines: Vec<Sealed> = (0..4).map(|_| seal()).collect();
+        let lines: Vec<SealedEntry> = (0..4).map(|_| seal()).collect();
         for (id, line) in (1..).zip(&lines[..2]) {
             replica.follow(told(id, &key, line)).expect("it goes on");
         }

@@ -42,7 +42,7 @@ pub(super) fn parse_session(row: &Row) -> Result<Session> {
         let claims: Option<&str> = row.get(5);
         let claims = claims.map(|claims| parse_body("the claims of a session", claims));
         let claims = claims.transpose()?.unwrap_or_default();
-        session.worker = Some(Box::new(Worker { kinds, asked_at: millis(asked_at), claims }));
+        session.worker = Some(Box::new(Worker { kinds, polled_at: millis(asked_at), claims }));
     }
     Ok(session)
 }

@@ -89,7 +89,7 @@ impl Runner {
             return driver.why(id).await;
         }
         let Some(job) = driver.job(id).await else { return "unknown".to_owned() };
-        let mut text = format!("{} attempt={}", job.state.word(), job.attempt);
+        let mut text = format!("{} attempt={}", job.state.as_str(), job.attempt);
         if let Some(error) = &job.error {
             text += &format!(" code={}", error.code);
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::kind::{Backoff, Own};
+use tenure_core::kind::{Backoff, OperationOverride};
 use tenure_core::retry::{Retry, TIME_LIMIT};
 use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy, ResourceKey};
 
@@ -45,7 +45,11 @@ fn pipeline() -> Kind {
     let run = Operation::new("run").meets("run", Policy::Attach);
     let key = ResourceKey::new("t", "pipeline", "patient").expect("a good name");
     let retry = Retry { permanent: vec![TIME_LIMIT.into()], ..three_times() };
-    Kind::new("pipeline").operation(run).own(key, "run", Own { limit_ms: Some(60_000), retry })
+    Kind::new("pipeline").operation(run).with_override(
+        key,
+        "run",
+        OperationOverride { limit_ms: Some(60_000), retry },
+    )
 }
 
 /// A reconciler.

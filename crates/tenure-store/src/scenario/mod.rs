@@ -153,7 +153,7 @@ impl Runner {
             }
             "beat" => {
                 let seen = words.pairs.get("seen").map_or(0, |n| n.parse().expect("a number"));
-                Command::Beat { session: session(self), seen }
+                Command::Heartbeat { session: session(self), seen }
             }
             "close" => Command::Close { session: session(self) },
             _ => {

@@ -35,7 +35,7 @@ pub(super) fn render(outcome: &Outcome, jobs: &mut Vec<JobId>) -> String {
         Outcome::Withdrawn { released: Some(token) } => format!("withdrawn token={token}"),
         Outcome::Broken => "broken".to_owned(),
         Outcome::Settled { ended } => format!("settled {ended}"),
-        Outcome::Submitted { verdict, job } => format!("{} {}", verdict.word(), name(*job, jobs)),
+        Outcome::Submitted { verdict, job } => format!("{} {}", verdict.as_str(), name(*job, jobs)),
         Outcome::Claimed(assigned) if assigned.is_empty() => "nothing".to_owned(),
         Outcome::Claimed(assigned) => {
             let one = |a: &tenure_core::Assignment| {
@@ -45,11 +45,11 @@ pub(super) fn render(outcome: &Outcome, jobs: &mut Vec<JobId>) -> String {
             };
             assigned.iter().map(one).collect::<Vec<_>>().join(", ")
         }
-        Outcome::Finished { state, already: false } => state.word().to_owned(),
-        Outcome::Finished { state, already: true } => format!("already {}", state.word()),
+        Outcome::Finished { state, already: false } => state.as_str().to_owned(),
+        Outcome::Finished { state, already: true } => format!("already {}", state.as_str()),
         Outcome::Noted { cancelling: false } => "noted".to_owned(),
         Outcome::Noted { cancelling: true } => "noted cancelling".to_owned(),
-        Outcome::Cancelled { state } => state.word().to_owned(),
+        Outcome::Cancelled { state } => state.as_str().to_owned(),
         Outcome::Discarded => "discarded".to_owned(),
         Outcome::Put { generation, job: None } => format!("generation={generation}"),
         Outcome::Put { generation, job: Some(job) } => {
@@ -67,15 +67,15 @@ fn render_refusal(refusal: &Refusal, jobs: &mut Vec<JobId>) -> String {
     match refusal {
         Refusal::Held { by: Some(view), .. } => format!("held by={}", view.holder),
         Refusal::Held { by: None, .. } => "held by=queue".to_owned(),
-        Refusal::Lost { how: Some(how), .. } => format!("lost how={}", how.word()),
+        Refusal::Lost { how: Some(how), .. } => format!("lost how={}", how.as_str()),
         Refusal::Lost { how: None, .. } => "lost".to_owned(),
-        Refusal::SessionOver => "lost session".to_owned(),
+        Refusal::SessionExpired => "lost session".to_owned(),
         Refusal::RequestReused => format!("{code} request reused"),
         Refusal::NotCurrent { current: Some(view) } => format!("{code} current={}", view.token),
         Refusal::NotCurrent { current: None } => format!("{code} current=none"),
         Refusal::Rejected { present, .. } => format!("{code} {}", name(*present, jobs)),
         Refusal::BadTransition { state, .. } => format!("{code} {state}"),
-        Refusal::JobIs { state, .. } => format!("{code} {}", state.word()),
+        Refusal::WrongJobState { state, .. } => format!("{code} {}", state.as_str()),
         Refusal::InUse { job: Some(job) } => format!("{code} {}", name(*job, jobs)),
         _ => code.to_string(),
     }
@@ -89,7 +89,7 @@ pub(super) fn render_history(entries: &[Entry], jobs: &mut Vec<JobId>) -> String
         if let Event::Granted { token, holder, .. } = &entry.event {
             holders.insert(*token, holder.clone());
         }
-        let word = entry.event.word();
+        let word = entry.event.as_str();
         words.push(match (entry.event.job(), entry.event.token()) {
             (Some(job), Some(token)) => format!("{word}({},{token})", name(job, jobs)),
             (Some(job), None) => format!("{word}({})", name(job, jobs)),

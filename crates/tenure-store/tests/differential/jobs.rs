@@ -98,7 +98,7 @@ impl Pair {
                 let (session, name) = (SessionId(*n), format!("w{n}").into());
                 Command::Open { session, tenant: tenant(*n).into(), name, ttl_ms: 4_000 }
             }
-            Wish::Beat(n) => Command::Beat { session: SessionId(*n), seen: 0 },
+            Wish::Beat(n) => Command::Heartbeat { session: SessionId(*n), seen: 0 },
             Wish::Close(n) => Command::Close { session: SessionId(*n) },
             Wish::Submit { key, operation, request, priority, ahead_ms } => {
                 let kind = self.kinds.get(key.kind()).expect("it is declared");

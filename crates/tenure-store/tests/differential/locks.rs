@@ -50,7 +50,7 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
         2 => session().prop_map(|session| {
             Command::Open { session, tenant: "t".into(), name: "s".into(), ttl_ms: 4_000 }
         }),
-        2 => (session(), 0..3u64).prop_map(|(session, seen)| Command::Beat { session, seen }),
+        2 => (session(), 0..3u64).prop_map(|(session, seen)| Command::Heartbeat { session, seen }),
         1 => session().prop_map(|session| Command::Close { session }),
         12 => (key(), lock_action()).prop_map(|(key, action)| Command::Lock { key, action }),
     ]

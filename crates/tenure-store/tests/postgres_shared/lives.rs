@@ -22,7 +22,7 @@ async fn incarnation(store: &Postgres) -> Incarnation {
 
 /// Whoever had a session in the old life has none in the new one; a new one gets more.
 async fn begins_anew(store: &Arc<Postgres>, last: Token) {
-    let old = Outcome::Refused(Refusal::SessionOver);
+    let old = Outcome::Refused(Refusal::SessionExpired);
     assert_eq!(when_it_is_back(store, 1, 52).await.expect("a new life"), old);
     let granted = when_it_is_back(store, 2, 53).await.expect("a new life");
     assert!(token(&granted) > last, "{granted:?} comes after {last:?}");

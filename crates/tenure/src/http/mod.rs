@@ -229,7 +229,7 @@ impl Transport for HttpTransport {
                 let body = OpenBody { name: name.to_string(), ttl_ms };
                 self.session("/v1/sessions", Some(session), &body).await
             }
-            Command::Beat { session, seen } => {
+            Command::Heartbeat { session, seen } => {
                 let path = format!("/v1/sessions/{session}/beat");
                 self.session(&path, None, &BeatBody { seen }).await
             }
@@ -238,7 +238,7 @@ impl Transport for HttpTransport {
                 let closed: Result<serde_json::Value, _> = self.delete(&path).await;
                 closed.map(|_| Outcome::Closed)
             }
-            Command::Lapse { .. } | Command::Forget { .. } => {
+            Command::Expire { .. } | Command::Forget { .. } => {
                 Err(Error::Protocol("the sweep is not available over HTTP".to_owned()))
             }
             Command::Lock { key, action } => self.lock(&key, action, max_wait).await,

@@ -34,7 +34,7 @@ fn refusal_from_problem(problem: Problem) -> Error {
             by: view(problem.held_by),
             queue_length: problem.queue_length.unwrap_or(0),
         },
-        ("lost", Some("session_over")) => Refusal::SessionOver,
+        ("lost", Some("session_over")) => Refusal::SessionExpired,
         ("lost", _) => Refusal::Lost {
             token: problem.token.unwrap_or_default(),
             how: problem.how.and_then(|how| how.parse().ok()),
@@ -71,12 +71,12 @@ fn job_refusal(problem: Problem) -> Refusal {
             let what = problem.detail.split(" is not declared.").next();
             Refusal::NotDeclared(what.unwrap_or_default().to_owned())
         }
-        (_, Some("job_state")) => Refusal::JobIs {
+        (_, Some("job_state")) => Refusal::WrongJobState {
             state: job_state(problem.state.as_deref()),
             wanted: required_state(problem.wanted.as_deref()),
         },
         (_, Some("in_use")) => Refusal::InUse { job: problem.job },
-        (_, Some("job_tenure")) => Refusal::JobsTenure(problem.job.unwrap_or(JobId(0))),
+        (_, Some("job_tenure")) => Refusal::TenureOfJob(problem.job.unwrap_or(JobId(0))),
         _ => Refusal::RequestReused,
     }
 }

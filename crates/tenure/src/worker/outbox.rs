@@ -26,7 +26,7 @@ const LOG_FULL: &str = "[the log is full: what follows is dropped]";
 const LOG_BATCH_BYTES: usize = 16 * 1024;
 
 // A batch fits into one request even if JSON escaping doubles its size.
-const _: () = assert!(LOG_BATCH_BYTES * 2 <= limits::LOG_PIECE_BYTES_MAX);
+const _: () = assert!(LOG_BATCH_BYTES * 2 <= limits::LOG_CHUNK_BYTES_MAX);
 
 /// Updates that wait to be sent.
 #[derive(Debug, Default)]

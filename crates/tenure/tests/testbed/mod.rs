@@ -133,7 +133,8 @@ impl TestBed {
     }
 
     pub(crate) async fn wait_finished(&self, id: JobId) -> Job {
-        wait_until("the job is finished", || async { self.job(id).await.state.is_over() }).await;
+        wait_until("the job is finished", || async { self.job(id).await.state.is_finished() })
+            .await;
         self.job(id).await
     }
 

@@ -58,9 +58,9 @@ fn a_run_is_told_with_what_it_does_or_waits_for() {
     let moment = Moment { detail: &detail, why: None };
     assert_eq!(moment.line(), "CANCELLING, attempt 2: asked to stop by ann");
     assert_eq!(moment.live(), "CANCELLING, attempt 2 for 1m00s: asked to stop by ann");
-    let (detail, why) = (example(RunStatus::Pending, &STEPS), why("no worker asks. Start one"));
+    let (detail, why) = (example(RunStatus::Pending, &STEPS), why("no worker claims. Start one"));
     let moment = Moment { detail: &detail, why: Some(&why) };
-    assert_eq!(moment.line(), "PENDING: no worker asks. Start one");
+    assert_eq!(moment.line(), "PENDING: no worker claims. Start one");
     assert_eq!(moment.live(), moment.line());
 }
 

@@ -56,7 +56,7 @@ impl follow::Follower for Follower<'_> {
             Ok(())
         };
         self.logs.rest(self.link, show).await?;
-        if job.state.is_over() {
+        if job.state.is_finished() {
             return Ok(Some(job));
         }
         let waits = !job.state.is_running();
@@ -82,7 +82,7 @@ pub(super) fn exit_code(state: JobState) -> ExitCode {
 /// How a job ended, in a sentence with what can be done about it.
 pub(super) fn ending(job: &JobAnswer) -> String {
     let JobAnswer { id, kind, name, operation, .. } = job;
-    let mut said = format!("{operation} of {kind}/{name} {}", job.state.word());
+    let mut said = format!("{operation} of {kind}/{name} {}", job.state.as_str());
     if let Some((first, end)) = job.attempts.first().zip(job.ended_at.as_ref()) {
         said += &format!(" after {}", span(&first.started_at, end));
     }

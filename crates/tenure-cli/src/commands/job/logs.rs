@@ -35,7 +35,8 @@ impl Logs {
         let mut shown = 0;
         loop {
             // Before the log: what was written before the end is there then.
-            let over = !self.follow || self.is_over(&look(link, self.id, Duration::ZERO).await?);
+            let over =
+                !self.follow || self.is_finished(&look(link, self.id, Duration::ZERO).await?);
             let wait = if over { Duration::ZERO } else { WAIT };
             let pieces = reader.next(link, wait).await?;
             for piece in &pieces {
@@ -48,10 +49,10 @@ impl Logs {
     }
 
     /// Whether nothing more is to come.
-    fn is_over(&self, job: &JobAnswer) -> bool {
+    fn is_finished(&self, job: &JobAnswer) -> bool {
         let this = |n| job.attempts.iter().rfind(|attempt| attempt.n == n);
         let ended = self.attempt.and_then(this).is_some_and(|attempt| attempt.ended_at.is_some());
-        job.state.is_over() || ended
+        job.state.is_finished() || ended
     }
 }
 

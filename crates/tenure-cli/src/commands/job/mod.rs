@@ -112,7 +112,7 @@ impl Ls {
             ("kind", self.kind.clone()),
             ("name", self.name.clone()),
             ("operation", self.operation.clone()),
-            ("state", self.state.map(|state| state.word().to_owned())),
+            ("state", self.state.map(|state| state.as_str().to_owned())),
         ];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
         let list = fetch::<JobAnswer>(&server.link()?, "/v1/jobs", &filters, limit).await?;
@@ -135,7 +135,7 @@ pub(super) fn jobs_table(jobs: &[JobAnswer], tenant: &str) -> String {
             job.id.to_string(),
             resource_of(job, tenant),
             job.operation.clone(),
-            job.state.word().to_owned(),
+            job.state.as_str().to_owned(),
             job.attempt.to_string(),
             age(&job.submitted_at),
             plain(&job.by),
@@ -185,7 +185,7 @@ async fn cancel(link: &HttpTransport, id: JobId, reason: &str, wait: bool, outpu
     }
     match output {
         Output::Json => print_json(&answer)?,
-        Output::Table => out(&format!("{} {id}", answer.state.word()))?,
+        Output::Table => out(&format!("{} {id}", answer.state.as_str()))?,
     }
     Ok(match answer.state {
         JobState::Cancelled | JobState::Cancelling => ExitCode::SUCCESS,
@@ -197,7 +197,7 @@ async fn cancel(link: &HttpTransport, id: JobId, reason: &str, wait: bool, outpu
 async fn over(link: &HttpTransport, id: JobId) -> Result<JobAnswer, tenure::Error> {
     loop {
         let job = look(link, id, WAIT).await?;
-        if job.state.is_over() {
+        if job.state.is_finished() {
             return Ok(job);
         }
     }

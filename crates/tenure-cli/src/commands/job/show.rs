@@ -59,7 +59,7 @@ fn facts_of(job: &JobAnswer, tenant: &str) -> String {
         ("job", Some(id(&job.id))),
         ("resource", Some(resource_of(job, tenant))),
         ("operation", Some(job.operation.clone())),
-        ("state", Some(job.state.word().to_owned())),
+        ("state", Some(job.state.as_str().to_owned())),
         ("attempt", attempt),
         ("progress", progress.map(|p| plain(&format!("{} % {}", p.percent, p.message)))),
         ("error", error.map(|e| plain(&format!("{}: {}", e.code, e.message)))),
@@ -79,7 +79,7 @@ fn facts_of(job: &JobAnswer, tenant: &str) -> String {
 fn attempts(attempts: &[AttemptAnswer]) -> String {
     let row = |attempt: &AttemptAnswer| {
         let took = attempt.ended_at.as_ref().map(|end| span(&attempt.started_at, end));
-        let outcome = attempt.outcome.map_or("under way", |outcome| outcome.word());
+        let outcome = attempt.outcome.map_or("under way", |outcome| outcome.as_str());
         let message = attempt.message.as_deref().unwrap_or_default();
         let error = attempt.code.as_ref().map(|code| cell(&format!("{code}: {message}")));
         [

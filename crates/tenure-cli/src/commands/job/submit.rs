@@ -143,7 +143,7 @@ impl Ask {
                     anstream::eprintln!("{}", ending(&job));
                     (code, answer.job) = (exit_code(job.state), job);
                     if output == Output::Table {
-                        out(&format!("{} {}", answer.job.state.word(), answer.job.id))?;
+                        out(&format!("{} {}", answer.job.state.as_str(), answer.job.id))?;
                     }
                 }
                 None => code = ExitCode::from(exit::INTERRUPTED),
@@ -159,7 +159,7 @@ impl Ask {
 /// Says what a submit came to, and what the job waits for if it does not start.
 async fn tell(link: &HttpTransport, answer: &SubmitAnswer) -> anyhow::Result<()> {
     let id = answer.job.id;
-    out(&format!("{} {id}", answer.verdict.word()))?;
+    out(&format!("{} {id}", answer.verdict.as_str()))?;
     // Only talk: the job is there whatever this gives.
     let why = ask_job(link, id).await.ok();
     let starts = |why: &str| matches!(why, "ready" | "running" | "succeeded");

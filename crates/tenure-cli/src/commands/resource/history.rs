@@ -8,8 +8,8 @@ use anyhow::Context as _;
 use tenure::http::HttpTransport;
 use tenure_core::Text;
 use tenure_core::history::{Entry, Event};
-use tenure_core::job::{Asked, Failure, Ran};
-use tenure_core::record::How;
+use tenure_core::job::{CompletedAttempt, Failure, RequestedBy};
+use tenure_core::record::TenureEnd;
 use tenure_wire::HistoryLine;
 
 use super::ResourcePath;
@@ -46,7 +46,7 @@ fn row(line: &HistoryLine) -> anyhow::Result<[String; 3]> {
     let (position, resource) = (line.position, &line.resource);
     let unknown = || format!("read entry {position} of {resource}, made by another version");
     let entry = Entry::parse(&line.line).with_context(unknown)?;
-    let event = entry.event.word().to_owned();
+    let event = entry.event.as_str().to_owned();
     Ok([line.at.clone(), event, plain(&what(&entry.event))])
 }
 
@@ -60,7 +60,8 @@ fn what(event: &Event) -> String {
             format!("token {token} to {holder}{purpose}{waited}")
         }
         Event::Granted { token, holder, job: Some(begun), .. } => {
-            let (id, attempt, state) = (begun.id, begun.attempt, becomes(begun.state.as_ref()));
+            let (id, attempt, state) =
+                (begun.id, begun.attempt, becomes(begun.resource_state.as_ref()));
             format!("job {id}, attempt {attempt} on {holder}, token {token}{state}")
         }
         Event::Ended { token, how, job: None, .. } => format!("token {token}{}", broken(how)),
@@ -69,17 +70,17 @@ fn what(event: &Event) -> String {
         Event::Created { state } => format!("in state {state}"),
         Event::Specified { generation, by, .. } => format!("generation {generation} by {by}"),
         Event::Deleted { by } => format!("by {by}"),
-        Event::Paused { asked } | Event::Resumed { asked } => because(asked),
+        Event::Paused { requested: asked } | Event::Resumed { requested: asked } => because(asked),
         Event::Submitted { job, verdict, .. } => {
             let (id, operation, by) = (job.id, &job.operation, &job.by);
-            format!("job {id}, {operation} by {by}, {}", verdict.word())
+            format!("job {id}, {operation} by {by}, {}", verdict.as_str())
         }
         Event::Attached { id, by, .. } => format!("job {id} by {by}"),
         Event::Superseded { id, followed_by } => format!("job {id} by job {followed_by}"),
-        Event::Cancelled { id, asked } | Event::Discarded { id, asked } => {
+        Event::Cancelled { id, requested: asked } | Event::Discarded { id, requested: asked } => {
             format!("job {id} {}", because(asked))
         }
-        Event::Redriven { id, followed_by, asked } => {
+        Event::Redriven { id, followed_by, requested: asked } => {
             format!("job {id} as job {followed_by} {}", because(asked))
         }
         Event::Incident { id, error, state } => {
@@ -88,16 +89,18 @@ fn what(event: &Event) -> String {
     }
 }
 
-fn ended(ran: &Ran, token: tenure_core::Token, how: &How) -> String {
-    let (id, outcome, error) = (ran.id, ran.outcome.word(), failure(ran.error.as_ref()));
-    let (state, broken) = (becomes(ran.state.as_ref()), broken(how));
+fn ended(ran: &CompletedAttempt, token: tenure_core::Token, how: &TenureEnd) -> String {
+    let (id, outcome, error) = (ran.id, ran.outcome.as_str(), failure(ran.error.as_ref()));
+    let (state, broken) = (becomes(ran.resource_state.as_ref()), broken(how));
     format!("job {id}, token {token}, attempt {outcome}{error}{broken}{state}")
 }
 
-fn broken(how: &How) -> String {
+fn broken(how: &TenureEnd) -> String {
     match how {
-        How::Broken { by, reason } => format!(" by {by}: {reason}"),
-        How::Released | How::Finished | How::Expired | How::Closed => String::new(),
+        TenureEnd::Broken { by, reason } => format!(" by {by}: {reason}"),
+        TenureEnd::Released | TenureEnd::Finished | TenureEnd::Expired | TenureEnd::Closed => {
+            String::new()
+        }
     }
 }
 
@@ -109,7 +112,7 @@ fn failure(error: Option<&Failure>) -> String {
     error.map_or_else(String::new, |error| format!(": {} {}", error.code, error.message))
 }
 
-fn because(asked: &Asked) -> String {
+fn because(asked: &RequestedBy) -> String {
     match &*asked.reason {
         "" => format!("by {}", asked.by),
         reason => format!("by {}: {reason}", asked.by),

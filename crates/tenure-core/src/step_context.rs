@@ -1,6 +1,6 @@
-//! One command's turn at one record: what it sees, and the few writes that all rules share.
+//! The context of one command on one record, with the operations that all rules share.
 //!
-//! The rules themselves are in [`crate::lock`] and [`crate::settle`] for locks, [`crate::submit`],
+//! The rules are in [`crate::lock`] and [`crate::settle`] for locks, and in [`crate::submit`],
 //! [`crate::attempt`] and [`crate::manage`] for jobs.
 
 use std::collections::BTreeMap;
@@ -12,61 +12,61 @@ use crate::key::ResourceKey;
 use crate::kind::{Kind, Kinds, Operation};
 use crate::outcome::TenureView;
 use crate::record::Record;
-use crate::session::{Bonds, Sessions};
+use crate::session::{SessionIndex, Sessions};
 use crate::time::Millis;
 use crate::token::{Incarnation, Token};
 use crate::world::Changes;
 
-/// One command's turn at one record.
-pub(crate) struct Turn<'a> {
+/// The context of one command on one record.
+pub(crate) struct StepContext<'a> {
     pub(crate) key: &'a ResourceKey,
     pub(crate) record: &'a mut Record,
     pub(crate) sessions: &'a mut Sessions,
-    pub(crate) bonds: &'a mut Bonds,
+    pub(crate) session_index: &'a mut SessionIndex,
     pub(crate) changes: &'a mut Changes,
     pub(crate) kinds: &'a Kinds,
-    /// Which resources the jobs that are not over belong to.
-    pub(crate) whereabouts: &'a mut BTreeMap<JobId, ResourceKey>,
+    /// Resource of each unfinished job.
+    pub(crate) job_index: &'a mut BTreeMap<JobId, ResourceKey>,
     pub(crate) incarnation: Incarnation,
     pub(crate) now: Millis,
     /// Whether the record changed.
     pub(crate) changed: bool,
-    /// Whether it changed in a way that its history does not tell.
-    pub(crate) untold: bool,
+    /// Whether the record changed in a way that no event describes.
+    pub(crate) unlogged: bool,
 }
 
-impl<'a> Turn<'a> {
-    /// Makes a change and notes it in history.
-    pub(crate) fn tell(&mut self, event: Event) {
+impl<'a> StepContext<'a> {
+    /// Applies an event to the record and appends it to history.
+    pub(crate) fn append_event(&mut self, event: Event) {
         if let Event::Submitted { job, .. } = &event {
-            self.whereabouts.insert(job.id, self.key.clone());
+            self.job_index.insert(job.id, self.key.clone());
         }
         if let Some(job) = self.record.apply(&event, self.now) {
-            self.part_with(job);
+            self.retire_job(job);
         }
         self.changes.events.push((self.key.clone(), self.now, event));
         self.changed = true;
     }
 
-    /// A job is over and is kept elsewhere from now on.
-    pub(crate) fn part_with(&mut self, job: Box<Job>) {
-        self.whereabouts.remove(&job.id);
+    /// Moves a finished job out of the record.
+    pub(crate) fn retire_job(&mut self, job: Box<Job>) {
+        self.job_index.remove(&job.id);
         self.changes.finished.push((self.key.clone(), job));
     }
 
-    /// The kind of the resource, if it is declared.
+    /// Returns the kind of the resource, if it is declared.
     pub(crate) fn kind(&self) -> Option<&'a Kind> {
         self.kinds.get(self.key.kind()).map(|kind| &**kind)
     }
 
-    /// An operation of the resource, if it is declared.
+    /// Returns an operation of the resource's kind, if it is declared.
     pub(crate) fn operation(&self, name: &str) -> Option<&'a Operation> {
         self.kind()?.operations.get(name)
     }
 
-    /// Tells the session behind a tenure, at its next heartbeat, that it was taken away, or that
-    /// its job is asked to stop.
-    pub(crate) fn notify(&mut self, token: Token, cancel: bool) {
+    /// Queues a notice for the next heartbeat of the holder: the tenure was taken away or, with
+    /// `cancel`, its job is requested to stop.
+    pub(crate) fn notify_holder(&mut self, token: Token, cancel: bool) {
         let Some(tenure) = self.record.tenures.iter().find(|t| t.token == token) else { return };
         let id = tenure.session;
         if let Some(session) = self.sessions.get_mut(id) {
@@ -76,29 +76,29 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The job that a tenure belongs to.
+    /// Returns the job that a tenure belongs to.
     pub(crate) fn job_of(&self, token: Token) -> Option<JobId> {
         self.record.tenures.iter().find(|tenure| tenure.token == token)?.job
     }
 
-    /// Removes a session that was made for one acquire and has nothing left.
-    pub(crate) fn dismiss(&mut self, id: SessionId) {
+    /// Removes a solo session that holds nothing any more.
+    pub(crate) fn remove_solo_session(&mut self, id: SessionId) {
         if self.sessions.get(id).is_some_and(|session| session.solo) {
             self.sessions.remove(id);
             self.changes.sessions.push(id);
         }
     }
 
-    pub(crate) fn beat(&mut self, id: SessionId) {
+    pub(crate) fn heartbeat(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.extend(self.now);
-            self.changes.beats.push(id);
+            self.changes.heartbeats.push(id);
         }
     }
 
-    pub(crate) fn view_of(&self, token: Token) -> TenureView {
+    pub(crate) fn tenure_view(&self, token: Token) -> TenureView {
         self.record
             .view(self.key, token, self.sessions, self.now)
-            .expect("only a present tenure is looked at")
+            .expect("only current tenures are viewed")
     }
 }

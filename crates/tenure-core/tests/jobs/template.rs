@@ -1,4 +1,4 @@
-//! Random but plausible commands about jobs: few sessions, resources and requests, so that they
+//! Random but plausible commands on jobs: few sessions, resources and requests, so that they
 //! collide.
 
 use proptest::prelude::*;
@@ -10,19 +10,19 @@ use tenure_core::{
 
 use crate::run::Run;
 
-/// The tenants of the sessions, by their number: a session that is over stays over, so there are
-/// several of each.
+/// Tenants of the sessions, by number. Ended sessions are never revived, so there are several per
+/// tenant.
 pub(crate) const TENANTS: [&str; 6] = ["t", "u", "*", "t", "u", "*"];
-/// How long they live: some of them for the whole run.
+/// Times to live of the sessions; some last for the whole run.
 const TTLS_MS: [u64; 6] = [1_500, 3_000, 6_000, 15_000, 30_000, 60_000];
 
-/// A command, before it is known which jobs and tokens there are.
+/// A command whose job and token are chosen when it runs.
 #[derive(Clone, Debug)]
-pub(crate) enum Wish {
+pub(crate) enum Template {
     Open(usize),
-    Beat(usize),
+    Heartbeat(usize),
     Close(usize),
-    Lapse(usize),
+    Expire(usize),
     Submit { at: usize, operation: usize, request: u128, priority: i32, ahead_ms: u64 },
     Put { at: usize, spec: u8 },
     Manage { at: usize, verb: usize },
@@ -35,43 +35,43 @@ pub(crate) enum Wish {
     Settle(usize),
 }
 
-pub(crate) fn wish() -> impl Strategy<Value = Wish> {
+pub(crate) fn template() -> impl Strategy<Value = Template> {
     let session = 0..TENANTS.len();
     let (at, request, job) = (0..4_usize, 1..=6_u128, 0..12_usize);
-    // Mostly the token that the job runs with.
+    // Mostly the token of the job's running attempt.
     let token = || prop_oneof![4 => Just(None), 1 => (0..6_u64).prop_map(Some)];
     let ahead = prop_oneof![4 => Just(0), 1 => 1..2_000_u64];
     let submit = (at.clone(), 0..3_usize, request.clone(), -1..2_i32, ahead);
     prop_oneof![
-        2 => session.clone().prop_map(Wish::Open),
-        2 => session.clone().prop_map(Wish::Beat),
-        1 => session.clone().prop_map(Wish::Close),
-        1 => session.clone().prop_map(Wish::Lapse),
+        2 => session.clone().prop_map(Template::Open),
+        2 => session.clone().prop_map(Template::Heartbeat),
+        1 => session.clone().prop_map(Template::Close),
+        1 => session.clone().prop_map(Template::Expire),
         8 => submit.prop_map(|(at, operation, request, priority, ahead_ms)| {
-            Wish::Submit { at, operation, request, priority, ahead_ms }
+            Template::Submit { at, operation, request, priority, ahead_ms }
         }),
-        2 => (at.clone(), 0..3_u8).prop_map(|(at, spec)| Wish::Put { at, spec }),
-        2 => (at.clone(), 0..3_usize).prop_map(|(at, verb)| Wish::Manage { at, verb }),
+        2 => (at.clone(), 0..3_u8).prop_map(|(at, spec)| Template::Put { at, spec }),
+        2 => (at.clone(), 0..3_usize).prop_map(|(at, verb)| Template::Manage { at, verb }),
         8 => (session, request.clone(), 1..3_usize)
-            .prop_map(|(session, request, max)| Wish::Claim { session, request, max }),
+            .prop_map(|(session, request, max)| Template::Claim { session, request, max }),
         7 => (job.clone(), token(), 0..8_usize)
-            .prop_map(|(job, token, finish)| Wish::Finish { job, token, finish }),
+            .prop_map(|(job, token, finish)| Template::Finish { job, token, finish }),
         1 => (job.clone(), token(), any::<bool>())
-            .prop_map(|(job, token, log)| Wish::Say { job, token, log }),
+            .prop_map(|(job, token, log)| Template::Say { job, token, log }),
         4 => (job, 0..4_usize, request.clone())
-            .prop_map(|(job, verb, request)| Wish::Job { job, verb, request }),
+            .prop_map(|(job, verb, request)| Template::Job { job, verb, request }),
         1 => (at.clone(), request, prop_oneof![Just(0), Just(900)])
-            .prop_map(|(at, request, wait_ms)| Wish::Acquire { at, request, wait_ms }),
+            .prop_map(|(at, request, wait_ms)| Template::Acquire { at, request, wait_ms }),
         1 => (at.clone(), 0..6_u64, 0..2_usize)
-            .prop_map(|(at, token, verb)| Wish::Release { at, token, verb }),
-        1 => at.prop_map(Wish::Settle),
+            .prop_map(|(at, token, verb)| Template::Release { at, token, verb }),
+        1 => at.prop_map(Template::Settle),
     ]
 }
 
 const KINDS: [&str; 9] =
     ["cluster", "pipeline", "shoot", "report", "task", "queue", "capped", "fair", "scheduler"];
 
-/// The resources of one run: one to four, of two tenants, most of one kind.
+/// Generates the resources of a run: one to four, of two tenants, mostly of one kind.
 pub(crate) fn keys() -> impl Strategy<Value = Vec<ResourceKey>> {
     let one = || {
         let tenant = prop::sample::select(vec!["t", "t", "u"]);
@@ -86,13 +86,13 @@ pub(crate) fn keys() -> impl Strategy<Value = Vec<ResourceKey>> {
     })
 }
 
-/// What happens, with the pause before it.
-pub(crate) fn wishes() -> impl Strategy<Value = Vec<(Wish, u64)>> {
+/// Generates commands, each with the pause before it.
+pub(crate) fn templates() -> impl Strategy<Value = Vec<(Template, u64)>> {
     let pause = prop_oneof![5 => Just(0), 3 => 1..900_u64, 1 => 900..4_000_u64];
-    prop::collection::vec((wish(), pause), 1..80)
+    prop::collection::vec((template(), pause), 1..80)
 }
 
-/// A finish of each kind, and one that no operation allows.
+/// Returns a finish of each kind, including one that no operation allows.
 fn finish(n: usize) -> Finish {
     let failed = |code: &str, class, state: Option<&str>| {
         let state = state.map(Into::into);
@@ -110,27 +110,27 @@ fn finish(n: usize) -> Finish {
 }
 
 impl Run {
-    pub(crate) fn command(&self, wish: &Wish) -> Command {
+    pub(crate) fn command(&self, template: &Template) -> Command {
         let session = |n: &usize| SessionId(*n as u128 + 1);
         let lock = |at: &usize, action| Command::Lock { key: self.key(*at), action };
-        match wish {
-            Wish::Open(n) => {
+        match template {
+            Template::Open(n) => {
                 let (tenant, name) = (TENANTS[*n].into(), format!("w{n}").into());
                 Command::Open { session: session(n), tenant, name, ttl_ms: TTLS_MS[*n] }
             }
-            Wish::Beat(n) => Command::Beat { session: session(n), seen: 0 },
-            Wish::Close(n) => Command::Close { session: session(n) },
-            Wish::Lapse(n) => Command::Lapse { session: session(n) },
-            Wish::Submit { at, operation, request, priority, ahead_ms } => {
+            Template::Heartbeat(n) => Command::Heartbeat { session: session(n), seen: 0 },
+            Template::Close(n) => Command::Close { session: session(n) },
+            Template::Expire(n) => Command::Expire { session: session(n) },
+            Template::Submit { at, operation, request, priority, ahead_ms } => {
                 let run_at = (*ahead_ms > 0).then(|| self.now.plus(*ahead_ms));
                 self.submit(*at, *operation, *request, *priority, run_at)
             }
-            Wish::Put { at, spec } => {
+            Template::Put { at, spec } => {
                 let action =
                     ResourceAction::Put { spec: spec.to_string().into(), by: "ann".into() };
                 Command::Resource { key: self.key(*at), action }
             }
-            Wish::Manage { at, verb } => {
+            Template::Manage { at, verb } => {
                 let (by, reason) = ("ann".into(), "so".into());
                 let action = match verb {
                     0 => ResourceAction::Pause { by, reason },
@@ -139,18 +139,18 @@ impl Run {
                 };
                 Command::Resource { key: self.key(*at), action }
             }
-            Wish::Claim { session: n, request, max } => {
+            Template::Claim { session: n, request, max } => {
                 let kinds = self.kinds().iter().map(|kind| kind.name.clone()).collect();
-                // Requests are drawn by who asks, so two sessions never share one.
+                // Clients generate request ids, so two sessions never share one.
                 let request = RequestId(1_000 * (*n as u128 + 1) + request);
                 Command::Claim(Claim { session: session(n), request, kinds, max: *max })
             }
-            Wish::Finish { job, token, finish: n } => {
+            Template::Finish { job, token, finish: n } => {
                 let action =
                     JobAction::Finish { token: self.token(*job, *token), finish: finish(*n) };
                 Command::Job { id: self.job(*job), action }
             }
-            Wish::Say { job, token, log } => {
+            Template::Say { job, token, log } => {
                 let token = self.token(*job, *token);
                 let action = match log {
                     true => JobAction::Log { token, text: "a line\n".into() },
@@ -158,7 +158,7 @@ impl Run {
                 };
                 Command::Job { id: self.job(*job), action }
             }
-            Wish::Job { job, verb, request } => {
+            Template::Job { job, verb, request } => {
                 let (by, reason) = ("ann".into(), "so".into());
                 let request = RequestId(9_000 + 10 * *job as u128 + request);
                 let action = match verb {
@@ -168,7 +168,7 @@ impl Run {
                 };
                 Command::Job { id: self.job(*job), action }
             }
-            Wish::Acquire { at, request, wait_ms } => {
+            Template::Acquire { at, request, wait_ms } => {
                 let ask = Acquire {
                     locks: LockName::main().into(),
                     claimant: Claimant::Session(SessionId(3 + request % 2 * 3)),
@@ -178,7 +178,7 @@ impl Run {
                 };
                 lock(at, LockAction::Acquire(ask))
             }
-            Wish::Release { at, token, verb } => {
+            Template::Release { at, token, verb } => {
                 let (token, locks) = (Token(*token), None);
                 lock(
                     at,
@@ -193,7 +193,7 @@ impl Run {
                     },
                 )
             }
-            Wish::Settle(at) => lock(at, LockAction::Settle),
+            Template::Settle(at) => lock(at, LockAction::Settle),
         }
     }
 

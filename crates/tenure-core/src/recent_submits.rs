@@ -1,0 +1,181 @@
+//! Idempotency cache for the latest submits of a resource.
+//!
+//! Every submit is looked up here and nearly all are new, so the request ids are stored
+//! contiguously, apart from the rest, to keep the linear scan cheap.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::id::{JobId, RequestId};
+use crate::job::Verdict;
+use crate::limits;
+use crate::time::Millis;
+
+/// Response to an earlier submit, kept for a limited time to answer retries. Serialized as one
+/// short text because a resource keeps many of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RecentSubmit {
+    /// Request id.
+    pub request: RequestId,
+    /// Job whose id was returned.
+    pub job: JobId,
+    /// Verdict that was returned.
+    pub verdict: Verdict,
+    /// Time of the response.
+    pub at: Millis,
+}
+
+impl From<RecentSubmit> for String {
+    fn from(RecentSubmit { request, job, verdict, at }: RecentSubmit) -> Self {
+        format!("{request} {job} {} {}", verdict.as_str(), at.0)
+    }
+}
+
+impl TryFrom<String> for RecentSubmit {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        let parse = || -> Option<Self> {
+            let mut words = text.split(' ');
+            let (request, job) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            let word = words.next()?;
+            let verdict = Verdict::ALL.into_iter().find(|verdict| verdict.as_str() == word)?;
+            let at = Millis(words.next()?.parse().ok()?);
+            Some(Self { request, job, verdict, at })
+        };
+        parse().ok_or_else(|| format!("{text:?} is not a recent submit"))
+    }
+}
+
+/// The latest submits, oldest first. Equal indexes in the three lists belong to the same submit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(from = "Vec<RecentSubmit>")]
+pub struct RecentSubmits {
+    requests: VecDeque<RequestId>,
+    verdicts: VecDeque<Verdict>,
+    jobs: VecDeque<(JobId, Millis)>,
+}
+
+impl RecentSubmits {
+    /// Returns the number of cached submits.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Returns `true` if no submit is cached.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Iterates over the cached submits, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = RecentSubmit> {
+        (0..self.len()).map(|index| self.at(index))
+    }
+
+    /// Returns the latest response to `request`.
+    #[must_use]
+    pub fn get(&self, request: RequestId) -> Option<RecentSubmit> {
+        let index = self.requests.iter().rposition(|seen| *seen == request)?;
+        Some(self.at(index))
+    }
+
+    /// Caches a response and evicts entries that are too old or exceed the limit.
+    pub(crate) fn remember(&mut self, submit: RecentSubmit) {
+        let now = submit.at;
+        while self.jobs.front().is_some_and(|(_, at)| now.since(*at) > limits::RECENT_TTL_MS) {
+            self.evict(0);
+        }
+        if self.len() >= limits::RECENT_SUBMITS_MAX {
+            // Evict attached submits first: a retry of the submit that created the job must not
+            // create a second one.
+            let attached = self.verdicts.iter().position(|verdict| *verdict == Verdict::Attached);
+            self.evict(attached.unwrap_or(0));
+        }
+        self.push(submit);
+    }
+
+    fn at(&self, index: usize) -> RecentSubmit {
+        let (job, at) = self.jobs[index];
+        RecentSubmit { request: self.requests[index], job, verdict: self.verdicts[index], at }
+    }
+
+    fn push(&mut self, submit: RecentSubmit) {
+        self.requests.push_back(submit.request);
+        self.verdicts.push_back(submit.verdict);
+        self.jobs.push_back((submit.job, submit.at));
+    }
+
+    fn evict(&mut self, index: usize) {
+        self.requests.remove(index);
+        self.verdicts.remove(index);
+        self.jobs.remove(index);
+    }
+}
+
+impl FromIterator<RecentSubmit> for RecentSubmits {
+    fn from_iter<I: IntoIterator<Item = RecentSubmit>>(all: I) -> Self {
+        let mut recent = Self::default();
+        all.into_iter().for_each(|submit| recent.push(submit));
+        recent
+    }
+}
+
+impl From<Vec<RecentSubmit>> for RecentSubmits {
+    fn from(all: Vec<RecentSubmit>) -> Self {
+        all.into_iter().collect()
+    }
+}
+
+impl Serialize for RecentSubmits {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn submit(n: u64, verdict: Verdict) -> RecentSubmit {
+        let n128 = u128::from(n);
+        RecentSubmit { request: RequestId(n128), job: JobId(n128 + 1), verdict, at: Millis(n) }
+    }
+
+    #[test]
+    fn latest_response_is_returned_and_round_trips() {
+        let mut recent = RecentSubmits::default();
+        recent.remember(submit(1, Verdict::Started));
+        recent.remember(submit(2, Verdict::Queued));
+        recent.remember(RecentSubmit { at: Millis(3), ..submit(1, Verdict::Attached) });
+        assert_eq!(recent.get(RequestId(1)).map(|a| a.verdict), Some(Verdict::Attached));
+        assert_eq!(recent.get(RequestId(2)), Some(submit(2, Verdict::Queued)));
+        assert_eq!(recent.get(RequestId(3)), None);
+        let text = serde_json::to_string(&recent).unwrap();
+        assert_eq!(serde_json::from_str::<RecentSubmits>(&text).unwrap(), recent);
+        assert_eq!(serde_json::from_str::<Vec<RecentSubmit>>(&text).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn old_submits_are_evicted_and_attached_ones_first() {
+        let mut recent = RecentSubmits::default();
+        recent.remember(submit(1, Verdict::Started));
+        recent.remember(submit(2, Verdict::Attached));
+        for n in 3..=limits::RECENT_SUBMITS_MAX as u64 + 1 {
+            recent.remember(submit(n, Verdict::Queued));
+        }
+        assert_eq!(recent.len(), limits::RECENT_SUBMITS_MAX);
+        assert_eq!(recent.get(RequestId(2)), None, "attached submits are evicted first");
+        assert!(recent.get(RequestId(1)).is_some());
+        recent.remember(submit(9_000, Verdict::Queued));
+        assert_eq!(
+            recent.get(RequestId(1)),
+            None,
+            "no attached submit is left: the oldest is evicted"
+        );
+        recent.remember(submit(9_001 + limits::RECENT_TTL_MS, Verdict::Queued));
+        assert_eq!(recent.len(), 1);
+    }
+}
