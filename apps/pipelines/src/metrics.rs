@@ -13,7 +13,7 @@ use tenure_app::metrics::{
 };
 use tenure_app::{AppMetrics, LoadedApps};
 use tenure_core::{MetricEvent, ResourceKey, TenureView, Text};
-use tenure_store::store::{ListQuery, PAGE_MAX};
+use tenure_store::store::{PAGE_MAX, TenureQuery};
 use tenure_store::{Store, StoreError};
 
 use crate::{Catalog, KIND, Pipeline, slots};
@@ -145,8 +145,8 @@ async fn held_locks(store: &dyn Store) -> Result<Vec<TenureView>, StoreError> {
     let mut after = None;
     for _ in 0..PAGES_MAX {
         let kind = Some(KIND.into());
-        let query = ListQuery { kind, after, limit: PAGE_MAX, ..ListQuery::default() };
-        let page = store.reads().list(query).await?;
+        let query = TenureQuery { kind, after, limit: PAGE_MAX, ..TenureQuery::default() };
+        let page = store.reads().tenures(query).await?;
         held.extend(page.items);
         after = page.next;
         if after.is_none() {

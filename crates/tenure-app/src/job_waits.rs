@@ -27,13 +27,13 @@ impl JobWaits {
     pub async fn listen(self: Arc<Self>, mut hints: broadcast::Receiver<Hint>) {
         loop {
             match hints.recv().await {
-                Ok(Hint::Over(jobs)) => {
+                Ok(Hint::JobsEnded(jobs)) => {
                     let waits = self.map();
                     for sender in jobs.iter().filter_map(|job| waits.get(job)) {
                         sender.send_replace(());
                     }
                 }
-                Ok(Hint::Missed) => {
+                Ok(Hint::Lagged) => {
                     for sender in self.map().values() {
                         sender.send_replace(());
                     }
@@ -88,7 +88,7 @@ mod tests {
         let listening = tokio::spawn(Arc::clone(&waits).listen(listener));
         let (mut first, mut second) = (waits.register(JobId(1)), waits.register(JobId(1)));
         let other = waits.register(JobId(2));
-        hints.send(Hint::Over([JobId(3), JobId(1)].into())).unwrap();
+        hints.send(Hint::JobsEnded([JobId(3), JobId(1)].into())).unwrap();
         first.ended().await;
         second.ended().await;
         drop((first, second, other));

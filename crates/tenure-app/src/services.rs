@@ -9,7 +9,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use tenure_core::history::digest;
 use tenure_core::{Command, JobId, Outcome, Refusal, RequestId, SessionId, Text};
-use tenure_store::store::JobShown;
+use tenure_store::store::JobView;
 use tenure_store::{Committer, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
@@ -88,7 +88,7 @@ impl Services {
     }
 
     /// Finds a job that the caller may see.
-    pub async fn find_job(&self, caller: &Caller, id: JobId) -> Result<JobShown, Problem> {
+    pub async fn find_job(&self, caller: &Caller, id: JobId) -> Result<JobView, Problem> {
         let shown = self.store().reads().job(id).await?;
         let visible = shown.filter(|shown| caller.sees(shown.key.tenant()));
         visible.ok_or_else(|| Refusal::NoSuchJob.into())
@@ -101,7 +101,7 @@ impl Services {
         caller: &Caller,
         id: JobId,
         timeout: Duration,
-    ) -> Result<JobShown, Problem> {
+    ) -> Result<JobView, Problem> {
         let timed_out = tokio::time::sleep(timeout);
         tokio::pin!(timed_out);
         loop {
@@ -143,7 +143,7 @@ impl Services {
     /// Refuses a session of another tenant as if it had expired.
     pub async fn check_session(&self, caller: &Caller, id: SessionId) -> Result<(), Problem> {
         let Some(tenant) = caller.bound_tenant() else { return Ok(()) };
-        match self.store().reads().session(id).await? {
+        match self.store().reads().session_tenant(id).await? {
             Some(owner) if owner == *tenant => Ok(()),
             _ => Err(Refusal::SessionExpired.into()),
         }

@@ -3,7 +3,7 @@
 //! While it lasts the database may forget no row that it could still see.
 
 use anyhow::{Context as _, Result, ensure};
-use tenure_store::postgres::{Client, client};
+use tenure_store::postgres::{Client, connect};
 
 /// Begins it. No setting of the database may end it early.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ; \
@@ -21,7 +21,7 @@ pub(crate) struct Idle {
 impl Idle {
     /// Begins one on the database of a store.
     pub(crate) async fn begin(url: &str) -> Result<Self> {
-        let client = client(url).await?;
+        let client = connect(url).await?;
         client.batch_execute(BEGIN).await.context("begin an idle transaction")?;
         let seen = look(&client).await?;
         Ok(Self { client, seen })

@@ -133,9 +133,9 @@ impl Server {
         let store: Arc<dyn Store> = Arc::new(Metered::new(store, observer));
         // Before the first sweep: a job that is settled without its kind cannot be retried.
         store.declare(Arc::clone(&live.kinds)).await?;
-        let secret = store.key_ring().secret(&tenure_store::random::secret()).await?;
+        let secret = store.key_ring().get_or_set_secret(&tenure_store::random::secret()).await?;
         keys.refresh(&*store).await?;
-        let committer = Committer::start_with(Arc::clone(&store), Sweep::Elsewhere);
+        let committer = Committer::start_with(Arc::clone(&store), Sweep::External);
         let live = watch::Sender::new(live);
         let janitor = Janitor::start(committer.clone(), Live::new(&live), &apps, name);
         let services = Services::new(committer, Live::new(&live), secret.clone(), patience);

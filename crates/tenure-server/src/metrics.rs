@@ -252,23 +252,23 @@ impl Metrics {
 }
 
 impl Observer for Metrics {
-    fn happened(&self, facts: &[MetricEvent]) {
+    fn on_facts(&self, facts: &[MetricEvent]) {
         for fact in facts {
             self.count(fact);
         }
     }
 
-    fn applied(&self, commands: usize, took: Duration) {
+    fn on_apply(&self, commands: usize, took: Duration) {
         self.store_batch.observe(took.as_secs_f64());
         let commands = u32::try_from(commands).unwrap_or(u32::MAX);
         self.store_commands.observe(f64::from(commands));
     }
 
-    fn swept(&self, _: &Swept, took: Duration) {
+    fn on_sweep(&self, _: &Swept, took: Duration) {
         self.store_sweep.observe(took.as_secs_f64());
     }
 
-    fn failed(&self, call: &'static str, _: &StoreError) {
+    fn on_failure(&self, call: &'static str, _: &StoreError) {
         self.store_errors.get_or_create(&[("call", call.into())]).inc();
     }
 }

@@ -240,9 +240,9 @@ async fn tenants_do_not_meet() {
 
 #[tokio::test]
 async fn a_store_that_is_away_is_a_clear_no() {
-    use tenure_store::faulty::{Faulty, Plan};
-    let plan = Plan { lost_request: 100, ..Plan::default() };
-    let store: Arc<dyn Store> = Arc::new(Faulty::new(Memory::new(), plan, 1));
+    use tenure_store::fault_injector::{FaultInjector, FaultRates};
+    let rates = FaultRates { drop_requests: 100, ..FaultRates::default() };
+    let store: Arc<dyn Store> = Arc::new(FaultInjector::new(Memory::new(), rates, 1));
     let server = Server::start(store).await;
     let (status, problem) = server.post("/v1/locks/cluster/c1/acquire", solo("ann")).await;
     assert_eq!((status, &problem["code"]), (503, &json!("unavailable")));

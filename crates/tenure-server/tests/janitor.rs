@@ -193,7 +193,7 @@ async fn a_janitor_that_died_with_its_lock_is_swept_by_those_who_stand_by() {
     first.stop().await.expect("no panic").expect("it stops");
     let committer = tenure_store::Committer::start_with(
         Arc::clone(&store),
-        tenure_store::committer::Sweep::Elsewhere,
+        tenure_store::committer::Sweep::External,
     );
     let held = take(&committer, "tenure/janitor/main", &body).await;
     assert!(matches!(held, Outcome::Granted(_)), "{held:?}");

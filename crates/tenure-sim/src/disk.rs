@@ -47,7 +47,7 @@ impl Staged {
         let world = ledger.world();
         let session = |id: &SessionId| (*id, world.sessions.get(*id).map(text));
         let record = |key: &ResourceKey| {
-            let must_write = batch.untold.contains(key) || !disk.records.contains_key(key);
+            let must_write = batch.unreplayable.contains(key) || !disk.records.contains_key(key);
             let record = world.records.get(key).filter(|_| must_write)?;
             Some((key.clone(), text(record)))
         };
@@ -97,7 +97,7 @@ impl Disk {
         ledger.declare(kinds(), now);
         for key in self.records.keys() {
             if let Some(record) = self.record(key)?.filter(Record::is_live) {
-                ledger.admit(key, Box::new(record), now);
+                ledger.insert_record(key, Box::new(record), now);
             }
         }
         Ok(ledger)
@@ -105,23 +105,23 @@ impl Disk {
 
     /// Loads a stored record into the ledger, if it is not there.
     pub fn admit(&self, ledger: &mut Ledger, key: &ResourceKey, now: Millis) -> Result<(), String> {
-        if !ledger.has(key)
+        if !ledger.has_record(key)
             && let Some(record) = self.record(key)?
         {
-            ledger.admit(key, Box::new(record), now);
+            ledger.insert_record(key, Box::new(record), now);
         }
         Ok(())
     }
 
     /// Loads an ended job into the ledger, with the record of its resource.
     pub fn load_job(&self, ledger: &mut Ledger, id: JobId, now: Millis) -> Result<(), String> {
-        if ledger.has_job(id) {
+        if ledger.has_live_job(id) {
             return Ok(());
         }
         let Some((key, row)) = self.jobs.get(&id) else { return Ok(()) };
         let job: Job = serde_json::from_str(row).map_err(|error| format!("job {id}: {error}"))?;
         self.admit(ledger, key, now)?;
-        ledger.recall(key.clone(), Box::new(job));
+        ledger.insert_finished_job(key.clone(), Box::new(job));
         Ok(())
     }
 

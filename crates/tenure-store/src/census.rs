@@ -1,10 +1,10 @@
-//! The census: how many locks, requests and jobs there are now, by tenant and kind, and how old the
-//! oldest are.
+//! The census: the current number of locks, waiters and jobs by tenant and kind, with the age of
+//! the oldest.
 //!
-//! It is counted from rows each time, so it cannot drift. What lives is in memory in every store,
-//! so it costs a walk over that, in parts, so that no batch waits long for it; what changes
-//! meanwhile may be missed or seen twice. Dead letters come from the rows of jobs that are over.
-//! Whoever asks often keeps the answer for a while.
+//! It is counted from the rows each time, so it cannot drift. Every store has its live records in
+//! memory; the census scans them in pages so that no batch waits long for it. A change between two
+//! pages may be missed or counted twice. Dead letters are counted from the rows of finished jobs.
+//! Frequent callers should cache the result.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,54 +14,54 @@ use tenure_core::{Job, JobState, Kinds, Millis, Record, ResourceKey, Text};
 
 use crate::ledger::Ledger;
 
-/// Resources that are counted at once: less than two milliseconds.
-pub const PART_MAX: usize = 2_048;
+/// Maximum number of resources counted per page, which takes less than two milliseconds.
+pub const CENSUS_PAGE_MAX: usize = 2_048;
 
-/// What there is now.
+/// Counts of the current rows, grouped by tenant and kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Census {
-    /// When it was taken, in store time.
+    /// Store time of the count.
     pub now: Millis,
-    /// By `tenant/kind`.
+    /// Groups by `tenant/kind`.
     groups: BTreeMap<Text, Group>,
 }
 
-/// What there is of one kind for one tenant. Ages are zero where there is nothing.
+/// Counts of one kind of one tenant. An age is zero if there is nothing to measure.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
-    /// Locks that are held.
+    /// Held locks.
     pub locks: usize,
-    /// Those of them whose session is dead and that nobody has cleaned up yet.
+    /// Held locks whose session has expired but was not swept yet.
     pub stale: usize,
-    /// Requests that wait for locks.
+    /// Requests queued for locks.
     pub waiters: usize,
-    /// Jobs that are not over, and dead letters.
+    /// Live jobs and dead letters, by state.
     pub jobs: BTreeMap<JobState, usize>,
-    /// How long the job has waited that could have started first.
+    /// Longest time that a queued job has been due.
     pub queue_oldest_ms: u64,
-    /// How long the longest attempt of each operation has been under way.
+    /// Age of the oldest running attempt, by operation.
     pub running_ms: BTreeMap<Text, u64>,
-    /// How far the attempt has come that is closest to the limit of its operation, or furthest past
-    /// it, as a part of it; nothing when none that runs has a limit.
+    /// Highest ratio of an attempt's age to the time limit of its operation; above 1 if overdue,
+    /// `None` if no running attempt has a limit.
     pub age_ratio: Option<f64>,
-    /// For how long the oldest dead letter is dead.
+    /// Age of the oldest dead letter.
     pub dead_oldest_ms: u64,
 }
 
 impl Group {
-    /// Jobs in a state.
+    /// Returns the number of jobs in a state.
     #[must_use]
     pub fn jobs(&self, state: JobState) -> usize {
         self.jobs.get(&state).copied().unwrap_or(0)
     }
 
-    /// Jobs that wait for their turn or rest.
+    /// Returns the number of jobs that are queued or in backoff.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.jobs(JobState::Queued) + self.jobs(JobState::Backoff)
     }
 
-    /// Takes another group in: counts add up, and the oldest is the oldest of both.
+    /// Adds the counts of another group and keeps the higher of both ages.
     pub fn merge(&mut self, other: &Self) {
         self.locks += other.locks;
         self.stale += other.stale;
@@ -75,8 +75,8 @@ impl Group {
             *longest = (*ms).max(*longest);
         }
         self.age_ratio = match (self.age_ratio, other.age_ratio) {
-            (Some(one), Some(another)) => Some(one.max(another)),
-            (one, another) => one.or(another),
+            (Some(left), Some(right)) => Some(left.max(right)),
+            (left, right) => left.or(right),
         };
         self.dead_oldest_ms = self.dead_oldest_ms.max(other.dead_oldest_ms);
     }
@@ -100,64 +100,63 @@ impl Group {
 }
 
 impl Census {
-    /// Tenant, kind, and what there is.
+    /// Iterates over tenant, kind and counts.
     pub fn groups(&self) -> impl Iterator<Item = (&str, &str, &Group)> {
-        self.groups.iter().filter_map(|(of, group)| {
-            let (tenant, kind) = of.split_once('/')?;
+        self.groups.iter().filter_map(|(name, group)| {
+            let (tenant, kind) = name.split_once('/')?;
             Some((tenant, kind, group))
         })
     }
 
-    /// Takes another part in.
-    pub(crate) fn merge(&mut self, part: Self) {
-        self.now = self.now.max(part.now);
-        for (of, group) in part.groups {
-            self.groups.entry(of).or_default().merge(&group);
+    /// Adds the counts of another page.
+    pub(crate) fn merge(&mut self, page: Self) {
+        self.now = self.now.max(page.now);
+        for (name, group) in page.groups {
+            self.groups.entry(name).or_default().merge(&group);
         }
     }
 
-    /// Adds dead letters of a `tenant/kind`; the oldest is dead since `since`.
-    pub(crate) fn add_dead(&mut self, of: &str, count: usize, since: Millis) {
+    /// Adds dead letters of a `tenant/kind`; `since` is when the oldest died.
+    pub(crate) fn add_dead(&mut self, name: &str, count: usize, since: Millis) {
         let age_ms = self.now.since(since);
-        let group = self.group(of);
+        let group = self.group(name);
         *group.jobs.entry(JobState::Dead).or_default() += count;
         group.dead_oldest_ms = group.dead_oldest_ms.max(age_ms);
     }
 
-    fn group(&mut self, of: &str) -> &mut Group {
-        if !self.groups.contains_key(of) {
-            self.groups.insert(of.into(), Group::default());
+    fn group(&mut self, name: &str) -> &mut Group {
+        if !self.groups.contains_key(name) {
+            self.groups.insert(name.into(), Group::default());
         }
-        self.groups.get_mut(of).expect("it was put in above")
+        self.groups.get_mut(name).expect("inserted above")
     }
 }
 
-/// Some of a census, and where to go on.
-pub type Part = (Census, Option<ResourceKey>);
+/// One page of a census, and the key after which the next page starts.
+pub type CensusPage = (Census, Option<ResourceKey>);
 
-/// The `tenant/kind` of a resource.
+/// Returns the `tenant/kind` of a resource.
 pub(crate) fn group_of(key: &ResourceKey) -> &str {
     let whole = key.as_str();
     let end = key.tenant().len() + 1 + key.kind().len();
     whole.get(..end).unwrap_or(whole)
 }
 
-/// Milliseconds in seconds, for ratios and for people.
+/// Converts milliseconds to seconds.
 #[must_use]
 pub fn seconds(ms: u64) -> f64 {
     std::time::Duration::from_millis(ms).as_secs_f64()
 }
 
 impl Ledger {
-    /// Counts some of what lives, after a resource, and says where to go on; dead letters are kept
-    /// elsewhere.
+    /// Counts one page of the live resources after a key. Dead letters are not in the ledger.
     #[must_use]
-    pub fn census(&self, after: Option<&ResourceKey>, now: Millis) -> Part {
+    pub fn census(&self, after: Option<&ResourceKey>, now: Millis) -> CensusPage {
         let mut census = Census { now, ..Census::default() };
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut keys = self.live.range((from, Bound::Unbounded));
         let mut last = None;
-        for key in keys.by_ref().take(PART_MAX) {
+        for key in keys.by_ref().take(CENSUS_PAGE_MAX) {
             last = Some(key);
             let Some(record) = self.world().records.get(key) else { continue };
             self.count(key, record, now, census.group(group_of(key)));
@@ -168,10 +167,10 @@ impl Ledger {
 
     fn count(&self, key: &ResourceKey, record: &Record, now: Millis, group: &mut Group) {
         let sessions = &self.world().sessions;
-        let lives =
+        let alive =
             |tenure: &&Tenure| sessions.get(tenure.session).is_some_and(|s| s.is_alive(now));
         group.locks += record.tenures.len();
-        group.stale += record.tenures.iter().filter(|tenure| !lives(tenure)).count();
+        group.stale += record.tenures.iter().filter(|tenure| !alive(tenure)).count();
         group.waiters += record.queue.len();
         for job in record.lane() {
             let limit_ms = limit_ms(&self.world().kinds, key, job);

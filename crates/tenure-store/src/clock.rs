@@ -1,8 +1,8 @@
-//! Store time: the seam through which stores read clocks.
+//! Store time: the abstraction through which stores read clocks.
 //!
 //! The store decides every expiry by its own clock. That clock starts at the wall clock (or at the
-//! last instant the store has seen, if the wall went backwards) and then follows CLOCK_BOOTTIME, so
-//! a wall clock that is set while the server runs neither shortens nor lengthens a lease.
+//! latest stored instant, if the wall clock went backwards) and then follows CLOCK_BOOTTIME, so
+//! setting the wall clock while the server runs neither shortens nor lengthens a lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +11,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::time::{ClockId, clock_gettime};
 use tenure_core::Millis;
 
-/// Says what time it is for a store. Never goes backwards.
+/// Clock of a store. Never goes backwards.
 pub trait Clock: Send + Sync + 'static {
-    /// Store time.
+    /// Returns the store time.
     fn now(&self) -> Millis;
 }
 
-/// The clock of a store that is its own authority on time.
+/// Clock of a store that runs in the server process.
 #[derive(Debug)]
 pub struct ServerClock {
     base: Millis,
@@ -25,10 +25,10 @@ pub struct ServerClock {
 }
 
 impl ServerClock {
-    /// Starts store time at the wall clock, but never before `seen`.
+    /// Starts store time at the wall clock, but never before `latest`.
     #[must_use]
-    pub fn starting_after(seen: Millis) -> Self {
-        Self { base: wall().max(seen), started: boottime() }
+    pub fn starting_after(latest: Millis) -> Self {
+        Self { base: wall_clock().max(latest), started: boottime() }
     }
 }
 
@@ -39,24 +39,24 @@ impl Clock for ServerClock {
     }
 }
 
-/// Time since boot, counting suspend.
+/// Returns the time since boot, including suspend.
 fn boottime() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::try_from(now).expect("time since boot is not negative")
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one reading of the wall clock, at start")]
-fn wall() -> Millis {
+#[expect(clippy::disallowed_methods, reason = "the only read of the wall clock, at start")]
+fn wall_clock() -> Millis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// A clock that a test moves by hand.
+/// Clock that a test advances manually.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// Moves on by `ms`.
+    /// Advances the clock by `ms`.
     pub fn advance(&self, ms: u64) {
         self.0.fetch_add(ms, Ordering::SeqCst);
     }
@@ -68,9 +68,9 @@ impl Clock for ManualClock {
     }
 }
 
-/// The start of a measurement. Never decides an expiry.
+/// Starts measuring elapsed time. Never used to decide an expiry.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "the one start of stopwatches")]
+#[expect(clippy::disallowed_methods, reason = "the only place that starts a stopwatch")]
 pub fn stopwatch() -> std::time::Instant {
     std::time::Instant::now()
 }

@@ -1,17 +1,17 @@
-//! Turns single commands into batches.
+//! Group commit: collects single commands into batches.
 //!
-//! There is no timer: a batch is what arrived while the previous one was on its way. The committer
-//! has its own thread and runtime, so work that blocks the caller's runtime starves neither
-//! heartbeats nor the sweep.
+//! There is no timer: a batch consists of the commands that arrived while the previous one was
+//! being applied. The committer has its own thread and runtime, so work that blocks the caller's
+//! runtime starves neither heartbeats nor the sweep.
 //!
-//! There are two queues, both bounded. What holders need, to keep what they have or to give it
-//! back, goes before what would begin something new: under a load that cannot be carried nobody
-//! loses a lock, and locks get free. Whatever would wait longer than [`WAIT_MAX`] to begin
-//! something, going by the last batches, is told "unavailable" at once.
+//! There are two bounded queues. Commands of holders, which keep or release what they have, take
+//! precedence over new work: under overload no holder loses a lock, and locks are released. New
+//! work that would exceed [`QUEUE_WAIT_MAX`], estimated from the last batches, is rejected with
+//! `unavailable`.
 
-mod answer;
+mod grant_waiters;
 mod queues;
-mod sleepers;
+mod reply;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,132 +24,131 @@ use tenure_core::{
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
-use answer::{Answer, Call};
-use queues::{Entry, Item, Waiting};
-pub use queues::{QUEUE_MAX, WAIT_MAX};
-use sleepers::{Sleepers, wake_on_hints};
+use grant_waiters::{GrantWaiters, wake_on_hints};
+use queues::{CommandReceiver, CommandSender, QueuedCommand};
+pub use queues::{QUEUE_MAX, QUEUE_WAIT_MAX};
+use reply::{PendingCall, ReplyTo};
 
 use crate::clock::stopwatch;
 use crate::store::{BATCH_MAX, Hint, Result, Store, StoreError};
 
-/// How often the sweep runs. Expired tenures are noticed this soon without anybody asking.
-pub const SWEEP_EVERY: Duration = Duration::from_millis(100);
-/// How often a waiting request asks again although nobody woke it: the poll floor.
-pub const POLL_FLOOR: Duration = Duration::from_millis(1_000);
-/// How long a command waits for a resource that another transaction of the database is at.
-pub const BUSY_MAX: Duration = Duration::from_millis(1_000);
-/// The first pause before it is sent again; each is twice the one before, up to the longest.
-const BUSY_PAUSE: Duration = Duration::from_millis(2);
-const BUSY_PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Interval of the sweep, which bounds how late an expired tenure is detected.
+pub const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval at which a waiting request polls if no hint arrives.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(1_000);
+/// Time for which a command is retried while its resource is fenced by another transaction.
+pub const BUSY_RETRY_MAX: Duration = Duration::from_millis(1_000);
+/// Initial backoff of such a retry; it doubles up to [`BUSY_BACKOFF_MAX`].
+const BUSY_BACKOFF_INITIAL: Duration = Duration::from_millis(2);
+const BUSY_BACKOFF_MAX: Duration = Duration::from_millis(50);
 
-/// A handle on the batching thread; cheap to clone. The thread ends with the last handle.
+/// Handle of the committer thread; cheap to clone. The thread exits with the last handle.
 #[derive(Clone)]
 pub struct Committer {
-    queues: Entry,
+    queues: CommandSender,
     store: Arc<dyn Store>,
-    sleepers: Arc<Sleepers>,
+    grant_waiters: Arc<GrantWaiters>,
 }
 
-/// Who sweeps the store.
+/// Which component sweeps the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweep {
-    /// This committer.
-    Here,
-    /// A janitor.
-    Elsewhere,
+    /// The committer.
+    Internal,
+    /// Another component, such as the janitor of a server.
+    External,
 }
 
 impl Committer {
-    /// Starts the thread; it sweeps the store, too.
+    /// Starts the thread, which also sweeps the store.
     #[must_use]
     pub fn start(store: Arc<dyn Store>) -> Self {
-        Self::start_with(store, Sweep::Here)
+        Self::start_with(store, Sweep::Internal)
     }
 
-    /// Starts the thread, and says who sweeps.
+    /// Starts the thread.
     #[must_use]
     pub fn start_with(store: Arc<dyn Store>, sweep: Sweep) -> Self {
-        let (queues, waiting) = queues::new();
-        let sleepers = Arc::new(Sleepers::default());
-        let (thread_store, thread_sleepers) = (Arc::clone(&store), Arc::clone(&sleepers));
+        let (queues, receiver) = queues::new();
+        let grant_waiters = Arc::new(GrantWaiters::default());
+        let (thread_store, thread_waiters) = (Arc::clone(&store), Arc::clone(&grant_waiters));
         std::thread::Builder::new()
             .name("tenure-committer".to_owned())
-            .spawn(move || run(&thread_store, waiting, &thread_sleepers, sweep))
-            .expect("the system has a thread to spare at start");
-        Self { queues, store, sleepers }
+            .spawn(move || run(&thread_store, receiver, &thread_waiters, sweep))
+            .expect("a thread can be started");
+        Self { queues, store, grant_waiters }
     }
 
-    /// The store behind it, for reading.
+    /// Returns the store, for reading.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
     }
 
-    /// Sends one command with the next batch and waits for its outcome; sends it again for a while
-    /// when another transaction is at its resource.
+    /// Sends one command with the next batch and waits for its outcome. Retries with backoff while
+    /// the resource is busy.
     pub async fn submit(&self, command: Command) -> Result<Outcome> {
         let mut waited = Duration::ZERO;
-        let mut pause = BUSY_PAUSE;
+        let mut backoff = BUSY_BACKOFF_INITIAL;
         loop {
             let outcome = self.send(command.clone(), false)?;
-            let gone = |_| StoreError::Unavailable("it is shutting down".to_owned());
-            let outcome = outcome.await.map_err(gone)??;
-            if outcome != Outcome::Refused(Refusal::Busy) || waited > BUSY_MAX {
+            let outcome = outcome.await.map_err(|_| shutting_down())??;
+            if outcome != Outcome::Refused(Refusal::Busy) || waited > BUSY_RETRY_MAX {
                 return Ok(outcome);
             }
-            // Nothing has happened. Others go on meanwhile.
-            tokio::time::sleep(pause).await;
-            waited += pause;
-            pause = BUSY_PAUSE_MAX.min(pause * 2);
+            // The command had no effect, and other commands are not delayed.
+            tokio::time::sleep(backoff).await;
+            waited += backoff;
+            backoff = BUSY_BACKOFF_MAX.min(backoff * 2);
         }
     }
 
-    /// Sends many commands in one call and waits until all are answered; each has an answer of its
-    /// own, in the order of the commands. They go along in as few batches as have room for them.
-    /// Not for claims: what is claimed for somebody who goes away would not go back.
+    /// Sends many commands and waits until all are answered. Returns one result per command, in
+    /// order. The commands share as few batches as possible.
+    ///
+    /// Not for claims: jobs claimed for a caller that is gone would not be handed back.
     pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome>> {
-        let (call, answers) = Call::of(commands.len());
-        for (place, command) in commands.iter().enumerate() {
-            let answer = Answer::Among(Arc::clone(&call), place);
-            let item = Item { command: command.clone(), answer, waits: false };
-            if let Err(error) = self.queues.push(item) {
-                call.answer(place, Err(error));
+        let (call, replies) = PendingCall::new(commands.len());
+        for (index, command) in commands.iter().enumerate() {
+            let reply = ReplyTo::Call(Arc::clone(&call), index);
+            let queued = QueuedCommand { command: command.clone(), reply, waits: false };
+            if let Err(error) = self.queues.push(queued) {
+                call.reply(index, Err(error));
             }
         }
         drop(call);
-        let gone = || Err(StoreError::Unavailable("it is shutting down".to_owned()));
-        let mut answers =
-            answers.await.unwrap_or_else(|_| commands.iter().map(|_| gone()).collect());
-        for (answer, command) in answers.iter_mut().zip(commands) {
-            if matches!(answer, Ok(Outcome::Refused(Refusal::Busy))) {
-                *answer = self.submit(command).await;
+        let mut replies = replies
+            .await
+            .unwrap_or_else(|_| commands.iter().map(|_| Err(shutting_down())).collect());
+        for (reply, command) in replies.iter_mut().zip(commands) {
+            if matches!(reply, Ok(Outcome::Refused(Refusal::Busy))) {
+                *reply = self.submit(command).await;
             }
         }
-        answers
+        replies
     }
 
     fn send(&self, command: Command, waits: bool) -> Result<oneshot::Receiver<Result<Outcome>>> {
-        let (answer, outcome) = oneshot::channel();
-        self.queues.push(Item { command, answer: Answer::Alone(answer), waits })?;
+        let (reply, outcome) = oneshot::channel();
+        self.queues.push(QueuedCommand { command, reply: ReplyTo::Single(reply), waits })?;
         Ok(outcome)
     }
 
-    /// Sends an acquire, and while it waits in the queue holds the answer back for up to
-    /// `patience`.
+    /// Sends an acquire. While the request is queued, delays the reply for up to `poll_timeout`.
     ///
-    /// The answer is `Waiting` when patience ends first; sending the same request again goes on
-    /// waiting. When the wait itself is over the request is withdrawn and the answer is `Held`.
+    /// Returns `Waiting` if `poll_timeout` elapses first; repeating the same request continues the
+    /// wait. When the wait of the request itself ends, withdraws it and returns `Held`.
     pub async fn acquire(
         &self,
         key: &ResourceKey,
         acquire: &Acquire,
-        patience: Duration,
+        poll_timeout: Duration,
     ) -> Result<Outcome> {
-        let mut sleeper = self.sleepers.register(acquire.request);
-        let floor = poll_floor(acquire);
+        let mut waiter = self.grant_waiters.register(acquire.request);
+        let interval = poll_interval(acquire);
         let wait = Duration::from_millis(acquire.wait_ms);
-        let given_up = tokio::time::sleep(wait.min(patience));
-        tokio::pin!(given_up);
+        let timeout = tokio::time::sleep(wait.min(poll_timeout));
+        tokio::pin!(timeout);
         loop {
             let action = LockAction::Acquire(acquire.clone());
             let outcome = self.submit(Command::Lock { key: key.clone(), action }).await?;
@@ -157,51 +156,55 @@ impl Committer {
                 return Ok(outcome);
             }
             tokio::select! {
-                tenure = sleeper.told() => {
-                    // Another resource may have a request with the same id: then only ask again.
+                tenure = waiter.granted() => {
+                    // A request of another resource may have the same id: then keep polling.
                     if tenure.key == *key {
                         return Ok(Outcome::Granted((*tenure).clone()));
                     }
-                    tokio::time::sleep(floor).await;
+                    tokio::time::sleep(interval).await;
                 }
-                () = tokio::time::sleep(floor) => {}
-                () = &mut given_up => {
-                    return if patience < wait {
+                () = tokio::time::sleep(interval) => {}
+                () = &mut timeout => {
+                    return if poll_timeout < wait {
                         Ok(outcome)
                     } else {
-                        self.give_up(key, acquire, outcome).await
+                        self.withdraw(key, acquire, outcome).await
                     };
                 }
             }
         }
     }
 
-    /// Sends a claim, and while nothing is ready holds the answer back for up to `patience`. The
-    /// answer is then empty, and sending the same claim again goes on waiting.
+    /// Sends a claim. While no job is ready, delays the reply for up to `poll_timeout`; the reply
+    /// is then empty, and repeating the same claim continues the wait.
     ///
-    /// A claim that waits goes along with the very batch that makes something ready, so a job
-    /// starts with the flush that submits it, and the next of a lane with the flush that ends the
-    /// one before.
-    pub async fn claim(&self, claim: &Claim, patience: Duration) -> Result<Outcome> {
-        let waits = !patience.is_zero();
-        let answer = self.send(Command::Claim(claim.clone()), waits)?;
-        let mut awaited = Awaited { answer, queues: self.queues.clone() };
-        let gone = |_| StoreError::Unavailable("it is shutting down".to_owned());
+    /// A waiting claim joins the batch that makes a resource ready, so a job starts with the flush
+    /// that submits it, and the next job of a lane with the flush that ends the previous one.
+    pub async fn claim(&self, claim: &Claim, poll_timeout: Duration) -> Result<Outcome> {
+        let waits = !poll_timeout.is_zero();
+        let reply = self.send(Command::Claim(claim.clone()), waits)?;
+        let mut pending = PendingClaim { reply, queues: self.queues.clone() };
+        let closed = |_| shutting_down();
         if !waits {
-            return (&mut awaited.answer).await.map_err(gone)?;
+            return (&mut pending.reply).await.map_err(closed)?;
         }
         tokio::select! {
             biased;
-            outcome = &mut awaited.answer => return outcome.map_err(gone)?,
-            () = tokio::time::sleep(patience) => {}
+            outcome = &mut pending.reply => return outcome.map_err(closed)?,
+            () = tokio::time::sleep(poll_timeout) => {}
         }
-        // What came until now counts; what comes later goes back.
-        awaited.answer.close();
-        awaited.answer.try_recv().unwrap_or_else(|_| Ok(Outcome::Claimed(Vec::new())))
+        // Accept a reply that has arrived by now; jobs of a later one are handed back.
+        pending.reply.close();
+        pending.reply.try_recv().unwrap_or_else(|_| Ok(Outcome::Claimed(Vec::new())))
     }
 
-    async fn give_up(&self, key: &ResourceKey, ask: &Acquire, last: Outcome) -> Result<Outcome> {
-        let action = LockAction::Withdraw { request: ask.request };
+    async fn withdraw(
+        &self,
+        key: &ResourceKey,
+        acquire: &Acquire,
+        last: Outcome,
+    ) -> Result<Outcome> {
+        let action = LockAction::Withdraw { request: acquire.request };
         self.submit(Command::Lock { key: key.clone(), action }).await?;
         let Outcome::Waiting { queue_length, held_by, .. } = last else { return Ok(last) };
         let queue_length = queue_length.saturating_sub(1);
@@ -209,142 +212,155 @@ impl Committer {
     }
 }
 
-/// A waiter with a session of its own lives by asking again.
-fn poll_floor(acquire: &Acquire) -> Duration {
+fn shutting_down() -> StoreError {
+    StoreError::Unavailable("the store is shutting down".to_owned())
+}
+
+/// Returns the poll interval of a queued request. Polling also renews a solo claimant.
+fn poll_interval(acquire: &Acquire) -> Duration {
     match acquire.claimant {
-        Claimant::Solo { ttl_ms, .. } => POLL_FLOOR.min(Duration::from_millis(ttl_ms / 3)),
-        Claimant::Session(_) => POLL_FLOOR,
+        Claimant::Solo { ttl_ms, .. } => POLL_INTERVAL.min(Duration::from_millis(ttl_ms / 3)),
+        Claimant::Session(_) => POLL_INTERVAL,
     }
 }
 
-fn run(store: &Arc<dyn Store>, queues: Waiting, sleepers: &Arc<Sleepers>, sweep: Sweep) {
+fn run(
+    store: &Arc<dyn Store>,
+    queues: CommandReceiver,
+    grant_waiters: &Arc<GrantWaiters>,
+    sweep: Sweep,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
-        .expect("a runtime without I/O needs nothing that can fail");
+        .expect("a runtime without I/O can be built");
     runtime.block_on(async {
-        let hints = tokio::spawn(wake_on_hints(store.watch(), Arc::clone(sleepers)));
+        let hints = tokio::spawn(wake_on_hints(store.watch(), Arc::clone(grant_waiters)));
         commit(&**store, queues, sweep).await;
         hints.abort();
     });
 }
 
-async fn commit(store: &dyn Store, mut queues: Waiting, who: Sweep) {
-    let mut sweep = tokio::time::interval(SWEEP_EVERY);
-    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut floor = tokio::time::interval(POLL_FLOOR);
-    floor.set_missed_tick_behavior(MissedTickBehavior::Delay);
+async fn commit(store: &dyn Store, mut queues: CommandReceiver, sweep: Sweep) {
+    let mut sweep_timer = tokio::time::interval(SWEEP_INTERVAL);
+    sweep_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut poll_timer = tokio::time::interval(POLL_INTERVAL);
+    poll_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut hints = store.watch();
-    let mut line = Line::default();
+    let mut claims = WaitingClaims::default();
     let mut batch = Vec::new();
     loop {
-        // Whatever is ready gets its turn, also while commands keep coming.
+        // Unbiased, so that no branch starves while commands keep arriving.
         tokio::select! {
-            _ = sweep.tick(), if who == Sweep::Here => {
+            _ = sweep_timer.tick(), if sweep == Sweep::Internal => {
                 if let Err(error) = store.sweep().await {
-                    tracing::warn!(%error, "cannot sweep");
+                    tracing::warn!(%error, "sweep failed");
                 }
             }
             open = queues.fill(&mut batch) => {
                 if !open {
                     return;
                 }
-                let (work, began) = (queues::work(batch.iter()), stopwatch());
-                line.send(store, &mut batch).await;
-                queues.note(work, began.elapsed());
+                let (work, started) = (queues::count_work(batch.iter()), stopwatch());
+                claims.send(store, &mut batch).await;
+                queues.record_batch(work, started.elapsed());
             }
             hint = hints.recv() => {
                 match hint {
-                    Ok(Hint::Ready(kind)) => line.wake(&kind, &mut batch),
-                    Ok(Hint::Missed) => line.wake_all(&mut batch),
+                    Ok(Hint::Ready(kind)) => claims.wake(&kind, &mut batch),
+                    Ok(Hint::Lagged) => claims.wake_all(&mut batch),
                     Ok(_) => {}
-                    // What was missed is found by asking again.
-                    Err(_) => line.wake_all(&mut batch),
+                    Err(_) => claims.wake_all(&mut batch),
                 }
-                line.send(store, &mut batch).await;
+                claims.send(store, &mut batch).await;
             }
-            _ = floor.tick() => {
-                line.wake_all(&mut batch);
-                line.send(store, &mut batch).await;
+            _ = poll_timer.tick() => {
+                claims.wake_all(&mut batch);
+                claims.send(store, &mut batch).await;
             }
         }
     }
 }
 
-/// Claims that wait for something to become ready, in the order in which they came.
+/// Claims that wait for a ready resource, in order of arrival.
 #[derive(Default)]
-struct Line(VecDeque<Item>);
+struct WaitingClaims(VecDeque<QueuedCommand>);
 
-impl Line {
-    /// Sends a batch, and with it as many waiting claims as it may make resources ready.
-    async fn send(&mut self, store: &dyn Store, batch: &mut Vec<Item>) {
-        // Whoever has gone away takes nothing, so that what is handed back below is never what the
-        // same claim, sent again, has just got.
-        let gone = |item: &Item| is_claim(&item.command) && item.answer.is_closed();
-        self.0.retain(|claim| !gone(claim));
-        batch.retain(|item| !gone(item));
-        let may_start = batch.iter().filter(|item| may_start_something(&item.command)).count();
-        let room = BATCH_MAX.saturating_sub(batch.len());
-        batch.extend(self.0.drain(..may_start.min(room).min(self.0.len())));
-        let mut orphans = self.apply(store, batch).await;
-        while !orphans.is_empty() {
-            let mut back: Vec<Item> = orphans.iter().map(hand_back).collect();
-            orphans = self.apply(store, &mut back).await;
+impl WaitingClaims {
+    /// Applies a batch together with as many waiting claims as commands that may make a resource
+    /// ready.
+    async fn send(&mut self, store: &dyn Store, batch: &mut Vec<QueuedCommand>) {
+        // Drop claims of callers that are gone before they are applied: otherwise the hand-back
+        // below could return jobs that a repetition of the same claim has just received.
+        let is_abandoned =
+            |queued: &QueuedCommand| is_claim(&queued.command) && queued.reply.is_closed();
+        self.0.retain(|claim| !is_abandoned(claim));
+        batch.retain(|queued| !is_abandoned(queued));
+        let may_start = batch.iter().filter(|queued| may_make_ready(&queued.command)).count();
+        let capacity = BATCH_MAX.saturating_sub(batch.len());
+        batch.extend(self.0.drain(..may_start.min(capacity).min(self.0.len())));
+        let mut undelivered = self.apply(store, batch).await;
+        while !undelivered.is_empty() {
+            let mut returned: Vec<QueuedCommand> = undelivered.iter().map(hand_back).collect();
+            undelivered = self.apply(store, &mut returned).await;
         }
     }
 
-    /// Sends a batch and answers it. Gives back the jobs that were claimed for nobody.
-    async fn apply(&mut self, store: &dyn Store, batch: &mut Vec<Item>) -> Vec<Assignment> {
-        let mut orphans = Vec::new();
+    /// Applies a batch and sends the replies. Returns the jobs whose claimant is gone.
+    async fn apply(
+        &mut self,
+        store: &dyn Store,
+        batch: &mut Vec<QueuedCommand>,
+    ) -> Vec<Assignment> {
+        let mut undelivered = Vec::new();
         if batch.is_empty() {
-            return orphans;
+            return undelivered;
         }
-        let (mut commands, mut answers) = (Vec::new(), Vec::new());
-        for Item { command, answer, waits } in batch.drain(..) {
-            answers.push((answer, waits.then(|| command.clone())));
+        let (mut commands, mut replies) = (Vec::new(), Vec::new());
+        for QueuedCommand { command, reply, waits } in batch.drain(..) {
+            replies.push((reply, waits.then(|| command.clone())));
             commands.push(command);
         }
         let outcomes = match store.apply(commands).await {
             Ok(outcomes) => outcomes,
             Err(error) => {
-                tracing::warn!(%error, commands = answers.len(), "cannot apply a batch");
-                for (answer, _) in answers {
-                    answer.send(Err(error.clone())).ok();
+                tracing::warn!(%error, commands = replies.len(), "batch failed");
+                for (reply, _) in replies {
+                    reply.send(Err(error.clone())).ok();
                 }
-                return orphans;
+                return undelivered;
             }
         };
-        debug_assert_eq!(outcomes.len(), answers.len());
-        for ((answer, again), outcome) in answers.into_iter().zip(outcomes) {
-            let nothing = matches!(&outcome, Outcome::Claimed(jobs) if jobs.is_empty());
-            if let Some(command) = again.filter(|_| nothing) {
-                self.0.push_back(Item { command, answer, waits: true });
-            } else if let Err(Ok(Outcome::Claimed(jobs))) = answer.send(Ok(outcome)) {
-                // Anybody else who has gone away will ask again: request ids make that harmless.
-                orphans.extend(jobs);
+        debug_assert_eq!(outcomes.len(), replies.len());
+        for ((reply, waiting_claim), outcome) in replies.into_iter().zip(outcomes) {
+            let is_empty = matches!(&outcome, Outcome::Claimed(jobs) if jobs.is_empty());
+            if let Some(command) = waiting_claim.filter(|_| is_empty) {
+                self.0.push_back(QueuedCommand { command, reply, waits: true });
+            } else if let Err(Ok(Outcome::Claimed(jobs))) = reply.send(Ok(outcome)) {
+                // Callers of other commands retry with the same request id, which is harmless.
+                undelivered.extend(jobs);
             }
         }
-        orphans
+        undelivered
     }
 
-    /// The first claim that wants this kind asks again. The wake-up is not wasted on one whose
-    /// client has gone.
-    fn wake(&mut self, kind: &Text, batch: &mut Vec<Item>) {
-        let wants = |item: &Item| match &item.command {
-            Command::Claim(claim) => !item.answer.is_closed() && claim.kinds.contains(kind),
+    /// Moves the first claim of this kind whose caller is still present into the batch.
+    fn wake(&mut self, kind: &Text, batch: &mut Vec<QueuedCommand>) {
+        let claims_kind = |queued: &QueuedCommand| match &queued.command {
+            Command::Claim(claim) => !queued.reply.is_closed() && claim.kinds.contains(kind),
             _ => false,
         };
-        let first = self.0.iter().position(wants);
+        let first = self.0.iter().position(claims_kind);
         batch.extend(first.and_then(|at| self.0.remove(at)));
     }
 
-    fn wake_all(&mut self, batch: &mut Vec<Item>) {
+    fn wake_all(&mut self, batch: &mut Vec<QueuedCommand>) {
         batch.extend(self.0.drain(..self.0.len().min(BATCH_MAX)));
     }
 }
 
-/// Whether a command may make a resource ready to be worked.
-fn may_start_something(command: &Command) -> bool {
+/// Returns whether a command may make a resource ready to be claimed.
+fn may_make_ready(command: &Command) -> bool {
     match command {
         Command::Resource { .. } | Command::Job { .. } => true,
         Command::Lock { action, .. } => {
@@ -358,29 +374,30 @@ fn is_claim(command: &Command) -> bool {
     matches!(command, Command::Claim(_))
 }
 
-/// The answer to a claim, on its way. What it brings to somebody who has gone away goes back.
-struct Awaited {
-    answer: oneshot::Receiver<Result<Outcome>>,
-    queues: Entry,
+/// Claim that awaits its reply. Jobs of a reply that the caller did not read are handed back.
+struct PendingClaim {
+    reply: oneshot::Receiver<Result<Outcome>>,
+    queues: CommandSender,
 }
 
-impl Drop for Awaited {
+impl Drop for PendingClaim {
     fn drop(&mut self) {
-        // After this the committer notices that nobody is there; what came before is seen to here.
-        self.answer.close();
-        let Ok(Ok(Outcome::Claimed(jobs))) = self.answer.try_recv() else { return };
+        // From here on the committer sees a closed channel; handle a reply that was sent before.
+        self.reply.close();
+        let Ok(Ok(Outcome::Claimed(jobs))) = self.reply.try_recv() else { return };
         for job in &jobs {
             if let Err(error) = self.queues.push(hand_back(job)) {
-                tracing::warn!(%error, "cannot hand back a job; it is lost with its session");
+                // It ends when the session of its claimant expires.
+                tracing::warn!(%error, job = %job.job.id, "cannot hand back job");
             }
         }
     }
 }
 
-/// What was claimed for somebody who has gone away goes back, as if it had never been started.
-fn hand_back(job: &Assignment) -> Item {
+/// Builds the command that hands back a job whose claimant is gone, without counting the attempt.
+fn hand_back(job: &Assignment) -> QueuedCommand {
     let action = JobAction::Finish { token: job.tenure.token, finish: Finish::HandBack };
     let command = Command::Job { id: job.job.id, action };
-    let (answer, _) = oneshot::channel();
-    Item { command, answer: Answer::Alone(answer), waits: false }
+    let (reply, _) = oneshot::channel();
+    QueuedCommand { command, reply: ReplyTo::Single(reply), waits: false }
 }

@@ -1,63 +1,63 @@
-//! Which resources have to stay as they are for now, because transactions of others rely on them.
+//! Resources that must not change now because a user's transaction is fenced on their tenures.
 //!
-//! Those transactions name resources by numbers. Which number is whose is worked out when the first
-//! such transaction is seen, and followed from then on: a batch must not look through all that
-//! lives because somebody relies on one lock.
+//! Such transactions identify resources by the id of a shared advisory lock. The index from lock id
+//! to resource is built when the first fence appears and maintained from then on, so that a batch
+//! does not scan all live resources because of one fence.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use tenure_core::ResourceKey;
 use tenure_core::history::Chain;
 
-/// The resources that have to stay as they are.
+/// Set of fenced resources.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fences {
-    numbers: HashSet<i64>,
-    /// The numbers of all resources that live, once anybody has relied on anything.
-    of: Option<HashMap<i64, ResourceKey>>,
+    lock_ids: HashSet<i64>,
+    /// Live resources by lock id; `None` until the first fence.
+    keys_by_id: Option<HashMap<i64, ResourceKey>>,
 }
 
-/// The number by which a resource is fenced.
-fn number(key: &ResourceKey) -> i64 {
+/// Returns the id of the advisory lock that fences a resource.
+fn lock_id(key: &ResourceKey) -> i64 {
     let digest = Chain::genesis(key).head.0;
-    digest.iter().take(8).fold(0, |number, byte| number << 8 | i64::from(*byte))
+    digest.iter().take(8).fold(0, |id, byte| id << 8 | i64::from(*byte))
 }
 
 impl Fences {
-    /// Says anew which numbers are fenced.
-    pub(crate) fn set(&mut self, numbers: Vec<i64>, live: &BTreeSet<ResourceKey>) {
-        self.numbers = numbers.into_iter().collect();
-        if !self.numbers.is_empty() && self.of.is_none() {
-            self.of = Some(live.iter().map(|key| (number(key), key.clone())).collect());
+    /// Replaces the set of fenced lock ids.
+    pub(crate) fn set(&mut self, lock_ids: Vec<i64>, live: &BTreeSet<ResourceKey>) {
+        self.lock_ids = lock_ids.into_iter().collect();
+        if !self.lock_ids.is_empty() && self.keys_by_id.is_none() {
+            self.keys_by_id = Some(live.iter().map(|key| (lock_id(key), key.clone())).collect());
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.numbers.is_empty()
+        self.lock_ids.is_empty()
     }
 
-    /// Whether a resource has to stay as it is.
-    pub(crate) fn has(&self, key: &ResourceKey) -> bool {
-        !self.is_empty() && self.numbers.contains(&number(key))
+    /// Returns whether a resource is fenced.
+    pub(crate) fn contains(&self, key: &ResourceKey) -> bool {
+        !self.is_empty() && self.lock_ids.contains(&lock_id(key))
     }
 
-    /// Those of the resources that live.
-    pub(crate) fn keys(&self) -> Vec<ResourceKey> {
-        let Some(of) = &self.of else { return Vec::new() };
-        self.numbers.iter().filter_map(|number| of.get(number)).cloned().collect()
+    /// Returns the fenced resources that are live.
+    pub(crate) fn live_keys(&self) -> Vec<ResourceKey> {
+        let Some(keys_by_id) = &self.keys_by_id else { return Vec::new() };
+        self.lock_ids.iter().filter_map(|id| keys_by_id.get(id)).cloned().collect()
     }
 
-    /// A resource has come to live.
-    pub(crate) fn came(&mut self, key: &ResourceKey) {
-        if let Some(of) = &mut self.of {
-            of.insert(number(key), key.clone());
+    /// Adds a resource that became live to the index.
+    pub(crate) fn insert_live(&mut self, key: &ResourceKey) {
+        if let Some(keys_by_id) = &mut self.keys_by_id {
+            keys_by_id.insert(lock_id(key), key.clone());
         }
     }
 
-    /// A resource does not live any more.
-    pub(crate) fn went(&mut self, key: &ResourceKey) {
-        if let Some(of) = &mut self.of {
-            of.remove(&number(key));
+    /// Removes a resource that is no longer live from the index.
+    pub(crate) fn remove_live(&mut self, key: &ResourceKey) {
+        if let Some(keys_by_id) = &mut self.keys_by_id {
+            keys_by_id.remove(&lock_id(key));
         }
     }
 }
@@ -71,11 +71,11 @@ mod tests {
     use crate::ledger::Ledger;
 
     fn key(n: usize) -> ResourceKey {
-        format!("t/k/r{n}").parse().expect("a good name")
+        format!("t/k/r{n}").parse().expect("a valid key")
     }
 
     #[test]
-    fn resources_that_come_and_go_after_the_first_fence_are_known() {
+    fn the_index_follows_live_resources_after_the_first_fence() {
         let mut ledger = Ledger::default();
         let held = |key: &ResourceKey| {
             let mut record = Record::new(key);
@@ -85,16 +85,16 @@ mod tests {
             record.tenures.push(Tenure { lock, token, session, request, purpose, since, job });
             Box::new(record)
         };
-        let numbers = || vec![number(&key(1)), number(&key(2)), number(&key(3))];
-        ledger.admit(&key(1), held(&key(1)), Millis(0));
-        ledger.fence(numbers());
-        assert_eq!(ledger.fences.keys(), [key(1)]);
-        assert!(ledger.is_fenced(&key(2)), "it does not live, and is relied on all the same");
-        ledger.admit(&key(2), held(&key(2)), Millis(0));
-        ledger.admit(&key(1), Box::new(Record::new(&key(1))), Millis(0));
-        ledger.fence(numbers());
-        assert_eq!(ledger.fences.keys(), [key(2)]);
-        ledger.fence(Vec::new());
+        let lock_ids = || vec![lock_id(&key(1)), lock_id(&key(2)), lock_id(&key(3))];
+        ledger.insert_record(&key(1), held(&key(1)), Millis(0));
+        ledger.set_fences(lock_ids());
+        assert_eq!(ledger.fences.live_keys(), [key(1)]);
+        assert!(ledger.is_fenced(&key(2)), "a resource that is not live can be fenced");
+        ledger.insert_record(&key(2), held(&key(2)), Millis(0));
+        ledger.insert_record(&key(1), Box::new(Record::new(&key(1))), Millis(0));
+        ledger.set_fences(lock_ids());
+        assert_eq!(ledger.fences.live_keys(), [key(2)]);
+        ledger.set_fences(Vec::new());
         assert!(ledger.fences.is_empty() && !ledger.is_fenced(&key(2)));
     }
 }

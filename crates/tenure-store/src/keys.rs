@@ -1,8 +1,7 @@
-//! The keys with which people and programs ask, beside the rows of the model.
+//! API keys, stored next to the rows of the model.
 //!
-//! A store keeps them so that all servers on it know the same ones. Only their hashes are kept:
-//! whoever reads the store cannot ask with what it finds. Nothing here decides who may do what;
-//! that is the server's.
+//! They are in the store so that all servers share them. Only hashes are stored, so read access to
+//! the store does not reveal a usable key. Authorization is up to the server.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,79 +12,78 @@ use tenure_core::{Millis, Role, Text};
 
 use crate::store::Result;
 
-/// Most keys that a store keeps, revoked ones included.
+/// Maximum number of keys in a store, including revoked ones.
 pub const KEYS_MAX: usize = 10_000;
 
-/// What is kept of a key, as the tables of all stores name it.
+/// Columns of a key, with the same names in every store.
 pub(crate) const COLUMNS: &str = "id, name, tenant, role, hash, created_at, created_by, \
                                   expires_at, used_at, revoked_at, revoked_by";
 
-/// A key, without its secret.
+/// API key, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiKey {
-    /// Names the key; no secret.
+    /// Public identifier.
     pub id: Text,
-    /// What people call it.
+    /// Display name.
     pub name: Text,
-    /// Whose it is; `*` for all tenants.
+    /// Tenant; `*` for all tenants.
     pub tenant: Text,
-    /// What it may do.
+    /// Role.
     pub role: Role,
-    /// The hash of the whole key, in hexadecimal digits.
+    /// Hash of the whole key, in hexadecimal digits.
     pub hash: Text,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Millis,
-    /// Who made it.
+    /// Principal that created it.
     pub created_by: Text,
-    /// From when on it is not good any more.
+    /// Time after which it is invalid.
     pub expires_at: Option<Millis>,
-    /// When it was last used, to within a minute or so.
+    /// Time of the last use, accurate to about a minute.
     pub used_at: Option<Millis>,
-    /// When it was taken back.
+    /// Time of revocation.
     pub revoked_at: Option<Millis>,
-    /// Who took it back, and why.
+    /// Principal that revoked it, and why.
     pub revoked_by: Option<Text>,
 }
 
-/// Keeps keys. What it answers is durable.
+/// Storage of API keys. Changes are durable when a method returns.
 #[async_trait]
 pub trait KeyRing: Send + Sync {
-    /// All keys, oldest first.
+    /// Lists all keys, oldest first.
     async fn all(&self) -> Result<Vec<ApiKey>>;
 
-    /// Keeps a new key. Says whether it was kept: not when there are [`KEYS_MAX`] already, or when
-    /// its id is taken.
+    /// Adds a key. Returns `false` if there are [`KEYS_MAX`] keys already or the id is taken.
     async fn add(&self, key: ApiKey) -> Result<bool>;
 
-    /// Takes a key back. Says whether there is such a key; one that was taken back before stays as
-    /// it is.
+    /// Revokes a key. Returns `false` if there is no such key. Revoking twice keeps the first
+    /// revocation.
     async fn revoke(&self, id: &str, at: Millis, by: &str) -> Result<bool>;
 
-    /// Notes when keys were last used. An earlier time changes nothing.
-    async fn used(&self, uses: &[(Text, Millis)]) -> Result<()>;
+    /// Records the last use of keys. An earlier time changes nothing.
+    async fn record_uses(&self, uses: &[(Text, Millis)]) -> Result<()>;
 
-    /// Something secret that all servers on the store share and nobody else knows; `fresh` if there
-    /// was none before.
-    async fn secret(&self, fresh: &str) -> Result<String>;
+    /// Returns the secret shared by all servers of the store, after storing `candidate` if there is
+    /// none yet.
+    async fn get_or_set_secret(&self, candidate: &str) -> Result<String>;
 }
 
-/// Keys in memory.
+/// [`KeyRing`] in memory.
 #[derive(Default)]
-pub struct MemoryKeys(Mutex<Kept>);
+pub struct MemoryKeys(Mutex<State>);
 
 #[derive(Default)]
-struct Kept {
+struct State {
     keys: BTreeMap<(Millis, Text), ApiKey>,
     secret: Option<String>,
 }
 
 impl MemoryKeys {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
+impl State {
     fn find(&mut self, id: &str) -> Option<&mut ApiKey> {
         self.keys.values_mut().find(|key| *key.id == *id)
     }
@@ -94,38 +92,38 @@ impl Kept {
 #[async_trait]
 impl KeyRing for MemoryKeys {
     async fn all(&self) -> Result<Vec<ApiKey>> {
-        Ok(self.kept().keys.values().cloned().collect())
+        Ok(self.state().keys.values().cloned().collect())
     }
 
     async fn add(&self, key: ApiKey) -> Result<bool> {
-        let mut kept = self.kept();
-        let room = kept.keys.len() < KEYS_MAX && kept.find(&key.id).is_none();
-        if room {
-            kept.keys.insert((key.created_at, key.id.clone()), key);
+        let mut state = self.state();
+        let accepted = state.keys.len() < KEYS_MAX && state.find(&key.id).is_none();
+        if accepted {
+            state.keys.insert((key.created_at, key.id.clone()), key);
         }
-        Ok(room)
+        Ok(accepted)
     }
 
     async fn revoke(&self, id: &str, at: Millis, by: &str) -> Result<bool> {
-        let mut kept = self.kept();
-        let Some(key) = kept.find(id) else { return Ok(false) };
+        let mut state = self.state();
+        let Some(key) = state.find(id) else { return Ok(false) };
         if key.revoked_at.is_none() {
             (key.revoked_at, key.revoked_by) = (Some(at), Some(by.into()));
         }
         Ok(true)
     }
 
-    async fn used(&self, uses: &[(Text, Millis)]) -> Result<()> {
-        let mut kept = self.kept();
+    async fn record_uses(&self, uses: &[(Text, Millis)]) -> Result<()> {
+        let mut state = self.state();
         for (id, at) in uses {
-            if let Some(key) = kept.find(id) {
+            if let Some(key) = state.find(id) {
                 key.used_at = key.used_at.max(Some(*at));
             }
         }
         Ok(())
     }
 
-    async fn secret(&self, fresh: &str) -> Result<String> {
-        Ok(self.kept().secret.get_or_insert_with(|| fresh.to_owned()).clone())
+    async fn get_or_set_secret(&self, candidate: &str) -> Result<String> {
+        Ok(self.state().secret.get_or_insert_with(|| candidate.to_owned()).clone())
     }
 }

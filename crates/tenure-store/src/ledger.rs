@@ -1,8 +1,8 @@
-//! The rows of a store that keeps its live ones in memory, with the indexes that the sweep needs.
+//! The live rows of a store in memory, with the indexes that the sweep needs.
 //!
-//! `memory` and `embedded` are this ledger with nothing or with SQLite behind it, and the simulator
-//! crashes this very code. It steps, seals history, and settles what ended sessions leave behind
-//! within the same batch. It must never do I/O or read a clock.
+//! Every store is built on this ledger: `memory` alone, `embedded` with SQLite, `postgres` with the
+//! journal; the simulator runs the same code. It applies commands, seals history, and settles what
+//! ended sessions leave behind within the same batch. It performs no I/O and reads no clock.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -21,94 +21,98 @@ use tenure_core::{
 use crate::fences::Fences;
 use crate::store::{Hint, Swept};
 
-/// A store that was not looking for longer than this gives every session a full time to live:
-/// nobody may lose a lock because the *store* was stopped, starved or suspended.
+/// Pause between two batches or sweeps after which every session is renewed: no holder may lose a
+/// lock because the *store* was stopped, starved or suspended.
 pub const STALL_MS: u64 = 2_000;
-/// Most resources that one batch settles for ended sessions; the rest follow in the next sweep.
+/// Maximum number of resources settled per batch for ended sessions; the next sweep continues.
 pub const SETTLE_MAX: usize = 1_024;
 
 /// The live rows and their indexes.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     pub(crate) world: World,
-    /// When sessions may lapse. An entry may be out of date; it is put back when it comes up.
-    lapses: BinaryHeap<Reverse<(Millis, SessionId)>>,
-    /// The one entry of each session among `lapses` that counts.
-    lapse_of: Map<SessionId, Millis>,
-    /// When waits may run out; likewise.
-    waits: BinaryHeap<Reverse<(Millis, ResourceKey)>>,
-    /// The earliest entry of each resource among `waits`.
-    wait_of: Map<ResourceKey, Millis>,
-    /// Sessions that are over and may have left something behind.
-    over: VecDeque<SessionId>,
-    /// Resources that somebody holds or waits for, in order.
+    /// Earliest possible expiry of sessions. An entry may be stale; it is then rescheduled when it
+    /// is popped.
+    expiries: BinaryHeap<Reverse<(Millis, SessionId)>>,
+    /// Valid entry of each session in `expiries`.
+    expiry_of: Map<SessionId, Millis>,
+    /// Earliest possible end of waits; entries may be stale, too.
+    wait_deadlines: BinaryHeap<Reverse<(Millis, ResourceKey)>>,
+    /// Valid entry of each resource in `wait_deadlines`.
+    wait_deadline_of: Map<ResourceKey, Millis>,
+    /// Ended sessions that may still hold tenures or waits.
+    ended_sessions: VecDeque<SessionId>,
+    /// Live resources (held, waited for, or with live jobs), in order.
     pub(crate) live: BTreeSet<ResourceKey>,
-    /// When the ledger last looked.
-    looked: Option<Millis>,
-    /// Whether everybody got a full time to live in this batch.
-    graced: bool,
-    /// Resources that have to stay as they are for now.
+    /// Time of the last batch or sweep.
+    last_active: Option<Millis>,
+    /// Whether this batch renewed every session after a stall.
+    grace_granted: bool,
+    /// Resources that must not change now.
     pub(crate) fences: Fences,
 }
 
-/// What one batch changed: the rows to write and the wake-ups to send.
+/// Changes of one batch: the rows to write and the hints to send.
+///
+/// Fields marked *shared* are used only by stores that several servers share.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// Records that changed, each once.
+    /// Changed records, without duplicates.
     pub records: Vec<ResourceKey>,
-    /// Those of them that cannot be made up for from the history.
-    pub untold: BTreeSet<ResourceKey>,
-    /// Records of which only how far an attempt has come changed: for a store that is not alone.
-    pub moved: Vec<ResourceKey>,
-    /// Jobs that history tells something of: likewise.
+    /// Changed records that cannot be rebuilt by replaying history and must be written.
+    pub unreplayable: BTreeSet<ResourceKey>,
+    /// Records of which only the progress of an attempt changed (*shared*).
+    pub progressed: Vec<ResourceKey>,
+    /// Jobs with new history (*shared*).
     pub jobs: Vec<JobId>,
-    /// Those of them that are new: likewise.
+    /// Jobs that were submitted (*shared*).
     pub submitted: Vec<JobId>,
-    /// Resources of which history tells something that is for all their jobs: likewise.
+    /// Resources with new history that concerns all jobs of their lane (*shared*).
     pub lanes: Vec<ResourceKey>,
-    /// Sessions to write, or to delete when they are gone, each once.
+    /// Sessions to write, or to delete if they no longer exist, without duplicates.
     pub sessions: Vec<SessionId>,
-    /// Sessions of which only the time to live was renewed, or that asked for jobs: likewise.
-    pub beats: Vec<SessionId>,
-    /// Whether everybody got a full time to live: likewise.
+    /// Sessions that only sent a heartbeat or a claim (*shared*).
+    pub heartbeats: Vec<SessionId>,
+    /// Whether every session was renewed after a stall (*shared*).
     pub grace: bool,
     /// History to append, in order.
     pub history: Vec<(ResourceKey, SealedEntry)>,
-    /// Jobs that are over, or that somebody dealt with after they were: to be kept.
+    /// Finished jobs to write: jobs that ended, and finished jobs that were retried or discarded.
     pub finished: Vec<(ResourceKey, Box<Job>)>,
-    /// Their ids.
-    pub over: Vec<JobId>,
-    /// Pieces of logs to append.
+    /// Ids of the jobs in `finished`.
+    pub finished_ids: Vec<JobId>,
+    /// Log chunks to append.
     pub logs: Vec<LogChunk>,
-    /// What was granted to requests while they waited: their clients should be told.
+    /// Grants to queued requests, for hints.
     pub granted: Vec<TenureView>,
-    /// Resources that became ready and still are: their workers should ask again.
+    /// Resources that became and still are ready, for hints to workers.
     pub ready: Vec<ResourceKey>,
-    /// Sessions that a heartbeat would tell something.
+    /// Sessions whose next heartbeat carries a notification.
     pub notified: Vec<SessionId>,
-    /// What to count, now that it is durable.
+    /// Facts for the observers.
     pub facts: Vec<MetricEvent>,
 }
 
 impl Batch {
-    /// Whether nothing has to be written.
+    /// Returns whether nothing has to be written.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.records.is_empty() && self.sessions.is_empty() && self.logs.is_empty()
     }
 
-    /// The wake-ups to send, now that it is durable.
+    /// Converts the batch into the hints to send once it is durable.
     pub fn into_hints(self) -> impl Iterator<Item = Hint> {
         let granted = self.granted.into_iter().map(|tenure| Hint::Granted(Arc::new(tenure)));
         let ready = self.ready.into_iter().map(|key| Hint::Ready(key.kind().into()));
         let notified = self.notified.into_iter().map(Hint::Notified);
-        let over = (!self.over.is_empty()).then(|| Hint::Over(self.over.into()));
-        granted.chain(ready).chain(notified).chain(over)
+        let finished = self.finished_ids;
+        let ended = (!finished.is_empty()).then(|| Hint::JobsEnded(finished.into()));
+        granted.chain(ready).chain(notified).chain(ended)
     }
 }
 
 impl Ledger {
-    /// A ledger with the rows that a store has kept. Every session gets its full time from `now`.
+    /// Creates a ledger from stored sessions after a restart. Every session is renewed at `now`.
     #[must_use]
     pub fn load(
         incarnation: Incarnation,
@@ -117,8 +121,8 @@ impl Ledger {
     ) -> Self {
         let grace = |mut session: Session| {
             if !planted(Canary::NoGraceAfterRestart) && session.ended.is_none() {
-                // Neither less nor more: what was written before a wall clock was set back lies far
-                // ahead, and would keep the locks of a dead process for as long.
+                // Exactly one time to live: a stored expiry may be far in the future if the wall
+                // clock was set back, and would keep the locks of a dead process until then.
                 session.expires_at = now.plus(session.ttl_ms);
             }
             session
@@ -126,76 +130,77 @@ impl Ledger {
         Self::resume(incarnation, sessions.into_iter().map(grace), now)
     }
 
-    /// The same for a store that others have looked after meanwhile: nobody gets more time.
+    /// Creates a ledger from stored sessions while other servers may be active: sessions keep their
+    /// expiry. `last_active` is the time of the last batch of any server.
     #[must_use]
     pub fn resume(
         incarnation: Incarnation,
         sessions: impl IntoIterator<Item = Session>,
-        looked: Millis,
+        last_active: Millis,
     ) -> Self {
         let mut ledger = Self::default();
         ledger.world.incarnation = incarnation;
         for session in sessions {
-            ledger.put_session(session);
+            ledger.insert_session(session);
         }
-        ledger.looked = Some(looked);
+        ledger.last_active = Some(last_active);
         ledger
     }
 
-    /// Puts in the record of a resource that was kept or changed elsewhere. Says whether the
-    /// resource became ready by that.
-    pub fn admit(&mut self, key: &ResourceKey, record: Box<Record>, now: Millis) -> bool {
+    /// Inserts a record that was loaded from storage or changed by another server. Returns whether
+    /// the resource became ready.
+    pub fn insert_record(&mut self, key: &ResourceKey, record: Box<Record>, now: Millis) -> bool {
         for session in record.sessions() {
             if self.world.sessions.get(session).is_none() {
-                self.over.push_back(session);
+                self.ended_sessions.push_back(session);
             }
         }
         let ready = self.world.insert_record(key, record, now);
-        self.note_record(key);
+        self.index_record(key);
         ready
     }
 
-    /// Takes out the record of a resource, to be put in again as it was changed elsewhere.
-    pub fn take(&mut self, key: &ResourceKey) -> Box<Record> {
+    /// Removes a record in order to apply the changes of another server and insert it again.
+    pub fn take_record(&mut self, key: &ResourceKey) -> Box<Record> {
         self.world.remove_record(key).unwrap_or_else(|| Box::new(Record::new(key)))
     }
 
-    /// Puts in a session that was kept or changed elsewhere.
-    pub fn put_session(&mut self, session: Session) {
+    /// Inserts a session that was loaded from storage or changed by another server.
+    pub fn insert_session(&mut self, session: Session) {
         let id = session.id;
         self.world.sessions.insert(session);
-        self.note_session(id);
+        self.index_session(id);
     }
 
-    /// Takes out a session that somebody else has forgotten.
-    pub fn drop_session(&mut self, id: SessionId) {
+    /// Removes a session that another server deleted.
+    pub fn remove_session(&mut self, id: SessionId) {
         self.world.sessions.remove(id);
-        self.note_session(id);
+        self.index_session(id);
     }
 
-    /// Notes that somebody else has looked.
-    pub fn looked_elsewhere(&mut self, at: Millis) {
-        self.looked = self.looked.max(Some(at));
+    /// Records that another server was active at `at`.
+    pub fn note_activity(&mut self, at: Millis) {
+        self.last_active = self.last_active.max(Some(at));
     }
 
-    /// Puts in a job that is over, because a command of the next batch names it.
-    pub fn recall(&mut self, key: ResourceKey, job: Box<Job>) {
+    /// Inserts a finished job that a command of the next batch refers to.
+    pub fn insert_finished_job(&mut self, key: ResourceKey, job: Box<Job>) {
         self.world.finished_jobs.insert(job.id, (key, job));
     }
 
-    /// Whether a job that is not over is at hand.
+    /// Returns whether a live job is in memory.
     #[must_use]
-    pub fn has_job(&self, id: JobId) -> bool {
+    pub fn has_live_job(&self, id: JobId) -> bool {
         self.world.job_index.contains_key(&id)
     }
 
-    /// Says what resources can be from now on. Gives the resources that became ready.
+    /// Replaces the declared kinds. Returns the resources that became ready.
     pub fn declare(&mut self, kinds: Arc<Kinds>, now: Millis) -> Vec<ResourceKey> {
         self.world.declare(kinds, now);
         std::mem::take(&mut self.world.changes.ready)
     }
 
-    /// Drops the record of a resource that nobody holds or waits for. It must be kept elsewhere.
+    /// Removes an idle record from memory; returns whether it was idle. It must be in storage.
     pub fn evict(&mut self, key: &ResourceKey) -> bool {
         let idle = self.world.records.get(key).is_some_and(|record| !record.is_live());
         if idle {
@@ -204,137 +209,138 @@ impl Ledger {
         idle
     }
 
-    /// Whether somebody holds or waits for a resource.
+    /// Returns whether a resource is live.
     #[must_use]
     pub fn is_live(&self, key: &ResourceKey) -> bool {
         self.live.contains(key)
     }
 
-    /// Whether the record of a resource is at hand.
+    /// Returns whether the record of a resource is in memory.
     #[must_use]
-    pub fn has(&self, key: &ResourceKey) -> bool {
+    pub fn has_record(&self, key: &ResourceKey) -> bool {
         self.world.records.contains_key(key)
     }
 
-    /// The rows.
+    /// Returns the rows.
     #[must_use]
     pub fn world(&self) -> &World {
         &self.world
     }
 
-    /// Steps commands in order. Records that were kept elsewhere must have been admitted.
+    /// Applies commands in order. Stored records they refer to must have been inserted before.
     pub fn apply(&mut self, commands: &[Command], now: Millis) -> (Vec<Outcome>, Batch) {
-        self.look(now);
+        self.detect_stall(now);
         let outcomes = commands.iter().map(|command| step(&mut self.world, command, now)).collect();
-        let (batch, _) = self.conclude(now);
+        let (batch, _) = self.finish_batch(now);
         self.world.finished_jobs.clear();
         (outcomes, batch)
     }
 
-    /// Ends what has lapsed and settles it.
+    /// Ends expired sessions and waits, processes what is due, and settles what they held.
     pub fn sweep(&mut self, now: Millis) -> (Swept, Batch) {
-        self.look(now);
+        self.detect_stall(now);
         let mut swept = Swept::default();
-        for session in self.lapsed(now) {
+        for session in self.pop_expired_sessions(now) {
             if step(&mut self.world, &Command::Expire { session }, now) == Outcome::Closed {
                 swept.sessions += 1;
             }
         }
         (swept.due, swept.tenures) = process_due(&mut self.world, now);
-        for key in self.waits_run_out(now) {
+        for key in self.pop_expired_waits(now) {
             swept.tenures += self.settle(key.clone(), now);
-            // A wait may have been prolonged meanwhile: then it is still there, with a later end.
+            // Other waits of the resource may end later.
             self.schedule_wait(&key);
         }
-        let (batch, tenures) = self.conclude(now);
+        let (batch, tenures) = self.finish_batch(now);
         swept.tenures += tenures;
         (swept, batch)
     }
 
-    /// Notices that the store was not looking for a while.
-    fn look(&mut self, now: Millis) {
-        let stalled = self.looked.is_some_and(|looked| now.since(looked) > STALL_MS);
+    /// Renews every session if the store was inactive for longer than [`STALL_MS`].
+    fn detect_stall(&mut self, now: Millis) {
+        let stalled = self.last_active.is_some_and(|last| now.since(last) > STALL_MS);
         if stalled {
-            self.grace(now);
-            self.graced = true;
+            self.grant_grace(now);
+            self.grace_granted = true;
         }
-        self.looked = Some(now);
+        self.last_active = Some(now);
     }
 
-    /// Gives every living session its full time to live from `now`.
-    pub fn grace(&mut self, now: Millis) {
+    /// Renews every live session at `now`.
+    pub fn grant_grace(&mut self, now: Millis) {
         self.world.sessions.grant_grace(now);
-        self.looked = Some(now);
+        self.last_active = Some(now);
     }
 
-    /// Sessions that have lapsed, in the order in which they did: entries that are out of date may
-    /// have brought them up in another one.
-    fn lapsed(&mut self, now: Millis) -> Vec<SessionId> {
-        let mut lapsed: Vec<_> = std::iter::from_fn(|| self.next_lapsed(now)).collect();
-        lapsed.sort_unstable_by_key(|id| (self.world.sessions.get(*id).map(|s| s.expires_at), *id));
-        lapsed.dedup();
-        lapsed
+    /// Removes the expired sessions from the heap and returns them in order of expiry, which stale
+    /// heap entries may not have.
+    fn pop_expired_sessions(&mut self, now: Millis) -> Vec<SessionId> {
+        let mut expired: Vec<_> = std::iter::from_fn(|| self.pop_expired_session(now)).collect();
+        expired
+            .sort_unstable_by_key(|id| (self.world.sessions.get(*id).map(|s| s.expires_at), *id));
+        expired.dedup();
+        expired
     }
 
-    fn next_lapsed(&mut self, now: Millis) -> Option<SessionId> {
+    fn pop_expired_session(&mut self, now: Millis) -> Option<SessionId> {
         loop {
-            let Reverse((at, id)) = *self.lapses.peek()?;
+            let Reverse((at, id)) = *self.expiries.peek()?;
             if at > now {
                 return None;
             }
-            self.lapses.pop();
-            if self.lapse_of.get(&id) != Some(&at) {
+            self.expiries.pop();
+            if self.expiry_of.get(&id) != Some(&at) {
                 continue;
             }
-            self.lapse_of.remove(&id);
+            self.expiry_of.remove(&id);
             match self.world.sessions.get(id) {
-                // It is gone, or it is among those that are settled anyway.
+                // Deleted, or already queued in `ended_sessions`.
                 None => {}
                 Some(session) if session.ended.is_some() => {}
                 Some(session) if session.expires_at > now => {
-                    self.schedule_lapse(id, session.expires_at);
+                    self.schedule_expiry(id, session.expires_at);
                 }
                 Some(_) => return Some(id),
             }
         }
     }
 
-    /// Sees to it that the sweep looks at a session when it may lapse, and not more than once.
-    fn schedule_lapse(&mut self, id: SessionId, at: Millis) {
-        if self.lapse_of.get(&id).is_none_or(|before| at < *before) {
-            self.lapse_of.insert(id, at);
-            self.lapses.push(Reverse((at, id)));
+    /// Schedules the next expiry check of a session, unless an earlier one is scheduled.
+    fn schedule_expiry(&mut self, id: SessionId, at: Millis) {
+        if self.expiry_of.get(&id).is_none_or(|before| at < *before) {
+            self.expiry_of.insert(id, at);
+            self.expiries.push(Reverse((at, id)));
         }
     }
 
-    fn waits_run_out(&mut self, now: Millis) -> BTreeSet<ResourceKey> {
+    fn pop_expired_waits(&mut self, now: Millis) -> BTreeSet<ResourceKey> {
         let mut keys = BTreeSet::new();
-        while let Some(Reverse((at, _))) = self.waits.peek()
+        while let Some(Reverse((at, _))) = self.wait_deadlines.peek()
             && *at <= now
-            && let Some(Reverse((at, key))) = self.waits.pop()
+            && let Some(Reverse((at, key))) = self.wait_deadlines.pop()
         {
-            if self.wait_of.get(&key) != Some(&at) {
+            if self.wait_deadline_of.get(&key) != Some(&at) {
                 continue;
             }
-            self.wait_of.remove(&key);
+            self.wait_deadline_of.remove(&key);
             let queue = self.world.records.get(&key).map(|record| &record.queue);
             if queue.into_iter().flatten().any(|waiter| waiter.until <= now) {
                 keys.insert(key);
             } else {
-                // Who waited has gone, or waits longer.
+                // The waiter left the queue or extended its wait.
                 self.schedule_wait(&key);
             }
         }
         keys
     }
 
-    /// Sees to it that the sweep looks at a resource when its first wait runs out.
+    /// Schedules the check of a resource at the deadline of its first wait.
     fn schedule_wait(&mut self, key: &ResourceKey) {
         let Some(record) = self.world.records.get(key) else { return };
         let Some(until) = record.queue.iter().map(|waiter| waiter.until).min() else { return };
-        if self.wait_of.get(key).is_none_or(|at| until < *at) {
-            self.wait_of.insert(key.clone(), until);
-            self.waits.push(Reverse((until, key.clone())));
+        if self.wait_deadline_of.get(key).is_none_or(|at| until < *at) {
+            self.wait_deadline_of.insert(key.clone(), until);
+            self.wait_deadlines.push(Reverse((until, key.clone())));
         }
     }
 
@@ -349,42 +355,44 @@ impl Ledger {
         }
     }
 
-    /// Says by their numbers which resources have to stay as they are for now.
-    pub(crate) fn fence(&mut self, numbers: Vec<i64>) {
-        self.fences.set(numbers, &self.live);
+    /// Replaces the fences, given as advisory lock ids.
+    pub(crate) fn set_fences(&mut self, lock_ids: Vec<i64>) {
+        self.fences.set(lock_ids, &self.live);
     }
 
-    /// Keeps what has to stay as it is from coming due or being started by itself.
-    pub(crate) fn hide_fenced(&mut self) {
-        for key in self.fences.keys() {
+    /// Excludes fenced resources from scheduling: nothing on them becomes due or is started.
+    pub(crate) fn suspend_fenced(&mut self) {
+        for key in self.fences.live_keys() {
             self.world.exclude_from_claims(&key);
         }
     }
 
-    /// The opposite, after the batch.
-    pub(crate) fn show_fenced(&mut self, now: Millis) {
-        for key in self.fences.keys() {
+    /// Reverts [`Self::suspend_fenced`] after the batch.
+    pub(crate) fn resume_fenced(&mut self, now: Millis) {
+        for key in self.fences.live_keys() {
             self.world.include_in_claims(&key, now);
         }
     }
 
-    /// Whether a resource has to stay as it is for now.
+    /// Returns whether a resource is fenced.
     pub(crate) fn is_fenced(&self, key: &ResourceKey) -> bool {
-        self.fences.has(key)
+        self.fences.contains(key)
     }
 
-    /// Settles what ended sessions left, seals history and notes what changed.
-    fn conclude(&mut self, now: Millis) -> (Batch, usize) {
-        let mut batch = Batch { grace: std::mem::take(&mut self.graced), ..Batch::default() };
-        self.note(&mut batch);
+    /// Settles what ended sessions held, seals history and collects the changes. Also returns the
+    /// number of tenures that ended.
+    fn finish_batch(&mut self, now: Millis) -> (Batch, usize) {
+        let mut batch =
+            Batch { grace: std::mem::take(&mut self.grace_granted), ..Batch::default() };
+        self.collect_changes(&mut batch);
         let mut tenures = 0;
         let mut settled = 0;
-        let mut again = VecDeque::new();
+        let mut unfinished = VecDeque::new();
         while settled < SETTLE_MAX
-            && let Some(session) = self.over.pop_front()
+            && let Some(session) = self.ended_sessions.pop_front()
         {
             if self.world.sessions.get(session).is_some_and(|session| session.ended.is_none()) {
-                // A record named it before it was known.
+                // A record referred to the session before the session was inserted.
                 continue;
             }
             let keys: Vec<_> =
@@ -393,15 +401,15 @@ impl Ledger {
             for key in keys {
                 tenures += self.settle(key, now);
             }
-            self.note(&mut batch);
+            self.collect_changes(&mut batch);
             if self.world.session_index.contains(session) {
-                again.push_back(session);
+                unfinished.push_back(session);
             } else {
                 step(&mut self.world, &Command::Forget { session }, now);
             }
-            self.note(&mut batch);
+            self.collect_changes(&mut batch);
         }
-        self.over.append(&mut again);
+        self.ended_sessions.append(&mut unfinished);
         batch.ready.retain(|key| self.world.ready.is_ready(key));
         batch.records.sort_unstable();
         batch.records.dedup();
@@ -410,11 +418,10 @@ impl Ledger {
         (batch, tenures)
     }
 
-    /// Takes the changes of the last steps into the indexes and the batch.
-    fn note(&mut self, batch: &mut Batch) {
+    /// Moves the changes of the last steps into the indexes and the batch.
+    fn collect_changes(&mut self, batch: &mut Batch) {
         let changes = self.world.take_changes();
-        let Changes { records, unlogged: untold, sessions, events, granted, finished, .. } =
-            changes;
+        let Changes { records, sessions, events, granted, finished, .. } = changes;
         for (key, _, event) in &events {
             batch.jobs.extend(event.job());
             batch.submitted.extend(event.submitted_job());
@@ -424,18 +431,18 @@ impl Ledger {
         }
         batch.history.extend(self.world.seal(events));
         for id in &sessions {
-            self.note_session(*id);
+            self.index_session(*id);
         }
         for key in &records {
-            self.note_record(key);
+            self.index_record(key);
         }
         batch.records.extend(records);
-        batch.untold.extend(untold);
-        batch.moved.extend(changes.progressed);
+        batch.unreplayable.extend(changes.unlogged);
+        batch.progressed.extend(changes.progressed);
         batch.sessions.extend(sessions);
-        batch.beats.extend(changes.heartbeats);
+        batch.heartbeats.extend(changes.heartbeats);
         batch.granted.extend(granted);
-        batch.over.extend(finished.iter().map(|(_, job)| job.id));
+        batch.finished_ids.extend(finished.iter().map(|(_, job)| job.id));
         batch.finished.extend(finished);
         batch.logs.extend(changes.logs);
         batch.ready.extend(changes.ready);
@@ -443,24 +450,24 @@ impl Ledger {
         batch.facts.extend(changes.metric_events);
     }
 
-    fn note_session(&mut self, id: SessionId) {
+    fn index_session(&mut self, id: SessionId) {
         match self.world.sessions.get(id) {
-            Some(session) if session.ended.is_some() => self.over.push_back(id),
-            Some(session) => self.schedule_lapse(id, session.expires_at),
+            Some(session) if session.ended.is_some() => self.ended_sessions.push_back(id),
+            Some(session) => self.schedule_expiry(id, session.expires_at),
             None => {
-                self.lapse_of.remove(&id);
+                self.expiry_of.remove(&id);
             }
         }
     }
 
-    fn note_record(&mut self, key: &ResourceKey) {
+    fn index_record(&mut self, key: &ResourceKey) {
         let Some(record) = self.world.records.get(key) else { return };
         if record.is_live() {
             if self.live.insert(key.clone()) {
-                self.fences.came(key);
+                self.fences.insert_live(key);
             }
         } else if self.live.remove(key) {
-            self.fences.went(key);
+            self.fences.remove_live(key);
         }
         self.schedule_wait(key);
     }

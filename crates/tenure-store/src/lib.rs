@@ -1,12 +1,12 @@
-//! Where it is kept: stores make the steps of `tenure-core` atomic and durable.
+//! Storage for Tenure: stores make the steps of `tenure-core` atomic and durable.
 //!
-//! A store loads rows, calls `tenure_core::step`, and writes back what changed. It must never
-//! decide anything itself: no rule of the model lives in SQL or here.
+//! A store loads rows, calls `tenure_core::step`, and writes back what changed. It makes no
+//! decisions: every rule of the model lives in `tenure-core`, none in SQL or in this crate.
 //!
-//! [`Store`] is the trait; [`memory`], [`embedded`] and [`postgres`] keep it; [`faulty`] and
-//! [`metered`] stand in front of any of them; [`observer`] is who counts what happens, [`census`]
-//! what there is; [`committer`] turns single commands into batches; [`conformance`] is the suite
-//! that each of them passes.
+//! [`Store`] is the trait. [`memory`], [`embedded`] and [`postgres`] implement it;
+//! [`fault_injector`] and [`metered`] decorate any implementation. [`committer`] groups single
+//! commands into batches, [`observer`] receives facts for metrics, [`census`] counts the current
+//! rows, and [`conformance`] is the test suite that every store passes.
 
 pub mod census;
 pub mod clock;
@@ -14,7 +14,7 @@ pub mod committer;
 pub mod conformance;
 #[cfg(feature = "embedded")]
 pub mod embedded;
-pub mod faulty;
+pub mod fault_injector;
 mod fences;
 pub mod keys;
 pub mod ledger;

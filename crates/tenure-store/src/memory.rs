@@ -1,6 +1,6 @@
-//! A store in memory: for tests, for trying things out, and as the yardstick of the others.
+//! In-memory store, for tests and experiments, and the reference for the other stores.
 //!
-//! It forgets everything when the process ends, tokens included, so its safety class is "best
+//! All state, including tokens, is lost when the process exits, so its safety class is "best
 //! effort".
 
 use std::collections::{BTreeMap, VecDeque};
@@ -24,13 +24,13 @@ use crate::keys::{KeyRing, MemoryKeys};
 use crate::ledger::{Batch, Ledger};
 use crate::observer::{Observer, Observers};
 use crate::store::{
-    HINTS_MAX, Hint, HistoryQuery, JobPage, JobQuery, JobShown, Line, ListQuery, LogLine, LogQuery,
-    Page, Pruned, Reads, ResourceQuery, ResourceShown, Result, Retention, SafetyClass, Shown,
-    Status, Store, Swept, WorkerShown,
+    HINTS_MAX, Hint, HistoryQuery, HistoryRow, JobPage, JobQuery, JobView, LogLine, LogQuery, Page,
+    Pruned, Reads, ResourceDetail, ResourceQuery, ResourceView, Result, Retention, SafetyClass,
+    Status, Store, Swept, TenureQuery, WorkerView, matches_filter,
 };
 use crate::view;
 
-/// The store `memory:`.
+/// Store `memory:`.
 pub struct Memory {
     rows: Mutex<Rows>,
     clock: Box<dyn Clock>,
@@ -42,27 +42,27 @@ pub struct Memory {
 #[derive(Default)]
 struct Rows {
     ledger: Ledger,
-    /// History by position, counted from 1 so that "after 0" is all.
+    /// History by position, starting at 1 so that "after 0" selects everything.
     lines: BTreeMap<u64, (ResourceKey, SealedEntry)>,
     position: u64,
-    /// The positions of each resource's lines.
-    lines_of: BTreeMap<ResourceKey, VecDeque<u64>>,
-    /// What stands in place of pruned history.
-    bases: BTreeMap<ResourceKey, ChainCheckpoint>,
-    /// Jobs that are over.
-    past: BTreeMap<JobId, JobShown>,
+    /// Positions of the lines of each resource.
+    positions: BTreeMap<ResourceKey, VecDeque<u64>>,
+    /// Checkpoints of pruned history.
+    checkpoints: BTreeMap<ResourceKey, ChainCheckpoint>,
+    /// Finished jobs.
+    finished: BTreeMap<JobId, JobView>,
     logs: BTreeMap<JobId, Vec<LogLine>>,
     log_position: u64,
 }
 
 impl Memory {
-    /// An empty store on the machine's clock.
+    /// Creates an empty store with the clock of the machine.
     #[must_use]
     pub fn new() -> Self {
         Self::with_clock(ServerClock::starting_after(Millis::default()))
     }
 
-    /// An empty store on a clock of your choice.
+    /// Creates an empty store with a custom clock.
     pub fn with_clock(clock: impl Clock) -> Self {
         let ledger = Ledger::load(Incarnation::default(), [], clock.now());
         let rows = Rows { ledger, ..Rows::default() };
@@ -72,20 +72,20 @@ impl Memory {
         Self { rows, clock, hints, keys, observers }
     }
 
-    /// Gives every session its full time to live, as a durable store does when it restarts.
-    pub fn grace(&self) {
-        self.rows().ledger.grace(self.clock.now());
+    /// Renews every session, as a durable store does when it restarts.
+    pub fn grant_grace(&self) {
+        self.rows().ledger.grant_grace(self.clock.now());
     }
 
     fn rows(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().expect("no step panics halfway: rules are total")
+        self.rows.lock().expect("no step panics: the rules are total")
     }
 
     fn publish(&self, rows: &mut Rows, batch: Batch) {
-        rows.keep(&batch);
-        self.observers.tell(&batch.facts);
+        rows.append(&batch);
+        self.observers.notify(&batch.facts);
         for hint in batch.into_hints() {
-            // Nobody listening is fine: a hint is a hint.
+            // There may be no receivers.
             self.hints.send(hint).ok();
         }
     }
@@ -102,10 +102,10 @@ impl Store for Memory {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
         let mut rows = self.rows();
         for id in commands.iter().filter_map(Command::job) {
-            if !rows.ledger.has_job(id)
-                && let Some(JobShown { key, job }) = rows.past.get(&id).cloned()
+            if !rows.ledger.has_live_job(id)
+                && let Some(JobView { key, job }) = rows.finished.get(&id).cloned()
             {
-                rows.ledger.recall(key, job);
+                rows.ledger.insert_finished_job(key, job);
             }
         }
         let (outcomes, batch) = rows.ledger.apply(&commands, self.clock.now());
@@ -120,11 +120,11 @@ impl Store for Memory {
         Ok(swept)
     }
 
-    async fn prune(&self, keep: Retention) -> Result<Pruned> {
+    async fn prune(&self, retention: Retention) -> Result<Pruned> {
         let now = self.clock.now();
         let mut rows = self.rows();
-        let jobs = rows.prune_jobs(keep, now);
-        Ok(Pruned { jobs, lines: rows.prune_lines(keep, now) })
+        let jobs = rows.prune_jobs(retention, now);
+        Ok(Pruned { jobs, lines: rows.prune_lines(retention, now) })
     }
 
     async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
@@ -150,7 +150,7 @@ impl Store for Memory {
             incarnation: rows.ledger.world().incarnation,
             now: self.clock.now(),
             sessions: rows.ledger.world().sessions.len(),
-            live: rows.ledger.live(),
+            live: rows.ledger.live_count(),
             wakeups: None,
         })
     }
@@ -166,46 +166,46 @@ impl Store for Memory {
 
 #[async_trait]
 impl Reads for Memory {
-    async fn list(&self, query: ListQuery) -> Result<Page<TenureView>> {
-        Ok(self.rows().ledger.list(&query, self.clock.now()))
+    async fn tenures(&self, query: TenureQuery) -> Result<Page<TenureView>> {
+        Ok(self.rows().ledger.tenures(&query, self.clock.now()))
     }
 
-    async fn show(&self, key: &ResourceKey) -> Result<Option<Shown>> {
+    async fn show(&self, key: &ResourceKey) -> Result<Option<ResourceDetail>> {
         Ok(self.rows().ledger.show(key, self.clock.now()))
     }
 
     async fn keys(&self, after: Option<ResourceKey>, limit: usize) -> Result<Vec<ResourceKey>> {
         let rows = self.rows();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let keys = rows.lines_of.range((from, Bound::Unbounded)).take(limit);
+        let keys = rows.positions.range((from, Bound::Unbounded)).take(limit);
         Ok(keys.map(|(key, _)| key.clone()).collect())
     }
 
-    async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>> {
+    async fn history(&self, query: HistoryQuery) -> Result<Vec<HistoryRow>> {
         Ok(self.rows().history(&query))
     }
 
-    async fn bases(
+    async fn checkpoints(
         &self,
         after: Option<ResourceKey>,
         limit: usize,
     ) -> Result<Vec<(ResourceKey, ChainCheckpoint)>> {
         let rows = self.rows();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let bases = rows.bases.range((from, Bound::Unbounded)).take(limit);
-        Ok(bases.map(|(key, replay)| (key.clone(), replay.clone())).collect())
+        let checkpoints = rows.checkpoints.range((from, Bound::Unbounded)).take(limit);
+        Ok(checkpoints.map(|(key, replay)| (key.clone(), replay.clone())).collect())
     }
 
-    async fn job(&self, id: JobId) -> Result<Option<JobShown>> {
+    async fn job(&self, id: JobId) -> Result<Option<JobView>> {
         let rows = self.rows();
-        Ok(rows.ledger.job(id).or_else(|| rows.past.get(&id).cloned()))
+        Ok(rows.ledger.job(id).or_else(|| rows.finished.get(&id).cloned()))
     }
 
     async fn jobs(&self, query: JobQuery) -> Result<JobPage> {
         Ok(self.rows().jobs(&query))
     }
 
-    async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceShown>> {
+    async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceView>> {
         Ok(self.rows().resources(&query))
     }
 
@@ -216,11 +216,11 @@ impl Reads for Memory {
         Ok(after.take(query.limit).cloned().collect())
     }
 
-    async fn session(&self, id: SessionId) -> Result<Option<Text>> {
-        Ok(self.rows().ledger.tenant_of(id))
+    async fn session_tenant(&self, id: SessionId) -> Result<Option<Text>> {
+        Ok(self.rows().ledger.session_tenant(id))
     }
 
-    async fn workers(&self) -> Result<Vec<WorkerShown>> {
+    async fn workers(&self) -> Result<Vec<WorkerView>> {
         Ok(self.rows().ledger.workers(self.clock.now()))
     }
 
@@ -229,11 +229,11 @@ impl Reads for Memory {
         let now = self.clock.now();
         let (mut census, mut next) = rows.ledger.census(None, now);
         while let Some(after) = next {
-            let (part, further) = rows.ledger.census(Some(&after), now);
-            census.merge(part);
-            next = further;
+            let (page, following) = rows.ledger.census(Some(&after), now);
+            census.merge(page);
+            next = following;
         }
-        for JobShown { key, job } in rows.past.values() {
+        for JobView { key, job } in rows.finished.values() {
             if job.state == JobState::Dead {
                 census.add_dead(group_of(key), 1, job.ended_at.unwrap_or_default());
             }
@@ -243,14 +243,14 @@ impl Reads for Memory {
 }
 
 impl Rows {
-    fn keep(&mut self, batch: &Batch) {
+    fn append(&mut self, batch: &Batch) {
         for (key, sealed) in &batch.history {
             self.position += 1;
-            self.lines_of.entry(key.clone()).or_default().push_back(self.position);
+            self.positions.entry(key.clone()).or_default().push_back(self.position);
             self.lines.insert(self.position, (key.clone(), sealed.clone()));
         }
         for (key, job) in &batch.finished {
-            self.past.insert(job.id, JobShown { key: key.clone(), job: job.clone() });
+            self.finished.insert(job.id, JobView { key: key.clone(), job: job.clone() });
         }
         for LogChunk { job, attempt, at, text } in &batch.logs {
             self.log_position += 1;
@@ -259,88 +259,88 @@ impl Rows {
         }
     }
 
-    fn history(&self, query: &HistoryQuery) -> Vec<Line> {
-        let earlier = |at: &u64, before: Option<u64>| before.is_none_or(|before| *at < before);
+    fn history(&self, query: &HistoryQuery) -> Vec<HistoryRow> {
+        let is_before = |at: &u64, before: Option<u64>| before.is_none_or(|before| *at < before);
         match query {
             HistoryQuery::Of { key, before, limit } => {
-                let places = self.lines_of.get(key).into_iter().flatten();
-                let newest = places.rev().filter(|at| earlier(at, *before));
-                newest.take(*limit).map(|at| self.line(*at)).collect()
+                let positions = self.positions.get(key).into_iter().flatten();
+                let newest = positions.rev().filter(|at| is_before(at, *before));
+                newest.take(*limit).map(|at| self.history_row(*at)).collect()
             }
             HistoryQuery::Newest { tenant, before, limit } => {
-                let of = |key: &ResourceKey| tenant.as_ref().is_none_or(|t| **t == *key.tenant());
-                let newest = self.lines.iter().rev().filter(|(at, _)| earlier(at, *before));
-                let newest = newest.filter(|(_, (key, _))| of(key));
-                newest.take(*limit).map(|(at, _)| self.line(*at)).collect()
+                let newest = self.lines.iter().rev().filter(|(at, _)| is_before(at, *before));
+                let newest = newest.filter(|(_, (key, _))| matches_filter(tenant, key.tenant()));
+                newest.take(*limit).map(|(at, _)| self.history_row(*at)).collect()
             }
             HistoryQuery::Scan { after, limit } => {
                 let lines = self.lines.range((Bound::Excluded(*after), Bound::Unbounded));
-                lines.take(*limit).map(|(at, _)| self.line(*at)).collect()
+                lines.take(*limit).map(|(at, _)| self.history_row(*at)).collect()
             }
         }
     }
 
-    fn line(&self, position: u64) -> Line {
+    fn history_row(&self, position: u64) -> HistoryRow {
         let (key, sealed) = &self.lines[&position];
-        Line { position, key: key.clone(), text: sealed.line.clone(), hash: sealed.hash }
+        HistoryRow { position, key: key.clone(), text: sealed.line.clone(), hash: sealed.hash }
     }
 
     fn jobs(&self, query: &JobQuery) -> JobPage {
         let live = self.ledger.jobs(query);
         if let Some(key) = query.resource() {
-            let last = self.ledger.resource(&key).and_then(|shown| shown.resource.last_job);
-            let find = |id| Ok::<_, Infallible>(self.past.get(&id).cloned());
-            let Ok(page) = view::walk(live, last, query, find);
+            let last = self.ledger.resource(&key).and_then(|view| view.resource.last_job);
+            let find = |id| Ok::<_, Infallible>(self.finished.get(&id).cloned());
+            let Ok(page) = view::page_of_resource(live, last, query, find);
             return page;
         }
         let below = query.after.map_or(Bound::Unbounded, Bound::Excluded);
-        let newest = self.past.range((Bound::Unbounded, below)).rev().map(|(_, shown)| shown);
-        let past = newest.filter(|shown| query.wants(&shown.key, &shown.job));
-        view::page(live, past.take(query.limit + 1).cloned().collect(), query.limit)
+        let newest = self.finished.range((Bound::Unbounded, below)).rev().map(|(_, view)| view);
+        let finished = newest.filter(|view| query.matches(&view.key, &view.job));
+        view::merge_jobs(live, finished.take(query.limit + 1).cloned().collect(), query.limit)
     }
 
-    fn resources(&self, query: &ResourceQuery) -> Page<ResourceShown> {
+    fn resources(&self, query: &ResourceQuery) -> Page<ResourceView> {
         let from = query.after.clone().map_or(Bound::Unbounded, Bound::Excluded);
-        let keys = self.lines_of.range((from, Bound::Unbounded)).map(|(key, _)| key);
-        let shown = keys.filter_map(|key| self.ledger.resource(key));
-        let wanted = shown.filter(|shown| query.wants(&shown.key, &shown.resource));
-        let mut items: Vec<_> = wanted.take(query.limit + 1).collect();
+        let keys = self.positions.range((from, Bound::Unbounded)).map(|(key, _)| key);
+        let views = keys.filter_map(|key| self.ledger.resource(key));
+        let matching = views.filter(|view| query.matches(&view.key, &view.resource));
+        let mut items: Vec<_> = matching.take(query.limit + 1).collect();
         let more = items.len() > query.limit;
         items.truncate(query.limit);
-        let next = items.last().filter(|_| more).map(|shown| shown.key.clone());
+        let next = items.last().filter(|_| more).map(|view| view.key.clone());
         Page { items, next }
     }
 
-    fn prune_jobs(&mut self, keep: Retention, now: Millis) -> usize {
-        let old = |job: &Job| {
+    fn prune_jobs(&mut self, retention: Retention, now: Millis) -> usize {
+        let is_expired = |job: &Job| {
             let dead = job.state == JobState::Dead;
-            let keep_ms = if dead { keep.dead_ms } else { keep.jobs_ms };
+            let keep_ms = if dead { retention.dead_ms } else { retention.jobs_ms };
             job.ended_at.is_some_and(|at| now.since(at) > keep_ms)
         };
-        let gone = self.past.iter().filter(|(_, shown)| old(&shown.job));
-        let gone: Vec<JobId> = gone.map(|(id, _)| *id).take(keep.rows_max).collect();
-        for id in &gone {
-            self.past.remove(id);
+        let expired = self.finished.iter().filter(|(_, view)| is_expired(&view.job));
+        let expired: Vec<JobId> = expired.map(|(id, _)| *id).take(retention.rows_max).collect();
+        for id in &expired {
+            self.finished.remove(id);
             self.logs.remove(id);
         }
-        gone.len()
+        expired.len()
     }
 
-    fn prune_lines(&mut self, keep: Retention, now: Millis) -> usize {
-        let mut gone = 0;
-        while gone < keep.rows_max
+    fn prune_lines(&mut self, retention: Retention, now: Millis) -> usize {
+        let mut pruned = 0;
+        while pruned < retention.rows_max
             && let Some(first) = self.lines.first_entry()
-            && now.since(first.get().1.at) > keep.history_ms
+            && now.since(first.get().1.at) > retention.history_ms
         {
             let (key, sealed) = first.remove();
-            let base = self.bases.entry(key.clone()).or_insert_with(|| ChainCheckpoint::new(&key));
-            base.fold(&sealed.line, sealed.hash).expect("a line that was sealed reads back");
-            if let Some(places) = self.lines_of.get_mut(&key) {
-                places.pop_front();
+            let checkpoint =
+                self.checkpoints.entry(key.clone()).or_insert_with(|| ChainCheckpoint::new(&key));
+            checkpoint.fold(&sealed.line, sealed.hash).expect("a sealed line can be parsed");
+            if let Some(positions) = self.positions.get_mut(&key) {
+                positions.pop_front();
             }
-            gone += 1;
+            pruned += 1;
         }
-        gone
+        pruned
     }
 }
 
@@ -353,16 +353,16 @@ mod tests {
     use crate::scenario;
 
     #[tokio::test]
-    async fn a_tenure_counts_that_ends_where_something_comes_due() {
+    async fn a_sweep_counts_a_tenure_that_ends_on_a_due_resource() {
         let clock = ManualClock::default();
         let store = Memory::with_clock(clock.clone());
-        store.declare(scenario::kinds()).await.expect("it is there");
+        store.declare(scenario::kinds()).await.expect("memory is available");
         let submit = |request, run_at| {
             let (request, operation) = (RequestId(request), "work".into());
             let by = "ann".into();
-            let ask = Submit { request, operation, args: None, priority: 0, run_at, by };
-            let key = "t/task/r".parse().expect("a good name");
-            Command::Resource { key, action: ResourceAction::Submit(ask) }
+            let submit = Submit { request, operation, args: None, priority: 0, run_at, by };
+            let key = "t/task/r".parse().expect("a valid key");
+            Command::Resource { key, action: ResourceAction::Submit(submit) }
         };
         let (session, tenant, name) = (SessionId(1), "t".into(), "W".into());
         let claim = Claim { session, request: RequestId(3), kinds: vec!["task".into()], max: 1 };
@@ -372,10 +372,10 @@ mod tests {
             Command::Claim(claim),
             submit(2, Some(Millis(900))),
         ];
-        let outcomes = store.apply(commands).await.expect("it is there");
+        let outcomes = store.apply(commands).await.expect("memory is available");
         assert!(matches!(&outcomes[2], Outcome::Claimed(jobs) if jobs.len() == 1), "{outcomes:?}");
         clock.advance(1_500);
-        let swept = store.sweep().await.expect("it is there");
+        let swept = store.sweep().await.expect("memory is available");
         assert_eq!(swept, Swept { sessions: 1, tenures: 1, due: 1 });
     }
 }

@@ -1,7 +1,7 @@
-//! A decorator that measures what goes through to a store, and tells an observer.
+//! A decorator that measures the calls to a store and reports them to an observer.
 //!
-//! It measures calls. What they came to is told by the store itself, where it is known exactly: see
-//! [`tenure_core::metric_event`]. So it copies no command and looks at no outcome.
+//! It reports durations and failures only. The store itself reports the facts (see
+//! [`tenure_core::metric_event`]), so the decorator neither copies commands nor inspects outcomes.
 
 use std::sync::Arc;
 
@@ -14,24 +14,24 @@ use crate::keys::KeyRing;
 use crate::observer::Observer;
 use crate::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, Swept};
 
-/// The calls that an observer is told of when they fail.
+/// Names of the calls whose failures are reported.
 pub const CALLS: [&str; 5] = ["apply", "sweep", "prune", "declare", "status"];
 
-/// Measures in front of a store.
+/// Store decorator that reports durations and failures of calls.
 pub struct Metered {
     inner: Arc<dyn Store>,
     observer: Arc<dyn Observer>,
 }
 
 impl Metered {
-    /// Puts an observer in front of `inner`, and tells it what happens within.
+    /// Wraps `inner` and registers the observer with it.
     pub fn new(inner: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Self {
         inner.observe(&observer);
         Self { inner, observer }
     }
 
-    fn note<T>(&self, call: &'static str, result: Result<T>) -> Result<T> {
-        result.inspect_err(|error| self.observer.failed(call, error))
+    fn report<T>(&self, call: &'static str, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| self.observer.on_failure(call, error))
     }
 }
 
@@ -40,25 +40,25 @@ impl Store for Metered {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
         let (count, started) = (commands.len(), stopwatch());
         let result = self.inner.apply(commands).await;
-        self.observer.applied(count, started.elapsed());
-        self.note("apply", result)
+        self.observer.on_apply(count, started.elapsed());
+        self.report("apply", result)
     }
 
     async fn sweep(&self) -> Result<Swept> {
         let started = stopwatch();
         let result = self.inner.sweep().await;
         if let Ok(swept) = &result {
-            self.observer.swept(swept, started.elapsed());
+            self.observer.on_sweep(swept, started.elapsed());
         }
-        self.note("sweep", result)
+        self.report("sweep", result)
     }
 
-    async fn prune(&self, keep: Retention) -> Result<Pruned> {
-        self.note("prune", self.inner.prune(keep).await)
+    async fn prune(&self, retention: Retention) -> Result<Pruned> {
+        self.report("prune", self.inner.prune(retention).await)
     }
 
     async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
-        self.note("declare", self.inner.declare(kinds).await)
+        self.report("declare", self.inner.declare(kinds).await)
     }
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
@@ -70,7 +70,7 @@ impl Store for Metered {
     }
 
     async fn status(&self) -> Result<Status> {
-        self.note("status", self.inner.status().await)
+        self.report("status", self.inner.status().await)
     }
 
     fn reads(&self) -> &dyn Reads {

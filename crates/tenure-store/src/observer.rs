@@ -1,8 +1,7 @@
-//! Whoever counts what goes on in a store.
+//! Observers of a store, for metrics.
 //!
-//! A store tells facts when the batch they are of is durable, so what is counted has happened. It
-//! never waits for an observer and never relies on one. [`crate::metered`] tells the rest: how long
-//! calls took, and that they failed.
+//! A store reports facts after their batch is durable. It never blocks on an observer and does not
+//! depend on one. [`crate::metered`] reports durations and failures of calls.
 
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -11,42 +10,41 @@ use tenure_core::MetricEvent;
 
 use crate::store::{StoreError, Swept};
 
-/// Counts what goes on in a store. It is told on the store's own threads: it must be quick and must
-/// never wait.
+/// Receiver of facts and measurements. It is called on the threads of the store and must not block.
 pub trait Observer: Send + Sync {
-    /// This happened, by the commands and sweeps of this process, and is durable.
-    fn happened(&self, facts: &[MetricEvent]);
+    /// Called with the facts of a durable batch or sweep of this process.
+    fn on_facts(&self, facts: &[MetricEvent]);
 
-    /// A batch of so many commands was applied.
-    fn applied(&self, commands: usize, took: Duration);
+    /// Called after a batch, with the number of its commands.
+    fn on_apply(&self, commands: usize, took: Duration);
 
-    /// A sweep was made.
-    fn swept(&self, swept: &Swept, took: Duration);
+    /// Called after a successful sweep.
+    fn on_sweep(&self, swept: &Swept, took: Duration);
 
-    /// A call failed; it is named as the method of the store.
-    fn failed(&self, call: &'static str, error: &StoreError);
+    /// Called after a failed call, with the name of the [`Store`](crate::Store) method.
+    fn on_failure(&self, call: &'static str, error: &StoreError);
 }
 
-/// The observers of a store, for as long as somebody else keeps them.
+/// Weakly referenced observers of a store.
 #[derive(Default)]
 pub struct Observers(RwLock<Vec<Weak<dyn Observer>>>);
 
 impl Observers {
-    /// Tells one more from now on.
+    /// Registers an observer.
     pub fn add(&self, observer: &Arc<dyn Observer>) {
         let mut observers = self.0.write().unwrap_or_else(PoisonError::into_inner);
         observers.retain(|observer| observer.strong_count() > 0);
         observers.push(Arc::downgrade(observer));
     }
 
-    /// Tells all of them what happened.
-    pub fn tell(&self, facts: &[MetricEvent]) {
+    /// Reports facts to all observers.
+    pub fn notify(&self, facts: &[MetricEvent]) {
         if facts.is_empty() {
             return;
         }
         let observers = self.0.read().unwrap_or_else(PoisonError::into_inner);
         for observer in observers.iter().filter_map(Weak::upgrade) {
-            observer.happened(facts);
+            observer.on_facts(facts);
         }
     }
 }

@@ -1,11 +1,10 @@
-//! The one place where identifiers are drawn.
+//! Random identifiers and secrets.
 
 use std::cell::RefCell;
 
 use tenure_core::{RequestId, SessionId};
 
-/// Random bytes that are fetched from the operating system at once: a call for each id would cost
-/// more than the id is worth.
+/// Number of random bytes read per system call, to amortize its cost.
 const POOL_BYTES: usize = 4_096;
 
 struct Pool {
@@ -18,40 +17,40 @@ thread_local! {
         const { RefCell::new(Pool { bytes: [0; POOL_BYTES], used: POOL_BYTES }) };
 }
 
-/// 128 bits from the operating system.
+/// Returns 128 bits from the operating system's generator.
 fn draw() -> u128 {
     POOL.with_borrow_mut(|pool| {
         if pool.used == POOL_BYTES {
-            getrandom::fill(&mut pool.bytes).expect("the operating system gives random bytes");
+            getrandom::fill(&mut pool.bytes).expect("the operating system provides random bytes");
             pool.used = 0;
         }
         let (from, to) = (pool.used, pool.used + 16);
         pool.used = to;
-        // What was given out is not left lying in memory.
-        let drawn = pool.bytes[from..to].try_into().expect("16 bytes are 16 bytes");
+        // Used bytes may be part of a secret: erase them.
+        let drawn = pool.bytes[from..to].try_into().expect("the range has 16 bytes");
         pool.bytes[from..to].fill(0);
         u128::from_le_bytes(drawn)
     })
 }
 
-/// A number that hardly anybody has.
+/// Returns a random 64-bit number.
 pub(crate) fn nonce() -> i64 {
-    i64::from_le_bytes(draw().to_le_bytes()[..8].try_into().expect("8 bytes are 8 bytes"))
+    i64::from_le_bytes(draw().to_le_bytes()[..8].try_into().expect("the range has 8 bytes"))
 }
 
-/// A request id that nobody has.
+/// Returns a new request id.
 #[must_use]
 pub fn request_id() -> RequestId {
     RequestId(draw())
 }
 
-/// 256 bits that nobody guesses, as 64 characters.
+/// Returns a secret of 256 random bits as 64 hexadecimal digits.
 #[must_use]
 pub fn secret() -> String {
     format!("{}{}", request_id(), request_id())
 }
 
-/// A session id that nobody has.
+/// Returns a new session id.
 #[must_use]
 pub fn session_id() -> SessionId {
     SessionId(draw())
@@ -62,7 +61,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_id_is_drawn_twice() {
+    fn ids_are_unique() {
         let drawn: HashSet<_> = (0..10_000).map(|_| super::request_id()).collect();
         assert_eq!(drawn.len(), 10_000);
     }

@@ -1,4 +1,4 @@
-//! The `Store` trait: what every place that keeps Tenure's rows can do.
+//! The [`Store`] trait and the types of its queries and results.
 
 use std::sync::Arc;
 
@@ -18,210 +18,210 @@ use crate::census::Census;
 use crate::keys::KeyRing;
 use crate::observer::Observer;
 
-/// Most commands that a store takes in one batch.
+/// Maximum number of commands in one batch.
 pub const BATCH_MAX: usize = 4_096;
-/// Most rows that one page has.
+/// Maximum number of rows in one page.
 pub const PAGE_MAX: usize = tenure_core::limits::PAGE_MAX;
-/// Wake-ups that a slow listener may be behind; more are dropped, and its poll floor finds out.
+/// Capacity of the hint channel. A receiver that lags further loses hints and relies on polling.
 pub const HINTS_MAX: usize = 4_096;
 
-/// Why a store could not answer. What was asked may or may not have happened.
+/// Error returned by a store. The outcome of the request is unknown: it may have been applied.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Try again later; until then nothing starts.
+    /// The store cannot be used now. Retry later; nothing starts in the meantime.
     #[error("{0}")]
     Unavailable(String),
-    /// What is stored is not what this program wrote.
+    /// Stored data cannot be read back.
     #[error("the store is damaged: {0}")]
     Corrupt(String),
 }
 
-/// The result of asking a store.
+/// Result of a store operation.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// Keeps rows. All methods may be called at once from anywhere.
+/// Durable storage of Tenure's rows. All methods may be called concurrently.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Steps commands in order, atomically for each resource; what it answers is durable. At most
-    /// [`BATCH_MAX`] commands.
+    /// Applies up to [`BATCH_MAX`] commands in order, atomically per resource. The outcomes are
+    /// durable when this returns.
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>>;
 
-    /// Ends sessions that have lapsed and waits that have run out, and settles what they held; sees
-    /// to what has come due.
+    /// Ends expired sessions and expired waits, settles what they held, and processes resources
+    /// with something due (timers, backoffs, deadlines).
     async fn sweep(&self) -> Result<Swept>;
 
-    /// Drops some of what is older than it has to be kept.
-    async fn prune(&self, keep: Retention) -> Result<Pruned>;
+    /// Deletes rows that are past their retention, up to a bounded number per call.
+    async fn prune(&self, retention: Retention) -> Result<Pruned>;
 
-    /// Says what resources can be and what can be done to them, from now on.
+    /// Replaces the declared kinds.
     async fn declare(&self, kinds: Arc<Kinds>) -> Result<()>;
 
-    /// Wake-ups. Hints only; all may be lost.
+    /// Subscribes to wake-up hints. Hints are an optimization: any of them may be lost.
     fn watch(&self) -> broadcast::Receiver<Hint>;
 
-    /// Tells an observer what happens by way of this store, for as long as somebody keeps it.
+    /// Registers an observer of this store. The store keeps a weak reference.
     fn observe(&self, observer: &Arc<dyn Observer>);
 
-    /// What this store is and how it is.
+    /// Returns the identity and health of the store.
     async fn status(&self) -> Result<Status>;
 
-    /// The reading side.
+    /// Returns the read-only queries.
     fn reads(&self) -> &dyn Reads;
 
-    /// Who may ask.
+    /// Returns the API keys.
     fn key_ring(&self) -> &dyn KeyRing;
 }
 
-/// What can be read from a store. Nothing is decided by what is read here.
+/// Read-only queries of a store. No decision is based on their results.
 #[async_trait]
 pub trait Reads: Send + Sync {
-    /// The tenures of the present, in the order of their keys.
-    async fn list(&self, query: ListQuery) -> Result<Page<TenureView>>;
+    /// Lists the current tenures, ordered by resource key.
+    async fn tenures(&self, query: TenureQuery) -> Result<Page<TenureView>>;
 
-    /// One resource, if anything ever happened to it.
-    async fn show(&self, key: &ResourceKey) -> Result<Option<Shown>>;
+    /// Returns one resource, or `None` if no command ever changed it.
+    async fn show(&self, key: &ResourceKey) -> Result<Option<ResourceDetail>>;
 
-    /// Resources that anything ever happened to, in the order of their keys.
+    /// Lists the keys of all resources that were ever changed, in order.
     async fn keys(&self, after: Option<ResourceKey>, limit: usize) -> Result<Vec<ResourceKey>>;
 
-    /// Lines of history.
-    async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>>;
+    /// Lists history.
+    async fn history(&self, query: HistoryQuery) -> Result<Vec<HistoryRow>>;
 
-    /// What stands in place of pruned history, in the order of keys.
-    async fn bases(
+    /// Lists the checkpoints that replace pruned history, ordered by resource key.
+    async fn checkpoints(
         &self,
         after: Option<ResourceKey>,
         limit: usize,
     ) -> Result<Vec<(ResourceKey, ChainCheckpoint)>>;
 
-    /// One job, over or not.
-    async fn job(&self, id: JobId) -> Result<Option<JobShown>>;
+    /// Returns one job, live or finished.
+    async fn job(&self, id: JobId) -> Result<Option<JobView>>;
 
-    /// Jobs, newest first.
+    /// Lists jobs, newest first.
     async fn jobs(&self, query: JobQuery) -> Result<JobPage>;
 
-    /// Resources that were put or worked, in the order of their keys.
-    async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceShown>>;
+    /// Lists resources that have a state, ordered by key.
+    async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceView>>;
 
-    /// Pieces of the log of a job, oldest first.
+    /// Lists log chunks of a job, oldest first.
     async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>>;
 
-    /// The tenant of a session; nothing when none of this id is known any more.
-    async fn session(&self, id: SessionId) -> Result<Option<Text>>;
+    /// Returns the tenant of a session, or `None` if the session does not exist.
+    async fn session_tenant(&self, id: SessionId) -> Result<Option<Text>>;
 
-    /// The sessions that ask for jobs.
-    async fn workers(&self) -> Result<Vec<WorkerShown>>;
+    /// Lists the sessions that claim jobs.
+    async fn workers(&self) -> Result<Vec<WorkerView>>;
 
-    /// How much of everything there is, and how old it is.
+    /// Counts the current locks, waiters and jobs.
     async fn census(&self) -> Result<Census>;
 }
 
-/// Something that somebody waits for. It is sent after it is durable; whoever misses it finds out
-/// by asking again.
+/// Wake-up for a waiting request. It is sent after the change is durable; a waiter that misses it
+/// finds the change by polling.
 #[derive(Clone, Debug)]
 pub enum Hint {
-    /// A request got its locks while it waited: this may be taken for the answer.
+    /// A queued request was granted its locks. The view can be returned as the answer.
     Granted(Arc<TenureView>),
-    /// A resource of this kind became ready to be worked.
+    /// A resource of this kind has a job that can be claimed.
     Ready(Text),
-    /// The next heartbeat of this session has something to tell.
+    /// The next heartbeat of this session carries a notification.
     Notified(SessionId),
-    /// These jobs are over.
-    Over(Arc<[JobId]>),
-    /// Some may have been missed: whoever waits asks again.
-    Missed,
+    /// These jobs ended.
+    JobsEnded(Arc<[JobId]>),
+    /// Hints may have been lost: every waiter must poll.
+    Lagged,
 }
 
-/// What a sweep did.
+/// Result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Sessions that were ended because they had lapsed.
+    /// Number of expired sessions that were ended.
     pub sessions: usize,
-    /// Tenures that ended with them.
+    /// Number of tenures that ended.
     pub tenures: usize,
-    /// Resources on which something came due.
+    /// Number of resources with something due.
     pub due: usize,
 }
 
-/// Which tenures to list.
+/// Filter of a list of tenures.
 #[derive(Clone, Debug, Default)]
-pub struct ListQuery {
-    /// Only of this tenant.
+pub struct TenureQuery {
+    /// Tenant.
     pub tenant: Option<Text>,
-    /// Only of this kind.
+    /// Kind.
     pub kind: Option<Text>,
-    /// Only resources of this name.
+    /// Resource name.
     pub name: Option<Text>,
-    /// Only of holders with this name.
+    /// Holder name.
     pub holder: Option<Text>,
-    /// Only after this resource.
+    /// Exclusive start of the page.
     pub after: Option<ResourceKey>,
-    /// At most so many resources' tenures.
+    /// Maximum number of resources; all tenures of a resource are on one page.
     pub limit: usize,
 }
 
-/// Some rows, and where to go on.
+/// Page of rows ordered by resource key.
 #[derive(Clone, Debug)]
 pub struct Page<T> {
-    /// The rows.
+    /// Rows.
     pub items: Vec<T>,
-    /// Ask for what comes after this; nothing when this is all.
+    /// Value of `after` for the next page; `None` on the last page.
     pub next: Option<ResourceKey>,
 }
 
-/// One resource with all that is known of it.
+/// One resource with its tenures and its queue.
 #[derive(Clone, Debug)]
-pub struct Shown {
-    /// Its record.
+pub struct ResourceDetail {
+    /// Record of the resource.
     pub record: Record,
-    /// Its present tenures, one for each grant.
+    /// Current tenures, one per grant.
     pub tenures: Vec<TenureView>,
-    /// Who waits, in order, with the sessions' names.
+    /// Queued requests in order, each with the name of its session.
     pub queue: Vec<(Waiter, Text)>,
-    /// Its tenures, workers and the like, for those who ask why.
-    pub around: EngineContext,
+    /// Context that explains why a job is not running.
+    pub context: EngineContext,
 }
 
 /// One job with its resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobShown {
-    /// The resource.
+pub struct JobView {
+    /// Resource.
     pub key: ResourceKey,
-    /// The job.
+    /// Job.
     pub job: Box<Job>,
 }
 
-/// Which jobs to list.
+/// Filter of a list of jobs.
 #[derive(Clone, Debug, Default)]
 pub struct JobQuery {
-    /// Only of this tenant.
+    /// Tenant.
     pub tenant: Option<Text>,
-    /// Only of this kind.
+    /// Kind.
     pub kind: Option<Text>,
-    /// Only of resources of this name.
+    /// Resource name.
     pub name: Option<Text>,
-    /// Only of this verb.
+    /// Operation.
     pub operation: Option<Text>,
-    /// Only in this state.
+    /// State.
     pub state: Option<JobState>,
-    /// Only after this one in the list, which the last page ended with.
+    /// Last job of the previous page.
     pub after: Option<JobId>,
-    /// At most so many.
+    /// Maximum number of jobs.
     pub limit: usize,
 }
 
 impl JobQuery {
-    /// Whether a job is wanted, wherever the page begins.
+    /// Returns whether a job passes the filter. Ignores `after` and `limit`.
     #[must_use]
-    pub fn wants(&self, key: &ResourceKey, job: &Job) -> bool {
-        is(&self.tenant, key.tenant())
-            && is(&self.kind, key.kind())
-            && is(&self.name, key.name())
-            && is(&self.operation, &job.operation)
+    pub fn matches(&self, key: &ResourceKey, job: &Job) -> bool {
+        matches_filter(&self.tenant, key.tenant())
+            && matches_filter(&self.kind, key.kind())
+            && matches_filter(&self.name, key.name())
+            && matches_filter(&self.operation, &job.operation)
             && self.state.is_none_or(|state| state == job.state)
     }
 
-    /// The one resource that it is about, if it is about one.
+    /// Returns the resource if the filter selects exactly one.
     #[must_use]
     pub fn resource(&self) -> Option<ResourceKey> {
         let (tenant, kind, name) =
@@ -230,175 +230,175 @@ impl JobQuery {
     }
 }
 
-/// Some jobs, and where to go on.
+/// Page of jobs.
 #[derive(Clone, Debug, Default)]
 pub struct JobPage {
-    /// The jobs.
-    pub items: Vec<JobShown>,
-    /// Ask for what comes after this; nothing when this is all.
+    /// Jobs.
+    pub items: Vec<JobView>,
+    /// Value of `after` for the next page; `None` on the last page.
     pub next: Option<JobId>,
 }
 
-/// One resource with its state and its jobs that are not over.
+/// One resource with its state and its live jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResourceShown {
-    /// The resource.
+pub struct ResourceView {
+    /// Resource.
     pub key: ResourceKey,
-    /// Its state and its jobs.
+    /// State and lane.
     pub resource: Box<Resource>,
 }
 
-/// Which resources to list.
+/// Filter of a list of resources.
 #[derive(Clone, Debug, Default)]
 pub struct ResourceQuery {
-    /// Only of this tenant.
+    /// Tenant.
     pub tenant: Option<Text>,
-    /// Only of this kind.
+    /// Kind.
     pub kind: Option<Text>,
-    /// Only in this state.
+    /// State.
     pub state: Option<Text>,
-    /// Only after this resource.
+    /// Exclusive start of the page.
     pub after: Option<ResourceKey>,
-    /// At most so many; a page may have fewer and still not be the last.
+    /// Maximum number of resources. A page may have fewer and still not be the last.
     pub limit: usize,
 }
 
 impl ResourceQuery {
-    /// Whether a resource is wanted, wherever the page begins.
+    /// Returns whether a resource passes the filter. Ignores `after` and `limit`.
     #[must_use]
-    pub fn wants(&self, key: &ResourceKey, resource: &Resource) -> bool {
-        is(&self.tenant, key.tenant())
-            && is(&self.kind, key.kind())
-            && is(&self.state, &resource.state)
+    pub fn matches(&self, key: &ResourceKey, resource: &Resource) -> bool {
+        matches_filter(&self.tenant, key.tenant())
+            && matches_filter(&self.kind, key.kind())
+            && matches_filter(&self.state, &resource.state)
     }
 }
 
-/// Which pieces of a log.
+/// Filter of a list of log chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct LogQuery {
-    /// Of this job.
+    /// Job.
     pub job: JobId,
-    /// Only after this position.
+    /// Exclusive start position.
     pub after: u64,
-    /// At most so many.
+    /// Maximum number of chunks.
     pub limit: usize,
 }
 
-/// A piece of a log with its place.
+/// Log chunk with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// The position among all pieces of the store.
+    /// Position among all log chunks of the store.
     pub position: u64,
-    /// The number of the attempt.
+    /// Attempt number.
     pub attempt: u32,
-    /// When it was written.
+    /// Time of the append.
     pub at: Millis,
-    /// Whole lines.
+    /// One or more whole lines.
     pub text: Text,
 }
 
-/// A session that asks for jobs.
+/// Session that claims jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WorkerShown {
-    /// The session.
+pub struct WorkerView {
+    /// Session.
     pub session: SessionId,
-    /// Whose it is; `*` for one that works for all tenants.
+    /// Tenant; `*` for a worker of all tenants.
     pub tenant: Text,
-    /// What people call it.
+    /// Display name.
     pub name: Text,
-    /// The kinds it works.
+    /// Kinds that it claims.
     pub kinds: Vec<Text>,
-    /// How long ago it asked for jobs.
+    /// Time since its last claim.
     pub asked_ms: u64,
-    /// How long it lives without a heartbeat.
+    /// Time until the session expires without a heartbeat.
     pub expires_in_ms: u64,
-    /// The jobs it has, with their resources.
+    /// Running jobs, with their resources.
     pub jobs: Vec<(ResourceKey, JobId)>,
 }
 
-/// How long things are kept after they are over.
+/// Retention periods, counted from the end of a job or from the time of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
-    /// Jobs and their logs.
+    /// Finished jobs and their logs.
     pub jobs_ms: u64,
-    /// Jobs in quarantine.
+    /// Dead letters.
     pub dead_ms: u64,
     /// History.
     pub history_ms: u64,
-    /// At most so many rows of each at once.
+    /// Maximum number of jobs, and of history lines, deleted per call.
     pub rows_max: usize,
 }
 
-/// What was dropped.
+/// Number of deleted rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Jobs.
     pub jobs: usize,
-    /// Lines of history.
+    /// History lines.
     pub lines: usize,
 }
 
-/// Whether a wish is met, if there is one.
-pub(crate) fn is(wish: &Option<Text>, have: &str) -> bool {
-    wish.as_ref().is_none_or(|wish| **wish == *have)
+/// Returns whether `value` passes an optional equality filter.
+pub(crate) fn matches_filter(filter: &Option<Text>, value: &str) -> bool {
+    filter.as_ref().is_none_or(|filter| **filter == *value)
 }
 
-/// Which lines of history.
+/// Selection of history lines.
 #[derive(Clone, Debug)]
 pub enum HistoryQuery {
-    /// The newest lines of one resource, newest first, before a position.
+    /// Lines of one resource, newest first.
     Of {
-        /// The resource.
+        /// Resource.
         key: ResourceKey,
-        /// Only before this position.
+        /// Exclusive upper bound of the position.
         before: Option<u64>,
-        /// At most so many.
+        /// Maximum number of lines.
         limit: usize,
     },
-    /// The newest lines of all, newest first, before a position.
+    /// Lines of all resources, newest first.
     Newest {
-        /// Only of this tenant.
+        /// Tenant.
         tenant: Option<Text>,
-        /// Only before this position.
+        /// Exclusive upper bound of the position.
         before: Option<u64>,
-        /// At most so many.
+        /// Maximum number of lines.
         limit: usize,
     },
-    /// All lines, oldest first, after a position.
+    /// Lines of all resources, oldest first.
     Scan {
-        /// Only after this position.
+        /// Exclusive lower bound of the position.
         after: u64,
-        /// At most so many.
+        /// Maximum number of lines.
         limit: usize,
     },
 }
 
-/// A line of history with its place.
+/// One line of history with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// The position among all lines of the store.
+pub struct HistoryRow {
+    /// Position among all history lines of the store.
     pub position: u64,
-    /// The resource.
+    /// Resource.
     pub key: ResourceKey,
-    /// The line.
+    /// Event in the text format of the history.
     pub text: String,
-    /// Its hash.
+    /// Chain hash.
     pub hash: Hash,
 }
 
-/// What a lock of a deployment is truly worth.
+/// Safety guarantee of the locks of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SafetyClass {
-    /// Can lose a grant when it restarts.
+    /// A restart may lose a grant.
     BestEffort,
-    /// Exclusive as long as clocks run at the same speed within the drift margin.
+    /// Exclusive as long as clock drift stays within the margin.
     ExclusiveIfClocksRunSanely,
     /// Exclusive, with the guard in the same transaction.
     Exclusive,
 }
 
 impl SafetyClass {
-    /// The class in words.
+    /// Returns the class in words.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -409,27 +409,27 @@ impl SafetyClass {
     }
 }
 
-/// What a store is and how it is.
+/// Identity and health of a store.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// `memory`, `embedded`, ….
+    /// Name of the implementation: `memory`, `embedded` or `postgres`.
     pub store: &'static str,
-    /// What its locks are worth.
+    /// Safety guarantee of its locks.
     pub safety: SafetyClass,
-    /// Its life between two restores.
+    /// Incarnation, which increases with every restore or fail-over.
     pub incarnation: Incarnation,
     /// Store time.
     pub now: Millis,
-    /// How many sessions there are.
+    /// Number of sessions.
     pub sessions: usize,
-    /// How many resources are held or waited for.
+    /// Number of live resources: held, waited for, or with live jobs.
     pub live: usize,
-    /// Whether wake-ups from other servers come through; nothing where there are no others. Without
+    /// Whether notifications from other servers arrive; `None` for a store with one server. Without
     /// them waiting requests poll.
     pub wakeups: Option<bool>,
 }
 
-/// The row of a session.
-pub(crate) fn durable(session: &Session) -> String {
-    serde_json::to_string(session).expect("a session has no map with odd keys")
+/// Serializes a session for its row.
+pub(crate) fn session_json(session: &Session) -> String {
+    serde_json::to_string(session).expect("a session serializes to JSON")
 }

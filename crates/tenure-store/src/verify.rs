@@ -1,45 +1,48 @@
-//! Runs the verifier of the core over the history that a store keeps.
+//! Runs the verifier of the core over the history of a store.
 
 use tenure_core::ResourceKey;
 use tenure_core::verify::{ChainCheckpoint, Report, Verifier};
 
 use crate::store::{HistoryQuery, PAGE_MAX, Result, Store};
 
-/// How often it reads again when history was pruned meanwhile.
+/// Maximum number of passes if history is pruned during a pass.
 const TRIES_MAX: usize = 3;
 
-/// Reads the whole history, checks it, and compares it with the records of the present: with all of
-/// them, so that a history that was removed is missed.
+/// Verifies the whole history and compares it with the current records. All records are compared,
+/// so that a removed history is detected.
 pub async fn verify(store: &dyn Store) -> Result<Report> {
-    verify_of(store, None).await
+    verify_tenant(store, None).await
 }
 
-/// The same for the resources of one tenant: nothing is said of others.
-pub async fn verify_of(store: &dyn Store, tenant: Option<&str>) -> Result<Report> {
+/// Verifies the resources of one tenant, or of all tenants if `tenant` is `None`.
+pub async fn verify_tenant(store: &dyn Store, tenant: Option<&str>) -> Result<Report> {
     let mut tries = 0;
     loop {
-        let mut reading = Reading { verifier: Verifier::default(), position: 0, tenant };
-        let bases = bases(store).await?;
-        for (key, replay) in &bases {
-            if reading.wants(key) {
-                reading.verifier.resume(key, replay.clone());
+        let mut pass = Pass { verifier: Verifier::default(), position: 0, tenant };
+        let checkpoints = read_checkpoints(store).await?;
+        for (key, replay) in &checkpoints {
+            if pass.includes(key) {
+                pass.verifier.resume(key, replay.clone());
             }
         }
-        let report = reading.run(store).await?;
+        let report = pass.run(store).await?;
         tries += 1;
-        // What was pruned while we read looks as if it was missing.
-        if report.problems.is_empty() || tries == TRIES_MAX || self::bases(store).await? == bases {
+        // Lines that were pruned during the pass are reported as missing: try again.
+        if report.problems.is_empty()
+            || tries == TRIES_MAX
+            || read_checkpoints(store).await? == checkpoints
+        {
             return Ok(report);
         }
     }
 }
 
-/// What stands in place of pruned history.
-async fn bases(store: &dyn Store) -> Result<Vec<(ResourceKey, ChainCheckpoint)>> {
+/// Reads the checkpoints of pruned history.
+async fn read_checkpoints(store: &dyn Store) -> Result<Vec<(ResourceKey, ChainCheckpoint)>> {
     let mut all = Vec::new();
     loop {
         let after = all.last().map(|(key, _): &(ResourceKey, ChainCheckpoint)| key.clone());
-        let page = store.reads().bases(after, PAGE_MAX).await?;
+        let page = store.reads().checkpoints(after, PAGE_MAX).await?;
         if page.is_empty() {
             return Ok(all);
         }
@@ -47,14 +50,15 @@ async fn bases(store: &dyn Store) -> Result<Vec<(ResourceKey, ChainCheckpoint)>>
     }
 }
 
-struct Reading<'t> {
+/// One pass over history and records.
+struct Pass<'t> {
     verifier: Verifier,
     position: u64,
     tenant: Option<&'t str>,
 }
 
-impl Reading<'_> {
-    fn wants(&self, key: &ResourceKey) -> bool {
+impl Pass<'_> {
+    fn includes(&self, key: &ResourceKey) -> bool {
         self.tenant.is_none_or(|tenant| key.tenant() == tenant)
     }
 
@@ -64,7 +68,7 @@ impl Reading<'_> {
         loop {
             let keys = store.reads().keys(after, PAGE_MAX).await?;
             for key in &keys {
-                if self.wants(key) {
+                if self.includes(key) {
                     self.compare(store, key).await?;
                 }
             }
@@ -82,7 +86,7 @@ impl Reading<'_> {
             let Some(last) = lines.last() else { return Ok(()) };
             self.position = last.position;
             for line in &lines {
-                if self.wants(&line.key) {
+                if self.includes(&line.key) {
                     self.verifier.check_line(&line.key, &line.text, line.hash);
                 }
             }
@@ -90,13 +94,14 @@ impl Reading<'_> {
     }
 
     async fn compare(&mut self, store: &dyn Store, key: &ResourceKey) -> Result<()> {
-        let Some(shown) = store.reads().show(key).await? else { return Ok(()) };
-        if self.verifier.last_entry(key) < shown.record.chain.n {
-            // It went on while we read. A line is kept no later than the record that counts it.
+        let Some(detail) = store.reads().show(key).await? else { return Ok(()) };
+        if self.verifier.last_entry(key) < detail.record.chain.n {
+            // The resource changed during the pass. A line is visible no later than the record that
+            // counts it.
             self.catch_up(store).await?;
         }
-        if self.verifier.last_entry(key) <= shown.record.chain.n {
-            self.verifier.compare(key, &shown.record);
+        if self.verifier.last_entry(key) <= detail.record.chain.n {
+            self.verifier.compare(key, &detail.record);
         }
         Ok(())
     }

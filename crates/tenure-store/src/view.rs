@@ -1,4 +1,4 @@
-//! Reading from a ledger: lists and single rows, as the API shows them. Nothing is changed here.
+//! Read-only views of a ledger: lists and single rows, as the API shows them.
 
 use std::cmp::Reverse;
 use std::ops::Bound;
@@ -8,19 +8,20 @@ use tenure_core::{JobId, JobState, Millis, ResourceKey, Session, SessionId, Tenu
 
 use crate::ledger::Ledger;
 use crate::store::{
-    JobPage, JobQuery, JobShown, ListQuery, Page, ResourceShown, Shown, WorkerShown, is,
+    JobPage, JobQuery, JobView, Page, ResourceDetail, ResourceView, TenureQuery, WorkerView,
+    matches_filter,
 };
 
 impl Ledger {
-    /// How many resources somebody holds, waits for, or has work for.
+    /// Returns the number of live resources: held, waited for, or with live jobs.
     #[must_use]
-    pub fn live(&self) -> usize {
+    pub fn live_count(&self) -> usize {
         self.live.len()
     }
 
-    /// The tenures of the present.
+    /// Lists the current tenures.
     #[must_use]
-    pub fn list(&self, query: &ListQuery, now: Millis) -> Page<TenureView> {
+    pub fn tenures(&self, query: &TenureQuery, now: Millis) -> Page<TenureView> {
         let from = match &query.after {
             Some(key) => Bound::Excluded(key.clone()),
             None => Bound::Unbounded,
@@ -28,9 +29,9 @@ impl Ledger {
         let mut page = Page { items: Vec::new(), next: None };
         let mut resources = 0;
         for key in self.live.range((from, Bound::Unbounded)) {
-            let views = self.views(key, now);
-            let wanted: Vec<_> = views.into_iter().filter(|view| query.wants(view)).collect();
-            if wanted.is_empty() {
+            let views = self.tenure_views(key, now);
+            let matching: Vec<_> = views.into_iter().filter(|view| query.matches(view)).collect();
+            if matching.is_empty() {
                 continue;
             }
             if resources == query.limit {
@@ -38,12 +39,12 @@ impl Ledger {
                 break;
             }
             resources += 1;
-            page.items.extend(wanted);
+            page.items.extend(matching);
         }
         page
     }
 
-    fn views(&self, key: &ResourceKey, now: Millis) -> Vec<TenureView> {
+    fn tenure_views(&self, key: &ResourceKey, now: Millis) -> Vec<TenureView> {
         let Some(record) = self.world().records.get(key) else { return Vec::new() };
         let mut tokens: Vec<_> = record.tenures.iter().map(|tenure| tenure.token).collect();
         tokens.dedup();
@@ -51,18 +52,18 @@ impl Ledger {
         tokens.into_iter().filter_map(view).collect()
     }
 
-    /// One resource.
+    /// Returns one resource.
     #[must_use]
-    pub fn show(&self, key: &ResourceKey, now: Millis) -> Option<Shown> {
+    pub fn show(&self, key: &ResourceKey, now: Millis) -> Option<ResourceDetail> {
         let record = self.world().records.get(key)?;
         let sessions = &self.world().sessions;
         let name = |id| sessions.get(id).map_or("unknown".into(), |s| s.name.clone());
         let queue = record.queue.iter().map(|waiter| (waiter.clone(), name(waiter.session)));
-        Some(Shown {
+        Some(ResourceDetail {
             record: (**record).clone(),
-            tenures: self.views(key, now),
+            tenures: self.tenure_views(key, now),
             queue: queue.collect(),
-            around: self.surroundings(key, now),
+            context: self.surroundings(key, now),
         })
     }
 
@@ -74,55 +75,57 @@ impl Ledger {
                 && kinds.is_some_and(|kinds| kinds.iter().any(|kind| **kind == *key.kind()))
         };
         EngineContext {
-            tenures: self.views(key, now),
+            tenures: self.tenure_views(key, now),
             workers: self.world().sessions.iter().filter(works).count(),
             running: self.world().ready.running_counts(key.kind(), key.tenant()),
             now,
         }
     }
 
-    /// One resource as lists show it, if it is at hand.
+    /// Returns one resource as in lists, if its record is in memory.
     #[must_use]
-    pub fn resource(&self, key: &ResourceKey) -> Option<ResourceShown> {
+    pub fn resource(&self, key: &ResourceKey) -> Option<ResourceView> {
         let resource = self.world().records.get(key)?.resource.clone()?;
-        Some(ResourceShown { key: key.clone(), resource })
+        Some(ResourceView { key: key.clone(), resource })
     }
 
-    /// A job that is not over.
+    /// Returns a live job.
     #[must_use]
-    pub fn job(&self, id: JobId) -> Option<JobShown> {
+    pub fn job(&self, id: JobId) -> Option<JobView> {
         let key = self.world().job_index.get(&id)?;
         let job = self.world().records.get(key)?.job(id)?;
-        Some(JobShown { key: key.clone(), job: Box::new(job.clone()) })
+        Some(JobView { key: key.clone(), job: Box::new(job.clone()) })
     }
 
-    /// Jobs that are not over, newest first.
+    /// Lists live jobs, newest first, up to one more than the limit.
     #[must_use]
-    pub fn jobs(&self, query: &JobQuery) -> Vec<JobShown> {
+    pub fn jobs(&self, query: &JobQuery) -> Vec<JobView> {
         if query.state.is_some_and(JobState::is_finished) {
             return Vec::new();
         }
         let below = query.after.map_or(Bound::Unbounded, Bound::Excluded);
         let newest = self.world().job_index.range((Bound::Unbounded, below)).rev();
-        let wanted = newest.filter_map(|(id, key)| {
+        let matching = newest.filter_map(|(id, key)| {
             let job = self.world().records.get(key)?.job(*id)?;
-            query.wants(key, job).then(|| JobShown { key: key.clone(), job: Box::new(job.clone()) })
+            query
+                .matches(key, job)
+                .then(|| JobView { key: key.clone(), job: Box::new(job.clone()) })
         });
-        wanted.take(query.limit + 1).collect()
+        matching.take(query.limit + 1).collect()
     }
 
-    /// Whose a session is.
+    /// Returns the tenant of a session.
     #[must_use]
-    pub fn tenant_of(&self, session: SessionId) -> Option<Text> {
+    pub fn session_tenant(&self, session: SessionId) -> Option<Text> {
         self.world().sessions.get(session).map(|session| session.tenant.clone())
     }
 
-    /// The sessions that ask for jobs.
+    /// Lists the sessions that claim jobs.
     #[must_use]
-    pub fn workers(&self, now: Millis) -> Vec<WorkerShown> {
-        let shown = |session: &Session| {
+    pub fn workers(&self, now: Millis) -> Vec<WorkerView> {
+        let view = |session: &Session| {
             let worker = session.worker.as_ref().filter(|_| session.is_alive(now))?;
-            Some(WorkerShown {
+            Some(WorkerView {
                 session: session.id,
                 tenant: session.tenant.clone(),
                 name: session.name.clone(),
@@ -132,7 +135,7 @@ impl Ledger {
                 jobs: self.jobs_of(session),
             })
         };
-        let mut workers: Vec<_> = self.world().sessions.iter().filter_map(shown).collect();
+        let mut workers: Vec<_> = self.world().sessions.iter().filter_map(view).collect();
         workers.sort_unstable_by(|a, b| (&a.name, a.session).cmp(&(&b.name, b.session)));
         workers
     }
@@ -141,67 +144,66 @@ impl Ledger {
         let mut jobs = Vec::new();
         for key in self.world().session_index.resources_of(session.id) {
             let Some(record) = self.world().records.get(key) else { continue };
-            let mine = record.tenures.iter().filter(|tenure| tenure.session == session.id);
-            jobs.extend(mine.filter_map(|tenure| Some((key.clone(), tenure.job?))));
+            let held = record.tenures.iter().filter(|tenure| tenure.session == session.id);
+            jobs.extend(held.filter_map(|tenure| Some((key.clone(), tenure.job?))));
         }
         jobs.dedup();
         jobs
     }
 }
 
-/// Puts a page together from jobs that are not over and those that are, each newest first.
-pub(crate) fn page(live: Vec<JobShown>, past: Vec<JobShown>, limit: usize) -> JobPage {
+/// Merges live and finished jobs, each newest first, into a page.
+pub(crate) fn merge_jobs(live: Vec<JobView>, finished: Vec<JobView>, limit: usize) -> JobPage {
     let mut items = live;
-    items.extend(past);
-    // One that ended between the two readings is in both: what is over counts.
-    items.sort_by_key(|shown| (Reverse(shown.job.id), !shown.job.state.is_finished()));
-    items.dedup_by_key(|shown| shown.job.id);
-    finish(items, limit)
+    items.extend(finished);
+    // A job that ended between the two reads is in both lists: keep the finished one.
+    items.sort_by_key(|view| (Reverse(view.job.id), !view.job.state.is_finished()));
+    items.dedup_by_key(|view| view.job.id);
+    truncate_page(items, limit)
 }
 
-/// Walks back the jobs of one resource that are over, from the one that was over last.
-///
-/// They are in the order in which they ended. A page that ended with one of them goes on with the
-/// one before.
-pub(crate) fn walk<E>(
-    live: Vec<JobShown>,
+/// Builds a page of the jobs of one resource: the live ones, then the finished ones in reverse
+/// order of their end, following the links from `last` back. A page that starts after a finished
+/// job continues with the one that ended before it.
+pub(crate) fn page_of_resource<E>(
+    live: Vec<JobView>,
     last: Option<JobId>,
     query: &JobQuery,
-    mut find: impl FnMut(JobId) -> Result<Option<JobShown>, E>,
+    mut find: impl FnMut(JobId) -> Result<Option<JobView>, E>,
 ) -> Result<JobPage, E> {
     let mut items = live;
     let mut next = last;
     if let Some(after) = query.after
-        && let Some(shown) = find(after)?
+        && let Some(view) = find(after)?
     {
         items.clear();
-        next = shown.job.previous;
+        next = view.job.previous;
     }
     while items.len() <= query.limit
         && let Some(id) = next
-        && let Some(shown) = find(id)?
+        && let Some(view) = find(id)?
     {
-        next = shown.job.previous;
-        if query.wants(&shown.key, &shown.job) {
-            items.push(shown);
+        next = view.job.previous;
+        if query.matches(&view.key, &view.job) {
+            items.push(view);
         }
     }
-    Ok(finish(items, query.limit))
+    Ok(truncate_page(items, query.limit))
 }
 
-/// Cuts a page to its length, and says where to go on.
-pub(crate) fn finish(mut items: Vec<JobShown>, limit: usize) -> JobPage {
+/// Truncates a page to its limit and sets the start of the next one.
+pub(crate) fn truncate_page(mut items: Vec<JobView>, limit: usize) -> JobPage {
     let more = items.len() > limit;
     items.truncate(limit);
-    let next = items.last().filter(|_| more).map(|shown| shown.job.id);
+    let next = items.last().filter(|_| more).map(|view| view.job.id);
     JobPage { items, next }
 }
 
-impl ListQuery {
-    fn wants(&self, view: &TenureView) -> bool {
-        is(&self.tenant, view.key.tenant())
-            && is(&self.kind, view.key.kind())
-            && is(&self.name, view.key.name())
-            && is(&self.holder, &view.holder)
+impl TenureQuery {
+    fn matches(&self, view: &TenureView) -> bool {
+        matches_filter(&self.tenant, view.key.tenant())
+            && matches_filter(&self.kind, view.key.kind())
+            && matches_filter(&self.name, view.key.name())
+            && matches_filter(&self.holder, &view.holder)
     }
 }

@@ -1,4 +1,4 @@
-//! Every store and decorator passes the same suite.
+//! Runs the conformance suite on every store and decorator that needs no server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use tenure_core::MetricEvent;
 use tenure_store::clock::ManualClock;
 use tenure_store::conformance::Harness;
 use tenure_store::embedded::Options;
-use tenure_store::faulty::{Faulty, Plan};
+use tenure_store::fault_injector::{FaultInjector, FaultRates};
 use tenure_store::metered::Metered;
 use tenure_store::observer::Observer;
 use tenure_store::store::Swept;
 use tenure_store::{Embedded, Memory, Store, StoreError, store_conformance};
 
-/// A store that only lives as long as its process.
+/// Store that does not survive its process.
 struct Volatile {
     clock: ManualClock,
     store: Arc<dyn Store>,
@@ -24,7 +24,7 @@ struct Volatile {
 
 struct OnMemory(Volatile);
 struct OnMetered(Volatile);
-struct OnFaulty(Volatile);
+struct OnFaultInjector(Volatile);
 
 macro_rules! volatile {
     ($harness:ident, $wrap:expr) => {
@@ -50,24 +50,24 @@ macro_rules! volatile {
 
 volatile!(OnMemory, std::convert::identity);
 volatile!(OnMetered, measured);
-volatile!(OnFaulty, without_faults);
+volatile!(OnFaultInjector, without_faults);
 
-fn without_faults(memory: Memory) -> Faulty<Memory> {
-    Faulty::new(memory, Plan::default(), 1)
+fn without_faults(memory: Memory) -> FaultInjector<Memory> {
+    FaultInjector::new(memory, FaultRates::default(), 1)
 }
 
-/// Looks at nothing: the suite brings an observer of its own.
-struct Blind;
+/// Observer that ignores everything: the suite registers its own.
+struct NullObserver;
 
-impl Observer for Blind {
-    fn happened(&self, _: &[MetricEvent]) {}
-    fn applied(&self, _: usize, _: Duration) {}
-    fn swept(&self, _: &Swept, _: Duration) {}
-    fn failed(&self, _: &'static str, _: &StoreError) {}
+impl Observer for NullObserver {
+    fn on_facts(&self, _: &[MetricEvent]) {}
+    fn on_apply(&self, _: usize, _: Duration) {}
+    fn on_sweep(&self, _: &Swept, _: Duration) {}
+    fn on_failure(&self, _: &'static str, _: &StoreError) {}
 }
 
 fn measured(memory: Memory) -> Metered {
-    Metered::new(Arc::new(memory), Arc::new(Blind))
+    Metered::new(Arc::new(memory), Arc::new(NullObserver))
 }
 
 struct OnEmbedded {
@@ -96,19 +96,19 @@ impl Harness for OnEmbedded {
         harness
     }
     fn store(&self) -> Arc<dyn Store> {
-        Arc::clone(self.store.as_ref().expect("it is open")) as Arc<dyn Store>
+        Arc::clone(self.store.as_ref().expect("an open store")) as Arc<dyn Store>
     }
     fn clock(&self) -> &ManualClock {
         &self.clock
     }
     async fn restart(&mut self) {
-        let store = self.store.take().expect("it is open");
-        drop(Arc::into_inner(store).expect("nobody else has the store"));
+        let store = self.store.take().expect("an open store");
+        drop(Arc::into_inner(store).expect("no other reference to the store"));
         self.open();
     }
 }
 
 store_conformance!(memory, OnMemory);
 store_conformance!(metered, OnMetered);
-store_conformance!(faulty, OnFaulty);
+store_conformance!(fault_injector, OnFaultInjector);
 store_conformance!(embedded, OnEmbedded, durable);

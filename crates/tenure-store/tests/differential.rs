@@ -1,58 +1,59 @@
-//! A durable store and the memory store give the same answers and the same history, whatever
-//! restarts and crashes come in between: the embedded one, and PostgreSQL, directly and through a
-//! pooler.
+//! Differential tests: a durable store and the memory store give the same answers and the same
+//! history across restarts and crashes. The durable store is the embedded one, or PostgreSQL,
+//! directly or through a pooler.
 
+#[path = "differential/backend.rs"]
+mod backend;
 #[path = "differential/jobs.rs"]
 mod jobs;
 #[path = "differential/locks.rs"]
 mod locks;
 #[path = "differential/pair.rs"]
 mod pair;
-#[path = "differential/place.rs"]
-mod place;
 
-use pair::{Act, Pair};
-use place::Place;
+use backend::Backend;
+use pair::{Action, Pair};
 use proptest::prelude::*;
 
-fn on_locks() -> impl Strategy<Value = Act> {
+fn lock_actions() -> impl Strategy<Value = Action> {
     prop_oneof![
-        8 => prop::collection::vec(locks::command(), 1..6).prop_map(Act::Apply),
-        2 => (0..1_900u64).prop_map(Act::Pass),
-        2 => Just(Act::Sweep),
-        1 => Just(Act::Restart),
-        1 => Just(Act::Crash),
+        8 => prop::collection::vec(locks::command(), 1..6).prop_map(Action::Apply),
+        2 => (0..1_900u64).prop_map(Action::Advance),
+        2 => Just(Action::Sweep),
+        1 => Just(Action::Restart),
+        1 => Just(Action::Crash),
     ]
 }
 
-fn on_jobs() -> impl Strategy<Value = Act> {
-    // Nothing at all, a little, everything.
-    let keep = || prop_oneof![Just(0), Just(1_500), Just(60_000)];
+fn job_actions() -> impl Strategy<Value = Action> {
+    // Delete everything, keep recent rows, keep everything.
+    let retention = || prop_oneof![Just(0), Just(1_500), Just(60_000)];
     prop_oneof![
-        16 => prop::collection::vec(jobs::wish(), 1..8).prop_map(Act::Wish),
-        4 => (0..1_900u64).prop_map(Act::Pass),
-        1 => Just(Act::Pass(15_000)),
-        3 => Just(Act::Sweep),
-        1 => Just(Act::Restart),
-        1 => Just(Act::Crash),
-        1 => (keep(), keep(), keep()).prop_map(|(jobs, dead, lines)| Act::Prune(jobs, dead, lines)),
+        16 => prop::collection::vec(jobs::template(), 1..8).prop_map(Action::ApplyTemplates),
+        4 => (0..1_900u64).prop_map(Action::Advance),
+        1 => Just(Action::Advance(15_000)),
+        3 => Just(Action::Sweep),
+        1 => Just(Action::Restart),
+        1 => Just(Action::Crash),
+        1 => (retention(), retention(), retention())
+            .prop_map(|(jobs, dead, history)| Action::Prune(jobs, dead, history)),
     ]
 }
 
-/// Does everything to both stores and compares them at the end.
-fn agree(place: Place, acts: Vec<Act>) {
+/// Applies all actions to both stores and compares the stores at the end.
+fn check(backend: Backend, actions: Vec<Action>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let mut pair = Pair::new(place).await;
-        for act in acts {
-            pair.act(act).await;
+        let mut pair = Pair::new(backend).await;
+        for action in actions {
+            pair.apply_action(action).await;
         }
-        pair.all_agrees().await;
+        pair.assert_equal().await;
     });
 }
 
 fn config(cases: u32) -> ProptestConfig {
-    // A step of shrinking on a real server takes as long as a case.
+    // On a real server, a shrinking step takes as long as a case.
     ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 100, ..Default::default() }
 }
 
@@ -60,13 +61,17 @@ proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 4_000, ..config(96) })]
 
     #[test]
-    fn embedded_and_memory_agree_about_locks(acts in prop::collection::vec(on_locks(), 1..60)) {
-        agree(Place::file(), acts);
+    fn embedded_and_memory_agree_about_locks(
+        actions in prop::collection::vec(lock_actions(), 1..60),
+    ) {
+        check(Backend::file(), actions);
     }
 
     #[test]
-    fn embedded_and_memory_agree_about_jobs(acts in prop::collection::vec(on_jobs(), 1..60)) {
-        agree(Place::file(), acts);
+    fn embedded_and_memory_agree_about_jobs(
+        actions in prop::collection::vec(job_actions(), 1..60),
+    ) {
+        check(Backend::file(), actions);
     }
 }
 
@@ -74,21 +79,25 @@ proptest! {
     #![proptest_config(config(24))]
 
     #[test]
-    fn postgres_and_memory_agree_about_locks(acts in prop::collection::vec(on_locks(), 1..60)) {
-        agree(Place::database(false), acts);
+    fn postgres_and_memory_agree_about_locks(
+        actions in prop::collection::vec(lock_actions(), 1..60),
+    ) {
+        check(Backend::database(false), actions);
     }
 
     #[test]
-    fn postgres_and_memory_agree_about_jobs(acts in prop::collection::vec(on_jobs(), 1..60)) {
-        agree(Place::database(false), acts);
+    fn postgres_and_memory_agree_about_jobs(
+        actions in prop::collection::vec(job_actions(), 1..60),
+    ) {
+        check(Backend::database(false), actions);
     }
 
     #[test]
     fn pooled_postgres_and_memory_agree(
-        locks in prop::collection::vec(on_locks(), 1..30),
-        jobs in prop::collection::vec(on_jobs(), 1..30),
+        locks in prop::collection::vec(lock_actions(), 1..30),
+        jobs in prop::collection::vec(job_actions(), 1..30),
     ) {
-        agree(Place::database(true), locks);
-        agree(Place::database(true), jobs);
+        check(Backend::database(true), locks);
+        check(Backend::database(true), jobs);
     }
 }

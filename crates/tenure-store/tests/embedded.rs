@@ -1,4 +1,4 @@
-//! The file: what can be wrong with it, and what it survives.
+//! The file of the embedded store: errors when opening it, and recovery.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockName, Outcome, RequestId, ResourceKey, Token,
 };
 use tenure_store::embedded::{Error, Options};
-use tenure_store::store::ListQuery;
+use tenure_store::store::TenureQuery;
 use tenure_store::verify::verify;
 use tenure_store::{Embedded, Store, StoreError};
 
@@ -21,12 +21,12 @@ fn acquire(name: &str, request: u128) -> Command {
         wait_ms: 0,
         purpose: None,
     };
-    let key = ResourceKey::new("t", "cluster", name).expect("a good name");
+    let key = ResourceKey::new("t", "cluster", name).expect("a valid name");
     Command::Lock { key, action: LockAction::Acquire(acquire) }
 }
 
 fn release(name: &str, token: Token) -> Command {
-    let key = ResourceKey::new("t", "cluster", name).expect("a good name");
+    let key = ResourceKey::new("t", "cluster", name).expect("a valid name");
     Command::Lock { key, action: LockAction::Release { token, locks: None } }
 }
 
@@ -53,7 +53,7 @@ fn a_second_server_on_one_file_gets_a_clear_error() {
 }
 
 #[test]
-fn a_file_of_something_else_is_refused_and_left_alone() {
+fn a_file_of_another_program_is_rejected_and_not_modified() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("notes.txt");
     let text =
@@ -69,7 +69,7 @@ fn a_file_of_something_else_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_file_of_a_later_version_is_refused() {
+fn a_file_of_a_newer_version_is_rejected() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("tenure.db");
     drop(Embedded::open(&path).unwrap());
@@ -79,7 +79,7 @@ fn a_file_of_a_later_version_is_refused() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_named_and_not_guessed_at() {
+async fn a_damaged_file_is_rejected() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("tenure.db");
     let store = Embedded::open(&path).unwrap();
@@ -124,7 +124,7 @@ async fn a_removed_history_is_found_by_verify() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_named() {
+fn an_unusable_path_gets_a_clear_error() {
     let missing = Path::new("/nonexistent-tenure-dir/tenure.db");
     let error = Embedded::open(missing).err().unwrap().to_string();
     assert!(error.contains("check that the directory exists and is writable"), "{error}");
@@ -149,19 +149,22 @@ async fn a_full_disk_refuses_and_loses_nothing() {
             Err(error) => break error,
         }
     };
-    assert!(granted.len() > 20, "only {} locks fitted", granted.len());
+    assert!(granted.len() > 20, "only {} locks fit", granted.len());
     assert!(error.to_string().contains("make room on the disk"), "{error}");
-    // What was refused did not happen; what was acknowledged is there.
+    // The failed command had no effect; the acknowledged ones are stored.
     let refused = granted.len() as u128 + 1;
     let key = ResourceKey::new("t", "cluster", &format!("c{refused}")).unwrap();
     assert!(store.reads().show(&key).await.unwrap().is_none());
-    let held =
-        store.reads().list(ListQuery { limit: 1_000, ..ListQuery::default() }).await.unwrap();
+    let held = store
+        .reads()
+        .tenures(TenureQuery { limit: 1_000, ..TenureQuery::default() })
+        .await
+        .unwrap();
     assert_eq!(held.items.len(), granted.len());
-    // It does not call itself ready while it cannot write.
+    // It is not ready while it cannot write.
     assert!(store.status().await.is_err());
     drop(store);
-    // There is room again.
+    // Without the limit, writes succeed again.
     let store = Embedded::open(&path).unwrap();
     for (n, token) in granted {
         assert_eq!(grant(&store, &format!("c{n}"), n).await.unwrap(), token);
@@ -187,7 +190,7 @@ async fn a_restored_backup_never_gives_an_old_token_again() {
     let store = Embedded::open(&path).unwrap();
     assert_eq!(store.incarnation().0, 1);
     let token = grant(&store, "c1", 3).await.unwrap();
-    assert!(token > forgotten, "{token} came back");
+    assert!(token > forgotten, "{token} was issued twice");
     assert_eq!(verify(&store).await.unwrap().problems, []);
 }
 
@@ -206,11 +209,11 @@ async fn a_backup_of_the_running_store_never_gives_an_old_token_again() {
     fs::copy(&backup, &path).unwrap();
     let store = Embedded::open(&path).unwrap();
     let token = grant(&store, "c1", 3).await.unwrap();
-    assert!(token > forgotten, "{token} came back");
+    assert!(token > forgotten, "{token} was issued twice");
 }
 
 #[tokio::test]
-async fn records_that_were_not_written_are_made_up_for() {
+async fn records_that_were_not_written_back_are_rebuilt_from_history() {
     let dir = TempDir::new().unwrap();
     let (path, copy) = (dir.path().join("tenure.db"), dir.path().join("copy"));
     let store = Embedded::open(&path).unwrap();
@@ -223,17 +226,17 @@ async fn records_that_were_not_written_are_made_up_for() {
         .await
         .unwrap()
         .unwrap();
-    // What a crash at this moment leaves.
+    // The state that a crash would leave now.
     fs::create_dir(&copy).unwrap();
     for extension in ["", "-wal", ".life"] {
         let name = format!("tenure.db{extension}");
         fs::copy(dir.path().join(&name), copy.join(&name)).unwrap();
     }
-    let behind: String = rusqlite::Connection::open(copy.join("tenure.db"))
+    let stale: String = rusqlite::Connection::open(copy.join("tenure.db"))
         .unwrap()
         .query_row("SELECT body FROM resources", [], |row| row.get(0))
         .unwrap();
-    assert!(!behind.contains("\"token\":2"), "the row is not behind: {behind}");
+    assert!(!stale.contains("\"token\":2"), "the row is up to date: {stale}");
     let crashed = Embedded::open(&copy.join("tenure.db")).unwrap();
     let key = ResourceKey::new("t", "cluster", "c1").unwrap();
     assert_eq!(crashed.reads().show(&key).await.unwrap().unwrap().record, held.record);

@@ -1,5 +1,5 @@
-//! The suite of all stores, on a private PostgreSQL server: directly, and through PgBouncer in
-//! transaction mode, where every transaction may come to another connection.
+//! The conformance suite on a private PostgreSQL server: directly, and through PgBouncer in
+//! transaction mode, where every transaction may run on another server connection.
 
 #![cfg(feature = "postgres")]
 
@@ -11,25 +11,25 @@ use tenure_store::conformance::Harness;
 use tenure_store::postgres::{Options, Postgres};
 use tenure_store::{Store, store_conformance};
 
-struct OnPostgres<const POOLED: bool> {
+struct PostgresHarness<const POOLED: bool> {
     clock: ManualClock,
     store: Option<Arc<Postgres>>,
     url: String,
 }
 
-impl<const POOLED: bool> OnPostgres<POOLED> {
+impl<const POOLED: bool> PostgresHarness<POOLED> {
     async fn open(&mut self) {
         let options = Options { clock: Some(Arc::new(self.clock.clone())) };
-        let store = Postgres::open_with(&self.url, options).await.expect("the server is there");
+        let store = Postgres::open_with(&self.url, options).await.expect("database is up");
         self.store = Some(Arc::new(store));
     }
 }
 
 #[async_trait]
-impl<const POOLED: bool> Harness for OnPostgres<POOLED> {
+impl<const POOLED: bool> Harness for PostgresHarness<POOLED> {
     async fn fresh() -> Self {
         let server = tenure_testbed::shared();
-        let name = server.new_database().expect("a new database");
+        let name = server.new_database().expect("new database");
         let url = match POOLED {
             true => tenure_testbed::shared_bouncer().url(server, &name),
             false => server.url(&name),
@@ -39,7 +39,7 @@ impl<const POOLED: bool> Harness for OnPostgres<POOLED> {
         harness
     }
     fn store(&self) -> Arc<dyn Store> {
-        Arc::clone(self.store.as_ref().expect("it is open")) as Arc<dyn Store>
+        Arc::clone(self.store.as_ref().expect("store is open")) as Arc<dyn Store>
     }
     fn clock(&self) -> &ManualClock {
         &self.clock
@@ -50,9 +50,9 @@ impl<const POOLED: bool> Harness for OnPostgres<POOLED> {
     }
 }
 
-store_conformance!(postgres, OnPostgres<false>, shared);
+store_conformance!(postgres, PostgresHarness<false>, shared);
 
 mod pooled {
     use super::*;
-    store_conformance!(postgres, OnPostgres<true>, shared);
+    store_conformance!(postgres, PostgresHarness<true>, shared);
 }

@@ -1,24 +1,24 @@
-//! What several servers on one database, and a database that misbehaves, must not break.
+//! Several servers on one database, and databases that fail.
 
 #![cfg(feature = "postgres")]
 
-#[path = "postgres_shared/bed.rs"]
-mod bed;
 #[path = "postgres_shared/claims.rs"]
 mod claims;
+#[path = "postgres_shared/common.rs"]
+mod common;
 #[path = "postgres_shared/faults.rs"]
 mod faults;
 #[path = "postgres_shared/fence.rs"]
 mod fence;
-#[path = "postgres_shared/lives.rs"]
-mod lives;
+#[path = "postgres_shared/incarnations.rs"]
+mod incarnations;
 #[path = "postgres_shared/locks.rs"]
 mod locks;
 #[path = "postgres_shared/pages.rs"]
 mod pages;
+#[path = "postgres_shared/projection.rs"]
+mod projection;
 #[path = "postgres_shared/records.rs"]
 mod records;
-#[path = "postgres_shared/tables.rs"]
-mod tables;
 #[path = "postgres_shared/wakeups.rs"]
 mod wakeups;

@@ -76,9 +76,9 @@ impl Heartbeat {
         loop {
             match hints.try_recv() {
                 Ok(Hint::Notified(session)) => notified |= session == self.shared.id,
-                Ok(Hint::Granted(_) | Hint::Ready(_) | Hint::Over(_)) => {}
+                Ok(Hint::Granted(_) | Hint::Ready(_) | Hint::JobsEnded(_)) => {}
                 // The dropped hints may include one for this session.
-                Ok(Hint::Missed) | Err(broadcast::error::TryRecvError::Lagged(_)) => {
+                Ok(Hint::Lagged) | Err(broadcast::error::TryRecvError::Lagged(_)) => {
                     notified = true;
                 }
                 Err(broadcast::error::TryRecvError::Empty) => return notified,

@@ -149,7 +149,7 @@ impl Transport for SlowOpen {
 
 fn slow_client(openings: usize, delayed: Delayed) -> Client {
     // Without a sweep, a session is found to be expired by the next command that names it.
-    let committer = Committer::start_with(Arc::new(Memory::new()), Sweep::Elsewhere);
+    let committer = Committer::start_with(Arc::new(Memory::new()), Sweep::External);
     let openings = AtomicUsize::new(openings);
     Client::with_transport(Arc::new(SlowOpen { committer, openings, delayed }), "default")
 }

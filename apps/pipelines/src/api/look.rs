@@ -11,7 +11,7 @@ use crate::{Catalog, KIND, Pipeline, slots, timeline};
 use tenure_core::history::{Entry, Event};
 use tenure_core::{JobId, Millis, Refusal, ResourceKey, TenureView, Text, Token};
 use tenure_store::store::{
-    HistoryQuery, JobQuery, JobShown, ListQuery, LogQuery, PAGE_MAX, ResourceQuery,
+    HistoryQuery, JobQuery, JobView, LogQuery, PAGE_MAX, ResourceQuery, TenureQuery,
 };
 use tenure_wire::{ListAnswer, instant};
 
@@ -27,13 +27,13 @@ const ATTACHED_MAX: usize = 100;
 const LINES_MAX: usize = 1_000;
 
 /// A run.
-pub(super) fn answer(shown: &JobShown, now: Millis) -> RunAnswer {
+pub(super) fn answer(shown: &JobView, now: Millis) -> RunAnswer {
     let key = &shown.key;
     RunAnswer::of(key.tenant(), slots::pipeline(key.name()), &shown.job, now)
 }
 
 /// A run with all that is known of it.
-pub(super) async fn detail(services: &Services, shown: &JobShown) -> Result<RunDetail, Problem> {
+pub(super) async fn detail(services: &Services, shown: &JobView) -> Result<RunDetail, Problem> {
     let now = services.store().status().await?.now;
     let run = answer(shown, now);
     let attached = if run.duplicates == 0 { Vec::new() } else { attached(services, shown).await? };
@@ -41,7 +41,7 @@ pub(super) async fn detail(services: &Services, shown: &JobShown) -> Result<RunD
 }
 
 /// The steps of the latest attempt; before the first, those that are declared.
-async fn steps(services: &Services, shown: &JobShown) -> Result<Vec<StepAnswer>, Problem> {
+async fn steps(services: &Services, shown: &JobView) -> Result<Vec<StepAnswer>, Problem> {
     if let Some(attempt) = shown.job.attempts.last() {
         let mut log = String::new();
         let mut after = 0;
@@ -69,7 +69,7 @@ async fn steps(services: &Services, shown: &JobShown) -> Result<Vec<StepAnswer>,
 }
 
 /// The latest triggers that got the id of a run, oldest first, as history tells them.
-async fn attached(services: &Services, shown: &JobShown) -> Result<Vec<AttachedAnswer>, Problem> {
+async fn attached(services: &Services, shown: &JobView) -> Result<Vec<AttachedAnswer>, Problem> {
     let (key, id) = (shown.key.clone(), shown.job.id);
     let query = HistoryQuery::Of { key, before: None, limit: LINES_MAX };
     let lines = services.store().reads().history(query).await?;
@@ -103,7 +103,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    fn is(&self, shown: &JobShown) -> bool {
+    fn is(&self, shown: &JobView) -> bool {
         let of = |name: &String| slots::pipeline(shown.key.name()) == name;
         self.pipeline.as_ref().is_none_or(of)
             && self.status.is_none_or(|status| status == RunStatus::of(&shown.job))
@@ -157,8 +157,8 @@ pub(super) async fn locks(
     after: Option<ResourceKey>,
     limit: usize,
 ) -> Result<ListAnswer<PipelineLockAnswer>, Problem> {
-    let query = ListQuery { tenant, kind: Some(KIND.into()), after, limit, ..<_>::default() };
-    let page = services.store().reads().list(query).await?;
+    let query = TenureQuery { tenant, kind: Some(KIND.into()), after, limit, ..<_>::default() };
+    let page = services.store().reads().tenures(query).await?;
     let mut items = Vec::new();
     for view in &page.items {
         items.push(lock(services, view).await?);

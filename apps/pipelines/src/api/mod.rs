@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 use tenure_app::{Access, AppRoutes, Rule};
 use tenure_core::session::ALL_TENANTS;
 use tenure_core::{Command, JobAction, LockAction, Outcome, Refusal, ResourceKey, Role};
-use tenure_store::store::JobShown;
+use tenure_store::store::JobView;
 use tenure_wire::{ListAnswer, ReasonBody, schema};
 use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::{IntoParams, PartialSchema as _};
@@ -132,7 +132,7 @@ pub(super) fn check_submit(
 }
 
 /// A run, if it is one and there for the caller.
-fn run(shown: JobShown) -> Result<JobShown, Problem> {
+fn run(shown: JobView) -> Result<JobView, Problem> {
     let is_run = shown.key.kind() == KIND;
     if is_run { Ok(shown) } else { Err(Refusal::NoSuchJob.into()) }
 }

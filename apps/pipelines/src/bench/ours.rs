@@ -96,9 +96,9 @@ async fn listen(
 ) -> Result<()> {
     loop {
         match hints.recv().await {
-            Ok(Hint::Over(ids)) => ids.iter().for_each(|id| runs.over(*id)),
+            Ok(Hint::JobsEnded(ids)) => ids.iter().for_each(|id| runs.over(*id)),
             // What was missed is found by asking.
-            Ok(Hint::Missed) | Err(RecvError::Lagged(_)) => {
+            Ok(Hint::Lagged) | Err(RecvError::Lagged(_)) => {
                 for id in runs.not_over() {
                     let shown = committer.store().reads().job(id).await?;
                     if shown.is_none_or(|shown| shown.job.state.is_finished()) {

@@ -31,7 +31,7 @@ impl World {
         clock.advance(500_000 * HOUR_MS + 500);
         let store: Arc<dyn Store> = Arc::new(Memory::with_clock(clock.clone()));
         let live = watch::Sender::new(LiveConfig::default());
-        let committer = Committer::start_with(store, Sweep::Elsewhere);
+        let committer = Committer::start_with(store, Sweep::External);
         let cx = DutyContext { committer, live: Live::new(&live) };
         Self { cx, live, clock, dir: TempDir::new().unwrap() }
     }

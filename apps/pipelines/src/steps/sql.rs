@@ -66,13 +66,13 @@ struct Stage {
 impl Transaction {
     pub(super) async fn perform(&self, with: &Try<'_>) -> Result<Option<Value>, Failure> {
         let url = self.url.fill(with.values);
-        postgres::check_address(&url).map_err(|_| {
+        postgres::validate_url(&url).map_err(|_| {
             let why = "the address of the database cannot be read: postgres://USER@HOST/DATABASE";
             Failure::permanent(SQL_INVALID_ADDRESS, why)
         })?;
         let connect = async {
             let away = |error| Failure::transient(SQL_UNREACHABLE, error);
-            postgres::client(&url).await.map_err(away)
+            postgres::connect(&url).await.map_err(away)
         };
         let client = with.held(connect).await?;
         let stage = Stage::default();
@@ -132,7 +132,7 @@ impl Stage {
         if backend != 0 && matches!(failure.code.as_str(), STOPPED | STEP_TIME_LIMIT) {
             // What is not committed is nothing, but it may hold rows that the next run needs.
             let end = async {
-                let client = postgres::client(url).await.ok()?;
+                let client = postgres::connect(url).await.ok()?;
                 let sql = "SELECT pg_terminate_backend($1, 900)";
                 client.query_typed(sql, &[(&backend, Type::INT4)]).await.ok()
             };

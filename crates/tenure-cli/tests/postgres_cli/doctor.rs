@@ -22,7 +22,7 @@ fn settings_that_void_something_are_named_with_a_remedy() {
     let bad = ["synchronous_commit", "fsync", "full_page_writes", "safety class"];
     assert_eq!((code, &report["ok"]), (Some(1), &Value::Bool(false)));
     assert_eq!(named(&report, "bad"), bad, "{report}");
-    assert_eq!(finding(&report, "wake-ups")["found"], "heard on the main address");
+    assert_eq!(finding(&report, "wake-ups")["found"], "received on the main address");
     let shown = run(&["doctor", "--store", &store]);
     let shown = stdout(&shown);
     for part in ["BAD", "store: fsync", "voids: a crash", "do:    switch it on"] {
@@ -71,7 +71,7 @@ fn a_pooler_needs_a_direct_address_for_wake_ups() {
     run(&["migrate", "--store", &store]);
     let (_, report) = doctor(&store);
     let found = &finding(&report, "wake-ups")["found"];
-    assert_eq!(found, "a pooler is in between, heard on the address of listen=");
+    assert_eq!(found, "a pooler is in between, received on the address of listen=");
 
     let (deaf, _) = store.split_once('?').unwrap();
     let (code, report) = doctor(deaf);

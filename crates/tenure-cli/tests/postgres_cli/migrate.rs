@@ -41,7 +41,7 @@ fn tables_of_a_newer_version_are_left_alone() {
     for args in [&["migrate", "--plan", "--store", &store][..], &["migrate", "--store", &store]] {
         let refused = run(args);
         assert!(!refused.status.success(), "{args:?}");
-        assert!(stderr(&refused).contains("a newer one has been here"), "{}", stderr(&refused));
+        assert!(stderr(&refused).contains("use the newer program"), "{}", stderr(&refused));
     }
 }
 
@@ -86,7 +86,11 @@ fn errors_name_the_remedy_and_never_the_password() {
     };
     let cases = [
         ("postgres://u:s3cret@127.0.0.1:1/d".to_owned(), 69, "see that it runs"),
-        ("postgres://u:s3cret@127.0.0.1:x/d".to_owned(), 1, "it is postgres://USER:PASSWORD@HOST"),
+        (
+            "postgres://u:s3cret@127.0.0.1:x/d".to_owned(),
+            1,
+            "expected postgres://USER:PASSWORD@HOST",
+        ),
         ("mysql://u:s3cret@127.0.0.1/d".to_owned(), 1, "mysql: is not a store"),
         ("s3cret".to_owned(), 1, "is not a store"),
         (at("postgres", "missing"), 1, "createdb NAME"),

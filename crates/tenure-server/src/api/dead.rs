@@ -12,7 +12,7 @@ use tenure_core::{
     Code, Command, Job, JobAction, JobId, JobState, Millis, Outcome, Refusal, RequestId, Text,
 };
 use tenure_store::StoreError;
-use tenure_store::store::{JobPage, JobQuery, JobShown, PAGE_MAX};
+use tenure_store::store::{JobPage, JobQuery, JobView, PAGE_MAX};
 use tenure_wire::bodies::DeadBodies;
 use tenure_wire::{
     DeadAnswer, DeadBody, DeadFilter, DeadGroup, DiscardAnswer, JobAnswer, ReasonBody,
@@ -121,13 +121,13 @@ async fn groups(
 
 /// Jobs that died of the same.
 struct Group {
-    first: JobShown,
+    first: JobView,
     count: usize,
     oldest: Millis,
     newest: Millis,
 }
 
-fn count(groups: &mut BTreeMap<(Text, Text, Text), Group>, shown: &JobShown) {
+fn count(groups: &mut BTreeMap<(Text, Text, Text), Group>, shown: &JobView) {
     let job = &shown.job;
     let of = (shown.key.kind().into(), job.operation.clone(), code(job).into());
     let at = job.ended_at.unwrap_or_default();
@@ -261,7 +261,7 @@ async fn deal(
     let mut after = None;
     loop {
         let page = page(state, caller, &filter, after, BATCH).await?;
-        let fits = |shown: &&JobShown| fits(&filter, shown);
+        let fits = |shown: &&JobView| fits(&filter, shown);
         let jobs: Vec<JobId> = page.items.iter().filter(fits).map(|shown| shown.job.id).collect();
         send(state, &jobs, &act, &mut dealt).await?;
         after = page.next;
@@ -272,7 +272,7 @@ async fn deal(
     }
 }
 
-fn fits(filter: &DeadFilter, shown: &JobShown) -> bool {
+fn fits(filter: &DeadFilter, shown: &JobView) -> bool {
     let is = |wish: &Option<String>, have: &str| wish.as_ref().is_none_or(|wish| wish == have);
     is(&filter.kind, shown.key.kind())
         && is(&filter.operation, &shown.job.operation)

@@ -4,8 +4,8 @@ use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
 use tenure_core::history::Entry;
-use tenure_store::store::{HistoryQuery, Line};
-use tenure_store::verify::verify_of;
+use tenure_store::store::{HistoryQuery, HistoryRow};
+use tenure_store::verify::verify_tenant;
 use tenure_wire::{HistoryLine, ListAnswer, VerifyAnswer, instant, schema};
 use utoipa::IntoParams;
 
@@ -82,7 +82,7 @@ pub(super) async fn verify(
 ) -> Result<Json<VerifyAnswer>, Problem> {
     // A key of all tenants proves it for all of them at once.
     let tenant = caller.bound_tenant().map(|home| &**home);
-    let report = verify_of(state.services.store(), tenant).await?;
+    let report = verify_tenant(state.services.store(), tenant).await?;
     Ok(Json(VerifyAnswer {
         ok: report.problems.is_empty(),
         resources: report.resources,
@@ -108,7 +108,7 @@ async fn page(
 }
 
 /// A line as a caller sees it: positions count across all tenants, so they are hidden from one.
-pub(super) fn answer(line: Line, veil: Option<&Veil>) -> Result<HistoryLine, Problem> {
+pub(super) fn answer(line: HistoryRow, veil: Option<&Veil>) -> Result<HistoryLine, Problem> {
     let damaged = |error| {
         let (key, position) = (&line.key, line.position);
         Problem::unavailable(&format!("entry {position} of {key} cannot be read: {error}"))

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use tenure_core::why::{explain_finished_job, explain_job};
 use tenure_core::{Command, JobAction, Millis, Outcome, ResourceAction, Submit};
-use tenure_store::store::{JobQuery, JobShown};
+use tenure_store::store::{JobQuery, JobView};
 use tenure_wire::bodies::NeededReason;
 use tenure_wire::{
     CancelAnswer, DiscardedAnswer, JobAnswer, ListAnswer, ReasonBody, SubmitAnswer, SubmitBody,
@@ -152,7 +152,7 @@ pub(super) async fn show(
     on: OnJob,
     Params(params): Params<WaitParams>,
 ) -> Result<Json<JobAnswer>, Problem> {
-    let JobShown { key, job } =
+    let JobView { key, job } =
         state.services.wait_for_job(&on.caller, on.id, wait_timeout(params.wait_ms)).await?;
     let kinds = state.services.live.kinds();
     Ok(Json(JobAnswer::of(&key, &job).under(kinds.get(key.kind()).map(|kind| &**kind), &key)))
@@ -178,7 +178,7 @@ pub(super) async fn why(
         if let Some(resource) = resource.filter(|resource| resource.record.job(id).is_some()) {
             let kinds = state.services.live.kinds();
             let kind = kinds.get(shown.key.kind()).map(|kind| &**kind);
-            let why = explain_job(&resource.record, kind, id, &resource.around);
+            let why = explain_job(&resource.record, kind, id, &resource.context);
             return Ok(Json(WhyAnswer::of(Some(id), &why)));
         }
         // It was over in between.

@@ -9,7 +9,7 @@ use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockName, LockSet, Outcome, RequestId, ResourceKey,
 };
 use tenure_store::Committer;
-use tenure_store::store::{ListQuery, Shown};
+use tenure_store::store::{ResourceDetail, TenureQuery};
 use tenure_wire::bodies::AcquireBodies;
 use tenure_wire::{
     AcquireBody, BreakBody, BrokenAnswer, ListAnswer, Locks, ReasonBody, ReleaseAnswer,
@@ -275,7 +275,7 @@ pub(super) async fn show(
     }))
 }
 
-fn queue(shown: &Shown) -> Vec<WaiterAnswer> {
+fn queue(shown: &ResourceDetail) -> Vec<WaiterAnswer> {
     let waiter = |(at, (waiter, name)): (usize, &(tenure_core::record::Waiter, _))| WaiterAnswer {
         position: at + 1,
         name: tenure_core::Text::to_string(name),
@@ -283,7 +283,7 @@ fn queue(shown: &Shown) -> Vec<WaiterAnswer> {
         locks: waiter.locks.iter().map(ToString::to_string).collect(),
         purpose: waiter.purpose.as_deref().map(str::to_owned),
         since: instant(waiter.since),
-        waiting_ms: shown.around.now.since(waiter.since),
+        waiting_ms: shown.context.now.since(waiter.since),
     };
     shown.queue.iter().enumerate().map(waiter).collect()
 }
@@ -330,7 +330,7 @@ pub(super) async fn list(
         return Err(Problem::invalid(&detail));
     }
     let after = params.cursor.map(|cursor| cursor.parse()).transpose();
-    let query = ListQuery {
+    let query = TenureQuery {
         tenant: caller.only_tenant(),
         kind: params.kind.map(Into::into),
         name: params.name.map(Into::into),
@@ -338,7 +338,7 @@ pub(super) async fn list(
         after: after.map_err(|error| Problem::invalid(&error))?,
         limit: page_size(params.limit)?,
     };
-    let page = state.services.store().reads().list(query).await?;
+    let page = state.services.store().reads().tenures(query).await?;
     let items = page.items.iter().flat_map(TenureAnswer::each).collect();
     Ok(Json(ListAnswer { items, next: page.next.map(String::from) }))
 }

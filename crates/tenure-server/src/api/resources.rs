@@ -5,7 +5,7 @@ use axum::extract::State;
 use serde::Deserialize;
 use tenure_core::why::explain_resource;
 use tenure_core::{Command, Outcome, Refusal, ResourceAction, ResourceKey};
-use tenure_store::store::{ResourceQuery, Shown};
+use tenure_store::store::{ResourceDetail, ResourceQuery};
 use tenure_wire::bodies::NeededReason;
 use tenure_wire::{
     DeletedAnswer, ListAnswer, PausedAnswer, PutAnswer, PutBody, ReasonBody, ResourceAnswer,
@@ -71,7 +71,7 @@ async fn find(state: &ServerState, key: &ResourceKey) -> Result<ResourceAnswer, 
     Ok(ResourceAnswer::of(key, &resource, QUEUE_SHOWN))
 }
 
-async fn look(state: &ServerState, key: &ResourceKey) -> Result<Option<Shown>, Problem> {
+async fn look(state: &ServerState, key: &ResourceKey) -> Result<Option<ResourceDetail>, Problem> {
     Ok(state.services.store().reads().show(key).await?)
 }
 
@@ -166,7 +166,7 @@ pub(super) async fn why(
     let shown = look(&state, &on.key).await?.ok_or(Refusal::NoSuchResource)?;
     let kinds = state.services.live.kinds();
     let kind = kinds.get(on.key.kind()).map(|kind| &**kind);
-    let (job, why) = explain_resource(&shown.record, kind, &shown.around);
+    let (job, why) = explain_resource(&shown.record, kind, &shown.context);
     Ok(Json(WhyAnswer::of(job, &why)))
 }
 

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use tenure_core::Text;
 use tenure_core::session::ALL_TENANTS;
-use tenure_store::store::WorkerShown;
+use tenure_store::store::WorkerView;
 use tenure_wire::{KindAnswer, ListAnswer, WorkerAnswer, WorkerJob};
 
 use crate::ServerState;
@@ -26,14 +26,13 @@ pub(super) async fn list(
 ) -> Result<Json<ListAnswer<WorkerAnswer>>, Problem> {
     let workers = state.services.store().reads().workers().await?;
     // Who works for everybody works for this tenant, too.
-    let here =
-        |worker: &&WorkerShown| *worker.tenant == *ALL_TENANTS || caller.sees(&worker.tenant);
+    let here = |worker: &&WorkerView| *worker.tenant == *ALL_TENANTS || caller.sees(&worker.tenant);
     let items = workers.iter().filter(here).map(|worker| answer(worker, &caller)).collect();
     Ok(Json(ListAnswer { items, next: None }))
 }
 
 /// A worker, with those of its jobs that are the caller's.
-fn answer(worker: &WorkerShown, caller: &Caller) -> WorkerAnswer {
+fn answer(worker: &WorkerView, caller: &Caller) -> WorkerAnswer {
     let jobs = worker.jobs.iter().filter(|(key, _)| caller.sees(key.tenant()));
     WorkerAnswer {
         session: worker.session,

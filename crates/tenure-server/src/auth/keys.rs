@@ -173,7 +173,7 @@ impl Keys {
     pub(crate) async fn note_uses(&self, store: &dyn Store) {
         let uses: Vec<_> = self.uses().drain().collect();
         if !uses.is_empty()
-            && let Err(error) = store.key_ring().used(&uses).await
+            && let Err(error) = store.key_ring().record_uses(&uses).await
         {
             tracing::debug!(%error, "cannot note which keys were used");
         }

@@ -12,7 +12,7 @@ use tenure_store::clock::stopwatch;
 use tenure_wire::{DutyAnswer, instant};
 
 use tenure_app::{Duty, DutyReport};
-use tenure_store::committer::SWEEP_EVERY;
+use tenure_store::committer::SWEEP_INTERVAL;
 
 use super::{expiry, retries};
 
@@ -77,7 +77,7 @@ impl Board {
     /// Creates the board for expiry, retries and these duties; nothing has run yet.
     #[must_use]
     pub fn new(duties: &[Box<dyn Duty>]) -> Self {
-        let own = [expiry::NAME, retries::NAME].map(|name| Row::new(name, SWEEP_EVERY));
+        let own = [expiry::NAME, retries::NAME].map(|name| Row::new(name, SWEEP_INTERVAL));
         let held = duties.iter().map(|duty| Row::new(duty.name(), duty.interval()));
         Self(Mutex::new(State { here: false, rows: own.into_iter().chain(held).collect() }))
     }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use tenure_app::{Duty, DutyContext, DutyReport};
 use tenure_core::{JobId, JobState, Millis};
 use tenure_store::StoreError;
-use tenure_store::store::{JobQuery, JobShown, PAGE_MAX};
+use tenure_store::store::{JobQuery, JobView, PAGE_MAX};
 
 pub(super) const NAME: &str = "dead";
 
@@ -56,7 +56,7 @@ impl Duty for Dead {
 }
 
 impl Dead {
-    fn judge(&mut self, count: usize, oldest: Option<&JobShown>, now: Millis) -> DutyReport {
+    fn judge(&mut self, count: usize, oldest: Option<&JobView>, now: Millis) -> DutyReport {
         let Some(oldest) = oldest else {
             self.warned = None;
             return DutyReport::default();
@@ -77,7 +77,7 @@ impl Dead {
     }
 }
 
-fn older(known: Option<JobShown>, shown: JobShown) -> Option<JobShown> {
+fn older(known: Option<JobView>, shown: JobView) -> Option<JobView> {
     match known {
         Some(known) if known.job.ended_at <= shown.job.ended_at => Some(known),
         _ => Some(shown),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tenure_app::{Duty, DutyContext, DutyReport};
 use tenure_store::StoreError;
-use tenure_store::committer::SWEEP_EVERY;
+use tenure_store::committer::SWEEP_INTERVAL;
 
 use super::board::Board;
 use super::retries;
@@ -31,7 +31,7 @@ impl Duty for Expiry {
     }
 
     fn interval(&self) -> Duration {
-        SWEEP_EVERY
+        SWEEP_INTERVAL
     }
 
     async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {

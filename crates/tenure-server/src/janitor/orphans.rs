@@ -13,7 +13,7 @@ use tenure_app::{Duty, DutyContext, DutyReport};
 use tenure_core::retry::LOCK_STATE_LOST;
 use tenure_core::{Command, JobId, JobState, LockAction, ResourceKey};
 use tenure_store::StoreError;
-use tenure_store::store::{JobQuery, JobShown};
+use tenure_store::store::{JobQuery, JobView};
 
 pub(super) const NAME: &str = "orphans";
 
@@ -52,7 +52,7 @@ impl Duty for Orphans {
     }
 }
 
-async fn visit(running: &[JobShown], cx: &DutyContext) -> Result<(), StoreError> {
+async fn visit(running: &[JobView], cx: &DutyContext) -> Result<(), StoreError> {
     let keys: BTreeSet<&ResourceKey> = running.iter().map(|shown| &shown.key).collect();
     let settle = |key: &ResourceKey| Command::Lock { key: key.clone(), action: LockAction::Settle };
     if !keys.is_empty() {
@@ -63,7 +63,7 @@ async fn visit(running: &[JobShown], cx: &DutyContext) -> Result<(), StoreError>
 
 /// Looks at those that ran before the visit and do not run after it.
 async fn count_incidents(
-    before: &[JobShown],
+    before: &[JobView],
     query: JobQuery,
     cx: &DutyContext,
 ) -> Result<usize, StoreError> {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tenure_app::{Duty, DutyContext, DutyReport};
 use tenure_core::{JobId, JobState, Millis};
 use tenure_store::StoreError;
-use tenure_store::store::{JobQuery, JobShown, PAGE_MAX};
+use tenure_store::store::{JobQuery, JobView, PAGE_MAX};
 
 pub(super) const NAME: &str = "overdue";
 
@@ -62,7 +62,7 @@ impl Duty for Overdue {
 }
 
 /// The attempt that is under way, with its age and its limit, if it is past it.
-fn overdue(shown: &JobShown, cx: &DutyContext, now: Millis) -> Option<(u32, (u64, u64))> {
+fn overdue(shown: &JobView, cx: &DutyContext, now: Millis) -> Option<(u32, (u64, u64))> {
     let attempt = shown.job.attempts.last().filter(|attempt| attempt.ended_at.is_none())?;
     let kinds = cx.live.get().kinds;
     let kind = kinds.get(shown.key.kind())?;
@@ -71,7 +71,7 @@ fn overdue(shown: &JobShown, cx: &DutyContext, now: Millis) -> Option<(u32, (u64
     (age_ms > limit_ms).then_some((attempt.n, (age_ms, limit_ms)))
 }
 
-fn warn(shown: &JobShown, attempt: u32, (age_ms, limit_ms): (u64, u64)) {
+fn warn(shown: &JobView, attempt: u32, (age_ms, limit_ms): (u64, u64)) {
     let worker = shown.job.attempts.last().map_or("", |attempt| &attempt.worker);
     tracing::warn!(
         job = %shown.job.id, resource = %shown.key, operation = %shown.job.operation, attempt,

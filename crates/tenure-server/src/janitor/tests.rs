@@ -57,7 +57,7 @@ impl World {
         store.declare(Arc::clone(&kinds)).await.expect("it answers");
         let live = LiveConfig { kinds, retention, ..LiveConfig::default() };
         let cx = DutyContext {
-            committer: Committer::start_with(store, Sweep::Elsewhere),
+            committer: Committer::start_with(store, Sweep::External),
             live: Live::fixed(live),
         };
         let world =

@@ -1,4 +1,4 @@
-//! What waits to be sent to the store: what holders need before what would begin something new.
+//! Queues of the committer: commands of holders take precedence over new work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,171 +7,175 @@ use std::time::Duration;
 use tenure_core::{Command, JobAction, LockAction, ResourceAction};
 use tokio::sync::mpsc;
 
-use super::answer::Answer;
+use super::reply::ReplyTo;
 use crate::store::{BATCH_MAX, Result, StoreError};
 
-/// Most commands of holders, and of others, that wait to be sent to the store.
+/// Capacity of each of the two queues.
 pub const QUEUE_MAX: usize = 16_384;
-/// The longest that something new may have to wait before it is sent to the store.
-pub const WAIT_MAX: Duration = Duration::from_millis(1_000);
-/// The longest that a batch may take because of something new.
+/// Estimated queueing time above which new work is rejected.
+pub const QUEUE_WAIT_MAX: Duration = Duration::from_millis(1_000);
+/// Estimated duration of a batch above which no more new work is added to it.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(250);
-/// So many never wait too long: how long they take is not known well enough.
-const FEW: usize = 32;
-/// A batch that is over as soon as this is a quick one, however little was in it.
-const QUICK: Duration = Duration::from_millis(125);
+/// Number of commands below which durations are not estimated: the samples are too noisy.
+const ESTIMATE_MIN: usize = 32;
+/// Duration from which a batch counts as slow, whatever its size.
+const SLOW_BATCH_MIN: Duration = Duration::from_millis(125);
 
-/// A command on its way.
-pub(super) struct Item {
+/// Command with its reply channel.
+pub(super) struct QueuedCommand {
     pub(super) command: Command,
-    pub(super) answer: Answer,
-    /// A claim that would rather wait than get nothing.
+    pub(super) reply: ReplyTo,
+    /// Whether this is a claim that waits if no job is ready.
     pub(super) waits: bool,
 }
 
-/// Where commands come in.
+/// Sending side of the queues.
 #[derive(Clone)]
-pub(super) struct Entry {
-    first: mpsc::Sender<Numbered>,
-    then: mpsc::Sender<Numbered>,
+pub(super) struct CommandSender {
+    holders: mpsc::Sender<Numbered>,
+    new_work: mpsc::Sender<Numbered>,
     arrivals: Arc<AtomicU64>,
-    pace: Arc<Pace>,
+    load: Arc<LoadEstimate>,
 }
 
-/// A command with its place among all that came.
-type Numbered = (u64, Item);
+/// Command with its arrival number.
+type Numbered = (u64, QueuedCommand);
 
-/// Where they come out.
-pub(super) struct Waiting {
-    first: mpsc::Receiver<Numbered>,
-    then: mpsc::Receiver<Numbered>,
-    pace: Arc<Pace>,
+/// Receiving side of the queues.
+pub(super) struct CommandReceiver {
+    holders: mpsc::Receiver<Numbered>,
+    new_work: mpsc::Receiver<Numbered>,
+    load: Arc<LoadEstimate>,
     taken: Vec<Numbered>,
 }
 
-pub(super) fn new() -> (Entry, Waiting) {
-    let (first, first_out) = mpsc::channel(QUEUE_MAX);
-    let (then, then_out) = mpsc::channel(QUEUE_MAX);
-    let pace = Arc::new(Pace::default());
-    let (taken, arrivals) = (Vec::new(), Arc::default());
-    let waiting = Waiting { first: first_out, then: then_out, pace: Arc::clone(&pace), taken };
-    (Entry { first, then, arrivals, pace }, waiting)
+pub(super) fn new() -> (CommandSender, CommandReceiver) {
+    let (holders, holders_out) = mpsc::channel(QUEUE_MAX);
+    let (new_work, new_work_out) = mpsc::channel(QUEUE_MAX);
+    let load = Arc::new(LoadEstimate::default());
+    let receiver = CommandReceiver {
+        holders: holders_out,
+        new_work: new_work_out,
+        load: Arc::clone(&load),
+        taken: Vec::new(),
+    };
+    (CommandSender { holders, new_work, arrivals: Arc::default(), load }, receiver)
 }
 
-impl Entry {
-    /// Puts a command in line, unless it would have to wait for too long.
-    pub(super) fn push(&self, item: Item) -> Result<()> {
-        let queue = if begins_something(&item.command) {
-            let waiting = |queue: &mpsc::Sender<_>| queue.max_capacity() - queue.capacity();
-            let ahead = waiting(&self.first) + waiting(&self.then);
-            if ahead > FEW && self.pace.mostly(ahead) > WAIT_MAX {
-                let why = format!("it is overloaded: {ahead} commands wait already");
-                return Err(StoreError::Unavailable(why));
+impl CommandSender {
+    /// Enqueues a command, or rejects it if the estimated wait is too long or the queue is full.
+    pub(super) fn push(&self, queued: QueuedCommand) -> Result<()> {
+        let queue = if is_new_work(&queued.command) {
+            let len = |queue: &mpsc::Sender<_>| queue.max_capacity() - queue.capacity();
+            let ahead = len(&self.holders) + len(&self.new_work);
+            if ahead > ESTIMATE_MIN && self.load.estimate_by_median(ahead) > QUEUE_WAIT_MAX {
+                let message = format!("overloaded: {ahead} commands are queued; retry later");
+                return Err(StoreError::Unavailable(message));
             }
-            &self.then
+            &self.new_work
         } else {
-            &self.first
+            &self.holders
         };
-        let place = self.arrivals.fetch_add(1, Ordering::Relaxed);
-        queue.try_send((place, item)).map_err(|error| {
-            StoreError::Unavailable(match error {
-                mpsc::error::TrySendError::Full(_) => format!("{QUEUE_MAX} commands wait already"),
-                mpsc::error::TrySendError::Closed(_) => "it is shutting down".to_owned(),
-            })
+        let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
+        queue.try_send((arrival, queued)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => StoreError::Unavailable(format!(
+                "overloaded: the queue is full ({QUEUE_MAX} commands); retry later"
+            )),
+            mpsc::error::TrySendError::Closed(_) => super::shutting_down(),
         })
     }
 }
 
-impl Waiting {
-    /// Fills an empty batch, which is stepped in the order of arrival: who goes first decides who
-    /// goes along, and nothing else. Says whether anybody can still ask.
-    pub(super) async fn fill(&mut self, batch: &mut Vec<Item>) -> bool {
-        let item = tokio::select! {
+impl CommandReceiver {
+    /// Fills an empty batch. Precedence decides which commands are in the batch; within it they are
+    /// in order of arrival. Returns `false` if all senders are gone.
+    pub(super) async fn fill(&mut self, batch: &mut Vec<QueuedCommand>) -> bool {
+        let first = tokio::select! {
             biased;
-            item = self.first.recv() => item,
-            item = self.then.recv() => item,
+            first = self.holders.recv() => first,
+            first = self.new_work.recv() => first,
         };
-        let Some(item) = item else { return false };
-        self.taken.push(item);
-        // Some places are always left for others, so that they only come later.
-        while self.taken.len() < BATCH_MAX - FEW
-            && let Ok(item) = self.first.try_recv()
+        let Some(first) = first else { return false };
+        self.taken.push(first);
+        // Reserve capacity for new work, so that holders can delay but not starve it.
+        while self.taken.len() < BATCH_MAX - ESTIMATE_MIN
+            && let Ok(numbered) = self.holders.try_recv()
         {
-            self.taken.push(item);
+            self.taken.push(numbered);
         }
-        // Holders that come meanwhile wait for this batch.
-        let (holders, theirs) = (self.taken.len(), work(self.taken.iter().map(|(_, item)| item)));
-        let mut new = 0;
-        while holders + new < BATCH_MAX
-            && (new < FEW || self.pace.lately(theirs + new) < BATCH_TIME_MAX)
-            && let Ok(item) = self.then.try_recv()
+        // Holders that arrive from now on wait for this batch: keep it short.
+        let count = self.taken.len();
+        let work = count_work(self.taken.iter().map(|(_, queued)| queued));
+        let mut added = 0;
+        while count + added < BATCH_MAX
+            && (added < ESTIMATE_MIN || self.load.estimate_by_last(work + added) < BATCH_TIME_MAX)
+            && let Ok(numbered) = self.new_work.try_recv()
         {
-            self.taken.push(item);
-            new += 1;
+            self.taken.push(numbered);
+            added += 1;
         }
-        self.taken.sort_by_key(|(place, _)| *place);
-        batch.extend(self.taken.drain(..).map(|(_, item)| item));
+        self.taken.sort_by_key(|(arrival, _)| *arrival);
+        batch.extend(self.taken.drain(..).map(|(_, queued)| queued));
         true
     }
 
-    /// Notes how long a batch with so much [`work`] took.
-    pub(super) fn note(&self, work: usize, took: Duration) {
-        self.pace.note(work, took);
+    /// Records the duration of a batch with `work` commands, as counted by [`count_work`].
+    pub(super) fn record_batch(&self, work: usize, took: Duration) {
+        self.load.record(work, took);
     }
 }
 
-/// How many of these are work. Beats come by the thousand and cost next to nothing: counted, they
-/// would make a slow store look quick.
-pub(super) fn work<'a>(items: impl Iterator<Item = &'a Item>) -> usize {
-    items.filter(|item| !matches!(item.command, Command::Heartbeat { .. })).count()
+/// Counts the commands that are load. Heartbeats are excluded: they are numerous and cheap, and
+/// would make a slow store look fast.
+pub(super) fn count_work<'a>(commands: impl Iterator<Item = &'a QueuedCommand>) -> usize {
+    commands.filter(|queued| !matches!(queued.command, Command::Heartbeat { .. })).count()
 }
 
-/// How long a command takes among many, in nanoseconds.
+/// Time per command in recent batches, in nanoseconds.
 ///
-/// One slow batch is enough to keep the next one short, because holders wait for it. It is not
-/// enough to refuse anybody: it may have been held up for a moment, and all whom it has just
-/// answered come back at once.
+/// One slow batch suffices to limit the size of the next, because holders wait for it. It does not
+/// suffice to reject commands: it may be a hiccup, after which all its callers return at once.
 #[derive(Default)]
-struct Pace {
-    /// In the last batch.
+struct LoadEstimate {
+    /// Last batch.
     last: AtomicU64,
-    /// In the last three, the newest first; zero for one that was quick.
-    slow: [AtomicU64; 3],
+    /// Last three batches, newest first; zero for a batch that was not slow.
+    recent: [AtomicU64; 3],
 }
 
-impl Pace {
-    fn note(&self, commands: usize, took: Duration) {
-        // Of a few, each takes nearly as long as many would.
-        if commands < FEW {
+impl LoadEstimate {
+    fn record(&self, commands: usize, took: Duration) {
+        // In a small batch the fixed cost dominates the time per command.
+        if commands < ESTIMATE_MIN {
             return;
         }
         let each = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / commands as u64;
         self.last.store(each, Ordering::Relaxed);
-        let mut slow = if took < QUICK { 0 } else { each };
-        for batch in &self.slow {
+        let mut slow = if took < SLOW_BATCH_MIN { 0 } else { each };
+        for batch in &self.recent {
             slow = batch.swap(slow, Ordering::Relaxed);
         }
     }
 
-    /// How long so many take, going by the last batch.
-    fn lately(&self, commands: usize) -> Duration {
-        times(self.last.load(Ordering::Relaxed), commands)
+    /// Estimates the duration of `commands` from the last batch.
+    fn estimate_by_last(&self, commands: usize) -> Duration {
+        multiply(self.last.load(Ordering::Relaxed), commands)
     }
 
-    /// How long so many take, going by the middle one of the last three batches.
-    fn mostly(&self, commands: usize) -> Duration {
-        let mut slow = self.slow.each_ref().map(|each| each.load(Ordering::Relaxed));
-        slow.sort_unstable();
-        times(slow[1], commands)
+    /// Estimates the duration of `commands` from the median of the last three batches.
+    fn estimate_by_median(&self, commands: usize) -> Duration {
+        let mut recent = self.recent.each_ref().map(|each| each.load(Ordering::Relaxed));
+        recent.sort_unstable();
+        multiply(recent[1], commands)
     }
 }
 
-fn times(each: u64, commands: usize) -> Duration {
-    Duration::from_nanos(each.saturating_mul(commands as u64))
+fn multiply(nanos: u64, commands: usize) -> Duration {
+    Duration::from_nanos(nanos.saturating_mul(commands as u64))
 }
 
-/// Whether a command would begin something new: nobody loses what they have when it has to wait.
-fn begins_something(command: &Command) -> bool {
+/// Returns whether a command starts something new, so that delaying it takes nothing from a holder.
+fn is_new_work(command: &Command) -> bool {
     match command {
         Command::Open { .. } | Command::Claim(_) => true,
         Command::Lock { action, .. } => matches!(action, LockAction::Acquire(_)),
@@ -195,97 +199,97 @@ mod tests {
 
     use super::*;
 
-    fn item(command: Command) -> Item {
-        let (answer, _) = oneshot::channel();
-        Item { command, answer: Answer::Alone(answer), waits: false }
+    fn queued(command: Command) -> QueuedCommand {
+        let (reply, _) = oneshot::channel();
+        QueuedCommand { command, reply: ReplyTo::Single(reply), waits: false }
     }
 
-    fn claim() -> Item {
+    fn claim() -> QueuedCommand {
         let (session, request) = (SessionId(1), RequestId(1));
-        item(Command::Claim(Claim { session, request, kinds: Vec::new(), max: 1 }))
+        queued(Command::Claim(Claim { session, request, kinds: Vec::new(), max: 1 }))
     }
 
-    fn beat() -> Item {
-        item(Command::Heartbeat { session: SessionId(1), seen: 0 })
+    fn heartbeat() -> QueuedCommand {
+        queued(Command::Heartbeat { session: SessionId(1), seen: 0 })
     }
 
-    fn beats(batch: &[Item]) -> Vec<bool> {
-        batch.iter().map(|item| matches!(item.command, Command::Heartbeat { .. })).collect()
+    fn are_heartbeats(batch: &[QueuedCommand]) -> Vec<bool> {
+        batch.iter().map(|queued| matches!(queued.command, Command::Heartbeat { .. })).collect()
     }
 
     #[tokio::test]
-    async fn what_fits_in_a_batch_is_in_the_order_of_arrival() {
-        let (entry, mut waiting) = new();
-        for item in [claim(), beat(), claim(), beat()] {
-            entry.push(item).expect("there is room");
+    async fn a_batch_is_in_order_of_arrival() {
+        let (sender, mut receiver) = new();
+        for command in [claim(), heartbeat(), claim(), heartbeat()] {
+            sender.push(command).expect("there is capacity");
         }
         let mut batch = Vec::new();
-        assert!(waiting.fill(&mut batch).await);
-        assert_eq!(beats(&batch), [false, true, false, true]);
+        assert!(receiver.fill(&mut batch).await);
+        assert_eq!(are_heartbeats(&batch), [false, true, false, true]);
     }
 
-    /// Two batches of a few that took so long.
-    fn slow(waiting: &Waiting, took: Duration) {
-        waiting.note(FEW, took);
-        waiting.note(FEW, took);
+    /// Records two batches of this duration, so that the median is slow.
+    fn record_slow(receiver: &CommandReceiver, took: Duration) {
+        receiver.record_batch(ESTIMATE_MIN, took);
+        receiver.record_batch(ESTIMATE_MIN, took);
     }
 
     #[tokio::test]
-    async fn a_batch_that_was_held_up_has_nobody_refused_but_the_next_one_is_short() {
-        let (entry, mut waiting) = new();
-        waiting.note(FEW, WAIT_MAX);
+    async fn one_slow_batch_limits_the_next_one_but_rejects_nothing() {
+        let (sender, mut receiver) = new();
+        receiver.record_batch(ESTIMATE_MIN, QUEUE_WAIT_MAX);
         for _ in 0..BATCH_MAX {
-            entry.push(claim()).expect("it is not known to be slow");
+            sender.push(claim()).expect("one slow batch is no overload");
         }
         let mut batch = Vec::new();
-        assert!(waiting.fill(&mut batch).await);
-        assert_eq!(batch.len(), FEW + 1, "holders that come meanwhile wait for it");
-        waiting.note(FEW, QUICK / 2);
-        entry.push(claim()).expect("short batches say nothing about long ones");
-        waiting.note(FEW, WAIT_MAX);
-        assert!(entry.push(claim()).is_err(), "now most were slow");
+        assert!(receiver.fill(&mut batch).await);
+        assert_eq!(batch.len(), ESTIMATE_MIN + 1, "holders wait for this batch");
+        receiver.record_batch(ESTIMATE_MIN, SLOW_BATCH_MIN / 2);
+        sender.push(claim()).expect("a fast batch is no sign of overload");
+        receiver.record_batch(ESTIMATE_MIN, QUEUE_WAIT_MAX);
+        assert!(sender.push(claim()).is_err(), "two of three batches were slow");
     }
 
     #[tokio::test]
-    async fn beats_do_not_make_a_slow_store_look_quick() {
-        let (entry, mut waiting) = new();
+    async fn heartbeats_do_not_hide_a_slow_store() {
+        let (sender, mut receiver) = new();
         for _ in 0..BATCH_MAX {
-            entry.push(beat()).expect("there is room");
-            entry.push(claim()).expect("there is room");
+            sender.push(heartbeat()).expect("there is capacity");
+            sender.push(claim()).expect("there is capacity");
         }
         let mut batch = Vec::new();
-        assert!(waiting.fill(&mut batch).await);
-        assert!(batch.len() > 10 * FEW, "{}", batch.len());
-        waiting.note(work(batch.iter()), WAIT_MAX);
+        assert!(receiver.fill(&mut batch).await);
+        assert!(batch.len() > 10 * ESTIMATE_MIN, "{}", batch.len());
+        receiver.record_batch(count_work(batch.iter()), QUEUE_WAIT_MAX);
         batch.clear();
-        assert!(waiting.fill(&mut batch).await);
-        let new = work(batch.iter());
-        assert!((1..=FEW + 1).contains(&new), "{new} keep holders waiting");
+        assert!(receiver.fill(&mut batch).await);
+        let work = count_work(batch.iter());
+        assert!((1..=ESTIMATE_MIN + 1).contains(&work), "{work} commands delay holders");
     }
 
     #[tokio::test]
-    async fn when_not_all_fits_holders_go_along_and_too_much_is_refused() {
-        let (entry, mut waiting) = new();
-        slow(&waiting, WAIT_MAX * 2);
-        let taken = (0..10 * FEW).filter(|_| entry.push(claim()).is_ok()).count();
-        assert_eq!(taken, FEW + 1, "more would wait for too long");
-        entry.push(beat()).expect("a holder is not refused");
+    async fn overload_rejects_new_work_but_not_holders() {
+        let (sender, mut receiver) = new();
+        record_slow(&receiver, QUEUE_WAIT_MAX * 2);
+        let accepted = (0..10 * ESTIMATE_MIN).filter(|_| sender.push(claim()).is_ok()).count();
+        assert_eq!(accepted, ESTIMATE_MIN + 1, "more would wait for too long");
+        sender.push(heartbeat()).expect("a holder is not rejected");
         let mut batch = Vec::new();
-        assert!(waiting.fill(&mut batch).await);
-        assert_eq!(beats(&batch).iter().filter(|beat| **beat).count(), 1);
-        assert!(batch.len() <= FEW + 2, "the batch stays short: {}", batch.len());
+        assert!(receiver.fill(&mut batch).await);
+        assert_eq!(are_heartbeats(&batch).iter().filter(|heartbeat| **heartbeat).count(), 1);
+        assert!(batch.len() <= ESTIMATE_MIN + 2, "the batch stays short: {}", batch.len());
     }
 
     #[tokio::test]
-    async fn holders_never_keep_others_out_of_every_batch() {
-        let (entry, mut waiting) = new();
-        slow(&waiting, BATCH_TIME_MAX * 2);
-        entry.push(claim()).expect("there is room");
+    async fn holders_do_not_starve_new_work() {
+        let (sender, mut receiver) = new();
+        record_slow(&receiver, BATCH_TIME_MAX * 2);
+        sender.push(claim()).expect("there is capacity");
         for _ in 0..2 * BATCH_MAX {
-            entry.push(beat()).expect("there is room");
+            sender.push(heartbeat()).expect("there is capacity");
         }
         let mut batch = Vec::new();
-        assert!(waiting.fill(&mut batch).await);
-        assert!(beats(&batch).contains(&false), "the one that came first is in it");
+        assert!(receiver.fill(&mut batch).await);
+        assert!(are_heartbeats(&batch).contains(&false), "the first command is in the batch");
     }
 }

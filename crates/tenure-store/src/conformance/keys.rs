@@ -1,4 +1,4 @@
-//! What is asked of the keys of every store.
+//! Cases about API keys.
 
 use tenure_core::session::ALL_TENANTS;
 use tenure_core::{Millis, Role};
@@ -22,26 +22,26 @@ fn key(id: &str, created_at: u64) -> ApiKey {
     }
 }
 
-/// Keys are kept as they were given, are taken back once, and know when they were last used.
-pub async fn keys_are_kept_used_and_revoked(harness: &mut impl Harness) {
+/// Keys are stored unchanged, revoked once, and record their last use.
+pub async fn api_keys_are_stored_used_and_revoked(harness: &mut impl Harness) {
     let store = harness.store();
     let keys = store.key_ring();
-    let all = async || keys.all().await.expect("the store is there");
+    let all = async || keys.all().await.expect("the store is available");
     assert_eq!(all().await, []);
     for (id, at) in [("b", 20), ("a", 10)] {
-        assert!(keys.add(key(id, at)).await.expect("the store is there"));
+        assert!(keys.add(key(id, at)).await.expect("the store is available"));
     }
-    let taken = ApiKey { name: "another".into(), ..key("a", 30) };
-    assert!(!keys.add(taken).await.expect("the store is there"), "an id names one key");
+    let duplicate = ApiKey { name: "another".into(), ..key("a", 30) };
+    assert!(!keys.add(duplicate).await.expect("the store is available"), "ids are unique");
     assert_eq!(all().await, [key("a", 10), key("b", 20)]);
 
     for (at, by) in [(40, "ann: it leaked"), (50, "bob")] {
-        assert!(keys.revoke("a", Millis(at), by).await.expect("the store is there"));
+        assert!(keys.revoke("a", Millis(at), by).await.expect("the store is available"));
     }
-    assert!(!keys.revoke("z", Millis(40), "ann").await.expect("the store is there"));
+    assert!(!keys.revoke("z", Millis(40), "ann").await.expect("the store is available"));
     for at in [70, 60] {
         let uses = [("b".into(), Millis(at)), ("z".into(), Millis(at))];
-        keys.used(&uses).await.expect("the store is there");
+        keys.record_uses(&uses).await.expect("the store is available");
     }
     let (revoked_at, revoked_by) = (Some(Millis(40)), Some("ann: it leaked".into()));
     let expected = [
@@ -51,23 +51,27 @@ pub async fn keys_are_kept_used_and_revoked(harness: &mut impl Harness) {
     assert_eq!(all().await, expected);
 }
 
-/// The first secret stays.
+/// The first secret wins.
 pub async fn servers_share_a_secret(harness: &mut impl Harness) {
     let store = harness.store();
-    for fresh in ["first", "second"] {
-        let secret = store.key_ring().secret(fresh).await.expect("the store is there");
+    for candidate in ["first", "second"] {
+        let secret =
+            store.key_ring().get_or_set_secret(candidate).await.expect("the store is available");
         assert_eq!(secret, "first");
     }
 }
 
-/// Keys and the secret outlive the store.
-pub async fn keys_survive_a_restart(harness: &mut impl Harness) {
+/// Keys and the secret survive a restart.
+pub async fn api_keys_survive_a_restart(harness: &mut impl Harness) {
     let store = harness.store();
-    assert!(store.key_ring().add(key("a", 10)).await.expect("the store is there"));
-    store.key_ring().secret("first").await.expect("the store is there");
+    assert!(store.key_ring().add(key("a", 10)).await.expect("the store is available"));
+    store.key_ring().get_or_set_secret("first").await.expect("the store is available");
     drop(store);
     harness.restart().await;
     let store = harness.store();
-    assert_eq!(store.key_ring().all().await.expect("the store is there"), [key("a", 10)]);
-    assert_eq!(store.key_ring().secret("second").await.expect("the store is there"), "first");
+    assert_eq!(store.key_ring().all().await.expect("the store is available"), [key("a", 10)]);
+    assert_eq!(
+        store.key_ring().get_or_set_secret("second").await.expect("the store is available"),
+        "first"
+    );
 }

@@ -1,9 +1,9 @@
-//! Reading and writing the SQLite file. No rule of the model is here: rows in, rows out.
+//! Rows of the SQLite file: reading, writing, and write-back of records.
 //!
-//! A batch writes its history, its sessions and those records that changed in a way that history
-//! does not tell. All other records are written later, a few at a time: should the process die
-//! before, they are made up for from the history when the file is opened. So a batch costs a few
-//! pages at the end of one table, and not a page for each of its resources.
+//! A batch writes its history, its sessions, and the records that cannot be rebuilt from history.
+//! All other changed records are dirty and written back later, a few at a time; after a crash they
+//! are rebuilt by replaying history when the file is opened. So a batch costs a few pages at the
+//! end of one table rather than a page per resource.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -14,59 +14,59 @@ use tenure_core::{Millis, Record, ResourceKey, Session, SessionId};
 
 use super::checkpoint::Checkpointer;
 use super::error::Error;
-use super::format::{migrate, recognise};
-use super::guard::Life;
+use super::format::{check_format, migrate};
+use super::ownership::IncarnationRecord;
 use crate::ledger::{Batch, Ledger};
 
-/// Pages of 4 KiB that the write-ahead log has room for from the start: twice what it usually gets
-/// to, see [`super::checkpoint`].
-const ROOM_PAGES: u32 = 4_096;
+/// Preallocated size of the write-ahead log in pages of 4 KiB: twice its usual maximum, see
+/// [`super::checkpoint`].
+const WAL_PREALLOCATED_PAGES: u32 = 4_096;
 
-/// Most records that may wait to be written; more are written with the next batch.
-const OWED_MAX: usize = 32_768;
-/// Most lines of history that a row may be behind while the store is busy: what has to be read
-/// again after a crash. Less would write busy records more often than they are worth.
-const LINES_BEHIND_MAX: i64 = 200_000;
-/// Most records that are written at once beside a batch.
-const PAY_MAX: usize = 1_024;
+/// Number of dirty records above which a batch writes some of them back.
+const DIRTY_MAX: usize = 32_768;
+/// Number of history lines that a busy store lets a row lag, which bounds the replay after a crash.
+/// A lower value writes frequently changing records more often.
+const LAG_MAX_LINES: i64 = 200_000;
+/// Maximum number of records written back per transaction.
+const WRITE_BACK_MAX: usize = 1_024;
 
-/// The writing side of the file.
+/// Read-write connection to the file.
 pub(crate) struct Database {
     pub(super) connection: Connection,
     checkpointer: Checkpointer,
     path: PathBuf,
-    /// The rows of the resources at hand.
+    /// Rows of the resources in memory.
     rows: HashMap<ResourceKey, ResourceRow>,
-    /// Resources whose row is behind, longest first, with the first line that it does not know of.
-    /// An entry that does not match its row was paid meanwhile.
-    owed: VecDeque<(ResourceKey, i64)>,
+    /// Dirty resources in order of age, with the first line that their row does not include. An
+    /// entry that does not match its row is stale: the row was written back since.
+    dirty: VecDeque<(ResourceKey, i64)>,
     next_resource: i64,
     next_line: i64,
-    /// The next line when it was last looked whether the store is busy.
-    looked: i64,
+    /// Value of `next_line` at the previous idle check.
+    idle_check_line: i64,
 }
 
-/// Where a resource is kept.
+/// Location and write-back state of a resource.
 #[derive(Clone, Copy, Debug)]
 struct ResourceRow {
     id: i64,
-    /// Its last line of history.
+    /// Last history line of the resource.
     last: i64,
-    /// The first line of history that the row in the file does not know of; 0 when it knows all,
-    /// [`NOT_KEPT`] when there is no row in the file yet.
-    owes: i64,
-    /// Whether the row in the file is found by lists of resources: this must not be behind.
+    /// First history line that the stored row does not include; 0 if the row is clean,
+    /// [`NOT_STORED`] if there is no row yet.
+    dirty_since: i64,
+    /// Whether the stored row appears in lists of resources, which must never be stale.
     listed: bool,
 }
 
-/// Marks a resource that has no row in the file yet.
-const NOT_KEPT: i64 = -1;
+/// Value of `dirty_since` for a resource without a row.
+const NOT_STORED: i64 = -1;
 
 impl Database {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let sqlite = |source| Error::Sqlite { path: path.to_path_buf(), source };
         let mut connection = Connection::open(path).map_err(sqlite)?;
-        recognise(&connection, path)?;
+        check_format(&connection, path)?;
         connection
             .execute_batch(
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
@@ -80,39 +80,38 @@ impl Database {
             checkpointer,
             path: path.to_path_buf(),
             rows: HashMap::new(),
-            owed: VecDeque::new(),
+            dirty: VecDeque::new(),
             next_resource: 1,
             next_line: 1,
-            looked: 0,
+            idle_check_line: 0,
         };
         migrate(&database.connection).map_err(|error| database.error(error))?;
-        database.forget_rows()?;
+        database.reset_rows()?;
         Ok(database)
     }
 
-    /// Forgets which rows are at hand and counts again from what is in the file.
-    pub(crate) fn forget_rows(&mut self) -> Result<(), Error> {
+    /// Clears the row index and reads the counters from the file.
+    pub(crate) fn reset_rows(&mut self) -> Result<(), Error> {
         let highest = |table| format!("SELECT coalesce(max(id), 0) + 1 FROM {table}");
         self.next_resource = self.number(&highest("resources"))?;
-        // Lines may have been pruned: their numbers are not given out again.
-        let paid = "SELECT coalesce(max(value), 0) + 1 FROM meta WHERE key = 'paid'";
-        self.next_line = self.number(&highest("history"))?.max(self.number(paid)?);
+        // Numbers of pruned lines must not be reused.
+        let clean = "SELECT coalesce(max(value), 0) + 1 FROM meta WHERE key = 'paid'";
+        self.next_line = self.number(&highest("history"))?.max(self.number(clean)?);
         self.rows.clear();
-        self.owed.clear();
+        self.dirty.clear();
         Ok(())
     }
 
-    /// Bounds the size of the file, in pages; what does not fit is refused like on a full disk.
+    /// Limits the size of the file in pages. Beyond it, writes fail as on a full disk.
     pub(crate) fn limit_pages(&self, pages_max: u32) -> Result<(), Error> {
         self.connection
             .execute_batch(&format!("PRAGMA max_page_count = {pages_max};"))
             .map_err(|error| self.error(error))
     }
 
-    /// Lets the log grow to its full size before it is used, by spilling a transaction that is then
-    /// rolled back.
-    pub(crate) fn make_room(&self) -> Result<(), Error> {
-        let bytes = ROOM_PAGES * 4_096;
+    /// Grows the write-ahead log to its full size by spilling a transaction and rolling it back.
+    pub(crate) fn preallocate_wal(&self) -> Result<(), Error> {
+        let bytes = WAL_PREALLOCATED_PAGES * 4_096;
         let fill = format!(
             "PRAGMA cache_size = 16; BEGIN IMMEDIATE; CREATE TABLE room (bytes BLOB);
              INSERT INTO room VALUES (zeroblob({bytes})); ROLLBACK; PRAGMA cache_size = -8192;"
@@ -136,9 +135,9 @@ impl Database {
         Error::Damaged { path: self.path.clone(), what }
     }
 
-    // ----- the life of the store -----
+    // ----- incarnation -----
 
-    pub(crate) fn life(&self) -> Result<Option<Life>, Error> {
+    pub(crate) fn incarnation(&self) -> Result<Option<IncarnationRecord>, Error> {
         let text: Option<String> = self
             .connection
             .query_row("SELECT value FROM meta WHERE key = 'life'", [], |row| row.get(0))
@@ -148,11 +147,15 @@ impl Database {
         text.map(parse).transpose().map_err(|error| self.damaged(error.to_string()))
     }
 
-    /// Begins a life. In a restored store all sessions are over: what they hold here they may have
-    /// given back, and others may have got it, after the backup was made.
-    pub(crate) fn set_life(&mut self, life: &Life, restored: bool) -> Result<(), Error> {
-        let text = serde_json::to_string(life).expect("a life has no map with odd keys");
-        let done = self.in_transaction(|database| {
+    /// Stores the incarnation. If the store was `restored`, deletes all sessions: their locks may
+    /// have been released and granted to others after the backup.
+    pub(crate) fn set_incarnation(
+        &mut self,
+        incarnation: &IncarnationRecord,
+        restored: bool,
+    ) -> Result<(), Error> {
+        let text = serde_json::to_string(incarnation).expect("it serializes to JSON");
+        let result = self.in_transaction(|database| {
             let sql = "INSERT OR REPLACE INTO meta (key, value) VALUES ('life', ?1)";
             database.connection.execute(sql, [text])?;
             if restored {
@@ -160,18 +163,18 @@ impl Database {
             }
             Ok(())
         });
-        done.map_err(|error| self.error(error))
+        result.map_err(|error| self.error(error))
     }
 
-    /// The latest instant that the rows know of.
+    /// Returns the time of the last history line.
     pub(crate) fn latest(&self) -> Result<Millis, Error> {
         let sql = "SELECT json_extract(line, '$.at') FROM history ORDER BY id DESC LIMIT 1";
         let at = self.connection.query_row(sql, [], |row| row.get::<_, i64>(0)).optional();
         let at = at.map_err(|error| self.error(error))?.unwrap_or(0);
-        Ok(millis(at))
+        Ok(millis_from_sql(at))
     }
 
-    // ----- reading rows -----
+    // ----- reading -----
 
     pub(crate) fn sessions(&self) -> Result<Vec<Session>, Error> {
         let read = || -> rusqlite::Result<Vec<String>> {
@@ -184,24 +187,24 @@ impl Database {
         sessions.map_err(|error| self.damaged(format!("a session: {error}")))
     }
 
-    /// Puts every resource that somebody holds or waits for into the ledger, making up from the
-    /// history for what was not written before the process ended.
-    pub(crate) fn admit_all(&mut self, ledger: &mut Ledger, now: Millis) -> Result<(), Error> {
+    /// Loads every live record into the ledger, after replaying the history that was not written
+    /// back.
+    pub(crate) fn load_live(&mut self, ledger: &mut Ledger, now: Millis) -> Result<(), Error> {
         let mut loaded = BTreeMap::new();
         let live = "SELECT key, id, last, body, state IS NOT NULL FROM resources WHERE live = 1";
-        for row in self.query(live, [], resource)? {
+        for row in self.query(live, [], resource_row)? {
             let (key, row, record) = self.parse(row)?;
             loaded.insert(key, (row, record));
         }
-        self.make_up(&mut loaded)?;
+        self.replay_history(&mut loaded)?;
         for (key, (row, record)) in loaded {
-            ledger.admit(&key, Box::new(record), now);
+            ledger.insert_record(&key, Box::new(record), now);
             self.rows.insert(key, row);
         }
         Ok(())
     }
 
-    fn make_up(
+    fn replay_history(
         &mut self,
         loaded: &mut BTreeMap<ResourceKey, (ResourceRow, Record)>,
     ) -> Result<(), Error> {
@@ -226,14 +229,14 @@ impl Database {
             if entry.n > record.chain.n {
                 record.replay(&entry, hash);
                 row.last = id;
-                owe(row, &mut self.owed, &key, id);
+                mark_dirty(row, &mut self.dirty, &key, id);
             }
         }
         Ok(())
     }
 
-    /// Puts one resource into the ledger, if it is kept.
-    pub(crate) fn admit_one(
+    /// Loads one record into the ledger, if it is stored.
+    pub(crate) fn load_record(
         &mut self,
         ledger: &mut Ledger,
         key: &ResourceKey,
@@ -241,20 +244,20 @@ impl Database {
     ) -> Result<(), Error> {
         if let Some((row, record)) = self.find(key)? {
             self.rows.insert(key.clone(), row);
-            ledger.admit(key, Box::new(record), now);
+            ledger.insert_record(key, Box::new(record), now);
         }
         Ok(())
     }
 
     fn find(&self, key: &ResourceKey) -> Result<Option<(ResourceRow, Record)>, Error> {
         let sql = "SELECT key, id, last, body, state IS NOT NULL FROM resources WHERE key = ?1";
-        let mut found = self.query(sql, [key.as_str()], resource)?;
+        let mut found = self.query(sql, [key.as_str()], resource_row)?;
         let Some(row) = found.pop() else { return Ok(None) };
         let (_, row, record) = self.parse(row)?;
         Ok(Some((row, record)))
     }
 
-    /// The last line of history of a resource.
+    /// Returns the position of the last history line of a resource.
     pub(crate) fn last_line(&self, key: &ResourceKey) -> Result<i64, Error> {
         if let Some(row) = self.rows.get(key) {
             return Ok(row.last);
@@ -285,19 +288,19 @@ impl Database {
         Ok((key.parse().map_err(|error| damaged(format!("{error}")))?, row, record))
     }
 
-    /// Forgets where a resource is kept, unless its row is behind. Says whether it did.
-    pub(crate) fn forget(&mut self, key: &ResourceKey) -> bool {
-        let paid = self.rows.get(key).is_none_or(|row| row.owes == 0);
-        if paid {
+    /// Removes a clean resource from the row index. Returns `false` if it is dirty.
+    pub(crate) fn evict_row(&mut self, key: &ResourceKey) -> bool {
+        let clean = self.rows.get(key).is_none_or(|row| row.dirty_since == 0);
+        if clean {
             self.rows.remove(key);
         }
-        paid
+        clean
     }
 
     // ----- writing -----
 
-    /// Writes what a batch changed in one transaction. On an error nothing of it is kept, unless
-    /// only the news of the commit was lost.
+    /// Writes a batch in one transaction. After an error nothing of it is stored, unless only the
+    /// acknowledgement of the commit was lost.
     pub(crate) fn write(&mut self, ledger: &Ledger, batch: &Batch) -> rusqlite::Result<()> {
         self.in_transaction(|database| {
             for id in &batch.sessions {
@@ -307,30 +310,30 @@ impl Database {
             database.write_jobs(batch)?;
             for key in &batch.records {
                 let row = *database.row(key);
-                let behind = row.owes == NOT_KEPT || row.listed != is_listed(ledger, key);
-                if batch.untold.contains(key) || behind {
+                let stale = row.dirty_since == NOT_STORED || row.listed != is_listed(ledger, key);
+                if batch.unreplayable.contains(key) || stale {
                     database.write_record(ledger, key)?;
                 }
             }
-            if database.owed.len() > OWED_MAX { database.pay(ledger) } else { Ok(()) }
+            if database.dirty.len() > DIRTY_MAX { database.write_back(ledger) } else { Ok(()) }
         })
     }
 
-    /// Writes some of the records that are behind, unless the store has better things to do.
-    pub(crate) fn catch_up(&mut self, ledger: &Ledger) -> rusqlite::Result<()> {
-        let quiet = self.looked == self.next_line;
-        self.looked = self.next_line;
-        let behind = self.owed.front().map_or(0, |(_, since)| self.next_line - since);
-        if behind > LINES_BEHIND_MAX || quiet && behind > 0 {
-            self.in_transaction(|database| database.pay(ledger))?;
+    /// Writes back some dirty records if the store is idle or the oldest lags too far.
+    pub(crate) fn write_back_if_idle(&mut self, ledger: &Ledger) -> rusqlite::Result<()> {
+        let idle = self.idle_check_line == self.next_line;
+        self.idle_check_line = self.next_line;
+        let lag = self.dirty.front().map_or(0, |(_, since)| self.next_line - since);
+        if lag > LAG_MAX_LINES || idle && lag > 0 {
+            self.in_transaction(|database| database.write_back(ledger))?;
         }
         Ok(())
     }
 
-    /// Writes all records that are behind.
-    pub(crate) fn settle_up(&mut self, ledger: &Ledger) -> rusqlite::Result<()> {
-        while !self.owed.is_empty() {
-            self.in_transaction(|database| database.pay(ledger))?;
+    /// Writes back all dirty records.
+    pub(crate) fn write_back_all(&mut self, ledger: &Ledger) -> rusqlite::Result<()> {
+        while !self.dirty.is_empty() {
+            self.in_transaction(|database| database.write_back(ledger))?;
         }
         Ok(())
     }
@@ -340,19 +343,18 @@ impl Database {
         work: impl FnOnce(&mut Self) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let done = work(self);
-        let done = done.and_then(|done| {
+        let result = work(self).and_then(|value| {
             self.connection.prepare_cached("COMMIT")?.execute([])?;
-            Ok(done)
+            Ok(value)
         });
-        if done.is_err() {
-            // SQLite may have rolled back by itself; then there is nothing to roll back.
+        if result.is_err() {
+            // Fails if SQLite has already rolled back.
             self.connection.execute_batch("ROLLBACK").ok();
         }
-        done
+        result
     }
 
-    /// Writes something that changes nothing, to see whether it can.
+    /// Tests whether the file can be written.
     pub(crate) fn probe(&mut self) -> rusqlite::Result<()> {
         self.in_transaction(|database| {
             let sql = "INSERT OR REPLACE INTO meta (key, value) VALUES ('probe', zeroblob(8192))";
@@ -361,27 +363,27 @@ impl Database {
         })
     }
 
-    /// The number of the last line of history.
-    pub(crate) fn last(&self) -> i64 {
+    /// Returns the position of the last history line.
+    pub(crate) fn last_position(&self) -> i64 {
         self.next_line - 1
     }
 
-    fn pay(&mut self, ledger: &Ledger) -> rusqlite::Result<()> {
-        for _ in 0..PAY_MAX {
-            let Some((key, since)) = self.owed.pop_front() else { break };
-            if self.rows.get(&key).is_some_and(|row| row.owes == since) {
+    fn write_back(&mut self, ledger: &Ledger) -> rusqlite::Result<()> {
+        for _ in 0..WRITE_BACK_MAX {
+            let Some((key, since)) = self.dirty.pop_front() else { break };
+            if self.rows.get(&key).is_some_and(|row| row.dirty_since == since) {
                 self.write_record(ledger, &key)?;
             }
         }
-        self.note_paid().map(drop)
+        self.store_clean_position().map(drop)
     }
 
-    /// Notes up to which line the rows in the file know everything. Says which it is.
-    pub(super) fn note_paid(&self) -> rusqlite::Result<i64> {
-        let paid = self.owed.front().map_or(self.next_line, |(_, since)| *since) - 1;
+    /// Stores and returns the position up to which the stored rows include all history.
+    pub(super) fn store_clean_position(&self) -> rusqlite::Result<i64> {
+        let clean = self.dirty.front().map_or(self.next_line, |(_, since)| *since) - 1;
         let sql = "INSERT OR REPLACE INTO meta (key, value) VALUES ('paid', ?1)";
-        self.connection.prepare_cached(sql)?.execute([paid])?;
-        Ok(paid)
+        self.connection.prepare_cached(sql)?.execute([clean])?;
+        Ok(clean)
     }
 
     fn write_session(&self, ledger: &Ledger, id: SessionId) -> rusqlite::Result<()> {
@@ -389,7 +391,7 @@ impl Database {
         match ledger.world().sessions.get(id) {
             Some(session) => {
                 let sql = "INSERT OR REPLACE INTO sessions (id, body) VALUES (?1, ?2)";
-                let body = crate::store::durable(session);
+                let body = crate::store::session_json(session);
                 self.connection.prepare_cached(sql)?.execute(params![key, body])?;
             }
             None => {
@@ -409,9 +411,9 @@ impl Database {
             let values = params![id, row.id, row.last, sealed.line, sealed.hash.0];
             self.connection.prepare_cached(sql)?.execute(values)?;
             self.next_line += 1;
-            let row = self.rows.get_mut(key).expect("its row was asked for above");
+            let row = self.rows.get_mut(key).expect("created above");
             row.last = id;
-            owe(row, &mut self.owed, key, id);
+            mark_dirty(row, &mut self.dirty, key, id);
         }
         Ok(())
     }
@@ -419,10 +421,10 @@ impl Database {
     fn write_record(&mut self, ledger: &Ledger, key: &ResourceKey) -> rusqlite::Result<()> {
         let Some(record) = ledger.world().records.get(key) else { return Ok(()) };
         let row = *self.row(key);
-        let body = serde_json::to_string(record).expect("a record has no map with odd keys");
+        let body = serde_json::to_string(record).expect("a record serializes to JSON");
         let live = record.is_live();
         let state = record.resource.as_ref().map(|resource| &*resource.state);
-        if row.owes != NOT_KEPT {
+        if row.dirty_since != NOT_STORED {
             let sql =
                 "UPDATE resources SET live = ?2, last = ?3, body = ?4, state = ?5 WHERE id = ?1";
             let values = params![row.id, live, row.last, body, state];
@@ -434,19 +436,19 @@ impl Database {
             self.connection.prepare_cached(sql)?.execute(values)?;
         }
         let row = self.row(key);
-        (row.owes, row.listed) = (0, is_listed(ledger, key));
+        (row.dirty_since, row.listed) = (0, is_listed(ledger, key));
         Ok(())
     }
 
-    /// Where a resource is kept, or will be.
+    /// Returns the row of a resource, allocating an id for a new one.
     fn row(&mut self, key: &ResourceKey) -> &mut ResourceRow {
         if !self.rows.contains_key(key) {
-            let fresh =
-                ResourceRow { id: self.next_resource, last: 0, owes: NOT_KEPT, listed: false };
+            let id = self.next_resource;
+            let row = ResourceRow { id, last: 0, dirty_since: NOT_STORED, listed: false };
             self.next_resource += 1;
-            self.rows.insert(key.clone(), fresh);
+            self.rows.insert(key.clone(), row);
         }
-        self.rows.get_mut(key).expect("it is there")
+        self.rows.get_mut(key).expect("inserted above")
     }
 }
 
@@ -456,30 +458,31 @@ impl Drop for Database {
     }
 }
 
-/// Whether lists of resources have it.
+/// Returns whether a resource appears in lists of resources.
 fn is_listed(ledger: &Ledger, key: &ResourceKey) -> bool {
     ledger.world().records.get(key).is_some_and(|record| record.resource.is_some())
 }
 
-/// Notes that a row does not know of a line.
-fn owe(
+/// Marks a clean row as dirty from `line` on.
+fn mark_dirty(
     row: &mut ResourceRow,
-    owed: &mut VecDeque<(ResourceKey, i64)>,
+    dirty: &mut VecDeque<(ResourceKey, i64)>,
     key: &ResourceKey,
     line: i64,
 ) {
-    if row.owes == 0 {
-        row.owes = line;
-        owed.push_back((key.clone(), line));
+    if row.dirty_since == 0 {
+        row.dirty_since = line;
+        dirty.push_back((key.clone(), line));
     }
 }
 
-fn resource(row: &Row<'_>) -> rusqlite::Result<(String, ResourceRow, String)> {
-    let at = ResourceRow { id: row.get(1)?, last: row.get(2)?, owes: 0, listed: row.get(4)? };
-    Ok((row.get(0)?, at, row.get(3)?))
+fn resource_row(row: &Row<'_>) -> rusqlite::Result<(String, ResourceRow, String)> {
+    let (id, last, listed) = (row.get(1)?, row.get(2)?, row.get(4)?);
+    let resource = ResourceRow { id, last, dirty_since: 0, listed };
+    Ok((row.get(0)?, resource, row.get(3)?))
 }
 
-/// An instant as a column has it.
-pub(super) fn millis(at: i64) -> Millis {
+/// Converts an instant from its column.
+pub(super) fn millis_from_sql(at: i64) -> Millis {
     Millis(u64::try_from(at).unwrap_or(0))
 }

@@ -1,59 +1,59 @@
-//! Why an embedded store could not be opened, each with its remedy.
+//! Errors of opening an embedded store, with their remedies.
 
 use std::path::PathBuf;
 
-/// Why an embedded store could not be opened.
+/// Error of opening an embedded store.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another process has it open.
+    /// Another process has the file open.
     #[error(
         "{0} is in use by another server; stop that one, or choose another file with --store \
          embedded:PATH or another directory with --data DIR"
     )]
     InUse(PathBuf),
-    /// A file of something else.
+    /// The file belongs to another program.
     #[error("{0} is not a Tenure store; choose another file with --store embedded:PATH")]
     Foreign(PathBuf),
-    /// Written by a later version.
+    /// The file was written by a newer version.
     #[error("{path} has format {found}, this program reads up to {known}; use a newer tenure")]
     Newer {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Its format.
+        /// Format of the file.
         found: i64,
-        /// Ours.
+        /// Newest format that this version supports.
         known: i64,
     },
-    /// A file system whose locks and flushes cannot be trusted.
+    /// The file is on a network file system, whose locks and flushes are unreliable.
     #[error(
         "{0} is on a network file system, whose locks and flushes cannot be trusted; use a local \
          directory with --data DIR, or a database server for many hosts"
     )]
     Network(PathBuf),
-    /// The operating system said no.
+    /// A file operation failed.
     #[error("cannot {what} {path}; check that the directory exists and is writable")]
     Io {
-        /// What was tried.
+        /// Operation.
         what: &'static str,
-        /// On what.
+        /// File.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         source: std::io::Error,
     },
-    /// SQLite said no.
+    /// SQLite reported an error.
     #[error("cannot read or write {path}")]
     Sqlite {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         source: rusqlite::Error,
     },
     /// The file is damaged.
-    #[error("{path} is damaged ({what}); restore it from a backup, and keep this file for study")]
+    #[error("{path} is damaged ({what}); restore it from a backup, and keep a copy for analysis")]
     Damaged {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// What was found.
+        /// Damage.
         what: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Which format a file has, and how an older one becomes the present one.
+//! Format of the file and its migrations.
 
 use std::path::Path;
 
@@ -6,15 +6,15 @@ use rusqlite::Connection;
 
 use super::error::Error;
 
-/// Marks the file as ours: "TENU".
+/// Application id of a Tenure store in the SQLite header: "TENU".
 const APPLICATION_ID: i64 = 0x5445_4e55;
-/// The format that this program writes.
+/// Current format.
 const FORMAT: i64 = 3;
-/// What makes each format from the one before.
+/// Migration to each format from the previous one.
 const MIGRATIONS: [&str; 3] =
     [include_str!("schema.sql"), include_str!("jobs.sql"), include_str!("keys.sql")];
 
-/// Brings a file to the present format, one step at a time.
+/// Migrates a file to the current format, one version at a time.
 pub(super) fn migrate(connection: &Connection) -> rusqlite::Result<()> {
     let found = usize::try_from(pragma(connection, "user_version")?).unwrap_or(0);
     for (at, script) in MIGRATIONS.iter().enumerate().skip(found) {
@@ -27,8 +27,8 @@ pub(super) fn migrate(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Refuses a file that is something else, or that a later version wrote.
-pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<(), Error> {
+/// Rejects a file of another program or of a newer version.
+pub(super) fn check_format(connection: &Connection, path: &Path) -> Result<(), Error> {
     let foreign = |_| Error::Foreign(path.to_path_buf());
     let application = pragma(connection, "application_id").map_err(foreign)?;
     let found = pragma(connection, "user_version").map_err(foreign)?;

@@ -1,4 +1,4 @@
-//! The rows of jobs that are over, and of logs.
+//! Rows of finished jobs and of logs.
 
 use rusqlite::params;
 use tenure_core::world::LogChunk;
@@ -8,11 +8,11 @@ use super::database::Database;
 use super::error::Error;
 use super::reader::find_job;
 use crate::ledger::Batch;
-use crate::store::JobShown;
+use crate::store::JobView;
 
 impl Database {
-    /// A job that is over.
-    pub(crate) fn job(&self, id: JobId) -> Result<Option<JobShown>, Error> {
+    /// Returns a finished job.
+    pub(crate) fn job(&self, id: JobId) -> Result<Option<JobView>, Error> {
         find_job(&self.connection, id).map_err(|error| self.error(error))
     }
 
@@ -20,22 +20,23 @@ impl Database {
         for (key, job) in &batch.finished {
             let sql = "INSERT OR REPLACE INTO jobs (id, key, operation, state, ended, body) \
                        VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-            let body = serde_json::to_string(job).expect("a job has no map with odd keys");
-            let (id, ended) = (job.id.0.to_be_bytes(), millis(job.ended_at.unwrap_or_default()));
+            let body = serde_json::to_string(job).expect("a job serializes to JSON");
+            let (id, ended) =
+                (job.id.0.to_be_bytes(), millis_to_sql(job.ended_at.unwrap_or_default()));
             let values =
                 params![id, key.as_str(), &*job.operation, job.state.as_str(), ended, body];
             self.connection.prepare_cached(sql)?.execute(values)?;
         }
         for LogChunk { job, attempt, at, text } in &batch.logs {
             let sql = "INSERT INTO logs (job, attempt, at, text) VALUES (?1, ?2, ?3, ?4)";
-            let values = params![job.0.to_be_bytes(), attempt, millis(*at), &**text];
+            let values = params![job.0.to_be_bytes(), attempt, millis_to_sql(*at), &**text];
             self.connection.prepare_cached(sql)?.execute(values)?;
         }
         Ok(())
     }
 }
 
-/// An instant as SQLite keeps it.
-pub(super) fn millis(at: Millis) -> i64 {
+/// Converts an instant to its column.
+pub(super) fn millis_to_sql(at: Millis) -> i64 {
     i64::try_from(at.0).unwrap_or(i64::MAX)
 }

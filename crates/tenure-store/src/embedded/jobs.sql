@@ -1,13 +1,13 @@
--- Format 2: jobs and what they leave behind.
+-- Format 2: jobs and logs.
 
--- The state of a resource that was put or worked; nothing for one that is only locked.
+-- State of the resource; NULL for a resource that is only locked.
 ALTER TABLE resources ADD COLUMN state TEXT;
--- What stands in place of the resource's pruned history, as JSON.
+-- Checkpoint of the resource's pruned history, as JSON.
 ALTER TABLE resources ADD COLUMN base TEXT;
 
--- Jobs that are over; those that are not live in the record of their resource. Ids sort by the time
--- of the submit, so rows are appended at the end. The jobs of one resource are found by walking
--- back from its record, so no index has to be kept for them.
+-- Finished jobs; live jobs are in the record of their resource. Ids sort by submit time, so most
+-- rows are appended at the end. The jobs of one resource are found by following links back from its
+-- record, so they need no index.
 CREATE TABLE jobs (
     id        BLOB PRIMARY KEY,
     key       TEXT NOT NULL,
@@ -17,10 +17,10 @@ CREATE TABLE jobs (
     body      TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- Serves the list of dead letters, which are few among many.
+-- For the list of dead letters, which are a small fraction.
 CREATE INDEX jobs_dead ON jobs (id) WHERE state = 'dead';
 
--- Pieces of the logs of attempts, in the order of commits.
+-- Log chunks of attempts, in commit order.
 CREATE TABLE logs (
     id      INTEGER PRIMARY KEY,
     job     BLOB NOT NULL,
@@ -29,5 +29,5 @@ CREATE TABLE logs (
     text    TEXT NOT NULL
 );
 
--- Serves reading and pruning the log of one job.
+-- For reading and pruning the log of one job.
 CREATE INDEX logs_of_job ON logs (job, id);

@@ -1,55 +1,60 @@
-//! Keys in the SQLite file, written by the one thread that writes.
+//! API keys in the SQLite file, written by the writer thread.
 
 use async_trait::async_trait;
 use rusqlite::{Row, params};
 use tenure_core::{Millis, Text};
 
 use super::Embedded;
-use super::database::{Database, millis};
-use super::jobs::millis as integer;
-use super::writer::Ask;
+use super::database::{Database, millis_from_sql};
+use super::jobs::millis_to_sql;
+use super::writer::WriterRequest;
 use crate::keys::{ApiKey, COLUMNS, KEYS_MAX, KeyRing};
 use crate::store::Result;
 
 impl Embedded {
-    /// Does something to the file that the model knows nothing of.
-    async fn beside<T: Send + 'static>(
+    /// Runs a closure with the database on the writer thread.
+    async fn with_database<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Database) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.ask(|to| Ask::Beside(Box::new(move |writer| drop(to.send(writer.beside(work)))))).await
+        self.request(|reply| {
+            WriterRequest::Run(Box::new(move |writer| {
+                drop(reply.send(writer.with_database(work)));
+            }))
+        })
+        .await
     }
 }
 
 #[async_trait]
 impl KeyRing for Embedded {
     async fn all(&self) -> Result<Vec<ApiKey>> {
-        self.beside(|database| {
+        self.with_database(|database| {
             let sql = format!("SELECT {COLUMNS} FROM keys ORDER BY created_at, id");
             let mut statement = database.connection.prepare_cached(&sql)?;
-            statement.query_map([], key)?.collect()
+            statement.query_map([], parse_key)?.collect()
         })
         .await
     }
 
     async fn add(&self, key: ApiKey) -> Result<bool> {
-        self.beside(move |database| {
+        self.with_database(move |database| {
             let sql = format!(
                 "INSERT INTO keys ({COLUMNS}) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, NULL, NULL, \
                  NULL WHERE (SELECT count(*) FROM keys) < ?9 ON CONFLICT DO NOTHING"
             );
-            let expires_at = key.expires_at.map(integer);
-            let most = i64::try_from(KEYS_MAX).unwrap_or(i64::MAX);
+            let expires_at = key.expires_at.map(millis_to_sql);
+            let keys_max = i64::try_from(KEYS_MAX).unwrap_or(i64::MAX);
             let params = params![
                 &*key.id,
                 &*key.name,
                 &*key.tenant,
                 key.role.as_str(),
                 &*key.hash,
-                integer(key.created_at),
+                millis_to_sql(key.created_at),
                 &*key.created_by,
                 expires_at,
-                most,
+                keys_max,
             ];
             Ok(database.connection.execute(&sql, params)? == 1)
         })
@@ -58,33 +63,33 @@ impl KeyRing for Embedded {
 
     async fn revoke(&self, id: &str, at: Millis, by: &str) -> Result<bool> {
         let (id, by) = (id.to_owned(), by.to_owned());
-        self.beside(move |database| {
+        self.with_database(move |database| {
             let sql = "UPDATE keys SET revoked_at = coalesce(revoked_at, ?2), \
                        revoked_by = coalesce(revoked_by, ?3) WHERE id = ?1";
-            Ok(database.connection.execute(sql, params![id, integer(at), by])? == 1)
+            Ok(database.connection.execute(sql, params![id, millis_to_sql(at), by])? == 1)
         })
         .await
     }
 
-    async fn used(&self, uses: &[(Text, Millis)]) -> Result<()> {
+    async fn record_uses(&self, uses: &[(Text, Millis)]) -> Result<()> {
         let uses = uses.to_vec();
-        self.beside(move |database| {
+        self.with_database(move |database| {
             let sql = "UPDATE keys SET used_at = max(coalesce(used_at, 0), ?2) WHERE id = ?1";
             let mut statement = database.connection.prepare_cached(sql)?;
             for (id, at) in &uses {
-                statement.execute(params![&**id, integer(*at)])?;
+                statement.execute(params![&**id, millis_to_sql(*at)])?;
             }
             Ok(())
         })
         .await
     }
 
-    async fn secret(&self, fresh: &str) -> Result<String> {
-        let fresh = fresh.to_owned();
-        self.beside(move |database| {
+    async fn get_or_set_secret(&self, candidate: &str) -> Result<String> {
+        let candidate = candidate.to_owned();
+        self.with_database(move |database| {
             let connection = &database.connection;
             let sql = "INSERT OR IGNORE INTO meta (key, value) VALUES ('secret', ?1)";
-            connection.execute(sql, [fresh])?;
+            connection.execute(sql, [candidate])?;
             let sql = "SELECT value FROM meta WHERE key = 'secret'";
             connection.query_row(sql, [], |row| row.get(0))
         })
@@ -92,10 +97,10 @@ impl KeyRing for Embedded {
     }
 }
 
-fn key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
+fn parse_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
     let text = |at| row.get::<_, String>(at).map(Text::from);
     let role: String = row.get(3)?;
-    let damaged = |error| {
+    let invalid = |error| {
         let text = rusqlite::types::Type::Text;
         rusqlite::Error::FromSqlConversionFailure(3, text, Box::new(error))
     };
@@ -103,13 +108,13 @@ fn key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
         id: text(0)?,
         name: text(1)?,
         tenant: text(2)?,
-        role: role.parse().map_err(damaged)?,
+        role: role.parse().map_err(invalid)?,
         hash: text(4)?,
-        created_at: millis(row.get(5)?),
+        created_at: millis_from_sql(row.get(5)?),
         created_by: text(6)?,
-        expires_at: row.get::<_, Option<i64>>(7)?.map(millis),
-        used_at: row.get::<_, Option<i64>>(8)?.map(millis),
-        revoked_at: row.get::<_, Option<i64>>(9)?.map(millis),
+        expires_at: row.get::<_, Option<i64>>(7)?.map(millis_from_sql),
+        used_at: row.get::<_, Option<i64>>(8)?.map(millis_from_sql),
+        revoked_at: row.get::<_, Option<i64>>(9)?.map(millis_from_sql),
         revoked_by: row.get::<_, Option<String>>(10)?.map(Text::from),
     })
 }

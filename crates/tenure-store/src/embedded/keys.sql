@@ -1,4 +1,4 @@
--- Format 3: the keys with which people and programs ask; only their hashes.
+-- Format 3: API keys, as hashes.
 CREATE TABLE keys (
     id         TEXT PRIMARY KEY,
     name       TEXT NOT NULL,

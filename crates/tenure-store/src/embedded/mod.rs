@@ -1,17 +1,17 @@
-//! The store in a file: SQLite, written by one thread, a flush for each batch.
+//! The embedded store: a SQLite file, written by one thread with one flush per batch.
 //!
-//! `writer` is the thread, `database` and `jobs` its SQL, `checkpoint` moves its log to the file
-//! beside it; `reader` reads lists and history, `prune` drops what is old, `format` knows the
-//! versions of the file, `keys` keeps those who ask, `guard` has the lock on it, `error` says what
-//! can go wrong.
+//! `writer` is the writer thread, `database` and `jobs` its SQL, and `checkpoint` the background
+//! checkpoints of its log. `reader` has the read-only queries, `prune` the retention, `format` the
+//! migrations, `keys` the API keys, `ownership` the file lock and the incarnation, and `error` the
+//! errors.
 
 mod checkpoint;
 mod database;
 mod error;
 mod format;
-mod guard;
 mod jobs;
 mod keys;
+mod ownership;
 mod prune;
 mod reader;
 mod writer;
@@ -33,137 +33,142 @@ use crate::clock::{Clock, ServerClock};
 use crate::keys::KeyRing;
 use crate::observer::{Observer, Observers};
 use crate::store::{
-    HINTS_MAX, Hint, HistoryQuery, JobPage, JobQuery, JobShown, Line, ListQuery, LogLine, LogQuery,
-    Page, Pruned, Reads, ResourceQuery, ResourceShown, Result, Retention, Shown, Status, Store,
-    StoreError, Swept, WorkerShown,
+    HINTS_MAX, Hint, HistoryQuery, HistoryRow, JobPage, JobQuery, JobView, LogLine, LogQuery, Page,
+    Pruned, Reads, ResourceDetail, ResourceQuery, ResourceView, Result, Retention, Status, Store,
+    StoreError, Swept, TenureQuery, WorkerView,
 };
 use crate::view;
 use database::Database;
 pub use error::Error;
-use guard::Guard;
+use ownership::Ownership;
 use reader::Reader;
-use writer::{Ask, Told, Writer};
+use writer::{Publisher, Writer, WriterRequest};
 
-/// Most questions that wait for the writer. Batches are few; this bounds readers.
-const ASKS_MAX: usize = 256;
+/// Capacity of the request queue of the writer. There are few batches; this limits readers.
+const REQUESTS_MAX: usize = 256;
 
-/// How to open an embedded store.
+/// Options of an embedded store.
 #[derive(Default)]
 pub struct Options {
-    /// Another clock than the machine's.
+    /// Clock; the clock of the machine by default.
     pub clock: Option<Arc<dyn Clock>>,
-    /// The most pages of 4 KiB that the file may grow to; no bound but the disk's by default.
+    /// Maximum size of the file in pages of 4 KiB; unlimited by default.
     pub pages_max: Option<u32>,
-    /// Makes room for the log at once: the flush of a log that does not grow costs half.
-    pub roomy_log: bool,
+    /// Preallocates the write-ahead log: flushing a log that does not grow costs half.
+    pub preallocate_wal: bool,
 }
 
-/// The file behind symbolic links, so that one file has one lock beside it.
+/// Resolves symbolic links, so that a file has one lock file whatever path it is opened by.
 fn resolve(path: &Path) -> PathBuf {
-    let whole = path.canonicalize();
-    let of_parent = || {
+    let resolved = path.canonicalize();
+    let resolved_parent = || {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.unwrap_or(Path::new(".")).canonicalize().ok()?;
         Some(parent.join(path.file_name()?))
     };
-    whole.ok().or_else(of_parent).unwrap_or_else(|| path.to_path_buf())
+    resolved.ok().or_else(resolved_parent).unwrap_or_else(|| path.to_path_buf())
 }
 
-/// The store `embedded:PATH`.
+/// Store `embedded:PATH`.
 pub struct Embedded {
-    asks: Option<mpsc::Sender<Ask>>,
+    requests: Option<mpsc::Sender<WriterRequest>>,
     reader: Arc<Mutex<Reader>>,
     hints: broadcast::Sender<Hint>,
     observers: Arc<Observers>,
     incarnation: Incarnation,
     writer: Option<JoinHandle<()>>,
-    /// Dropped last: the file is ours until the writer has ended.
-    _guard: Arc<Guard>,
+    /// Dropped last: the file is owned until the writer has stopped.
+    _ownership: Arc<Ownership>,
 }
 
 impl Embedded {
     /// Opens or creates the store in `path`.
     pub fn open(path: &Path) -> std::result::Result<Self, Error> {
-        Self::open_with(path, Options { roomy_log: true, ..Options::default() })
+        Self::open_with(path, Options { preallocate_wal: true, ..Options::default() })
     }
 
     /// Opens or creates the store in `path`, with options.
     pub fn open_with(path: &Path, options: Options) -> std::result::Result<Self, Error> {
         let path = &resolve(path);
-        let guard = Arc::new(Guard::take(path)?);
+        let ownership = Arc::new(Ownership::acquire(path)?);
         let mut database = Database::open(path)?;
         if let Some(pages_max) = options.pages_max {
             database.limit_pages(pages_max)?;
         }
-        if options.roomy_log {
-            database.make_room()?;
+        if options.preallocate_wal {
+            database.preallocate_wal()?;
         }
-        let id = crate::random::request_id().to_string();
-        let (kept, last) = (database.life()?, database.last());
-        let life = guard::next_life(kept.clone(), last, guard.remembered()?.as_ref(), id);
-        let restored = kept.is_some_and(|kept| kept.incarnation != life.incarnation);
-        database.set_life(&life, restored)?;
-        guard.remember(&life)?;
+        let new_id = crate::random::request_id().to_string();
+        let (stored, sidecar) = (database.incarnation()?, ownership.read_record()?);
+        let last = database.last_position();
+        let record = ownership::next_incarnation(stored.clone(), last, sidecar.as_ref(), new_id);
+        let restored = stored.is_some_and(|stored| stored.incarnation != record.incarnation);
+        database.set_incarnation(&record, restored)?;
+        ownership.write_record_durably(&record)?;
         let latest = database.latest()?;
         let clock = options.clock.unwrap_or_else(|| Arc::new(ServerClock::starting_after(latest)));
         let (hints, _) = broadcast::channel(HINTS_MAX);
         let reader = Arc::new(Mutex::new(Reader::open(path)?));
-        let incarnation = life.incarnation;
+        let incarnation = record.incarnation;
         let observers = Arc::<Observers>::default();
-        let told = Told { hints: hints.clone(), observers: Arc::clone(&observers) };
-        let writer = Writer::new(database, clock, told, Arc::clone(&guard), life)?;
-        let (asks, questions) = mpsc::channel(ASKS_MAX);
+        let publisher = Publisher { hints: hints.clone(), observers: Arc::clone(&observers) };
+        let writer = Writer::new(database, clock, publisher, Arc::clone(&ownership), record)?;
+        let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let thread = std::thread::Builder::new()
             .name("tenure-writer".to_owned())
-            .spawn(move || writer.run(questions))
+            .spawn(move || writer.run(receiver))
             .map_err(|source| Error::Io {
                 what: "start a thread for",
                 path: path.into(),
                 source,
             })?;
         Ok(Self {
-            asks: Some(asks),
+            requests: Some(requests),
             reader,
             hints,
             observers,
             incarnation,
             writer: Some(thread),
-            _guard: guard,
+            _ownership: ownership,
         })
     }
 
-    /// The life of the store between two restores.
+    /// Returns the incarnation, which increases with every restore.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<Result<T>>) -> Ask) -> Result<T> {
-        let gone = || StoreError::Unavailable("the writer has stopped".to_owned());
-        let (to, answer) = oneshot::channel();
-        let asks = self.asks.as_ref().ok_or_else(gone)?;
-        asks.send(ask(to)).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+    /// Sends a request to the writer thread and waits for its reply.
+    async fn request<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<Result<T>>) -> WriterRequest,
+    ) -> Result<T> {
+        let stopped = || StoreError::Unavailable("the writer has stopped".to_owned());
+        let (reply, receiver) = oneshot::channel();
+        let requests = self.requests.as_ref().ok_or_else(stopped)?;
+        requests.send(request(reply)).await.map_err(|_| stopped())?;
+        receiver.await.map_err(|_| stopped())?
     }
 }
 
 impl Embedded {
-    /// Reads beside the writer, on a thread that may block.
+    /// Runs a read-only query on a blocking thread, concurrently with the writer.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Reader) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
         let reader = Arc::clone(&self.reader);
-        let read = move || read(&reader.lock().expect("nothing panics while it is locked"));
-        let done = tokio::task::spawn_blocking(read).await;
-        let done = done.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        done.map_err(|error| StoreError::Unavailable(format!("cannot read: {error}")))
+        let read = move || read(&reader.lock().expect("no panic while the reader is locked"));
+        let result = tokio::task::spawn_blocking(read).await;
+        let result = result.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        result.map_err(|error| StoreError::Unavailable(format!("cannot read: {error}")))
     }
 }
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        drop(self.asks.take());
+        drop(self.requests.take());
         if let Some(writer) = self.writer.take()
             && writer.join().is_err()
         {
@@ -175,19 +180,19 @@ impl Drop for Embedded {
 #[async_trait]
 impl Store for Embedded {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
-        self.ask(|to| Ask::Apply(commands, to)).await
+        self.request(|reply| WriterRequest::Apply(commands, reply)).await
     }
 
     async fn sweep(&self) -> Result<Swept> {
-        self.ask(Ask::Sweep).await
+        self.request(WriterRequest::Sweep).await
     }
 
-    async fn prune(&self, keep: Retention) -> Result<Pruned> {
-        self.ask(|to| Ask::Prune(keep, to)).await
+    async fn prune(&self, retention: Retention) -> Result<Pruned> {
+        self.request(|reply| WriterRequest::Prune(retention, reply)).await
     }
 
     async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
-        self.ask(|to| Ask::Declare(kinds, to)).await
+        self.request(|reply| WriterRequest::Declare(kinds, reply)).await
     }
 
     fn watch(&self) -> broadcast::Receiver<Hint> {
@@ -199,7 +204,7 @@ impl Store for Embedded {
     }
 
     async fn status(&self) -> Result<Status> {
-        self.ask(Ask::Status).await
+        self.request(WriterRequest::Status).await
     }
 
     fn reads(&self) -> &dyn Reads {
@@ -213,68 +218,71 @@ impl Store for Embedded {
 
 #[async_trait]
 impl Reads for Embedded {
-    async fn list(&self, query: ListQuery) -> Result<Page<TenureView>> {
-        self.ask(|to| Ask::List(query, to)).await
+    async fn tenures(&self, query: TenureQuery) -> Result<Page<TenureView>> {
+        self.request(|reply| WriterRequest::Tenures(query, reply)).await
     }
 
-    async fn show(&self, key: &ResourceKey) -> Result<Option<Shown>> {
-        self.ask(|to| Ask::Show(key.clone(), to)).await
+    async fn show(&self, key: &ResourceKey) -> Result<Option<ResourceDetail>> {
+        self.request(|reply| WriterRequest::Show(key.clone(), reply)).await
     }
 
     async fn keys(&self, after: Option<ResourceKey>, limit: usize) -> Result<Vec<ResourceKey>> {
         self.read(move |reader| reader.keys(after.as_ref(), limit)).await
     }
 
-    async fn history(&self, query: HistoryQuery) -> Result<Vec<Line>> {
+    async fn history(&self, query: HistoryQuery) -> Result<Vec<HistoryRow>> {
         let last = match &query {
-            HistoryQuery::Of { key, .. } => self.ask(|to| Ask::LastLine(key.clone(), to)).await?,
+            HistoryQuery::Of { key, .. } => {
+                self.request(|reply| WriterRequest::LastPosition(key.clone(), reply)).await?
+            }
             HistoryQuery::Newest { .. } | HistoryQuery::Scan { .. } => 0,
         };
         self.read(move |reader| reader.history(&query, last)).await
     }
 
-    async fn bases(
+    async fn checkpoints(
         &self,
         after: Option<ResourceKey>,
         limit: usize,
     ) -> Result<Vec<(ResourceKey, ChainCheckpoint)>> {
-        self.read(move |reader| reader.bases(after.as_ref(), limit)).await
+        self.read(move |reader| reader.checkpoints(after.as_ref(), limit)).await
     }
 
-    async fn job(&self, id: JobId) -> Result<Option<JobShown>> {
-        if let Some(shown) = self.ask(|to| Ask::Job(id, to)).await? {
-            return Ok(Some(shown));
+    async fn job(&self, id: JobId) -> Result<Option<JobView>> {
+        if let Some(view) = self.request(|reply| WriterRequest::Job(id, reply)).await? {
+            return Ok(Some(view));
         }
         self.read(move |reader| reader.job(id)).await
     }
 
     async fn jobs(&self, query: JobQuery) -> Result<JobPage> {
-        let asked = query.clone();
-        let (live, last) = self.ask(|to| Ask::Jobs(asked, to)).await?;
+        let live_query = query.clone();
+        let (live, last) = self.request(|reply| WriterRequest::Jobs(live_query, reply)).await?;
         self.read(move |reader| match query.resource() {
-            Some(_) => view::walk(live, last, &query, |id| reader.job(id)),
-            None => Ok(view::page(live, reader.jobs(&query)?, query.limit)),
+            Some(_) => view::page_of_resource(live, last, &query, |id| reader.job(id)),
+            None => Ok(view::merge_jobs(live, reader.jobs(&query)?, query.limit)),
         })
         .await
     }
 
-    async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceShown>> {
+    async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceView>> {
         let limit = query.limit;
-        let asked = query.clone();
-        let mut items = self.read(move |reader| reader.resources(&asked)).await?;
+        let reader_query = query.clone();
+        let mut items = self.read(move |reader| reader.resources(&reader_query)).await?;
         let more = items.len() > limit;
         items.truncate(limit);
-        let next = items.last().filter(|_| more).map(|shown| shown.key.clone());
-        // Rows in the file may be behind: what is in memory counts.
-        let keys = items.iter().map(|shown| shown.key.clone()).collect();
-        let fresh = self.ask(|to| Ask::Fresh(keys, to)).await?;
-        let mut fresh: HashMap<_, _> = fresh.into_iter().map(|s| (s.key, s.resource)).collect();
-        for shown in &mut items {
-            if let Some(resource) = fresh.remove(&shown.key) {
-                shown.resource = resource;
+        let next = items.last().filter(|_| more).map(|view| view.key.clone());
+        // Rows in the file may be stale: records in memory take precedence.
+        let keys = items.iter().map(|view| view.key.clone()).collect();
+        let current = self.request(|reply| WriterRequest::Resources(keys, reply)).await?;
+        let mut current: HashMap<_, _> =
+            current.into_iter().map(|view| (view.key, view.resource)).collect();
+        for view in &mut items {
+            if let Some(resource) = current.remove(&view.key) {
+                view.resource = resource;
             }
         }
-        items.retain(|shown| query.wants(&shown.key, &shown.resource));
+        items.retain(|view| query.matches(&view.key, &view.resource));
         Ok(Page { items, next })
     }
 
@@ -282,22 +290,24 @@ impl Reads for Embedded {
         self.read(move |reader| reader.logs(query)).await
     }
 
-    async fn session(&self, id: SessionId) -> Result<Option<Text>> {
-        self.ask(|to| Ask::Session(id, to)).await
+    async fn session_tenant(&self, id: SessionId) -> Result<Option<Text>> {
+        self.request(|reply| WriterRequest::SessionTenant(id, reply)).await
     }
 
-    async fn workers(&self) -> Result<Vec<WorkerShown>> {
-        self.ask(Ask::Workers).await
+    async fn workers(&self) -> Result<Vec<WorkerView>> {
+        self.request(WriterRequest::Workers).await
     }
 
     async fn census(&self) -> Result<Census> {
-        let (mut census, mut next) = self.ask(|to| Ask::Census(None, to)).await?;
+        let (mut census, mut next) =
+            self.request(|reply| WriterRequest::Census(None, reply)).await?;
         while let Some(after) = next {
-            let (part, further) = self.ask(|to| Ask::Census(Some(after), to)).await?;
-            census.merge(part);
-            next = further;
+            let (page, following) =
+                self.request(|reply| WriterRequest::Census(Some(after), reply)).await?;
+            census.merge(page);
+            next = following;
         }
-        for (key, ended) in self.read(Reader::dead).await? {
+        for (key, ended) in self.read(Reader::dead_letters).await? {
             census.add_dead(group_of(&key), 1, ended);
         }
         Ok(census)

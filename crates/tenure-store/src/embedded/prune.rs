@@ -1,7 +1,7 @@
-//! Dropping what is older than it has to be kept.
+//! Deletion of rows that are past their retention.
 //!
-//! Old lines of history are folded into one row for each resource, from which `verify` goes on; the
-//! line of a resource that its row in the file does not know of yet is never dropped.
+//! Old history is folded into one checkpoint per resource, from which `verify` continues. A line
+//! that is not yet included in the stored row of its resource is never deleted.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use tenure_core::verify::ChainCheckpoint;
 use tenure_core::{JobId, Millis, ResourceKey};
 
 use super::database::Database;
-use super::jobs::millis;
-use super::reader::{parse, parse_key, rows};
+use super::jobs::millis_to_sql;
+use super::reader::{parse, parse_key, sql_limit};
 use crate::store::{Pruned, Retention};
 
-/// A line that is about to go.
-struct Old {
+/// History line to delete.
+struct ExpiredLine {
     id: i64,
     resource: i64,
     line: String,
@@ -24,68 +24,73 @@ struct Old {
 }
 
 impl Database {
-    /// Drops some of what is too old.
-    pub(crate) fn prune(&mut self, keep: Retention, now: Millis) -> rusqlite::Result<Pruned> {
+    /// Deletes up to `rows_max` jobs and history lines that are past their retention.
+    pub(crate) fn prune(&mut self, retention: Retention, now: Millis) -> rusqlite::Result<Pruned> {
         self.in_transaction(|database| {
-            let jobs = database.prune_jobs(keep, now)?;
-            Ok(Pruned { jobs, lines: database.prune_lines(keep, now)? })
+            let jobs = database.prune_jobs(retention, now)?;
+            Ok(Pruned { jobs, lines: database.prune_lines(retention, now)? })
         })
     }
 
-    fn prune_jobs(&self, keep: Retention, now: Millis) -> rusqlite::Result<usize> {
+    fn prune_jobs(&self, retention: Retention, now: Millis) -> rusqlite::Result<usize> {
         let before = |keep_ms: u64| Millis(now.0.saturating_sub(keep_ms));
-        let (ended, dead_ended) = (before(keep.jobs_ms), before(keep.dead_ms));
-        // A job ended after it was submitted, and ids sort by that: nothing newer has to be read.
+        let (ended, dead_ended) = (before(retention.jobs_ms), before(retention.dead_ms));
+        // Ids sort by submit time, and a job ends after its submit: skip all newer ids.
         let sql = "SELECT id FROM jobs WHERE id < ?1 \
                    AND ended < CASE state WHEN 'dead' THEN ?3 ELSE ?2 END ORDER BY id LIMIT ?4";
         let below = JobId::first_at(ended.max(dead_ended)).0.to_be_bytes();
-        let values = params![below, millis(ended), millis(dead_ended), rows(keep.rows_max)];
+        let (ended, dead_ended) = (millis_to_sql(ended), millis_to_sql(dead_ended));
+        let values = params![below, ended, dead_ended, sql_limit(retention.rows_max)];
         let mut query = self.connection.prepare_cached(sql)?;
-        let gone: Vec<[u8; 16]> =
+        let expired: Vec<[u8; 16]> =
             query.query_map(values, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-        for id in &gone {
+        for id in &expired {
             self.connection.prepare_cached("DELETE FROM jobs WHERE id = ?1")?.execute([id])?;
             self.connection.prepare_cached("DELETE FROM logs WHERE job = ?1")?.execute([id])?;
         }
-        Ok(gone.len())
+        Ok(expired.len())
     }
 
-    fn prune_lines(&self, keep: Retention, now: Millis) -> rusqlite::Result<usize> {
-        let old = self.old_lines(keep, now)?;
-        let Some(last) = old.last().map(|line| line.id) else { return Ok(0) };
-        let mut of: BTreeMap<i64, Vec<&Old>> = BTreeMap::new();
-        for line in &old {
-            of.entry(line.resource).or_default().push(line);
+    fn prune_lines(&self, retention: Retention, now: Millis) -> rusqlite::Result<usize> {
+        let expired = self.expired_lines(retention, now)?;
+        let Some(last) = expired.last().map(|line| line.id) else { return Ok(0) };
+        let mut by_resource: BTreeMap<i64, Vec<&ExpiredLine>> = BTreeMap::new();
+        for line in &expired {
+            by_resource.entry(line.resource).or_default().push(line);
         }
-        for (resource, lines) in of {
-            self.fold(resource, &lines)?;
+        for (resource, lines) in by_resource {
+            self.fold_into_checkpoint(resource, &lines)?;
         }
         self.connection.prepare_cached("DELETE FROM history WHERE id <= ?1")?.execute([last])
     }
 
-    /// The oldest lines, as long as they are too old and their rows know of them.
-    fn old_lines(&self, keep: Retention, now: Millis) -> rusqlite::Result<Vec<Old>> {
+    /// Returns the oldest lines that are past their retention and included in the stored rows.
+    fn expired_lines(
+        &self,
+        retention: Retention,
+        now: Millis,
+    ) -> rusqlite::Result<Vec<ExpiredLine>> {
         let sql = "SELECT id, resource, line, hash, json_extract(line, '$.at') FROM history \
                    WHERE id <= ?2 ORDER BY id LIMIT ?1";
         let read = |row: &Row<'_>| {
             let hash = Hash(row.get(3)?);
-            let old = Old { id: row.get(0)?, resource: row.get(1)?, line: row.get(2)?, hash };
-            Ok((old, row.get::<_, i64>(4)?))
+            let (id, resource, line) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok((ExpiredLine { id, resource, line, hash }, row.get::<_, i64>(4)?))
         };
-        let before = millis(Millis(now.0.saturating_sub(keep.history_ms)));
+        let before = millis_to_sql(Millis(now.0.saturating_sub(retention.history_ms)));
+        let values = [sql_limit(retention.rows_max), self.store_clean_position()?];
         let mut query = self.connection.prepare_cached(sql)?;
-        let lines = query.query_map([rows(keep.rows_max), self.note_paid()?], read)?;
-        let mut old = Vec::new();
-        for line in lines {
+        let mut expired = Vec::new();
+        for line in query.query_map(values, read)? {
             match line? {
-                (line, at) if at < before => old.push(line),
+                (line, at) if at < before => expired.push(line),
                 _ => break,
             }
         }
-        Ok(old)
+        Ok(expired)
     }
 
-    fn fold(&self, resource: i64, lines: &[&Old]) -> rusqlite::Result<()> {
+    fn fold_into_checkpoint(&self, resource: i64, lines: &[&ExpiredLine]) -> rusqlite::Result<()> {
         let sql = "SELECT key, base FROM resources WHERE id = ?1";
         let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get(1)?));
         let (key, base): (String, Option<String>) =
@@ -95,14 +100,14 @@ impl Database {
             Some(base) => parse(&base)?,
             None => ChainCheckpoint::new(&key),
         };
-        for old in lines {
-            let bad = |error| {
+        for line in lines {
+            let invalid = |error| {
                 let text = rusqlite::types::Type::Text;
                 rusqlite::Error::FromSqlConversionFailure(2, text, Box::new(error))
             };
-            replay.fold(&old.line, old.hash).map_err(bad)?;
+            replay.fold(&line.line, line.hash).map_err(invalid)?;
         }
-        let base = serde_json::to_string(&replay).expect("its keys are texts");
+        let base = serde_json::to_string(&replay).expect("a checkpoint serializes to JSON");
         let sql = "UPDATE resources SET base = ?2 WHERE id = ?1";
         self.connection.prepare_cached(sql)?.execute(params![resource, base])?;
         Ok(())

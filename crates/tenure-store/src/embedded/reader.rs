@@ -1,4 +1,4 @@
-//! Reading history from the file, beside the writer and never in its way.
+//! Read-only queries on the file, concurrent with the writer.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use tenure_core::{JobId, JobState, Millis, Record, ResourceKey};
 
 use super::error::Error;
 use crate::store::{
-    HistoryQuery, JobQuery, JobShown, Line, LogLine, LogQuery, ResourceQuery, ResourceShown,
+    HistoryQuery, HistoryRow, JobQuery, JobView, LogLine, LogQuery, ResourceQuery, ResourceView,
 };
 
-/// The reading side of the file, for history, beside the writer.
+/// Read-only connection to the file.
 pub(crate) struct Reader(Connection);
 
 impl Reader {
@@ -23,30 +23,39 @@ impl Reader {
         Ok(Self(connection))
     }
 
-    /// Lines of history; those of one resource begin at its `last` line.
-    pub(crate) fn history(&self, query: &HistoryQuery, last: i64) -> rusqlite::Result<Vec<Line>> {
+    /// Lists history. `last` is the position of the newest line of the resource, if the query
+    /// selects one.
+    pub(crate) fn history(
+        &self,
+        query: &HistoryQuery,
+        last: i64,
+    ) -> rusqlite::Result<Vec<HistoryRow>> {
         const LINES: &str = "SELECT h.id, r.key, h.line, h.hash FROM history h \
                              JOIN resources r ON r.id = h.resource";
         match query {
-            HistoryQuery::Of { key, before, limit } => self.of(key, *before, *limit, last),
+            HistoryQuery::Of { key, before, limit } => {
+                self.resource_history(key, *before, *limit, last)
+            }
             HistoryQuery::Newest { tenant, before, limit } => {
                 let sql = format!(
                     "{LINES} WHERE h.id < ?1 AND (?2 IS NULL OR r.key >= ?2 || '/' \
                      AND r.key < ?2 || '0') ORDER BY h.id DESC LIMIT ?3"
                 );
                 let mut query = self.0.prepare_cached(&sql)?;
-                let values = params![position(*before), tenant.as_deref(), rows(*limit)];
-                query.query_map(values, line)?.collect()
+                let before = sql_position(*before);
+                let values = params![before, tenant.as_deref(), sql_limit(*limit)];
+                query.query_map(values, history_row)?.collect()
             }
             HistoryQuery::Scan { after, limit } => {
                 let sql = format!("{LINES} WHERE h.id > ?1 ORDER BY h.id LIMIT ?2");
                 let mut query = self.0.prepare_cached(&sql)?;
-                query.query_map([position(Some(*after)), rows(*limit)], line)?.collect()
+                let values = [sql_position(Some(*after)), sql_limit(*limit)];
+                query.query_map(values, history_row)?.collect()
             }
         }
     }
 
-    /// Keys of resources, in order.
+    /// Lists the keys of resources, in order.
     pub(crate) fn keys(
         &self,
         after: Option<&ResourceKey>,
@@ -55,11 +64,11 @@ impl Reader {
         let sql = "SELECT key FROM resources WHERE key > ?1 ORDER BY key LIMIT ?2";
         let after = after.map_or("", ResourceKey::as_str);
         let read = |row: &Row<'_>| parse_key(&row.get::<_, String>(0)?);
-        self.0.prepare_cached(sql)?.query_map(params![after, rows(limit)], read)?.collect()
+        self.0.prepare_cached(sql)?.query_map(params![after, sql_limit(limit)], read)?.collect()
     }
 
-    /// What stands in place of pruned history.
-    pub(crate) fn bases(
+    /// Lists the checkpoints of pruned history.
+    pub(crate) fn checkpoints(
         &self,
         after: Option<&ResourceKey>,
         limit: usize,
@@ -71,21 +80,21 @@ impl Reader {
             let (key, base): (String, String) = (row.get(0)?, row.get(1)?);
             Ok((parse_key(&key)?, parse(&base)?))
         };
-        self.0.prepare_cached(sql)?.query_map(params![after, rows(limit)], read)?.collect()
+        self.0.prepare_cached(sql)?.query_map(params![after, sql_limit(limit)], read)?.collect()
     }
 
-    /// A job that is over.
-    pub(crate) fn job(&self, id: JobId) -> rusqlite::Result<Option<JobShown>> {
+    /// Returns a finished job.
+    pub(crate) fn job(&self, id: JobId) -> rusqlite::Result<Option<JobView>> {
         find_job(&self.0, id)
     }
 
-    /// Jobs that are over, newest first, one more than asked for when there are more.
-    pub(crate) fn jobs(&self, query: &JobQuery) -> rusqlite::Result<Vec<JobShown>> {
+    /// Lists finished jobs, newest first, up to one more than the limit.
+    pub(crate) fn jobs(&self, query: &JobQuery) -> rusqlite::Result<Vec<JobView>> {
         if query.state.is_some_and(|state| !state.is_finished()) {
-            // Jobs that are not over are not here; nothing would be found by reading all of them.
+            // The table has finished jobs only: avoid a full scan without results.
             return Ok(Vec::new());
         }
-        // Said out, so that the index of dead letters is used.
+        // A literal, so that SQLite uses the partial index of dead letters.
         let state = match query.state {
             Some(JobState::Dead) => "state = 'dead'",
             _ => "(?3 IS NULL OR state = ?3)",
@@ -97,15 +106,16 @@ impl Reader {
         let below = query.after.map_or([255; 16], |id| id.0.to_be_bytes());
         let state = query.state.map(JobState::as_str);
         let mut statement = self.0.prepare_cached(&sql)?;
-        let found = statement.query_map(params![below, query.operation.as_deref(), state], job)?;
-        let wanted = |shown: &rusqlite::Result<JobShown>| {
-            shown.as_ref().map_or(true, |shown| query.wants(&shown.key, &shown.job))
+        let values = params![below, query.operation.as_deref(), state];
+        let found = statement.query_map(values, parse_job)?;
+        let matches = |view: &rusqlite::Result<JobView>| {
+            view.as_ref().map_or(true, |view| query.matches(&view.key, &view.job))
         };
-        found.filter(wanted).take(query.limit + 1).collect()
+        found.filter(matches).take(query.limit + 1).collect()
     }
 
-    /// The resources of all dead letters, and since when they are dead.
-    pub(crate) fn dead(&self) -> rusqlite::Result<Vec<(ResourceKey, Millis)>> {
+    /// Lists the resources of all dead letters with the time of their death.
+    pub(crate) fn dead_letters(&self) -> rusqlite::Result<Vec<(ResourceKey, Millis)>> {
         let sql = "SELECT key, ended FROM jobs WHERE state = 'dead'";
         let read = |row: &Row<'_>| {
             let (key, ended): (String, i64) = (row.get(0)?, row.get(1)?);
@@ -114,8 +124,8 @@ impl Reader {
         self.0.prepare_cached(sql)?.query_map([], read)?.collect()
     }
 
-    /// Resources that were put or worked, one more than asked for when there are more.
-    pub(crate) fn resources(&self, query: &ResourceQuery) -> rusqlite::Result<Vec<ResourceShown>> {
+    /// Lists resources that have a state, up to one more than the limit.
+    pub(crate) fn resources(&self, query: &ResourceQuery) -> rusqlite::Result<Vec<ResourceView>> {
         let sql = "SELECT key, body FROM resources WHERE key > ?1 AND key >= ?2 AND key < ?3 \
                    AND state IS NOT NULL ORDER BY key";
         let after = query.after.as_ref().map_or("", ResourceKey::as_str);
@@ -124,7 +134,7 @@ impl Reader {
             (Some(tenant), None) => tenant.to_string(),
             (None, _) => String::new(),
         };
-        // All keys under `prefix/`; the character after the slash is the zero.
+        // All keys under `prefix/`: `0` is the character after `/`.
         let (from, to) = match prefix.as_str() {
             "" => (String::new(), char::MAX.to_string()),
             prefix => (format!("{prefix}/"), format!("{prefix}0")),
@@ -136,21 +146,21 @@ impl Reader {
         };
         let mut statement = self.0.prepare_cached(sql)?;
         let found = statement.query_map(params![after, from, to], read)?;
-        let mut shown = Vec::new();
+        let mut views = Vec::new();
         for row in found {
             let (key, resource) = row?;
             let is_kind = query.kind.as_ref().is_none_or(|kind| **kind == *key.kind());
             if let Some(resource) = resource.filter(|_| is_kind) {
-                shown.push(ResourceShown { key, resource });
+                views.push(ResourceView { key, resource });
             }
-            if shown.len() > query.limit {
+            if views.len() > query.limit {
                 break;
             }
         }
-        Ok(shown)
+        Ok(views)
     }
 
-    /// Pieces of a log.
+    /// Lists log chunks.
     pub(crate) fn logs(&self, query: LogQuery) -> rusqlite::Result<Vec<LogLine>> {
         let sql = "SELECT id, attempt, at, text FROM logs WHERE job = ?1 AND id > ?2 \
                    ORDER BY id LIMIT ?3";
@@ -161,29 +171,29 @@ impl Reader {
             Ok(LogLine { position, attempt: row.get(1)?, at, text: text.into() })
         };
         let id = query.job.0.to_be_bytes();
-        let values = params![id, position(Some(query.after)), rows(query.limit)];
+        let values = params![id, sql_position(Some(query.after)), sql_limit(query.limit)];
         self.0.prepare_cached(sql)?.query_map(values, read)?.collect()
     }
 
-    /// Follows the entries of one resource backwards.
-    fn of(
+    /// Follows the lines of one resource backwards.
+    fn resource_history(
         &self,
         key: &ResourceKey,
         before: Option<u64>,
         limit: usize,
         last: i64,
-    ) -> rusqlite::Result<Vec<Line>> {
+    ) -> rusqlite::Result<Vec<HistoryRow>> {
         let mut next = match before {
             None => last,
-            Some(before) => self.entry_before(key, before)?,
+            Some(before) => self.line_before(key, before)?,
         };
         let sql = "SELECT id, ?2, line, hash, prev FROM history WHERE id = ?1";
-        let mut entry = self.0.prepare_cached(sql)?;
+        let mut statement = self.0.prepare_cached(sql)?;
         let mut lines = Vec::new();
         while next > 0 && lines.len() < limit {
-            let read = |row: &Row<'_>| Ok((line(row)?, row.get(4)?));
-            let found = entry.query_row(params![next, key.as_str()], read).optional()?;
-            // What is older was pruned.
+            let read = |row: &Row<'_>| Ok((history_row(row)?, row.get(4)?));
+            let found = statement.query_row(params![next, key.as_str()], read).optional()?;
+            // Older lines were pruned.
             let Some((line, prev)) = found else { break };
             lines.push(line);
             next = prev;
@@ -191,28 +201,29 @@ impl Reader {
         Ok(lines)
     }
 
-    /// The entry of a resource before one of its own; none before somebody else's.
-    fn entry_before(&self, key: &ResourceKey, position: u64) -> rusqlite::Result<i64> {
+    /// Returns the line of a resource before `position`, or 0 if the line at `position` belongs to
+    /// another resource.
+    fn line_before(&self, key: &ResourceKey, position: u64) -> rusqlite::Result<i64> {
         let sql = "SELECT prev FROM history WHERE id = ?2 \
                    AND resource = (SELECT id FROM resources WHERE key = ?1)";
         let mut query = self.0.prepare_cached(sql)?;
-        let values = params![key.as_str(), self::position(Some(position))];
+        let values = params![key.as_str(), sql_position(Some(position))];
         let prev = query.query_row(values, |row| row.get(0)).optional()?;
         Ok(prev.unwrap_or(0))
     }
 }
 
-fn position(at: Option<u64>) -> i64 {
-    at.map_or(i64::MAX, |at| i64::try_from(at).unwrap_or(i64::MAX))
+fn sql_position(position: Option<u64>) -> i64 {
+    position.map_or(i64::MAX, |position| i64::try_from(position).unwrap_or(i64::MAX))
 }
 
-pub(super) fn rows(limit: usize) -> i64 {
+pub(super) fn sql_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-fn line(row: &Row<'_>) -> rusqlite::Result<Line> {
+fn history_row(row: &Row<'_>) -> rusqlite::Result<HistoryRow> {
     let (position, key): (i64, String) = (row.get(0)?, row.get(1)?);
-    Ok(Line {
+    Ok(HistoryRow {
         position: position.unsigned_abs(),
         key: parse_key(&key)?,
         text: row.get(2)?,
@@ -220,18 +231,18 @@ fn line(row: &Row<'_>) -> rusqlite::Result<Line> {
     })
 }
 
-/// A job that is over.
-pub(crate) fn find_job(connection: &Connection, id: JobId) -> rusqlite::Result<Option<JobShown>> {
+/// Returns a finished job.
+pub(crate) fn find_job(connection: &Connection, id: JobId) -> rusqlite::Result<Option<JobView>> {
     let sql = "SELECT key, body FROM jobs WHERE id = ?1";
-    connection.prepare_cached(sql)?.query_row([id.0.to_be_bytes()], job).optional()
+    connection.prepare_cached(sql)?.query_row([id.0.to_be_bytes()], parse_job).optional()
 }
 
-fn job(row: &Row<'_>) -> rusqlite::Result<JobShown> {
+fn parse_job(row: &Row<'_>) -> rusqlite::Result<JobView> {
     let (key, body): (String, String) = (row.get(0)?, row.get(1)?);
-    Ok(JobShown { key: parse_key(&key)?, job: parse(&body)? })
+    Ok(JobView { key: parse_key(&key)?, job: parse(&body)? })
 }
 
-/// Reads a row's body.
+/// Parses the JSON body of a row.
 pub(crate) fn parse<T: serde::de::DeserializeOwned>(body: &str) -> rusqlite::Result<T> {
     serde_json::from_str(body).map_err(|error| {
         let text = rusqlite::types::Type::Text;

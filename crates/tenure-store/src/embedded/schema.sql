@@ -1,22 +1,21 @@
 -- The embedded store: one file, written by one thread, readable with any SQLite tool.
--- Invariant kept by the writer: a record, the sessions and the history of one batch are in one
--- transaction, so no reader and no crash ever sees one without the others.
+-- Invariant: the history, the sessions and the written records of one batch are in one transaction,
+-- so neither a reader nor a crash sees one without the others.
 
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- One row per living session. Heartbeats are not written: after a restart every session has its
--- full time to live again.
+-- One row per session. Heartbeats are not written: a restart renews every session.
 CREATE TABLE sessions (
     id   BLOB PRIMARY KEY,
     body TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- One row per resource that anything ever happened to. `live` is 1 while somebody holds or waits;
--- it is read once, when the store opens. Served by the unique index on key. While the server runs a
--- row may be behind its history by up to a second or so; lines after `paid` in meta make up for it.
+-- One row per resource that was ever changed. `live` is 1 while the resource is held, waited for or
+-- has live jobs; it is read once, when the store opens. While the server runs, a row may lag behind
+-- its history; lines after position `paid` in meta are replayed when the store opens.
 CREATE TABLE resources (
     id   INTEGER PRIMARY KEY,
     key  TEXT NOT NULL UNIQUE,
@@ -25,8 +24,8 @@ CREATE TABLE resources (
     body TEXT NOT NULL
 );
 
--- Append only, in the order of commits. `prev` is the entry before of the same resource, so that
--- one resource's history is read backwards without an index that every commit would pay for.
+-- Append only, in commit order. `prev` is the previous line of the same resource, so that its
+-- history can be read backwards without an index that every commit would have to maintain.
 CREATE TABLE history (
     id       INTEGER PRIMARY KEY,
     resource INTEGER NOT NULL,

@@ -1,10 +1,10 @@
-//! The one thread that writes.
+//! The writer thread.
 //!
-//! It owns the ledger and the database. A batch is stepped in memory, written in one transaction,
-//! and only then answered: an acknowledged command survives kill -9 and power loss. When a write
-//! fails the batch is not answered with its outcomes, and the rows are read from the file again
-//! before anything else is decided; when even a flush failed, nothing on this machine can be
-//! trusted any more and every later batch is refused until somebody restarts the server.
+//! It owns the ledger and the database. A batch is applied in memory, written in one transaction,
+//! and only then acknowledged: an acknowledged command survives `kill -9` and power loss. If a
+//! write fails, the batch returns an error and the ledger is reloaded from the file before the next
+//! decision. If an fsync fails, the state of the file is unknown and every later batch is rejected
+//! until the server is restarted.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -17,65 +17,66 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::database::Database;
 use super::error::Error;
-use super::guard::{Guard, Life};
-use crate::census::Part;
+use super::ownership::{IncarnationRecord, Ownership};
+use crate::census::CensusPage;
 use crate::clock::Clock;
 use crate::ledger::{Batch, Ledger};
 use crate::observer::Observers;
 use crate::store::{
-    Hint, JobQuery, JobShown, ListQuery, Page, Pruned, ResourceShown, Result, Retention,
-    SafetyClass, Shown, Status, StoreError, Swept, WorkerShown,
+    Hint, JobQuery, JobView, Page, Pruned, ResourceDetail, ResourceView, Result, Retention,
+    SafetyClass, Status, StoreError, Swept, TenureQuery, WorkerView,
 };
 
-/// Most idle records that are kept in memory; older ones are read again when they are asked for.
+/// Maximum number of idle records in memory; older ones are evicted and loaded on demand.
 const IDLE_MAX: usize = 100_000;
 
-/// What can be asked of the writer.
-pub(crate) enum Ask {
+/// Request to the writer thread, with its reply channel.
+pub(crate) enum WriterRequest {
     Apply(Vec<Command>, oneshot::Sender<Result<Vec<Outcome>>>),
     Sweep(oneshot::Sender<Result<Swept>>),
-    List(ListQuery, oneshot::Sender<Result<Page<TenureView>>>),
-    Show(ResourceKey, oneshot::Sender<Result<Option<Shown>>>),
+    Tenures(TenureQuery, oneshot::Sender<Result<Page<TenureView>>>),
+    Show(ResourceKey, oneshot::Sender<Result<Option<ResourceDetail>>>),
     Declare(Arc<Kinds>, oneshot::Sender<Result<()>>),
     Prune(Retention, oneshot::Sender<Result<Pruned>>),
-    Job(JobId, oneshot::Sender<Result<Option<JobShown>>>),
+    Job(JobId, oneshot::Sender<Result<Option<JobView>>>),
     Jobs(JobQuery, oneshot::Sender<Result<LiveJobs>>),
-    Fresh(Vec<ResourceKey>, oneshot::Sender<Result<Vec<ResourceShown>>>),
-    Session(SessionId, oneshot::Sender<Result<Option<Text>>>),
-    Workers(oneshot::Sender<Result<Vec<WorkerShown>>>),
-    Census(Option<ResourceKey>, oneshot::Sender<Result<Part>>),
-    LastLine(ResourceKey, oneshot::Sender<Result<i64>>),
+    Resources(Vec<ResourceKey>, oneshot::Sender<Result<Vec<ResourceView>>>),
+    SessionTenant(SessionId, oneshot::Sender<Result<Option<Text>>>),
+    Workers(oneshot::Sender<Result<Vec<WorkerView>>>),
+    Census(Option<ResourceKey>, oneshot::Sender<Result<CensusPage>>),
+    LastPosition(ResourceKey, oneshot::Sender<Result<i64>>),
     Status(oneshot::Sender<Result<Status>>),
-    /// Something that the model knows nothing of.
-    Beside(Box<dyn FnOnce(&mut Writer) + Send>),
+    /// Runs a closure on the writer thread.
+    Run(Box<dyn FnOnce(&mut Writer) + Send>),
 }
 
-/// Jobs that are not over, and where those of the resource that are over begin.
-pub(crate) type LiveJobs = (Vec<JobShown>, Option<JobId>);
+/// Live jobs, and the last finished job of the resource if the query selects one.
+pub(crate) type LiveJobs = (Vec<JobView>, Option<JobId>);
 
-/// Who is told what became durable.
-pub(crate) struct Told {
+/// Receivers of hints and facts of durable batches.
+pub(crate) struct Publisher {
     pub(crate) hints: broadcast::Sender<Hint>,
     pub(crate) observers: Arc<Observers>,
 }
 
-/// The state of the writing thread.
+/// State of the writer thread.
 pub(crate) struct Writer {
     pub(crate) database: Database,
     pub(crate) clock: Arc<dyn Clock>,
-    told: Told,
-    guard: Arc<Guard>,
-    /// What is remembered beside the file.
-    life: Life,
-    /// The rows in memory; none after a failed write, until they are read again.
+    publisher: Publisher,
+    ownership: Arc<Ownership>,
+    /// Record in the file next to the database.
+    record: IncarnationRecord,
+    /// Live rows; `None` after a failed write until they are reloaded.
     ledger: Option<Ledger>,
-    /// Set when a flush failed: nothing is written any more.
-    dead: Option<String>,
+    /// Error message after a failed fsync, which rejects all requests.
+    fatal: Option<String>,
     /// Whether the last write failed.
     failing: bool,
+    /// Idle records in memory, in the order in which they became idle.
     idle: VecDeque<ResourceKey>,
     idle_set: HashSet<ResourceKey>,
-    /// What was declared last, for when the rows are read again.
+    /// Declared kinds, for a reload.
     kinds: Arc<Kinds>,
 }
 
@@ -83,18 +84,18 @@ impl Writer {
     pub(crate) fn new(
         database: Database,
         clock: Arc<dyn Clock>,
-        told: Told,
-        guard: Arc<Guard>,
-        life: Life,
+        publisher: Publisher,
+        ownership: Arc<Ownership>,
+        record: IncarnationRecord,
     ) -> std::result::Result<Self, Error> {
         let mut writer = Self {
             database,
             clock,
-            told,
-            guard,
-            life,
+            publisher,
+            ownership,
+            record,
             ledger: None,
-            dead: None,
+            fatal: None,
             failing: false,
             idle: VecDeque::new(),
             idle_set: HashSet::new(),
@@ -104,153 +105,158 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Answers until nobody can ask any more.
-    pub(crate) fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
-        while let Some(ask) = asks.blocking_recv() {
-            self.answer(ask);
+    /// Handles requests until all senders are gone.
+    pub(crate) fn run(mut self, mut requests: mpsc::Receiver<WriterRequest>) {
+        while let Some(request) = requests.blocking_recv() {
+            self.handle(request);
         }
-        // A clean end leaves nothing to make up for.
+        // After a clean shutdown there is nothing to replay.
         if let Some(ledger) = &self.ledger
-            && let Err(error) = self.database.settle_up(ledger)
+            && let Err(error) = self.database.write_back_all(ledger)
         {
-            tracing::warn!(%error, "cannot write all records before the end");
+            tracing::warn!(%error, "cannot write back all records at shutdown");
         }
-        // After a failed write nobody knows how far the history in the file has come.
+        // After a failed write the last position in the file is unknown.
         if self.ledger.is_some() {
-            self.note_life();
+            self.record_position();
         }
     }
 
-    // Whoever asked may have gone away: an answer that cannot be delivered is dropped.
-    fn answer(&mut self, ask: Ask) {
-        match ask {
-            Ask::Apply(commands, to) => drop(to.send(self.apply(&commands))),
-            Ask::Sweep(to) => drop(to.send(self.sweep())),
-            Ask::List(query, to) => {
-                drop(to.send(self.read(|ledger, now| ledger.list(&query, now))));
+    // Replies to callers that are gone are dropped.
+    fn handle(&mut self, request: WriterRequest) {
+        match request {
+            WriterRequest::Apply(commands, reply) => drop(reply.send(self.apply(&commands))),
+            WriterRequest::Sweep(reply) => drop(reply.send(self.sweep())),
+            WriterRequest::Tenures(query, reply) => {
+                drop(reply.send(self.read(|ledger, now| ledger.tenures(&query, now))));
             }
-            Ask::Show(key, to) => drop(to.send(self.show(&key))),
-            Ask::Declare(kinds, to) => drop(to.send(self.declare(kinds))),
-            Ask::Prune(keep, to) => drop(to.send(self.prune(keep))),
-            Ask::Job(id, to) => drop(to.send(self.read(|ledger, _| ledger.job(id)))),
-            Ask::Jobs(query, to) => drop(to.send(self.jobs(&query))),
-            Ask::Fresh(keys, to) => {
-                drop(to.send(self.read(|ledger, _| {
+            WriterRequest::Show(key, reply) => drop(reply.send(self.show(&key))),
+            WriterRequest::Declare(kinds, reply) => drop(reply.send(self.declare(kinds))),
+            WriterRequest::Prune(retention, reply) => drop(reply.send(self.prune(retention))),
+            WriterRequest::Job(id, reply) => {
+                drop(reply.send(self.read(|ledger, _| ledger.job(id))));
+            }
+            WriterRequest::Jobs(query, reply) => drop(reply.send(self.jobs(&query))),
+            WriterRequest::Resources(keys, reply) => {
+                drop(reply.send(self.read(|ledger, _| {
                     keys.iter().filter_map(|key| ledger.resource(key)).collect()
                 })));
             }
-            Ask::Session(id, to) => drop(to.send(self.read(|ledger, _| ledger.tenant_of(id)))),
-            Ask::Workers(to) => drop(to.send(self.read(Ledger::workers))),
-            Ask::Census(after, to) => {
-                drop(to.send(self.read(|ledger, now| ledger.census(after.as_ref(), now))));
+            WriterRequest::SessionTenant(id, reply) => {
+                drop(reply.send(self.read(|ledger, _| ledger.session_tenant(id))));
             }
-            Ask::LastLine(key, to) => drop(to.send(self.last_line(&key))),
-            Ask::Status(to) => drop(to.send(self.status())),
-            Ask::Beside(work) => work(self),
+            WriterRequest::Workers(reply) => drop(reply.send(self.read(Ledger::workers))),
+            WriterRequest::Census(after, reply) => {
+                drop(reply.send(self.read(|ledger, now| ledger.census(after.as_ref(), now))));
+            }
+            WriterRequest::LastPosition(key, reply) => drop(reply.send(self.last_position(&key))),
+            WriterRequest::Status(reply) => drop(reply.send(self.status())),
+            WriterRequest::Run(work) => work(self),
         }
     }
 
     fn apply(&mut self, commands: &[Command]) -> Result<Vec<Outcome>> {
         let now = self.clock.now();
-        self.ready()?;
+        self.ensure_loaded()?;
         for key in commands.iter().filter_map(Command::key) {
-            self.at_hand(key)?;
+            self.load_record(key)?;
         }
         for id in commands.iter().filter_map(Command::job) {
-            self.recall(id)?;
+            self.load_finished_job(id)?;
         }
         let (outcomes, batch) = self.ledger()?.apply(commands, now);
-        self.keep(batch)?;
+        self.commit(batch)?;
         Ok(outcomes)
     }
 
     fn sweep(&mut self) -> Result<Swept> {
         let now = self.clock.now();
-        self.ready()?;
+        self.ensure_loaded()?;
         let (swept, batch) = self.ledger()?.sweep(now);
-        self.keep(batch)?;
-        let ledger = self.ledger.as_ref().expect("it was there a moment ago");
-        if let Err(error) = self.database.catch_up(ledger) {
-            return Err(self.failed(&error));
+        self.commit(batch)?;
+        let ledger = self.ledger.as_ref().expect("loaded above");
+        if let Err(error) = self.database.write_back_if_idle(ledger) {
+            return Err(self.handle_write_error(&error));
         }
-        self.note_life();
+        self.record_position();
         Ok(swept)
     }
 
-    /// Notes beside the file how far its history has come.
-    fn note_life(&mut self) {
-        if self.life.seen != self.database.last() {
-            self.life.seen = self.database.last();
-            if let Err(error) = self.guard.note(&self.life) {
-                tracing::warn!(%error, "cannot note how far the history has come");
+    /// Records the last position of the history in the file next to the database.
+    fn record_position(&mut self) {
+        let position = self.database.last_position();
+        if self.record.position != position {
+            self.record.position = position;
+            if let Err(error) = self.ownership.write_record(&self.record) {
+                tracing::warn!(%error, position, "cannot record the history position");
             }
         }
     }
 
-    fn last_line(&mut self, key: &ResourceKey) -> Result<i64> {
-        self.ready()?;
-        self.database.last_line(key).map_err(|error| refuse(&error))
+    fn last_position(&mut self, key: &ResourceKey) -> Result<i64> {
+        self.ensure_loaded()?;
+        self.database.last_line(key).map_err(|error| store_error(&error))
     }
 
-    /// Reads from the rows in memory.
+    /// Reads from the ledger.
     fn read<T>(&mut self, read: impl FnOnce(&Ledger, Millis) -> T) -> Result<T> {
         let now = self.clock.now();
-        self.ready()?;
+        self.ensure_loaded()?;
         Ok(read(self.ledger()?, now))
     }
 
     fn jobs(&mut self, query: &JobQuery) -> Result<LiveJobs> {
-        self.ready()?;
+        self.ensure_loaded()?;
         let Some(key) = query.resource() else { return Ok((self.ledger()?.jobs(query), None)) };
-        self.at_hand(&key)?;
+        self.load_record(&key)?;
         let ledger = self.ledger()?;
-        let last = ledger.resource(&key).and_then(|shown| shown.resource.last_job);
+        let last = ledger.resource(&key).and_then(|view| view.resource.last_job);
         let live = ledger.jobs(query);
-        self.rest(&key);
+        self.track_idle(&key);
         Ok((live, last))
     }
 
     fn declare(&mut self, kinds: Arc<Kinds>) -> Result<()> {
         let now = self.clock.now();
         self.kinds = Arc::clone(&kinds);
-        self.ready()?;
+        self.ensure_loaded()?;
         let ready = self.ledger()?.declare(kinds, now);
-        self.keep(Batch { ready, ..Batch::default() })
+        self.commit(Batch { ready, ..Batch::default() })
     }
 
-    fn prune(&mut self, keep: Retention) -> Result<Pruned> {
+    fn prune(&mut self, retention: Retention) -> Result<Pruned> {
         let now = self.clock.now();
-        self.ready()?;
-        self.database.prune(keep, now).map_err(|error| self.failed(&error))
+        self.ensure_loaded()?;
+        self.database.prune(retention, now).map_err(|error| self.handle_write_error(&error))
     }
 
-    /// Does something to the file beside the rows of the model.
-    pub(super) fn beside<T>(
+    /// Runs a closure with the database, for tables that are not part of the model.
+    pub(super) fn with_database<T>(
         &mut self,
         work: impl FnOnce(&Database) -> rusqlite::Result<T>,
     ) -> Result<T> {
-        self.ready()?;
-        work(&self.database).map_err(|error| self.failed(&error))
+        self.ensure_loaded()?;
+        work(&self.database).map_err(|error| self.handle_write_error(&error))
     }
 
-    fn show(&mut self, key: &ResourceKey) -> Result<Option<Shown>> {
+    fn show(&mut self, key: &ResourceKey) -> Result<Option<ResourceDetail>> {
         let now = self.clock.now();
-        self.ready()?;
-        self.at_hand(key)?;
-        let shown = self.ledger()?.show(key, now);
-        self.rest(key);
-        Ok(shown)
+        self.ensure_loaded()?;
+        self.load_record(key)?;
+        let detail = self.ledger()?.show(key, now);
+        self.track_idle(key);
+        Ok(detail)
     }
 
     fn status(&mut self) -> Result<Status> {
-        self.ready()?;
+        self.ensure_loaded()?;
         if self.failing {
-            // Whether it can write again is found out by writing.
-            self.database.probe().map_err(|error| self.failed(&error))?;
+            // Only a write shows whether writes work again.
+            self.database.probe().map_err(|error| self.handle_write_error(&error))?;
             self.failing = false;
-            self.ready()?;
+            self.ensure_loaded()?;
         }
-        let (now, incarnation) = (self.clock.now(), self.life.incarnation);
+        let (now, incarnation) = (self.clock.now(), self.record.incarnation);
         let ledger = self.ledger()?;
         Ok(Status {
             store: "embedded",
@@ -258,42 +264,42 @@ impl Writer {
             incarnation,
             now,
             sessions: ledger.world().sessions.len(),
-            live: ledger.live(),
+            live: ledger.live_count(),
             wakeups: None,
         })
     }
 
-    // ----- keeping -----
+    // ----- writing -----
 
-    /// Makes a batch durable, then wakes whom it concerns.
-    fn keep(&mut self, batch: Batch) -> Result<()> {
+    /// Writes a batch, then publishes its facts and hints.
+    fn commit(&mut self, batch: Batch) -> Result<()> {
         if !batch.is_clean() {
-            let ledger = self.ledger.as_ref().expect("a batch comes from a ledger");
+            let ledger = self.ledger.as_ref().expect("the batch comes from the ledger");
             if let Err(error) = self.database.write(ledger, &batch) {
-                return Err(self.failed(&error));
+                return Err(self.handle_write_error(&error));
             }
             self.failing = false;
         }
         for key in &batch.records {
-            self.rest(key);
+            self.track_idle(key);
         }
-        self.told.observers.tell(&batch.facts);
+        self.publisher.observers.notify(&batch.facts);
         for hint in batch.into_hints() {
-            // Nobody listening is fine: a hint is a hint.
-            self.told.hints.send(hint).ok();
+            // There may be no receivers.
+            self.publisher.hints.send(hint).ok();
         }
         Ok(())
     }
 
-    /// A write failed: what is in memory is not what is on disk.
-    fn failed(&mut self, error: &rusqlite::Error) -> StoreError {
+    /// Discards the ledger after a failed write, because it differs from the file.
+    fn handle_write_error(&mut self, error: &rusqlite::Error) -> StoreError {
         self.ledger = None;
         self.failing = true;
         let extended = error.sqlite_error().map(|e| e.extended_code);
-        let flush = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC];
-        if extended.is_some_and(|code| flush.contains(&code)) {
-            let why = "a flush to disk failed; check the disk, then restart the server";
-            self.dead = Some(why.to_owned());
+        let fsync_codes = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC];
+        if extended.is_some_and(|code| fsync_codes.contains(&code)) {
+            let message = "a flush to disk failed; check the disk, then restart the server";
+            self.fatal = Some(message.to_owned());
         }
         let remedy = match error.sqlite_error_code() {
             Some(rusqlite::ErrorCode::DiskFull) => "; make room on the disk",
@@ -303,24 +309,24 @@ impl Writer {
         StoreError::Unavailable(format!("cannot write: {error}{remedy}"))
     }
 
-    /// Sees to it that there are rows in memory, reading them again after a failed write.
-    fn ready(&mut self) -> Result<()> {
-        if let Some(why) = &self.dead {
-            return Err(StoreError::Unavailable(why.clone()));
+    /// Reloads the ledger if a write failed. Returns an error after a failed fsync.
+    fn ensure_loaded(&mut self) -> Result<()> {
+        if let Some(message) = &self.fatal {
+            return Err(StoreError::Unavailable(message.clone()));
         }
         if self.ledger.is_none() {
-            self.reload().map_err(|error| refuse(&error))?;
+            self.reload().map_err(|error| store_error(&error))?;
         }
         Ok(())
     }
 
     fn reload(&mut self) -> std::result::Result<(), Error> {
-        self.database.forget_rows()?;
+        self.database.reset_rows()?;
         let sessions = self.database.sessions()?;
         let now = self.clock.now();
-        let mut ledger = Ledger::load(self.life.incarnation, sessions, now);
+        let mut ledger = Ledger::load(self.record.incarnation, sessions, now);
         ledger.declare(Arc::clone(&self.kinds), now);
-        self.database.admit_all(&mut ledger, now)?;
+        self.database.load_live(&mut ledger, now)?;
         self.idle.clear();
         self.idle_set.clear();
         self.ledger = Some(ledger);
@@ -331,31 +337,33 @@ impl Writer {
         self.ledger.as_mut().ok_or_else(|| StoreError::Unavailable("not loaded".to_owned()))
     }
 
-    // ----- which records are in memory -----
+    // ----- caching of records -----
 
-    fn at_hand(&mut self, key: &ResourceKey) -> Result<()> {
+    /// Loads a record into the ledger, if it is stored and not loaded yet.
+    fn load_record(&mut self, key: &ResourceKey) -> Result<()> {
         let Some(ledger) = self.ledger.as_mut() else { return Ok(()) };
-        if ledger.has(key) {
+        if ledger.has_record(key) {
             return Ok(());
         }
         let now = self.clock.now();
-        self.database.admit_one(ledger, key, now).map_err(|error| refuse(&error))
+        self.database.load_record(ledger, key, now).map_err(|error| store_error(&error))
     }
 
-    /// Sees to it that a job that is over is at hand.
-    fn recall(&mut self, id: JobId) -> Result<()> {
-        if self.ledger()?.has_job(id) {
+    /// Loads a finished job and its record into the ledger.
+    fn load_finished_job(&mut self, id: JobId) -> Result<()> {
+        if self.ledger()?.has_live_job(id) {
             return Ok(());
         }
-        if let Some(JobShown { key, job }) = self.database.job(id).map_err(|e| refuse(&e))? {
-            self.at_hand(&key)?;
-            self.ledger()?.recall(key, job);
+        if let Some(JobView { key, job }) = self.database.job(id).map_err(|e| store_error(&e))? {
+            self.load_record(&key)?;
+            self.ledger()?.insert_finished_job(key, job);
         }
         Ok(())
     }
 
-    /// Puts a record that is idle now at the end of those that may be dropped from memory.
-    fn rest(&mut self, key: &ResourceKey) {
+    /// Adds a record that became idle to the eviction queue and evicts the oldest one if the queue
+    /// is full. Dirty records are not evicted.
+    fn track_idle(&mut self, key: &ResourceKey) {
         if self.ledger.as_ref().is_some_and(|ledger| ledger.is_live(key)) {
             return;
         }
@@ -370,7 +378,7 @@ impl Writer {
         };
         if ledger.is_live(&oldest) {
             self.idle_set.remove(&oldest);
-        } else if self.database.forget(&oldest) {
+        } else if self.database.evict_row(&oldest) {
             self.idle_set.remove(&oldest);
             ledger.evict(&oldest);
         } else {
@@ -379,7 +387,7 @@ impl Writer {
     }
 }
 
-fn refuse(error: &Error) -> StoreError {
+fn store_error(error: &Error) -> StoreError {
     match error {
         Error::Damaged { .. } => StoreError::Corrupt(error.to_string()),
         _ => StoreError::Unavailable(error.to_string()),

@@ -1,19 +1,19 @@
--- The tables of Tenure, for people to read and join; only Tenure writes them.
--- The journal is what is true; the other tables follow it within a second. One writer at a time
--- appends to the journal, under the advisory lock 7117001; one at a time brings the tables up to it,
--- under 7117003.
--- Instants are milliseconds since 1970, by the clock of the database; tenure.at() makes them readable.
+-- The tables of Tenure. Users may read and join them; only Tenure writes them.
+-- The journal is the source of truth. The other tables are its projection and lag it by less than a
+-- second. One server at a time appends to the journal, under advisory lock 7117001; one at a time
+-- flushes the projection, under 7117003.
+-- Instants are milliseconds since the Unix epoch, by the database clock; tenure.at() converts them.
 
 CREATE TABLE tenure.meta (
     key   text PRIMARY KEY,
     value text NOT NULL
 );
 COMMENT ON TABLE tenure.meta IS
-    'What the store knows of itself: version, incarnation, who the database is, and with which entry of the journal this life of it began.';
+    'Metadata of the store: schema version, incarnation, identity of the database, and the journal entry at which the incarnation started.';
 
 CREATE FUNCTION tenure.at(ms bigint) RETURNS timestamptz
     LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN to_timestamp(ms / 1000.0);
-COMMENT ON FUNCTION tenure.at IS 'An instant of these tables, for people.';
+COMMENT ON FUNCTION tenure.at IS 'Converts an instant of these tables to a timestamp.';
 
 CREATE TABLE tenure.journal (
     id      bigint PRIMARY KEY,
@@ -26,30 +26,30 @@ CREATE TABLE tenure.journal (
     tenures text[] NOT NULL,
     body    text NOT NULL
 );
--- Written once, read by other servers, gone after a minute: not worth squeezing.
+-- Written once, read by other servers, deleted after a minute: not worth compressing.
 ALTER TABLE tenure.journal ALTER COLUMN keys SET STORAGE EXTERNAL;
 ALTER TABLE tenure.journal ALTER COLUMN tenures SET STORAGE EXTERNAL;
 ALTER TABLE tenure.journal ALTER COLUMN body SET STORAGE EXTERNAL;
 COMMENT ON TABLE tenure.journal IS
-    'The latest batches, in the order in which they were committed: this is what is true. The other tables are brought up to it within a second.';
+    'The latest batches in commit order: the source of truth. The other tables lag it by less than a second.';
 COMMENT ON COLUMN tenure.journal.nonce IS
-    'Tells this batch from one that has its number in another life: whose connection broke at the commit asks here.';
-COMMENT ON COLUMN tenure.journal.grace IS 'Everybody got a full time to live with it.';
-COMMENT ON COLUMN tenure.journal.lines IS 'How many lines of history there are with it.';
-COMMENT ON COLUMN tenure.journal.logs IS 'How many pieces of logs there are with it.';
+    'Distinguishes the batch from one with the same id in another incarnation. Resolves commits whose connection broke.';
+COMMENT ON COLUMN tenure.journal.grace IS 'Whether it renewed every session to its full TTL.';
+COMMENT ON COLUMN tenure.journal.lines IS 'Total number of history events up to and including it.';
+COMMENT ON COLUMN tenure.journal.logs IS 'Total number of log pieces up to and including it.';
 COMMENT ON COLUMN tenure.journal.keys IS 'The resources that it changed.';
 COMMENT ON COLUMN tenure.journal.tenures IS
-    'What is held on each of them since: lock=token, with a blank between two.';
+    'The tenures of each of them after the batch: lock=token, separated by spaces.';
 COMMENT ON COLUMN tenure.journal.body IS
-    'What changed, a line for each: L history, R a record as a whole, S a session, G one that is gone, J a job that is over, P a piece of a log.';
--- The begin, so that there always is a last one.
+    'The changes, one per line: L history event, R complete record, S session, G removed session, J finished job, P log piece.';
+-- A first entry, so that the journal always has a last one.
 INSERT INTO tenure.journal VALUES (0, 0, 0, false, 0, 0, '{}', '{}', '');
 
 CREATE TABLE tenure.flushes (
     position bigint PRIMARY KEY
 );
 COMMENT ON TABLE tenure.flushes IS
-    'Up to which batch of the journal the other tables tell: the highest counts. A table in place of a row, because a row that changes often gets slow while somebody has a long transaction.';
+    'The journal entry up to which the other tables are flushed: the highest position counts. Rows are inserted rather than updated, because a frequently updated row gets slow while a long transaction is open.';
 INSERT INTO tenure.flushes VALUES (0);
 
 CREATE TABLE tenure.sessions (
@@ -66,12 +66,12 @@ CREATE TABLE tenure.sessions (
 ) WITH (fillfactor = 60);
 COMMENT ON TABLE tenure.sessions IS
     'The liveness of processes. A heartbeat changes expires_at and nothing else.';
-COMMENT ON COLUMN tenure.sessions.expires_at IS 'When it lapses unless a heartbeat comes first.';
-COMMENT ON COLUMN tenure.sessions.over IS 'How it ended; an ended session never comes back.';
+COMMENT ON COLUMN tenure.sessions.expires_at IS 'When it expires unless a heartbeat renews it.';
+COMMENT ON COLUMN tenure.sessions.over IS 'How it ended: lapsed or closed. An ended session never revives.';
 COMMENT ON COLUMN tenure.sessions.kinds IS
-    'The kinds of jobs that it asks for, as JSON; null for one that asks for none.';
-COMMENT ON COLUMN tenure.sessions.claims IS 'Its latest claims that got something, as JSON.';
-COMMENT ON COLUMN tenure.sessions.body IS 'The session as Tenure reads it, as JSON.';
+    'The kinds of jobs that it claims, as JSON; null if it is not a worker.';
+COMMENT ON COLUMN tenure.sessions.claims IS 'Its latest claims that got jobs, as JSON.';
+COMMENT ON COLUMN tenure.sessions.body IS 'The session in the format of Tenure, as JSON.';
 CREATE TABLE tenure.resources (
     key     text COLLATE "C" PRIMARY KEY,
     tenant  text NOT NULL,
@@ -84,17 +84,17 @@ CREATE TABLE tenure.resources (
     body    text NOT NULL,
     base    text
 ) WITH (fillfactor = 60);
--- Written often, so not squeezed.
+-- Written often, so not compressed.
 ALTER TABLE tenure.resources ALTER COLUMN body SET STORAGE EXTERNAL;
-COMMENT ON TABLE tenure.resources IS 'One row for each resource that anything ever happened to.';
+COMMENT ON TABLE tenure.resources IS 'One row for each resource that was ever locked or had a job.';
 COMMENT ON COLUMN tenure.resources.key IS 'tenant/kind/name';
-COMMENT ON COLUMN tenure.resources.token IS 'The last fencing token that was given out.';
-COMMENT ON COLUMN tenure.resources.state IS 'The state of its kind; null for one that is only locked.';
-COMMENT ON COLUMN tenure.resources.running IS 'How many of its jobs run.';
-COMMENT ON COLUMN tenure.resources.live IS 'Whether somebody holds or wants it, or has work for it.';
-COMMENT ON COLUMN tenure.resources.body IS 'The record as Tenure reads it, as JSON.';
-COMMENT ON COLUMN tenure.resources.base IS 'What stands in place of its pruned history, as JSON.';
--- Serves the start of a server, which reads only these.
+COMMENT ON COLUMN tenure.resources.token IS 'The last fencing token that was granted.';
+COMMENT ON COLUMN tenure.resources.state IS 'Its state; null if it was only locked.';
+COMMENT ON COLUMN tenure.resources.running IS 'Number of its running jobs.';
+COMMENT ON COLUMN tenure.resources.live IS 'Whether it has a holder, a waiter or an unfinished job.';
+COMMENT ON COLUMN tenure.resources.body IS 'The record in the format of Tenure, as JSON.';
+COMMENT ON COLUMN tenure.resources.base IS 'The checkpoint that replaces its pruned history, as JSON.';
+-- For starting servers, which read only live resources.
 CREATE INDEX resources_live ON tenure.resources (key) WHERE live;
 
 CREATE TABLE tenure.locks (
@@ -108,7 +108,7 @@ CREATE TABLE tenure.locks (
     since   bigint NOT NULL,
     PRIMARY KEY (key, lock)
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE tenure.locks IS 'The tenures of the present: who holds which lock.';
+COMMENT ON TABLE tenure.locks IS 'Current tenures: which session holds which lock.';
 COMMENT ON COLUMN tenure.locks.token IS 'The fencing token: see tenure.assert_held.';
 COMMENT ON COLUMN tenure.locks.session IS 'The session in tenure.sessions that holds it.';
 
@@ -133,12 +133,12 @@ CREATE TABLE tenure.jobs (
     previous  text COLLATE "C",
     body      text NOT NULL
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE tenure.jobs IS 'All jobs, over or not. Ids sort by the time of the submit.';
+COMMENT ON TABLE tenure.jobs IS 'All jobs, finished or not. Ids sort by submit time.';
 COMMENT ON COLUMN tenure.jobs.key IS 'The resource in tenure.resources.';
 COMMENT ON COLUMN tenure.jobs.due IS 'When it may start.';
-COMMENT ON COLUMN tenure.jobs.ended IS 'When it was over; null while it is not.';
-COMMENT ON COLUMN tenure.jobs.previous IS 'The job of the same resource that was over before this one.';
-COMMENT ON COLUMN tenure.jobs.body IS 'The job as Tenure reads it, as JSON.';
+COMMENT ON COLUMN tenure.jobs.ended IS 'When it finished; null until then.';
+COMMENT ON COLUMN tenure.jobs.previous IS 'The job of the same resource that finished before this one.';
+COMMENT ON COLUMN tenure.jobs.body IS 'The job in the format of Tenure, as JSON.';
 CREATE INDEX jobs_dead ON tenure.jobs (id) WHERE state = 'dead';
 
 CREATE TABLE tenure.history (
@@ -150,8 +150,8 @@ CREATE TABLE tenure.history (
     hash bytea NOT NULL
 );
 COMMENT ON TABLE tenure.history IS
-    'What happened, append only, hash-chained for each resource: hash = sha256(hash before, line).';
-COMMENT ON COLUMN tenure.history.n IS 'Counts the lines of the resource.';
+    'The append-only history, hash-chained per resource: hash = sha256(previous hash, line).';
+COMMENT ON COLUMN tenure.history.n IS 'The number of the event within its resource.';
 CREATE UNIQUE INDEX history_of_resource ON tenure.history (key, n);
 
 CREATE TABLE tenure.logs (
@@ -161,14 +161,14 @@ CREATE TABLE tenure.logs (
     at      bigint NOT NULL,
     text    text NOT NULL
 );
-COMMENT ON TABLE tenure.logs IS 'What attempts wrote to their logs.';
+COMMENT ON TABLE tenure.logs IS 'Logs of attempts.';
 CREATE INDEX logs_of_job ON tenure.logs (job, id);
 
--- The fence for users' own transactions on this database. It notes that this transaction relies on
--- the resource (in a lock that everybody who relies on anything shares, and in one of the resource)
--- and then looks, while nobody writes. Whoever writes next sees that somebody relies on it and
--- leaves the resource as it is until the transaction of the caller ends. So its commit and a
--- take-over can never both happen in the wrong order.
+-- The guard for user transactions on this database. It takes two shared advisory locks until the end
+-- of the transaction, one common to all callers and one of the resource, and then checks the tenure
+-- while it blocks the writer. The next writer sees the shared locks and does not change the resource
+-- until the caller's transaction ends. So a take-over never precedes the commit of a caller that has
+-- passed the check.
 CREATE FUNCTION tenure.assert_held(lock text, token bigint) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -193,7 +193,7 @@ BEGIN
             SELECT string_agg(l.lock || '=' || l.token, ' ') INTO held
                 FROM tenure.locks l WHERE l.key = resource;
         END IF;
-        -- Nobody need wait for the rest of the transaction: going back frees the last lock only.
+        -- Rolling back to the implicit savepoint releases the writer lock, and only that one.
         RAISE EXCEPTION USING ERRCODE = 'TN000';
     EXCEPTION WHEN SQLSTATE 'TN000' THEN
         NULL;
@@ -205,5 +205,5 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION tenure.assert_held IS
-    'Fails unless the lock (tenant/kind/name, or tenant/kind/name#lock) is held with this token; keeps it so until the transaction ends.';
+    'Fails unless the lock (tenant/kind/name, or tenant/kind/name#lock) is held with this token; the tenure cannot end before the transaction does.';
 REVOKE ALL ON FUNCTION tenure.assert_held FROM PUBLIC;

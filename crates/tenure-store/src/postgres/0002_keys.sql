@@ -1,4 +1,4 @@
--- The keys with which people and programs ask. Found by reading all: there are few.
+-- API keys. Servers read the whole table: it is small.
 
 CREATE TABLE tenure.keys (
     id         text COLLATE "C" PRIMARY KEY,
@@ -14,23 +14,23 @@ CREATE TABLE tenure.keys (
     revoked_by text
 );
 COMMENT ON TABLE tenure.keys IS
-    'Keys of people and programs, without the keys themselves: nobody can ask with what stands here.';
-COMMENT ON COLUMN tenure.keys.id IS 'Names the key; no secret.';
-COMMENT ON COLUMN tenure.keys.tenant IS 'Whose it is; * for all tenants.';
+    'API keys as hashes. The keys themselves are not stored.';
+COMMENT ON COLUMN tenure.keys.id IS 'Identifies the key; not secret.';
+COMMENT ON COLUMN tenure.keys.tenant IS 'The tenant of the key; * for all tenants.';
 COMMENT ON COLUMN tenure.keys.role IS 'viewer, worker, operator or admin.';
 COMMENT ON COLUMN tenure.keys.hash IS 'SHA-256 of the whole key, which is random.';
-COMMENT ON COLUMN tenure.keys.expires_at IS 'From when on it is not good any more.';
-COMMENT ON COLUMN tenure.keys.used_at IS 'When it was last used, to within a minute or so.';
-COMMENT ON COLUMN tenure.keys.revoked_by IS 'Who took it back, and why.';
+COMMENT ON COLUMN tenure.keys.expires_at IS 'When it becomes invalid.';
+COMMENT ON COLUMN tenure.keys.used_at IS 'When it was last used, to about a minute.';
+COMMENT ON COLUMN tenure.keys.revoked_by IS 'Who revoked it, and why.';
 
 CREATE TABLE tenure.secrets (
     name  text PRIMARY KEY,
     value text NOT NULL
 );
 COMMENT ON TABLE tenure.secrets IS
-    'What servers share and nobody else may read: with it they sign cookies and cursors.';
+    'Secrets shared by the servers, for signing cookies and cursors.';
 
--- Readers read everything else.
+-- tenure_reader may read every other table.
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'tenure_reader') THEN

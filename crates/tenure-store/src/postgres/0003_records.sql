@@ -1,19 +1,19 @@
--- The record of a resource is written less often than its row: what it does not tell yet is in its
--- history. It gets another name, so that a server of the version before, which does not know that,
--- reads nothing rather than what is out of date.
+-- The record of a resource is written less often than its row; readers replay the history events
+-- that it lacks. The column is renamed, so that servers of the previous version, which would not
+-- replay them, fail instead of reading an outdated record.
 
 ALTER TABLE tenure.resources RENAME COLUMN body TO record;
 COMMENT ON COLUMN tenure.resources.record IS
-    'The record as Tenure reads it, as JSON; see the column told.';
+    'The record in the format of Tenure, as JSON; may lag, see the column told.';
 ALTER TABLE tenure.resources ADD COLUMN n bigint NOT NULL DEFAULT 0;
 ALTER TABLE tenure.resources ADD COLUMN told bigint NOT NULL DEFAULT 0;
 UPDATE tenure.resources SET n = (record::json -> 'chain' ->> 'n')::bigint,
                             told = (record::json -> 'chain' ->> 'n')::bigint;
-COMMENT ON COLUMN tenure.resources.n IS 'How many lines of history it has.';
+COMMENT ON COLUMN tenure.resources.n IS 'Number of its history events.';
 COMMENT ON COLUMN tenure.resources.told IS
-    'How many of them the record tells. The others, in tenure.history, have to be read with it.';
+    'Number of history events that the record includes. Later ones are in tenure.history.';
 
--- LZ4 squeezes the journal to less than half for next to nothing. Not every build of PostgreSQL has it.
+-- LZ4 compresses the journal to less than half at little cost. Not every PostgreSQL build has it.
 DO $$
 BEGIN
     ALTER TABLE tenure.journal ALTER COLUMN body SET COMPRESSION lz4;

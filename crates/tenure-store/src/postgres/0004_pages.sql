@@ -1,7 +1,8 @@
--- History is kept in pages: the lines of one resource that were told to the tables together. A row
--- and two entries of indexes for each line were a third of what the tables cost.
--- A page is found by its resource and the number of its last line, and by the end of the part of all
--- lines that it belongs to: parts follow each other, and within one the pages mingle.
+-- History is stored in pages: the events of one resource that were flushed together. One row and two
+-- index entries per event made up a third of the cost of a flush.
+-- A page is indexed by its resource and the number of its last event, and by the end of its segment.
+-- A segment is a range of the global order; the pages of one segment interleave, those of different
+-- segments do not.
 
 CREATE TABLE tenure.pages (
     key     text COLLATE "C" NOT NULL,
@@ -19,16 +20,16 @@ EXCEPTION WHEN feature_not_supported THEN
     NULL;
 END $$;
 COMMENT ON TABLE tenure.pages IS
-    'What happened, append only: lines of one resource each. The view tenure.history has them one by one.';
-COMMENT ON COLUMN tenure.pages.n IS 'The number of its last line, counting those of the resource.';
-COMMENT ON COLUMN tenure.pages."first" IS 'The place of its first line among all lines.';
+    'The append-only history, several events of one resource per row. The view tenure.history has one row per event.';
+COMMENT ON COLUMN tenure.pages.n IS 'The number of its last event within its resource.';
+COMMENT ON COLUMN tenure.pages."first" IS 'The global position of its first event.';
 COMMENT ON COLUMN tenure.pages.upto IS
-    'The place of the last line of the part it belongs to: all that happened in parts before it was before.';
+    'The global position of the last event of its segment. All events of earlier segments precede it.';
 COMMENT ON COLUMN tenure.pages.lines IS
-    'For each line its place among all lines, its hash, and the line itself, with a blank between them.';
+    'One line per event: global position, hash and event, separated by spaces.';
 
 COMMENT ON COLUMN tenure.journal.body IS
-    'What changed, a line for each: L history, R a record as a whole, S a session, G one that is gone, J a job that is over and that history does not tell, P a piece of a log.';
+    'The changes, one per line: L history event, R complete record, S session, G removed session, J finished job that is not in history, P log piece.';
 
 INSERT INTO tenure.pages
     SELECT key, n, id, id, id || ' ' || encode(hash, 'hex') || ' ' || line FROM tenure.history;
@@ -40,4 +41,4 @@ CREATE VIEW tenure.history AS
     FROM tenure.pages p, LATERAL unnest(string_to_array(p.lines, E'\n')) AS part,
          LATERAL substr(part, strpos(part, '{')) AS line;
 COMMENT ON VIEW tenure.history IS
-    'What happened, hash-chained for each resource: hash = sha256(hash before, line). Ask for one resource (key), or say from where on (id) with tenure.pages.upto.';
+    'The history, hash-chained per resource: hash = sha256(previous hash, line). Filter by resource (key), or by position (id) with tenure.pages.upto.';

@@ -1,8 +1,8 @@
--- What costs every batch something, made cheaper: what is held is one text instead of two lists, and
--- hashes that follow from the lines before them are not written down, neither in the journal nor in
--- the middle of pages. What was written before with all hashes is read as it is.
+-- Reduces the cost of a batch: tenures are one text instead of two arrays, and hashes that can be
+-- derived from earlier events are stored neither in the journal nor in the middle of pages. Pages and
+-- entries with all hashes remain readable.
 
--- Most jobs are over when they come to the table, and do not change any more: no room is kept.
+-- Most jobs are finished when they are first flushed and never change again: no free space is needed.
 ALTER TABLE tenure.jobs SET (fillfactor = 100);
 
 ALTER TABLE tenure.journal ADD COLUMN held text NOT NULL DEFAULT E'\n';
@@ -11,7 +11,7 @@ UPDATE tenure.journal j SET held = E'\n' || (
     FROM unnest(j.keys, j.tenures) AS each (key, tenures)) WHERE cardinality(j.keys) > 0;
 ALTER TABLE tenure.journal DROP COLUMN keys, DROP COLUMN tenures;
 COMMENT ON COLUMN tenure.journal.held IS
-    'The resources that it changed, a line for each: the key, and what is held on it since (lock=token), with a blank after each.';
+    'The resources that it changed, one per line: the key and its tenures after the batch (lock=token), with a space after each.';
 ALTER TABLE tenure.journal ALTER COLUMN held SET STORAGE EXTERNAL;
 DO $$
 BEGIN
@@ -47,12 +47,12 @@ BEGIN
             SELECT string_agg(format(' %s=%s ', l.lock, l.token), '') INTO held
                 FROM tenure.locks l WHERE l.key = resource;
         END IF;
-        -- Nobody need wait for the rest of the transaction: going back frees the last lock only.
+        -- Rolling back to the implicit savepoint releases the writer lock, and only that one.
         RAISE EXCEPTION USING ERRCODE = 'TN000';
     EXCEPTION WHEN SQLSTATE 'TN000' THEN
         NULL;
     END;
-    -- A blank or a new line would reach into what is said of the resource, or of the next one.
+    -- White space in the name could match beyond the key of the line.
     IF resource ~ '[[:space:]]'
         OR coalesce(strpos(held, format(' %s=%s ', name, assert_held.token)), 0) = 0
     THEN
@@ -61,7 +61,7 @@ BEGIN
     END IF;
 END $$;
 
--- Whoever reads the view calls it, and it reads nothing by itself: anybody may.
+-- Called by readers of the view. It reads no table, so anyone may execute it.
 CREATE FUNCTION tenure.unfold(page text) RETURNS TABLE (id bigint, line text, hash bytea)
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -77,9 +77,9 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION tenure.unfold IS
-    'The lines of a page of tenure.pages, one by one, each with its place among all lines and its hash.';
+    'Returns the events of a page of tenure.pages, each with its global position and its hash.';
 COMMENT ON COLUMN tenure.pages.lines IS
-    'For each line its place among all lines, its hash, and the line itself, with a blank between them. Between the first and the last line hashes are left out: they follow from those before.';
+    'One line per event: global position, hash and event, separated by spaces. Only the first and the last event have a hash: the others are derived.';
 
 CREATE OR REPLACE VIEW tenure.history AS
     SELECT each.id, p.key, (each.line::json ->> 'n')::bigint AS n,

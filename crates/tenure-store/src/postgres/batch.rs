@@ -1,303 +1,342 @@
-//! One batch, one transaction: whoever has the turn catches up with the journal, steps the commands
-//! in memory, and appends one entry.
+//! The write transaction: take the writer lock, catch up with the journal, run the commands against
+//! the replica, append one entry.
 //!
-//! One writer at a time has the turn, by an advisory lock of the transaction. A transaction whose
-//! connection broke is tried again: the journal tells whether it had been committed.
+//! The writer lock is an advisory lock of the transaction, so one server writes at a time. A commit
+//! whose connection breaks is in doubt; the retry reads the journal to find out whether it happened.
 
 use std::time::Duration;
 
 use tenure_core::{Command, LockAction, MetricEvent, Millis, Outcome, Refusal};
 
-use super::conn::Conn;
+use super::client::PgClient;
+use super::connection::Connection;
 use super::failure::Failure;
-use super::journal::{Change, Entry};
-use super::link::Link;
+use super::journal::{DecodedEntry, Entry};
 use super::replica::Replica;
 use super::rows::parse_job;
-use super::{Shared, life};
+use super::{Shared, incarnation};
 use crate::clock::stopwatch;
 use crate::ledger::{Batch, STALL_MS};
 use crate::store::{Result, StoreError, Swept};
 
-/// How long a transaction that failed is tried again.
-const RETRY_MAX: Duration = Duration::from_secs(4);
-/// The first pause between two tries; each is twice the one before.
-const PAUSE: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// A sweep that changes nothing says that somebody has looked, if nobody has for so long.
-const LOOKED_MS: u64 = STALL_MS / 4;
+/// Time after which a failing transaction is no longer retried.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(4);
+/// Backoff before the first retry. It doubles with every retry.
+const RETRY_BACKOFF_MIN: Duration = Duration::from_millis(1);
+const RETRY_BACKOFF_MAX: Duration = Duration::from_millis(100);
+/// Age of the last entry after which a sweep without changes appends an empty one, which tells other
+/// servers that the store has been swept.
+const EMPTY_ENTRY_INTERVAL_MS: u64 = STALL_MS / 4;
 
 /// The writing side of the store.
 pub(super) struct Writer {
-    pub(super) link: Link,
-    /// Whose turn it is in this process, and what it has.
-    pub(super) state: tokio::sync::Mutex<State>,
+    pub(super) connection: Connection,
+    /// Locked for the duration of a write transaction.
+    pub(super) state: tokio::sync::Mutex<WriterState>,
 }
 
 impl Writer {
-    pub(super) fn new(link: Link) -> Self {
-        Self { link, state: tokio::sync::Mutex::default() }
+    pub(super) fn new(connection: Connection) -> Self {
+        Self { connection, state: tokio::sync::Mutex::default() }
     }
 }
 
-/// What the writer has.
+/// The replica, and the commit whose outcome is unknown.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct WriterState {
     replica: Option<Replica>,
-    /// What was sent when the connection broke: then the replica has it, and the journal may.
-    sent: Option<Sent>,
+    /// The commit during which the connection broke. The replica's ledger includes it; the journal
+    /// may not.
+    in_doubt: Option<PendingCommit>,
 }
 
-impl State {
-    /// What this process has, although the journal may not have all of it.
-    pub(super) fn any(&mut self) -> Option<&mut Replica> {
+impl WriterState {
+    /// Returns the replica, which may include a commit that is in doubt.
+    pub(super) fn replica(&mut self) -> Option<&mut Replica> {
         self.replica.as_mut()
     }
 
-    /// What this process has, if the journal has it, too.
-    pub(super) fn settled(&mut self) -> Option<&mut Replica> {
-        self.replica.as_mut().filter(|_| self.sent.is_none())
+    /// Returns the replica unless a commit is in doubt.
+    pub(super) fn settled_replica(&mut self) -> Option<&mut Replica> {
+        self.replica.as_mut().filter(|_| self.in_doubt.is_none())
     }
 }
 
-struct Sent {
+/// An entry to commit, and the result to return once it is committed.
+struct PendingCommit {
     entry: Entry,
-    done: Done,
-    /// Whoever sent it waits for no answer any more.
+    result: BatchResult,
+    /// The caller has already received an error.
     abandoned: bool,
 }
 
-/// What is to be done in a transaction.
+/// The work of one write transaction.
 pub(super) enum Work {
     Apply(Vec<Command>),
     Sweep,
-    /// Nothing but to catch up with others.
-    Follow,
+    /// Only catches up with the journal.
+    CatchUp,
 }
 
-/// What a transaction did.
+/// The result of one write transaction.
 #[derive(Default)]
-pub(super) struct Done {
+pub(super) struct BatchResult {
     pub(super) outcomes: Vec<Outcome>,
     pub(super) swept: Swept,
     batch: Batch,
 }
 
 impl Shared {
-    /// Does something when it is our turn, and tells everybody what came of it.
-    pub(super) async fn change(&self, work: Work) -> Result<Done> {
-        self.to_the_end(&self.writing, |me| async move { me.change_now(work).await }).await
+    /// Executes a write transaction and publishes its wake-ups.
+    pub(super) async fn execute(&self, work: Work) -> Result<BatchResult> {
+        let execute = |shared: std::sync::Arc<Self>| async move { shared.execute_now(work).await };
+        self.run_detached(&self.writer_runtime, execute).await
     }
 
-    async fn change_now(&self, work: Work) -> Result<Done> {
-        self.room().await;
+    async fn execute_now(&self, work: Work) -> Result<BatchResult> {
+        self.wait_for_backlog_capacity().await;
         let mut state = self.writer.state.lock().await;
-        if let Some(sent) = &mut state.sent {
-            sent.abandoned = true;
+        if let Some(pending) = &mut state.in_doubt {
+            pending.abandoned = true;
         } else if let Some(replica) = &mut state.replica {
-            // Now, because from the first look on a batch relies on what is at hand.
-            replica.evict();
+            // Evict now: from the first read on, the batch relies on the records in memory.
+            replica.evict_idle();
         }
-        let mut done = self.try_hard(&mut state, &work).await?;
-        let behind = state.replica.as_ref().is_some_and(|replica| replica.to_tell() > 0);
+        let mut result = self.execute_with_retries(&mut state, &work).await?;
+        let needs_flush = state.replica.as_ref().is_some_and(|replica| replica.backlog_len() > 0);
         drop(state);
-        self.publish(std::mem::take(&mut done.batch));
-        if behind {
-            self.flush_wanted.notify_one();
+        self.publish(std::mem::take(&mut result.batch));
+        if needs_flush {
+            self.flush_requested.notify_one();
         }
-        Ok(done)
+        Ok(result)
     }
 
-    /// Makes one transaction, again and again until it is known what became of it.
-    async fn try_hard(&self, state: &mut State, work: &Work) -> Result<Done> {
+    /// Retries the transaction until its outcome is known.
+    async fn execute_with_retries(
+        &self,
+        state: &mut WriterState,
+        work: &Work,
+    ) -> Result<BatchResult> {
         let started = stopwatch();
-        let mut pause = PAUSE;
+        let mut backoff = RETRY_BACKOFF_MIN;
         loop {
-            let failure = match Box::pin(self.try_once(state, work)).await {
-                Ok(done) => return Ok(done),
+            let failure = match Box::pin(self.try_execute(state, work)).await {
+                Ok(result) => return Ok(result),
                 Err(failure) => failure,
             };
-            let error = self.recover(failure).await?;
-            if started.elapsed() > RETRY_MAX {
+            let error = self.prepare_retry(failure).await?;
+            if started.elapsed() > RETRY_TIMEOUT {
                 return Err(error);
             }
-            tokio::time::sleep(pause).await;
-            pause = PAUSE_MAX.min(pause * 2);
+            tokio::time::sleep(backoff).await;
+            backoff = RETRY_BACKOFF_MAX.min(backoff * 2);
         }
     }
 
-    /// Makes the connection fit for the next try, if there is to be one. What a transaction has is
-    /// given up with its connection.
-    async fn recover(&self, failure: Failure) -> Result<StoreError> {
-        let link = &self.writer.link;
+    /// Prepares the connection for a retry, or fails if a retry cannot help. Discarding the
+    /// connection rolls its transaction back.
+    async fn prepare_retry(&self, failure: Failure) -> Result<StoreError> {
+        let connection = &self.writer.connection;
         match failure {
             Failure::Behind => {}
-            Failure::Pooled(_) => link.is_pooled().await,
-            _ => link.discard().await,
+            Failure::Pooled(_) => connection.mark_pooled().await,
+            _ => connection.discard().await,
         }
         match failure {
             Failure::Store(error) => return Err(error),
-            Failure::Reborn => {
-                let incarnation = life::begin(&*link.client().await?, false).await?.0;
-                tracing::warn!(incarnation, "the database was restored or failed over: a new life");
+            Failure::IdentityChanged => {
+                let client = connection.client().await?;
+                let incarnation = incarnation::ensure_current(&client, false).await?.0;
+                tracing::warn!(
+                    incarnation,
+                    "database was restored or failed over; new incarnation started"
+                );
             }
             _ => {}
         }
         Ok(failure.into_store())
     }
 
-    async fn try_once(&self, state: &mut State, work: &Work) -> std::result::Result<Done, Failure> {
-        let link = &self.writer.link;
-        let client = link.client().await.map_err(Failure::Broken)?;
+    async fn try_execute(
+        &self,
+        state: &mut WriterState,
+        work: &Work,
+    ) -> std::result::Result<BatchResult, Failure> {
+        let connection = &self.writer.connection;
+        let client = connection.client().await.map_err(Failure::Broken)?;
         if state.replica.is_none() {
-            state.sent = None;
+            state.in_doubt = None;
             state.replica = Some(self.load(&client).await?);
         }
-        let replica = state.replica.as_mut().expect("it was loaded above");
-        if replica.crowded && state.sent.is_none() && matches!(work, Work::Sweep) {
-            let follow = Box::pin(self.follow_aside(&client, replica));
-            let followed = link.in_time(follow).await.map_err(Failure::Broken)?;
-            if let Err(failure @ Failure::Store(_)) = followed {
-                // It may have followed an entry in part.
+        let replica = state.replica.as_mut().expect("loaded above");
+        if replica.has_concurrent_writers && state.in_doubt.is_none() && matches!(work, Work::Sweep)
+        {
+            let catch_up = Box::pin(self.catch_up_unlocked(&client, replica));
+            let caught_up = connection.with_timeout(catch_up).await.map_err(Failure::Broken)?;
+            if let Err(failure @ Failure::Store(_)) = caught_up {
+                // An entry may have been applied in part.
                 state.replica = None;
                 return Err(failure);
             }
-            followed?;
+            caught_up?;
         }
-        let look = Box::pin(self.look(&client, replica, work));
-        let looked = link.in_time(look).await.map_err(Failure::Broken)??;
-        // Until it is known that what is in memory is true, nothing is.
-        let mut replica = state.replica.take().expect("it was loaded above");
-        let (now, mut changes) = self.catch_up(&client, &mut replica, &looked)?;
-        if let Some(sent) = state.sent.take() {
-            match settle(&mut replica, sent, &mut changes) {
-                Settled::Committed(done) => {
-                    // Whatever becomes of the rest, this is the answer.
-                    let follow = self.follow_all(&client, &mut replica, &looked, changes).await;
-                    if follow.is_ok() && client.batch_execute("ROLLBACK").await.is_ok() {
+        let read = Box::pin(self.lock_and_read_tail(&client, replica, work));
+        let tail = connection.with_timeout(read).await.map_err(Failure::Broken)??;
+        // Put back only once it is known to match the journal.
+        let mut replica = state.replica.take().expect("loaded above");
+        let (now, mut entries) = self.decode_tail(&client, &mut replica, &tail)?;
+        if let Some(pending) = state.in_doubt.take() {
+            match resolve_in_doubt(&mut replica, pending, &mut entries) {
+                Resolution::Committed(result) => {
+                    // This is the answer, whether or not the replica can be caught up.
+                    let applied = self.apply_tail(&client, &mut replica, &tail, entries).await;
+                    if applied.is_ok() && client.batch_execute("ROLLBACK").await.is_ok() {
                         state.replica = Some(replica);
                     } else {
-                        link.discard().await;
+                        connection.discard().await;
                     }
-                    return Ok(done);
+                    return Ok(result);
                 }
-                Settled::Late(done) => self.publish(done.batch),
-                Settled::Again(sent) => return self.commit(state, &client, replica, sent).await,
-                Settled::Lost => return Err(Failure::Stale),
+                Resolution::CommittedAbandoned(result) => self.publish(result.batch),
+                Resolution::Resend(pending) => {
+                    return self.commit(state, &client, replica, pending).await;
+                }
+                Resolution::NotCommitted => return Err(Failure::Stale),
             }
         }
-        self.follow_all(&client, &mut replica, &looked, changes).await?;
-        if looked.is_behind() {
+        self.apply_tail(&client, &mut replica, &tail, entries).await?;
+        if tail.may_have_more() {
             client.batch_execute("ROLLBACK").await?;
             state.replica = Some(replica);
             return Err(Failure::Behind);
         }
-        for row in &looked.past {
+        for row in &tail.finished_jobs {
             let (key, job) = parse_job(row)?;
-            replica.ledger.recall(key, job);
+            replica.ledger.insert_finished_job(key, job);
         }
-        replica.ledger.hide_fenced();
-        let done = step_all(&mut replica, work, now);
-        replica.ledger.show_fenced(now);
-        if done.batch.records.iter().any(|key| replica.ledger.is_fenced(key)) {
-            // Something else than a command wanted to change it.
-            let why = "a transaction relies on a lock that has to end".to_owned();
-            return Err(Failure::Contended(StoreError::Unavailable(why)));
-        }
-        let entry = replica.entry(&done.batch, now);
-        let looked_lately = now.since(replica.position.at) < LOOKED_MS;
-        if entry.is_empty() && (looked_lately || !matches!(work, Work::Sweep)) {
+        let (result, entry) = run_work(&mut replica, work, now)?;
+        let Some(entry) = entry else {
             client.batch_execute("ROLLBACK").await?;
             state.replica = Some(replica);
-            return Ok(done);
-        }
-        self.commit(state, &client, replica, Sent { entry, done, abandoned: false }).await
+            return Ok(result);
+        };
+        let pending = PendingCommit { entry, result, abandoned: false };
+        self.commit(state, &client, replica, pending).await
     }
 
     /// Appends an entry and commits.
     async fn commit(
         &self,
-        state: &mut State,
-        client: &Conn,
+        state: &mut WriterState,
+        client: &PgClient,
         mut replica: Replica,
-        mut sent: Sent,
-    ) -> std::result::Result<Done, Failure> {
+        mut pending: PendingCommit,
+    ) -> std::result::Result<BatchResult, Failure> {
         let write = async {
             let (appended, committed) = tokio::join!(
                 biased;
-                sent.entry.append(client),
+                pending.entry.append(client),
                 client.batch_execute("COMMIT"),
             );
             appended?;
             committed?;
             Ok(())
         };
-        let written = self.writer.link.in_time(write).await;
+        let written = self.writer.connection.with_timeout(write).await;
         match written.unwrap_or_else(|error| Err(Failure::Broken(error))) {
             Ok(()) => {}
             Err(Failure::Broken(error)) => {
-                (state.replica, state.sent) = (Some(replica), Some(sent));
+                (state.replica, state.in_doubt) = (Some(replica), Some(pending));
                 return Err(Failure::Broken(error));
             }
             Err(failure) => return Err(failure),
         }
-        replica.advance(sent.entry, &mut sent.done.batch);
-        self.life().mark = replica.position;
+        replica.advance(pending.entry, &mut pending.result.batch);
+        self.identity().last_seen = replica.position;
         state.replica = Some(replica);
-        client.prepare().await.ok();
-        Ok(sent.done)
+        client.prepare_recent().await.ok();
+        Ok(pending.result)
     }
 }
 
-enum Settled {
-    /// It was committed: this is the answer.
-    Committed(Done),
-    /// It was committed, and nobody waits for the answer.
-    Late(Done),
-    /// It was not, and nobody else has written: it can be sent again as it is.
-    Again(Sent),
-    /// It was not.
-    Lost,
+enum Resolution {
+    /// Committed; the caller waits for this result.
+    Committed(BatchResult),
+    /// Committed, but the caller has already received an error.
+    CommittedAbandoned(BatchResult),
+    /// Not committed, and no other server has written since: resend as is.
+    Resend(PendingCommit),
+    /// Not committed.
+    NotCommitted,
 }
 
-/// Finds out what became of what was sent when the connection broke.
-fn settle(replica: &mut Replica, mut sent: Sent, changes: &mut Vec<Change>) -> Settled {
-    let next = changes.first().map(|change| change.after);
-    if next == Some(sent.entry.after) {
-        changes.remove(0);
-        replica.advance(sent.entry, &mut sent.done.batch);
-        return if sent.abandoned {
-            Settled::Late(sent.done)
+/// Decides from the journal what became of the commit that is in doubt.
+fn resolve_in_doubt(
+    replica: &mut Replica,
+    mut pending: PendingCommit,
+    entries: &mut Vec<DecodedEntry>,
+) -> Resolution {
+    let next = entries.first().map(|entry| entry.position);
+    if next == Some(pending.entry.position) {
+        entries.remove(0);
+        replica.advance(pending.entry, &mut pending.result.batch);
+        return if pending.abandoned {
+            Resolution::CommittedAbandoned(pending.result)
         } else {
-            Settled::Committed(sent.done)
+            Resolution::Committed(pending.result)
         };
     }
-    // Somebody may have come to rely on what it changes.
-    let fenced = sent.done.batch.records.iter().any(|key| replica.ledger.is_fenced(key));
-    if next.is_none() && !sent.abandoned && !fenced { Settled::Again(sent) } else { Settled::Lost }
+    // A user transaction may have fenced a resource of the batch in the meantime.
+    let fenced = pending.result.batch.records.iter().any(|key| replica.ledger.is_fenced(key));
+    if next.is_none() && !pending.abandoned && !fenced {
+        Resolution::Resend(pending)
+    } else {
+        Resolution::NotCommitted
+    }
 }
 
-fn step_all(replica: &mut Replica, work: &Work, now: Millis) -> Done {
+/// Runs the work against the replica. Returns the entry to append, if there is one.
+fn run_work(
+    replica: &mut Replica,
+    work: &Work,
+    now: Millis,
+) -> std::result::Result<(BatchResult, Option<Entry>), Failure> {
+    replica.ledger.suspend_fenced();
+    let result = step_commands(replica, work, now);
+    replica.ledger.resume_fenced(now);
+    if result.batch.records.iter().any(|key| replica.ledger.is_fenced(key)) {
+        // A side effect of a command, not the command itself, reached a fenced resource.
+        let why = "a user transaction relies on a lock that has to end".to_owned();
+        return Err(Failure::Contended(StoreError::Unavailable(why)));
+    }
+    let entry = replica.build_entry(&result.batch, now);
+    let is_recent = now.since(replica.position.at) < EMPTY_ENTRY_INTERVAL_MS;
+    let skip = entry.is_empty() && (is_recent || !matches!(work, Work::Sweep));
+    Ok((result, (!skip).then_some(entry)))
+}
+
+fn step_commands(replica: &mut Replica, work: &Work, now: Millis) -> BatchResult {
     let commands = match work {
         Work::Apply(commands) => commands,
         Work::Sweep => {
             let (swept, batch) = replica.ledger.sweep(now);
-            return Done { swept, batch, ..Done::default() };
+            return BatchResult { swept, batch, ..BatchResult::default() };
         }
-        Work::Follow => return Done::default(),
+        Work::CatchUp => return BatchResult::default(),
     };
     for id in commands.iter().filter_map(Command::job) {
-        if !replica.ledger.has_job(id)
-            && let Some((key, job)) = replica.finished(id)
+        if !replica.ledger.has_live_job(id)
+            && let Some((key, job)) = replica.finished_job(id)
         {
-            replica.ledger.recall(key, job);
+            replica.ledger.insert_finished_job(key, job);
         }
     }
     if replica.ledger.fences.is_empty() {
         let (outcomes, batch) = replica.ledger.apply(commands, now);
-        return Done { outcomes, batch, ..Done::default() };
+        return BatchResult { outcomes, batch, ..BatchResult::default() };
     }
-    // What a transaction of somebody else relies on stays as it is, and nothing happens to it.
+    // Commands on resources that a user transaction has fenced are refused as busy.
     let world = replica.ledger.world();
     let past = |id| world.finished_jobs.get(&id).map(|(key, _)| key);
     let key = |command: &Command| match command.job() {
@@ -310,16 +349,16 @@ fn step_all(replica: &mut Replica, work: &Work, now: Millis) -> Done {
     let free: Vec<Command> = free.map(|(command, _)| command.clone()).collect();
     let (outcomes, mut batch) = replica.ledger.apply(&free, now);
     let refused = commands.iter().zip(&busy).filter(|(_, busy)| **busy);
-    batch.facts.extend(refused.filter_map(|(command, _)| failed(command)));
+    batch.facts.extend(refused.filter_map(|(command, _)| busy_fact(command)));
     let mut outcomes = outcomes.into_iter();
     let answer = |busy: bool| if busy { None } else { outcomes.next() };
     let refused = Outcome::Refused(Refusal::Busy);
     let outcomes = busy.into_iter().map(answer).map(|o| o.unwrap_or(refused.clone())).collect();
-    Done { outcomes, batch, ..Done::default() }
+    BatchResult { outcomes, batch, ..BatchResult::default() }
 }
 
-/// That a request for locks found its resource busy.
-fn failed(command: &Command) -> Option<MetricEvent> {
+/// Returns the fact that an acquire was refused as busy; other commands have none.
+fn busy_fact(command: &Command) -> Option<MetricEvent> {
     match command {
         Command::Lock { key, action: LockAction::Acquire(_) } => Some(Refusal::Busy.failure(key)),
         _ => None,

@@ -1,10 +1,10 @@
-//! The parameters of one set-based statement: a column each, with a row for each change.
+//! Parameters of set-based statements: one array per column.
 
 use std::borrow::Cow;
 
 use tokio_postgres::types::{ToSql, Type};
 
-use super::conn::Conn;
+use super::client::PgClient;
 
 /// The columns of one statement: texts, then numbers.
 #[derive(Clone, Default)]
@@ -14,19 +14,19 @@ pub(super) struct Columns<'a> {
     numbers: Vec<Vec<Option<i64>>>,
 }
 
-/// A text that is there already.
-pub(super) fn there(text: &str) -> Option<Cow<'_, str>> {
+/// Returns a borrowed text value.
+pub(super) fn borrowed(text: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Borrowed(text))
 }
 
-/// A text that was made for it.
-pub(super) fn own<'a>(text: String) -> Option<Cow<'a, str>> {
+/// Returns an owned text value.
+pub(super) fn owned<'a>(text: String) -> Option<Cow<'a, str>> {
     Some(Cow::Owned(text))
 }
 
-/// What somebody reads of a value.
-pub(super) fn made<'a>(text: &impl ToString) -> Option<Cow<'a, str>> {
-    Some(Cow::Owned(text.to_string()))
+/// Returns the `Display` text of a value.
+pub(super) fn display<'a>(value: &impl ToString) -> Option<Cow<'a, str>> {
+    Some(Cow::Owned(value.to_string()))
 }
 
 impl<'a> Columns<'a> {
@@ -53,9 +53,9 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// The same rows in parts of at most so many.
+    /// Splits the rows into chunks of at most `rows_max`.
     pub(super) fn split(mut self, rows_max: usize) -> Vec<Self> {
-        let mut parts = Vec::new();
+        let mut chunks = Vec::new();
         while self.rows > rows_max {
             let rest = Self {
                 rows: self.rows - rows_max,
@@ -63,16 +63,20 @@ impl<'a> Columns<'a> {
                 numbers: self.numbers.iter_mut().map(|c| c.split_off(rows_max)).collect(),
             };
             self.rows = rows_max;
-            parts.push(std::mem::replace(&mut self, rest));
+            chunks.push(std::mem::replace(&mut self, rest));
         }
         if !self.is_empty() {
-            parts.push(self);
+            chunks.push(self);
         }
-        parts
+        chunks
     }
 
-    /// Runs a statement on them, unless there are no rows.
-    pub(super) async fn run(&self, client: &Conn, sql: &str) -> Result<u64, tokio_postgres::Error> {
+    /// Executes a statement with the columns as parameters, unless there are no rows.
+    pub(super) async fn execute(
+        &self,
+        client: &PgClient,
+        sql: &str,
+    ) -> Result<u64, tokio_postgres::Error> {
         if self.rows == 0 {
             return Ok(0);
         }

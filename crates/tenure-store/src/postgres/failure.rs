@@ -1,26 +1,26 @@
-//! Why a transaction failed, and whether trying it again helps.
+//! Classification of transaction failures by whether a retry helps.
 
 use tokio_postgres::error::SqlState;
 
-use super::conn::says_pooler;
-use super::link::unavailable;
+use super::client::indicates_pooler;
+use super::connection::unavailable;
 use crate::store::StoreError;
 
-/// Why a try failed.
+/// Why a transaction failed.
 pub(super) enum Failure {
-    /// Another transaction won: trying again helps.
+    /// Another transaction won. A retry helps.
     Contended(StoreError),
-    /// The connection broke: nobody knows whether it was committed.
+    /// The connection broke. It is unknown whether the transaction was committed.
     Broken(StoreError),
-    /// A pooler stands between.
+    /// A pooler sits in front of the database.
     Pooled(StoreError),
-    /// What is in memory is not what the journal says: it has to be read again.
+    /// The replica does not match the journal and must be reloaded.
     Stale,
-    /// The journal is further than can be followed at once.
+    /// The journal is further ahead than one catch-up reads.
     Behind,
-    /// The database is another one than before.
-    Reborn,
-    /// Trying again does not help.
+    /// The database is not the one that its tables were last used on: restored or failed over.
+    IdentityChanged,
+    /// A retry does not help.
     Store(StoreError),
 }
 
@@ -32,9 +32,11 @@ impl Failure {
             | Self::Pooled(error)
             | Self::Store(error) => error,
             Self::Stale | Self::Behind => {
-                StoreError::Unavailable("the journal went on meanwhile".to_owned())
+                StoreError::Unavailable("the journal has advanced concurrently".to_owned())
             }
-            Self::Reborn => StoreError::Unavailable("the database is another one".to_owned()),
+            Self::IdentityChanged => {
+                StoreError::Unavailable("the database was restored or failed over".to_owned())
+            }
         }
     }
 }
@@ -47,12 +49,12 @@ impl From<tokio_postgres::Error> for Failure {
             SqlState::LOCK_NOT_AVAILABLE,
         ];
         let store = unavailable(&error);
-        if says_pooler(&error) {
+        if indicates_pooler(&error) {
             return Self::Pooled(store);
         }
         match error.code() {
             Some(code) if contended.contains(code) => Self::Contended(store),
-            // It is shutting down or starting, or somebody ended our connection.
+            // The database shuts down or starts up, or the backend was terminated.
             Some(code)
                 if code.code().starts_with("57")
                     || code.code().starts_with("08")

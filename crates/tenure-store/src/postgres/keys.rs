@@ -1,4 +1,4 @@
-//! Keys in their table. Servers read all of them; there are few, and they seldom change.
+//! API keys. Servers read the whole table: it is small and seldom changes.
 
 use async_trait::async_trait;
 use tenure_core::{Millis, Text};
@@ -13,7 +13,7 @@ use crate::store::Result;
 impl KeyRing for Shared {
     async fn all(&self) -> Result<Vec<ApiKey>> {
         let sql = format!("SELECT {COLUMNS} FROM tenure.keys ORDER BY created_at, id");
-        self.reader.rows(&sql, &[]).await?.iter().map(key).collect()
+        self.reader.query(&sql, &[]).await?.iter().map(parse_api_key).collect()
     }
 
     async fn add(&self, key: ApiKey) -> Result<bool> {
@@ -35,7 +35,7 @@ impl KeyRing for Shared {
             (&&*key.created_by as _, Type::TEXT),
             (&expires_at as _, Type::INT8),
         ];
-        Ok(!self.reader.rows(&sql, &params).await?.is_empty())
+        Ok(!self.reader.query(&sql, &params).await?.is_empty())
     }
 
     async fn revoke(&self, id: &str, at: Millis, by: &str) -> Result<bool> {
@@ -43,30 +43,30 @@ impl KeyRing for Shared {
                    revoked_by = coalesce(revoked_by, $3) WHERE id = $1 RETURNING id";
         let at = bigint(at);
         let params = [(&id as _, Type::TEXT), (&at as _, Type::INT8), (&by as _, Type::TEXT)];
-        Ok(!self.reader.rows(sql, &params).await?.is_empty())
+        Ok(!self.reader.query(sql, &params).await?.is_empty())
     }
 
-    async fn used(&self, uses: &[(Text, Millis)]) -> Result<()> {
+    async fn record_uses(&self, uses: &[(Text, Millis)]) -> Result<()> {
         let ids: Vec<&str> = uses.iter().map(|(id, _)| &**id).collect();
         let times: Vec<i64> = uses.iter().map(|(_, at)| bigint(*at)).collect();
         let sql = "UPDATE tenure.keys SET used_at = greatest(used_at, uses.at) \
                    FROM unnest($1::text[], $2::bigint[]) AS uses (id, at) \
                    WHERE keys.id = uses.id";
         let params = [(&ids as _, Type::TEXT_ARRAY), (&times as _, Type::INT8_ARRAY)];
-        self.reader.rows(sql, &params).await?;
+        self.reader.query(sql, &params).await?;
         Ok(())
     }
 
-    async fn secret(&self, fresh: &str) -> Result<String> {
-        let params = [(&fresh as _, Type::TEXT)];
+    async fn get_or_set_secret(&self, candidate: &str) -> Result<String> {
+        let params = [(&candidate as _, Type::TEXT)];
         let sql = "INSERT INTO tenure.secrets VALUES ('servers', $1) ON CONFLICT DO NOTHING";
-        self.reader.rows(sql, &params).await?;
+        self.reader.query(sql, &params).await?;
         let sql = "SELECT value FROM tenure.secrets WHERE name = 'servers'";
-        Ok(self.reader.one(sql, &[]).await?.get(0))
+        Ok(self.reader.query_one(sql, &[]).await?.get(0))
     }
 }
 
-fn key(row: &Row) -> Result<ApiKey> {
+fn parse_api_key(row: &Row) -> Result<ApiKey> {
     let text = |at: usize| Text::from(row.get::<_, &str>(at));
     let instant = |at: usize| row.get::<_, Option<i64>>(at).map(millis);
     let role = row.get::<_, &str>(3).parse();

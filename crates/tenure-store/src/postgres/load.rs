@@ -1,93 +1,93 @@
-//! Reading all that lives, when a server starts or has lost track of the journal.
+//! Loading the replica when a server starts or when its replica does not match the journal.
 
 use tenure_core::session::SessionEnd;
 use tenure_core::{Session, SessionId};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::conn::{Conn, Param};
+use super::catch_up::{admit_records, entries_sql};
+use super::client::{Param, PgClient};
 use super::failure::Failure;
-use super::journal::Change;
-use super::life::{self, Life, Trace};
-use super::look::{admit_rows, entries_sql};
+use super::incarnation::{Identity, JournalProbe, identity_columns};
+use super::journal::DecodedEntry;
 use super::replica::Replica;
-use super::rows::{FLUSHED, HEAD, NOW, RECORD, parse_session};
+use super::rows::{FLUSHED, HEAD, NOW, RECORD_COLUMNS, parse_session};
 use super::{Shared, corrupt};
 use crate::store::{Hint, Result};
 
-/// All statements of the transaction see the same instant.
-pub(super) const SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+/// Makes all statements of a transaction see the same snapshot.
+pub(super) const REPEATABLE_READ: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ";
 
 impl Shared {
-    /// What the tables and the journal tell, all at one instant.
-    pub(super) async fn load(&self, client: &Conn) -> std::result::Result<Replica, Failure> {
-        client.begin_with(SNAPSHOT).await?;
-        let mark = self.life().mark.id;
-        let clock = format!(
+    /// Builds a replica from the projection and the journal, in one database snapshot.
+    pub(super) async fn load(&self, client: &PgClient) -> std::result::Result<Replica, Failure> {
+        client.begin_with(REPEATABLE_READ).await?;
+        let last_seen = self.identity().last_seen.id;
+        let sql = format!(
             "SELECT {FLUSHED}, {HEAD}, (SELECT nonce FROM tenure.journal WHERE id = $1), \
              (SELECT value::bigint FROM tenure.meta WHERE key = 'born'), {NOW}, {}",
-            life::columns(None)
+            identity_columns(None)
         );
-        let rows = client.query_typed(&clock, &[(&mark as _, Type::INT8)]).await?;
+        let rows = client.query_typed(&sql, &[(&last_seen as _, Type::INT8)]).await?;
         let row = rows.first().ok_or_else(|| corrupt("the clock", &"no row"))?;
         let (flushed, head): (i64, i64) = (row.get(0), row.get(1));
         let born = row.get::<_, Option<i64>>(3).unwrap_or(0);
-        let trace = Trace { head, nonce: row.get(2) };
-        let incarnation = self.life().follow(Life::parse(row, 5)?, trace)?;
-        let sessions = self.pages(client, SESSIONS, None, |rows| {
+        let probe = JournalProbe { head, nonce: row.get(2) };
+        let incarnation = self.identity().advance(Identity::parse(row, 5)?, probe)?;
+        let sessions = self.read_paged(client, SESSIONS, None, |rows| {
             rows.iter().map(parse_session).collect::<Result<Vec<_>>>()
         });
         let mut sessions: Vec<Session> = sessions.await?.into_iter().flatten().collect();
         let mut ended = Vec::new();
         if born >= flushed {
-            end_all(&mut sessions, &mut ended);
+            end_sessions(&mut sessions, &mut ended);
         }
         let entry = client.query_typed(&entries_sql(), &[number(&flushed), number(&1)]).await?;
         let entry = entry.first().filter(|row| row.get::<_, i64>(0) == flushed);
         let missing = || corrupt("the journal", &format!("entry {flushed} is missing"));
-        let position = Change::parse(entry.ok_or_else(missing)?, 0)?.after;
+        let position = DecodedEntry::parse(entry.ok_or_else(missing)?, 0)?.position;
         let mut replica = Replica::new(incarnation, sessions, position);
-        for (which, since) in [(LIVE, None), (TOUCHED, Some(&flushed))] {
+        for (condition, since) in [(LIVE, None), (CHANGED_SINCE_FLUSH, Some(&flushed))] {
             let sql = format!(
-                "SELECT {RECORD} FROM tenure.resources r WHERE {which} AND r.key > $1 \
+                "SELECT {RECORD_COLUMNS} FROM tenure.resources r WHERE {condition} AND r.key > $1 \
                  ORDER BY r.key LIMIT $2"
             );
-            self.pages(client, &sql, since, |rows| admit_rows(&mut replica, rows)).await?;
+            self.read_paged(client, &sql, since, |rows| admit_records(&mut replica, rows)).await?;
         }
         while replica.position.id < head {
-            let from = replica.position.id;
-            let rows = client.query_typed(&entries_sql(), &[number(&from), number(&PAGE)]).await?;
+            let params = [number(&replica.position.id), number(&PAGE_ROWS)];
+            let rows = client.query_typed(&entries_sql(), &params).await?;
             for row in rows.iter().skip(1) {
-                let mut change = Change::parse(row, 0)?;
-                if change.after.id <= born {
-                    end_all(&mut change.sessions, &mut ended);
+                let mut entry = DecodedEntry::parse(row, 0)?;
+                if entry.position.id <= born {
+                    end_sessions(&mut entry.sessions, &mut ended);
                 }
-                replica.follow(change)?;
+                replica.apply(entry)?;
             }
         }
         client.batch_execute("COMMIT").await?;
-        replica.ended(&ended);
-        // What has come due since the last entry is ready now.
-        let now = self.time(row.get(4)).max(replica.position.at);
+        replica.mark_ended(&ended);
+        // Resources that have become due since the last entry are ready now.
+        let now = self.now(row.get(4)).max(replica.position.at);
         replica.ledger.declare(self.kinds(), now);
-        self.life().mark = replica.position;
-        // Whoever waits may have missed something meanwhile.
-        self.hints.send(Hint::Missed).ok();
+        self.identity().last_seen = replica.position;
+        // Waiting requests may have missed wake-ups in the meantime.
+        self.hints.send(Hint::Lagged).ok();
         Ok(replica)
     }
 
-    /// Reads rows page by page, so that no statement takes long; each page goes on after the last
-    /// text of the one before.
-    async fn pages<T>(
+    /// Reads rows page by page, to keep every statement short. Each page starts after the first
+    /// column of the last row of the previous page.
+    async fn read_paged<T>(
         &self,
-        client: &Conn,
+        client: &PgClient,
         sql: &str,
         since: Option<&i64>,
         mut read: impl FnMut(&[Row]) -> Result<T>,
     ) -> std::result::Result<Vec<T>, Failure> {
         let (mut after, mut pages) = (String::new(), Vec::new());
         loop {
-            let mut params = vec![(&after as _, Type::TEXT), number(&PAGE)];
+            let mut params = vec![(&after as _, Type::TEXT), number(&PAGE_ROWS)];
             params.extend(since.map(number));
             let rows = client.query_typed(sql, &params).await?;
             let Some(last) = rows.last() else { return Ok(pages) };
@@ -97,18 +97,18 @@ impl Shared {
     }
 }
 
-/// Most rows of one statement.
-const PAGE: i64 = 1_000;
+/// Number of rows that one statement reads.
+const PAGE_ROWS: i64 = 1_000;
 
 const SESSIONS: &str = "\
     SELECT id, body, expires_at, kinds, asked_at, claims FROM tenure.sessions \
     WHERE id > $1 ORDER BY id LIMIT $2";
 
-/// The resources that live.
+/// Selects resources with a holder, a waiter or a job.
 const LIVE: &str = "r.live";
 
-/// Those that do not, and that entries are about which the tables do not tell yet.
-const TOUCHED: &str = "\
+/// Selects the other resources that changed in entries that have not been flushed.
+const CHANGED_SINCE_FLUSH: &str = "\
     NOT r.live AND r.key = ANY(ARRAY(SELECT split_part(line, ' ', 1) FROM tenure.journal, \
         unnest(string_to_array(held, E'\\n')) AS line WHERE id > $3))";
 
@@ -116,9 +116,9 @@ fn number(value: &i64) -> Param<'_> {
     (value, Type::INT8)
 }
 
-/// Ends sessions of a life that is over: who got a lock in the time that was forgotten must not go
-/// on beside who has it in the old rows.
-fn end_all(sessions: &mut [Session], ended: &mut Vec<SessionId>) {
+/// Ends the sessions of an earlier incarnation: a holder whose grant was lost in the restore must not
+/// run beside the holder in the old rows.
+fn end_sessions(sessions: &mut [Session], ended: &mut Vec<SessionId>) {
     for session in sessions.iter_mut().filter(|session| session.ended.is_none()) {
         session.ended = Some(SessionEnd::Expired);
         ended.push(session.id);

@@ -1,40 +1,49 @@
-//! The store `postgres://…`: any number of servers on any number of hosts share one truth.
+//! The store `postgres://…`: any number of servers share one PostgreSQL database.
 //!
-//! Every server has all that lives in memory, and the database has the journal of what happened. A
-//! batch is one transaction: whoever has the turn catches up with the journal, the same `step` as
-//! everywhere decides in memory, and one row is appended. The tables that people read follow within
-//! a second. No rule of the model is in SQL. Nothing depends on the state of a connection, so a
-//! pooler in transaction mode may stand between.
+//! The journal table is the source of truth. Every server keeps a replica of the live state in
+//! memory. A batch is one transaction: take the writer lock, catch up with the journal, run the
+//! commands through the same `step` function as every other store, append one journal entry. The
+//! other tables are a projection of the journal and lag it by less than a second. No rule of the
+//! model is implemented in SQL. Nothing depends on connection state, so a pooler in transaction mode
+//! works.
 //!
-//! `batch` is the transaction, `look` what it finds, `journal` what it appends, `failure` why it
-//! did not; `replica` is what is in memory, `load` how it gets there, `flush` how it gets to the
-//! tables, `pages` how history is kept there; `prune` drops what is old; `read` has the lists,
-//! `listen` the wake-ups between servers, `life` the incarnation; `conn`, `link`, `tls` and
-//! `settings` are the connections, `guest` those of others, `rows` and `columns` the values;
-//! `migrate` has the versions of the tables, `doctor` says what a deployment is worth.
+//! | module | content |
+//! |---|---|
+//! | `batch` | the write transaction, its retries and in-doubt commits |
+//! | `catch_up` | reading the journal tail and applying it to the replica |
+//! | `journal` | encoding and decoding of journal entries |
+//! | `replica`, `load` | the in-memory state; building it from the tables and the journal |
+//! | `projection`, `pages`, `prune` | flushing to the SQL tables; history pages; retention |
+//! | `read` | lists and lookups |
+//! | `notifier` | wake-ups between servers (`LISTEN`/`NOTIFY`) |
+//! | `incarnation` | detection of restores and fail-overs |
+//! | `connection`, `client`, `failure`, `tls`, `settings` | connections and their errors |
+//! | `user_connections` | connections that users' SQL runs on |
+//! | `rows`, `columns` | conversion of values from and to SQL |
+//! | `migrate`, `doctor` | schema migrations; deployment checks |
 
 mod batch;
+mod catch_up;
+mod client;
 mod columns;
-mod conn;
+mod connection;
 mod doctor;
 mod failure;
-mod flush;
-mod guest;
+mod incarnation;
 mod journal;
 mod keys;
-mod life;
-mod link;
-mod listen;
 mod load;
-mod look;
 mod migrate;
+mod notifier;
 mod pages;
+mod projection;
 mod prune;
 mod read;
 mod replica;
 mod rows;
 mod settings;
 mod tls;
+mod user_connections;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
@@ -55,178 +64,188 @@ use crate::store::{
     HINTS_MAX, Hint, Pruned, Reads, Result, Retention, Status, Store, StoreError, Swept,
 };
 use batch::{Work, Writer};
-use life::Life;
-use link::{Link, Pool, Ways};
+use connection::{Connection, Connector, Pool};
+use incarnation::Identity;
 use replica::Replica;
 use settings::Settings;
 
 pub use doctor::{Finding, ROLES, Verdict, examine, remedy};
-pub use guest::{check_address, client};
 pub use migrate::{Plan, migrate, plan};
 pub use tokio_postgres::Client;
+pub use user_connections::{connect, validate_url};
 
-/// How long a transaction of ours may do nothing before the database ends it: a process that was
-/// stopped in the middle of one must not keep others from the resources it had at hand.
-const IDLE_MAX_MS: u64 = 2_000;
-/// How much longer than a statement may take its answer may be on the way.
-const ON_THE_WAY: Duration = Duration::from_secs(1);
-/// How long a transaction waits for its turn: longer than one that was stopped keeps it.
-const TURN_MAX_MS: u64 = IDLE_MAX_MS + 1_000;
+/// Time after which the database ends an idle transaction of this store, so that a process stopped
+/// in the middle of one cannot keep the writer lock.
+const IDLE_IN_TRANSACTION_TIMEOUT_MS: u64 = 2_000;
+/// Time that the client waits for a response beyond the statement timeout.
+const NETWORK_ALLOWANCE: Duration = Duration::from_secs(1);
+/// Time that a transaction waits for a database lock. It exceeds the time that a stopped process can
+/// hold one.
+const LOCK_TIMEOUT_MS: u64 = IDLE_IN_TRANSACTION_TIMEOUT_MS + 1_000;
 
 /// The store `postgres://…`.
 pub struct Postgres {
     shared: Arc<Shared>,
-    /// What runs everything.
+    /// The runtimes of all tasks of the store. Taken on drop.
     runtimes: Option<[Runtime; 2]>,
 }
 
-/// What the store and its tasks share.
+/// State shared by the store and its tasks.
 struct Shared {
-    /// Itself, for tasks that outlive whoever asks.
-    me: Weak<Self>,
-    /// Runs the batches, and moves the bytes of their connection.
-    writing: Handle,
+    /// For tasks that must outlive the request that spawned them.
+    weak_self: Weak<Self>,
+    /// Runs the write transactions and drives the writer's connection.
+    writer_runtime: Handle,
     /// Runs everything else.
-    beside: Handle,
+    background_runtime: Handle,
     writer: Writer,
-    /// Reads, beside it.
     reader: Pool,
-    /// Where the journal was when a reader last asked.
+    /// The journal head that was last read on behalf of a reader.
     head: tokio::sync::Mutex<Option<read::Head>>,
-    /// Brings the tables up to the journal, beside both.
-    flusher: Link,
-    /// Whose turn it is to do that.
-    flushing: tokio::sync::Mutex<()>,
-    /// Whether the last try failed: then a batch waits for one that is under way, and for no other.
-    flush_fails: AtomicBool,
-    /// Whether there is something to tell the tables.
-    flush_wanted: Arc<tokio::sync::Notify>,
+    flush_connection: Connection,
+    /// Serializes flushes and pruning in this process.
+    flush_lock: tokio::sync::Mutex<()>,
+    /// Whether the last flush failed. Writers then wait only for a flush that is already running.
+    flush_failing: AtomicBool,
+    /// Wakes the projector when the replica is ahead of the projection.
+    flush_requested: Arc<tokio::sync::Notify>,
     hints: broadcast::Sender<Hint>,
     observers: Observers,
     kinds: RwLock<Arc<Kinds>>,
-    /// What was seen of the database.
-    life: Mutex<Life>,
-    /// Tells other servers whom to wake, and is told.
-    notifier: listen::Notifier,
-    /// Another clock than the database's, for tests.
+    /// The last observed identity of the database.
+    identity: Mutex<Identity>,
+    notifier: notifier::Notifier,
+    /// Replaces the database clock in tests.
     clock: Option<Arc<dyn Clock>>,
 }
 
-/// How to open a store on PostgreSQL.
+/// Options for opening a store on PostgreSQL.
 #[derive(Default)]
 pub struct Options {
-    /// Another clock than the database's: a test moves it by hand.
+    /// Replaces the database clock, for tests that advance time by hand.
     pub clock: Option<Arc<dyn Clock>>,
 }
 
 impl Postgres {
-    /// Connects, and brings the tables up to date.
+    /// Connects and applies pending migrations.
     pub async fn open(url: &str) -> Result<Self> {
         Self::open_with(url, Options::default()).await
     }
 
-    /// The same, with options.
+    /// Like [`Postgres::open`], with options.
     pub async fn open_with(url: &str, options: Options) -> Result<Self> {
         let settings = Settings::parse(url)?;
-        let wanted = settings.config.get_ssl_mode() != SslMode::Disable;
-        let tls = tls::connector(&settings.trust, wanted)?;
-        // A batch and its connection have one thread, so that no answer waits until another wakes.
-        let runtimes = [threads("tenure-writer", 1)?, threads("tenure-postgres", 2)?];
-        let [writing, beside] = runtimes.each_ref().map(|runtime| runtime.handle().clone());
-        let ways = Ways {
+        let tls_enabled = settings.config.get_ssl_mode() != SslMode::Disable;
+        let tls = tls::connector(&settings.trust, tls_enabled)?;
+        // One thread for the writer and its connection: no response waits for another thread to
+        // wake up.
+        let runtimes = [build_runtime("tenure-writer", 1)?, build_runtime("tenure-postgres", 2)?];
+        let [writer_runtime, background_runtime] =
+            runtimes.each_ref().map(|runtime| runtime.handle().clone());
+        let connector = Connector {
             config: settings.config.clone(),
             tls: tls.clone(),
-            runtime: beside.clone(),
+            runtime: background_runtime.clone(),
             settings: Arc::new(transaction_settings(settings.statement_ms)),
-            patience: Duration::from_millis(settings.statement_ms) + ON_THE_WAY,
+            response_timeout: Duration::from_millis(settings.statement_ms) + NETWORK_ALLOWANCE,
             pooled: Arc::new(AtomicBool::new(settings.listen.is_some())),
         };
-        let link = || Link::new(&ways);
+        let connection = || Connection::new(&connector);
         let (hints, _) = broadcast::channel(HINTS_MAX);
         let id = random::request_id().to_string();
-        let ears = listen::Ears { settings: settings.clone(), tls: tls.clone() };
-        let notifier = listen::Notifier::start(&beside, &id, link(), ears, hints.clone());
-        let flush_wanted = Arc::new(tokio::sync::Notify::new());
-        let shared = Arc::new_cyclic(|me| Shared {
-            me: Weak::clone(me),
-            writing: writing.clone(),
-            beside: beside.clone(),
-            writer: Writer::new(Link::new(&Ways { runtime: writing, ..ways.clone() })),
-            reader: Pool::new((0..settings.pool).map(|_| link()).collect()),
+        let listener = notifier::Listener { settings: settings.clone(), tls: tls.clone() };
+        let notifier = notifier::Notifier::start(
+            &background_runtime,
+            &id,
+            connection(),
+            listener,
+            hints.clone(),
+        );
+        let flush_requested = Arc::new(tokio::sync::Notify::new());
+        let shared = Arc::new_cyclic(|weak_self| Shared {
+            weak_self: Weak::clone(weak_self),
+            writer_runtime: writer_runtime.clone(),
+            background_runtime: background_runtime.clone(),
+            writer: Writer::new(Connection::new(&Connector {
+                runtime: writer_runtime,
+                ..connector.clone()
+            })),
+            reader: Pool::new((0..settings.pool).map(|_| connection()).collect()),
             head: tokio::sync::Mutex::default(),
-            flusher: link(),
-            flushing: tokio::sync::Mutex::default(),
-            flush_fails: AtomicBool::new(false),
-            flush_wanted: Arc::clone(&flush_wanted),
+            flush_connection: connection(),
+            flush_lock: tokio::sync::Mutex::default(),
+            flush_failing: AtomicBool::new(false),
+            flush_requested: Arc::clone(&flush_requested),
             hints,
             observers: Observers::default(),
             kinds: RwLock::default(),
-            life: Mutex::default(),
+            identity: Mutex::default(),
             notifier,
             clock: options.clock,
         });
-        beside.spawn(flush::run(Arc::downgrade(&shared), flush_wanted));
+        background_runtime
+            .spawn(projection::run_projector(Arc::downgrade(&shared), flush_requested));
         let store = Self { shared, runtimes: Some(runtimes) };
-        migrate::up(&*store.shared.writer.link.client().await?, url).await?;
-        // So that all that lives is at hand.
-        store.shared.change(Work::Follow).await?;
+        migrate::migrate_on_start(&*store.shared.writer.connection.client().await?, url).await?;
+        // Loads the replica.
+        store.shared.execute(Work::CatchUp).await?;
         Ok(store)
     }
 }
 
 impl Shared {
-    /// Does something in a task of its own: when whoever asks goes away in the middle of it, no
-    /// transaction is left open, and nothing that was taken is lost.
-    async fn to_the_end<T, F>(&self, on: &Handle, work: impl FnOnce(Arc<Self>) -> F) -> Result<T>
+    /// Runs `work` to completion in its own task. If the caller is cancelled, no transaction stays
+    /// open and no state taken out of a mutex is lost.
+    async fn run_detached<T, F>(&self, on: &Handle, work: impl FnOnce(Arc<Self>) -> F) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let closing = || StoreError::Unavailable("the store is closing".to_owned());
-        let me = self.me.upgrade().ok_or_else(closing)?;
-        on.spawn(work(me)).await.map_err(|_| closing())?
+        let shared = self.weak_self.upgrade().ok_or_else(closing)?;
+        on.spawn(work(shared)).await.map_err(|_| closing())?
     }
 
     fn kinds(&self) -> Arc<Kinds> {
-        Arc::clone(&self.kinds.read().expect("nothing panics while it is locked"))
+        Arc::clone(&self.kinds.read().expect("lock is never poisoned"))
     }
 
-    fn life(&self) -> MutexGuard<'_, Life> {
-        self.life.lock().expect("nothing panics while it is locked")
+    fn identity(&self) -> MutexGuard<'_, Identity> {
+        self.identity.lock().expect("lock is never poisoned")
     }
 
-    /// Sends the wake-ups of a batch that is durable.
+    /// Sends the wake-ups of a committed batch.
     fn publish(&self, batch: Batch) {
-        self.observers.tell(&batch.facts);
+        self.observers.notify(&batch.facts);
         for hint in batch.into_hints() {
-            self.notifier.tell(&hint);
-            // Nobody listening is fine: a hint is a hint.
+            self.notifier.send(&hint);
+            // Fails if there are no receivers, which is fine: hints are best effort.
             self.hints.send(hint).ok();
         }
     }
 
     async fn declare(&self, kinds: Arc<Kinds>) {
-        *self.kinds.write().expect("nothing panics while it is locked") = Arc::clone(&kinds);
+        *self.kinds.write().expect("lock is never poisoned") = Arc::clone(&kinds);
         let mut state = self.writer.state.lock().await;
-        let Some(replica) = state.any() else { return };
+        let Some(replica) = state.replica() else { return };
         let ready = replica.ledger.declare(kinds, replica.position.at);
         drop(state);
         self.publish(Batch { ready, ..Batch::default() });
     }
 
     async fn status(&self) -> Result<Status> {
-        let safety = doctor::safety(self.reader.link()).await?;
-        let wakeups = Some(self.notifier.is_up());
-        let look = |replica: &mut Replica, now: Millis| Status {
+        let safety = doctor::safety(self.reader.connection()).await?;
+        let wakeups = Some(self.notifier.is_receiving());
+        let status = |replica: &mut Replica, now: Millis| Status {
             store: "postgres",
             safety,
             incarnation: replica.ledger.world().incarnation,
             now,
             sessions: replica.ledger.world().sessions.len(),
-            live: replica.ledger.live(),
+            live: replica.ledger.live_count(),
             wakeups,
         };
-        self.up_to_date(look).await
+        self.read_replica(status).await
     }
 }
 
@@ -241,15 +260,15 @@ impl Drop for Postgres {
 #[async_trait]
 impl Store for Postgres {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
-        Ok(self.shared.change(Work::Apply(commands)).await?.outcomes)
+        Ok(self.shared.execute(Work::Apply(commands)).await?.outcomes)
     }
 
     async fn sweep(&self) -> Result<Swept> {
-        Ok(self.shared.change(Work::Sweep).await?.swept)
+        Ok(self.shared.execute(Work::Sweep).await?.swept)
     }
 
     async fn prune(&self, keep: Retention) -> Result<Pruned> {
-        self.shared.prune_once(keep).await
+        self.shared.prune(keep).await
     }
 
     async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
@@ -278,20 +297,22 @@ impl Store for Postgres {
     }
 }
 
-/// Threads to run something on.
-fn threads(name: &str, count: usize) -> Result<Runtime> {
+/// Builds a multi-thread runtime.
+fn build_runtime(name: &str, count: usize) -> Result<Runtime> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(count).thread_name(name).enable_all();
-    runtime.build().map_err(|error| StoreError::Unavailable(format!("no thread: {error}")))
+    runtime
+        .build()
+        .map_err(|error| StoreError::Unavailable(format!("cannot start a runtime: {error}")))
 }
 
-/// The settings of our transactions. Every statement finds its rows by an index, and most are
-/// planned when the tables are empty: the planner must not think that reading all is cheap.
+/// Returns the settings of every transaction. All statements use an index, and most are planned
+/// while the tables are empty, so sequential scans and hash or merge joins are disabled.
 fn transaction_settings(statement_ms: u64) -> Vec<(&'static str, String)> {
     let off = |name| (name, "off".to_owned());
     vec![
-        ("idle_in_transaction_session_timeout", IDLE_MAX_MS.to_string()),
-        ("lock_timeout", TURN_MAX_MS.to_string()),
+        ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_TIMEOUT_MS.to_string()),
+        ("lock_timeout", LOCK_TIMEOUT_MS.to_string()),
         ("statement_timeout", statement_ms.to_string()),
         off("enable_seqscan"),
         off("enable_hashjoin"),
@@ -301,22 +322,22 @@ fn transaction_settings(statement_ms: u64) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// An instant of the database.
+/// Converts a SQL instant.
 fn millis(ms: i64) -> Millis {
     Millis(u64::try_from(ms).unwrap_or(0))
 }
 
-/// An instant as the database keeps it.
+/// Converts an instant to SQL.
 fn bigint(at: Millis) -> i64 {
     counter(at.0)
 }
 
-/// A number as the database keeps it.
+/// Converts a counter to SQL.
 fn counter(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// A row that does not read back.
+/// Returns the error for stored data that cannot be decoded.
 fn corrupt(what: &str, error: &dyn std::fmt::Display) -> StoreError {
     StoreError::Corrupt(format!("{what}: {error}"))
 }

@@ -1,9 +1,9 @@
-//! Pages of history: the lines of one resource that were told to the tables together.
+//! History pages: the events of one resource that were flushed together, in one row.
 //!
-//! What happened is asked for by resource, and in the order in which it happened to all. A page is
-//! a row: a row for each line, with its places in two indexes, was a third of what the database
-//! spent on the tables. Lines that are told together are divided into parts; those of one part are
-//! in the pages that have the same `upto`, and what is in an earlier part happened before.
+//! History is read by resource and in global order. One row per event, with its entries in two
+//! indexes, made up a third of the cost of a flush; hence pages. The events of a flush are divided
+//! into segments. The pages of a segment have the same `upto`, and all events of a segment precede
+//! those of the next one.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -14,100 +14,101 @@ use tenure_core::map::Map;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::columns::{Columns, own, there};
-use super::link::Pool;
+use super::columns::{Columns, borrowed, owned};
+use super::connection::Pool;
 use super::rows::parse_key;
 use super::{corrupt, counter};
-use crate::store::{HistoryQuery, Line, Result, StoreError};
+use crate::store::{HistoryQuery, HistoryRow, Result, StoreError};
 
-/// Most lines of a part: who reads what happened to all reads this much at least.
-const PART_MAX: usize = 8_192;
-/// Room in a new page, in lines as long as its first one.
-const PAGE_ROOM: usize = 4;
-/// Most pages that are read at once.
-const READ_MAX: i64 = 64;
+/// Maximum number of events of a segment. Reads in global order read whole segments.
+const SEGMENT_EVENTS_MAX: usize = 8_192;
+/// Initial capacity of a page, in events as long as its first one.
+const PAGE_CAPACITY_EVENTS: usize = 4;
+/// Number of pages that one query reads.
+const READ_PAGES_MAX: i64 = 64;
 
 pub(super) const INSERT: &str = "\
     INSERT INTO tenure.pages (key, lines, n, first, upto) \
     SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::bigint[]), unnest($4::bigint[]), \
            unnest($5::bigint[])";
 
-/// A page in the making.
+/// A page under construction.
 pub(super) struct Page<'a> {
     key: &'a str,
     lines: String,
     n: u64,
     first: i64,
-    /// The hash of the last line, and where it belongs; the first line has its own.
-    last: Option<(usize, Hash)>,
+    /// The hash of the last event and the byte offset at which to insert it, unless the page has
+    /// only one event.
+    last_hash: Option<(usize, Hash)>,
 }
 
 impl<'a> Page<'a> {
-    /// A page without lines.
+    /// Creates an empty page.
     pub(super) fn new(key: &'a str) -> Self {
-        Self { key, lines: String::new(), n: 0, first: i64::MAX, last: None }
+        Self { key, lines: String::new(), n: 0, first: i64::MAX, last_hash: None }
     }
 
-    /// Puts a line at its end.
+    /// Appends an event.
     pub(super) fn push(&mut self, position: i64, hash: Hash, line: &str, n: u64) {
-        let put = "a string takes everything";
+        let infallible = "writing to a string never fails";
         if self.lines.is_empty() {
-            self.lines.reserve(PAGE_ROOM * line.len());
-            write!(self.lines, "{position} {hash} ").expect(put);
+            self.lines.reserve(PAGE_CAPACITY_EVENTS * line.len());
+            write!(self.lines, "{position} {hash} ").expect(infallible);
         } else {
-            write!(self.lines, "\n{position} ").expect(put);
-            self.last = Some((self.lines.len(), hash));
+            write!(self.lines, "\n{position} ").expect(infallible);
+            self.last_hash = Some((self.lines.len(), hash));
         }
         self.lines.push_str(line);
         (self.n, self.first) = (n, self.first.min(position));
     }
 
-    /// The columns for [`INSERT`].
+    /// Returns empty columns for [`INSERT`].
     pub(super) fn columns() -> Columns<'a> {
         Columns::new(2, 3)
     }
 
-    /// Puts it among others; a page without lines is none.
-    pub(super) fn put(mut self, upto: i64, columns: &mut Columns<'a>) {
-        if let Some((at, hash)) = self.last {
+    /// Adds the page to the columns unless it is empty.
+    pub(super) fn add_to(mut self, upto: i64, columns: &mut Columns<'a>) {
+        if let Some((at, hash)) = self.last_hash {
             self.lines.insert_str(at, &format!("{hash} "));
         }
         if !self.lines.is_empty() {
             let numbers = [Some(counter(self.n)), Some(self.first), Some(upto)];
-            columns.push([there(self.key), own(self.lines)], numbers);
+            columns.push([borrowed(self.key), owned(self.lines)], numbers);
         }
     }
 }
 
-/// Lines of history of one entry that the tables do not have yet.
-pub(super) struct PendingLines {
+/// History events of one journal entry that have not been flushed.
+pub(super) struct UnflushedEvents {
     pub(super) entry: i64,
-    /// The place of the first of them among all lines.
+    /// The global position of the first event.
     pub(super) first: i64,
-    /// The entry, as far as it tells history: one text takes less time and room than many.
+    /// The part of the entry's body with the events. One string is cheaper than one per event.
     pub(super) text: String,
-    pub(super) lines: Vec<PlacedLine>,
+    pub(super) spans: Vec<EventSpan>,
 }
 
-/// A line of history that is somewhere in a text.
-pub(super) struct PlacedLine {
+/// A history event as a byte range of a text.
+pub(super) struct EventSpan {
     pub(super) key: ResourceKey,
     pub(super) n: u64,
     pub(super) hash: Hash,
-    pub(super) at: Range<usize>,
+    pub(super) range: Range<usize>,
 }
 
-impl PendingLines {
-    /// The lines, each with its place.
-    pub(super) fn each(&self) -> impl Iterator<Item = PendingLine<'_>> {
-        (self.first..).zip(&self.lines).map(|(position, PlacedLine { key, n, hash, at })| {
-            PendingLine { position, key, n: *n, hash: *hash, line: &self.text[at.clone()] }
+impl UnflushedEvents {
+    /// Returns the events with their global positions.
+    pub(super) fn iter(&self) -> impl Iterator<Item = UnflushedEvent<'_>> {
+        (self.first..).zip(&self.spans).map(|(position, EventSpan { key, n, hash, range })| {
+            UnflushedEvent { position, key, n: *n, hash: *hash, line: &self.text[range.clone()] }
         })
     }
 }
 
-/// A line that the tables do not have yet, with its place among all lines.
-pub(super) struct PendingLine<'a> {
+/// A history event that has not been flushed, with its global position.
+pub(super) struct UnflushedEvent<'a> {
     pub(super) position: i64,
     pub(super) key: &'a ResourceKey,
     pub(super) n: u64,
@@ -115,49 +116,49 @@ pub(super) struct PendingLine<'a> {
     pub(super) line: &'a str,
 }
 
-/// The pages of lines that are in order.
-pub(super) fn of<'a>(lines: impl Iterator<Item = PendingLine<'a>>) -> Columns<'a> {
+/// Divides events in global order into segments and pages.
+pub(super) fn build_pages<'a>(events: impl Iterator<Item = UnflushedEvent<'a>>) -> Columns<'a> {
     let mut columns = Page::columns();
-    let mut lines = lines.peekable();
-    while lines.peek().is_some() {
-        let (mut pages, mut place) = (Vec::new(), Map::default());
+    let mut events = events.peekable();
+    while events.peek().is_some() {
+        let (mut pages, mut page_of) = (Vec::new(), Map::default());
         let mut upto = 0;
-        for PendingLine { position, key, n, hash, line } in lines.by_ref().take(PART_MAX) {
-            let at = *place.entry(key).or_insert_with(|| {
+        let segment = events.by_ref().take(SEGMENT_EVENTS_MAX);
+        for UnflushedEvent { position, key, n, hash, line } in segment {
+            let at = *page_of.entry(key).or_insert_with(|| {
                 pages.push(Page::new(key.as_str()));
                 pages.len() - 1
             });
             pages[at].push(position, hash, line, n);
             upto = position;
         }
-        pages.into_iter().for_each(|page| page.put(upto, &mut columns));
+        pages.into_iter().for_each(|page| page.add_to(upto, &mut columns));
     }
     columns
 }
 
-/// The lines of a page.
-pub(super) fn lines<'a>(
+/// Parses the events of a page.
+pub(super) fn parse_page<'a>(
     key: &'a ResourceKey,
     page: &'a str,
-) -> impl Iterator<Item = Result<Line>> + 'a {
-    parts(page).map(|part| {
-        let (position, hash, line) = part?;
-        Ok(Line { position, key: key.clone(), text: line.to_owned(), hash })
+) -> impl Iterator<Item = Result<HistoryRow>> + 'a {
+    parse_items(page).map(|item| {
+        let (position, hash, line) = item?;
+        Ok(HistoryRow { position, key: key.clone(), text: line.to_owned(), hash })
     })
 }
 
-/// What a page has: for each line its place among all lines, its hash, and the line. Only the first
-/// and the last hash are written down; the others follow from them, and so the last one shows
-/// whether anything was changed.
-pub(super) fn parts(page: &str) -> impl Iterator<Item = Result<(u64, Hash, &str)>> {
+/// Parses the items of a page: global position, hash and event. Only the first and the last hash are
+/// stored. The others are derived, so a mismatch at the last one reveals an edit.
+pub(super) fn parse_items(page: &str) -> impl Iterator<Item = Result<(u64, Hash, &str)>> {
     let mut before = None;
-    page.lines().map(move |part| {
-        let (position, rest) = part.split_once(' ').ok_or_else(|| odd(part))?;
-        let position = position.parse().map_err(|_| odd(part))?;
+    page.lines().map(move |item| {
+        let (position, rest) = item.split_once(' ').ok_or_else(|| malformed(item))?;
+        let position = position.parse().map_err(|_| malformed(item))?;
         let (hash, line) = if rest.starts_with('{') {
-            (history::chain_hash(before.ok_or_else(|| odd(part))?, rest), rest)
+            (history::chain_hash(before.ok_or_else(|| malformed(item))?, rest), rest)
         } else {
-            let (hash, line) = rest.split_once(' ').ok_or_else(|| odd(part))?;
+            let (hash, line) = rest.split_once(' ').ok_or_else(|| malformed(item))?;
             (Hash::try_from(hash.to_owned()).map_err(|error| corrupt("a hash", &error))?, line)
         };
         before = Some(hash);
@@ -165,45 +166,46 @@ pub(super) fn parts(page: &str) -> impl Iterator<Item = Result<(u64, Hash, &str)
     })
 }
 
-fn odd(part: &str) -> StoreError {
-    corrupt("a page", &format!("cannot read {part:.80}"))
+fn malformed(item: &str) -> StoreError {
+    corrupt("a page", &format!("cannot parse {item:.80}"))
 }
 
-/// Reads lines of history from the tables.
-pub(super) async fn read(reader: &Pool, query: &HistoryQuery) -> Result<Vec<Line>> {
+/// Reads history from the projection.
+pub(super) async fn read(reader: &Pool, query: &HistoryQuery) -> Result<Vec<HistoryRow>> {
     match query {
         HistoryQuery::Of { key, before, limit } => {
-            of_resource(reader, key, below(*before), *limit).await
+            read_resource(reader, key, upper_bound(*before), *limit).await
         }
         HistoryQuery::Newest { tenant, before, limit } => {
-            newest(reader, tenant.as_deref().unwrap_or(""), below(*before), *limit).await
+            let tenant = tenant.as_deref().unwrap_or("");
+            read_newest(reader, tenant, upper_bound(*before), *limit).await
         }
         HistoryQuery::Scan { after, limit } => scan(reader, counter(*after), *limit).await,
     }
 }
 
-/// Lines of a resource, the newest first.
-async fn of_resource(
+/// Reads the events of a resource, newest first.
+async fn read_resource(
     reader: &Pool,
     key: &ResourceKey,
     before: i64,
     limit: usize,
-) -> Result<Vec<Line>> {
+) -> Result<Vec<HistoryRow>> {
     let sql = "SELECT n, lines FROM tenure.pages \
                WHERE key = $1 AND n < $2 AND first < $3 ORDER BY n DESC LIMIT $4";
-    let (mut all, mut below) = (Vec::new(), i64::MAX);
+    let (mut all, mut below_n) = (Vec::new(), i64::MAX);
     loop {
         let params = [
             (&key.as_str() as _, Type::TEXT),
-            (&below as _, Type::INT8),
+            (&below_n as _, Type::INT8),
             (&before as _, Type::INT8),
-            (&READ_MAX as _, Type::INT8),
+            (&READ_PAGES_MAX as _, Type::INT8),
         ];
-        let rows = reader.rows(sql, &params).await?;
+        let rows = reader.query(sql, &params).await?;
         let Some(last) = rows.last() else { return Ok(all) };
-        below = last.get(0);
+        below_n = last.get(0);
         for row in &rows {
-            let page = lines(key, row.get(1)).collect::<Result<Vec<_>>>()?;
+            let page = parse_page(key, row.get(1)).collect::<Result<Vec<_>>>()?;
             for line in page.into_iter().rev() {
                 if counter(line.position) < before {
                     all.push(line);
@@ -216,23 +218,31 @@ async fn of_resource(
     }
 }
 
-/// What happened to all, the newest first.
-async fn newest(reader: &Pool, tenant: &str, before: i64, limit: usize) -> Result<Vec<Line>> {
+/// Reads the events of all resources, newest first.
+async fn read_newest(
+    reader: &Pool,
+    tenant: &str,
+    before: i64,
+    limit: usize,
+) -> Result<Vec<HistoryRow>> {
     let sql = "SELECT upto, key, lines FROM tenure.pages WHERE upto <= $1 \
                AND ($2 = '' OR split_part(key, '/', 1) = $2) \
                ORDER BY upto DESC FETCH FIRST $3 ROWS WITH TIES";
-    // The part that the last line before it is in may go on after it.
+    // The segment of the last event before `before` may extend beyond it.
     let begin = "SELECT min(upto) FROM tenure.pages WHERE upto >= $1";
-    let begin = reader.one(begin, &[(&before as _, Type::INT8)]).await?;
+    let begin = reader.query_one(begin, &[(&before as _, Type::INT8)]).await?;
     let (mut all, mut upto) = (Vec::new(), begin.get::<_, Option<i64>>(0).unwrap_or(i64::MAX));
     loop {
-        let params =
-            [(&upto as _, Type::INT8), (&tenant as _, Type::TEXT), (&READ_MAX as _, Type::INT8)];
-        let rows = reader.rows(sql, &params).await?;
+        let params = [
+            (&upto as _, Type::INT8),
+            (&tenant as _, Type::TEXT),
+            (&READ_PAGES_MAX as _, Type::INT8),
+        ];
+        let rows = reader.query(sql, &params).await?;
         let Some(last) = rows.last() else { return Ok(all) };
         upto = last.get::<_, i64>(0) - 1;
         let from = all.len();
-        all.extend(whole(&rows)?.into_iter().filter(|line| counter(line.position) < before));
+        all.extend(parse_pages(&rows)?.into_iter().filter(|line| counter(line.position) < before));
         all[from..].sort_unstable_by_key(|line| std::cmp::Reverse(line.position));
         if all.len() >= limit {
             all.truncate(limit);
@@ -241,16 +251,16 @@ async fn newest(reader: &Pool, tenant: &str, before: i64, limit: usize) -> Resul
     }
 }
 
-/// What happened to all, in order.
-async fn scan(reader: &Pool, after: i64, limit: usize) -> Result<Vec<Line>> {
+/// Reads the events of all resources in global order.
+async fn scan(reader: &Pool, after: i64, limit: usize) -> Result<Vec<HistoryRow>> {
     let (mut all, mut upto) = (Vec::new(), after);
     loop {
-        let params = [(&upto as _, Type::INT8), (&READ_MAX as _, Type::INT8)];
-        let rows = reader.rows(OLDEST, &params).await?;
+        let params = [(&upto as _, Type::INT8), (&READ_PAGES_MAX as _, Type::INT8)];
+        let rows = reader.query(OLDEST, &params).await?;
         let Some(last) = rows.last() else { return Ok(all) };
         upto = last.get(0);
         let from = all.len();
-        all.extend(whole(&rows)?.into_iter().filter(|line| counter(line.position) > after));
+        all.extend(parse_pages(&rows)?.into_iter().filter(|line| counter(line.position) > after));
         all[from..].sort_unstable_by_key(|line| line.position);
         if all.len() >= limit {
             all.truncate(limit);
@@ -259,23 +269,23 @@ async fn scan(reader: &Pool, after: i64, limit: usize) -> Result<Vec<Line>> {
     }
 }
 
-/// The pages after a part, the parts that they are of as a whole.
+/// Selects the oldest pages after a segment, always whole segments.
 pub(super) const OLDEST: &str = "\
     SELECT upto, key, lines, n FROM tenure.pages WHERE upto > $1 \
     ORDER BY upto FETCH FIRST $2 ROWS WITH TIES";
 
-/// All lines of pages.
-fn whole(rows: &[Row]) -> Result<Vec<Line>> {
+/// Parses all events of pages.
+fn parse_pages(rows: &[Row]) -> Result<Vec<HistoryRow>> {
     let mut all = Vec::new();
     for row in rows {
         let key = parse_key(row.get(1))?;
-        for line in lines(&key, row.get(2)) {
+        for line in parse_page(&key, row.get(2)) {
             all.push(line?);
         }
     }
     Ok(all)
 }
 
-fn below(before: Option<u64>) -> i64 {
+fn upper_bound(before: Option<u64>) -> i64 {
     before.map_or(i64::MAX, counter)
 }

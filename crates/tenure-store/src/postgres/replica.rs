@@ -1,8 +1,7 @@
-//! What this process has of the store: all that lives, as the journal tells it, and what the tables
-//! have not been told yet.
+//! The replica: live state built from the journal, and the backlog of the projection.
 //!
-//! A record that is not here is in its row, and the row is up to date: a record that changed stays
-//! here until its row has been written.
+//! A record that is not in the replica is in its row, and the row is up to date: a record that
+//! changes stays in memory until its row has been flushed.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -18,112 +17,109 @@ use tenure_core::{
 };
 
 use super::corrupt;
-use super::journal::{Change, Entry, Position, Told, note};
-use super::pages::{PendingLines, PlacedLine};
+use super::journal::{DecodedEntry, Entry, JournaledSessions, Position, set_journaled};
+use super::pages::{EventSpan, UnflushedEvents};
 use crate::ledger::{Batch, Ledger};
 use crate::random;
 use crate::store::Result;
 
-/// Most records in memory that nobody holds or wants anything of; when there are more, all go.
-const IDLE_MAX: usize = 65_536;
+/// Number of idle records in memory above which all of them are evicted.
+const IDLE_RECORDS_MAX: usize = 65_536;
+/// Number of empty entries that count as one row of the backlog.
+const EMPTY_ENTRIES_PER_ROW: usize = 128;
+/// Age up to which entries are kept for servers that are behind.
+const JOURNAL_RETENTION_MS: u64 = 60_000;
+/// Maximum number of entries that one flush deletes from the journal.
+const TRUNCATE_ENTRIES_MAX: i64 = 20_000;
+/// Maximum number of history events by which the record in a row may lag.
+const RECORD_LAG_MAX: usize = 128;
 
-/// How many entries that tell nothing are let be.
-const LOOKS_MAX: usize = 128;
-
-/// How long an entry is kept for servers that are behind.
-const KEEP_MS: u64 = 60_000;
-/// Most entries that are dropped at once.
-const DROP_MAX: i64 = 20_000;
-
-/// Most lines of history that the record in a row may be behind its resource.
-const LAG_MAX: usize = 128;
-
-/// What this process has of the store.
+/// The live state of the store in this process.
 pub(super) struct Replica {
     pub(super) ledger: Ledger,
-    /// Where in the journal it is.
+    /// The last applied position of the journal.
     pub(super) position: Position,
-    pub(super) pending: Pending,
-    /// Whether others were writing, too, when it last looked.
-    pub(super) crowded: bool,
-    told: Told,
-    /// Tells this one from those that were read before and after it.
+    pub(super) backlog: Backlog,
+    /// Whether other servers were writing at the last catch-up.
+    pub(super) has_concurrent_writers: bool,
+    journaled: JournaledSessions,
+    /// Distinguishes this replica from ones that were loaded earlier or later.
     pub(super) nonce: i64,
 }
 
-/// What the tables have not been told yet, with the last entry that changed it.
+/// Changes that the projection does not contain yet. Dirty objects are mapped to the id of the last
+/// entry that changed them.
 #[derive(Default)]
-pub(super) struct Pending {
-    /// Up to which entry they have.
+pub(super) struct Backlog {
+    /// The entry up to which the projection is flushed.
     pub(super) flushed: i64,
-    /// Up to which entry rows were found to tell, before it was known that all do. If the tables
-    /// are behind it they have gone back, and what is here must not be written to them.
-    pub(super) seen: i64,
-    records: Map<ResourceKey, Touched>,
-    /// How many lines of history the records tell that this process wrote into their rows.
-    written: Map<ResourceKey, u64>,
+    /// An entry that a row was found to contain before its flush was observed. A projection that is
+    /// behind it has gone back, and this backlog must not be written to it.
+    pub(super) flushed_at_least: i64,
+    records: Map<ResourceKey, DirtyRecord>,
+    /// Number of history events that the records written by this process contain.
+    written_events: Map<ResourceKey, u64>,
     sessions: Map<SessionId, i64>,
     jobs: Map<JobId, i64>,
-    /// Jobs of which they know nothing at all, with the entries that they came with.
-    new: Map<JobId, i64>,
-    over: Map<JobId, (i64, Arc<Over>)>,
-    lines: VecDeque<Arc<PendingLines>>,
-    logs: VecDeque<Arc<PendingLog>>,
-    /// Entries that servers may need that are behind, with their instants.
-    entries: VecDeque<(i64, Millis)>,
-    /// Up to which entry nobody needs the journal, and up to which it was dropped.
-    stale: i64,
-    dropped: i64,
+    /// Jobs without a row, with the entries that submitted them.
+    new_jobs: Map<JobId, i64>,
+    finished_jobs: Map<JobId, (i64, Arc<FinishedJob>)>,
+    events: VecDeque<Arc<UnflushedEvents>>,
+    logs: VecDeque<Arc<UnflushedLog>>,
+    /// Entries that servers that are behind may need, with their instants.
+    recent_entries: VecDeque<(i64, Millis)>,
+    /// Entries up to which the journal may be truncated, and up to which it has been.
+    expired: i64,
+    truncated: i64,
 }
 
-/// A record that the tables do not tell yet.
+/// A record whose row is out of date.
 #[derive(Clone, Copy)]
-struct Touched {
+struct DirtyRecord {
     /// The last entry that changed it.
     last: i64,
-    /// The last one that changed something that history does not tell.
-    untold: i64,
+    /// The last entry with a change that is not in history.
+    last_outside_history: i64,
 }
 
-/// A job that is over.
-pub(super) struct Over {
+/// A finished job and its resource.
+pub(super) struct FinishedJob {
     pub(super) key: ResourceKey,
     pub(super) job: Box<Job>,
 }
 
-/// A piece of a log that the tables do not have yet.
-pub(super) struct PendingLog {
+/// A log piece that has not been flushed.
+pub(super) struct UnflushedLog {
     pub(super) entry: i64,
     pub(super) position: i64,
     pub(super) piece: LogChunk,
 }
 
-/// What the tables have to be told to get from one entry to another; what changed is there once,
-/// with the entry that changed it last.
-pub(super) struct Snapshot {
-    pub(super) upto: Position,
+/// A copy of the backlog at one journal position. Each dirty object occurs once, with the id of the
+/// last entry that changed it.
+pub(super) struct BacklogSnapshot {
+    pub(super) position: Position,
     pub(super) records: Vec<ResourceRow>,
     pub(super) sessions: Vec<(i64, SessionId, Option<Session>)>,
-    pub(super) live: Vec<(i64, ResourceKey, Box<Job>)>,
-    pub(super) over: Vec<(i64, Arc<Over>)>,
-    /// Those of the jobs that the tables know nothing of, with the entries that they came with.
-    pub(super) new: Map<JobId, i64>,
-    pub(super) lines: Vec<Arc<PendingLines>>,
-    pub(super) logs: Vec<Arc<PendingLog>>,
-    /// From which to which entry nobody needs the journal any more.
-    pub(super) stale: (i64, i64),
-    /// Up to which entry rows of the tables were found to tell.
-    pub(super) seen: i64,
-    /// Which replica it is of.
-    pub(super) of: i64,
+    pub(super) live_jobs: Vec<(i64, ResourceKey, Box<Job>)>,
+    pub(super) finished_jobs: Vec<(i64, Arc<FinishedJob>)>,
+    /// Jobs without a row, with the entries that submitted them.
+    pub(super) new_jobs: Map<JobId, i64>,
+    pub(super) events: Vec<Arc<UnflushedEvents>>,
+    pub(super) logs: Vec<Arc<UnflushedLog>>,
+    /// Range of entries to delete from the journal: after the first, up to and including the last.
+    pub(super) truncate: (i64, i64),
+    /// See [`Backlog::flushed_at_least`].
+    pub(super) flushed_at_least: i64,
+    pub(super) replica_nonce: i64,
 }
 
-/// A resource as the tables have it.
+/// A row of `tenure.resources`.
 pub(super) struct ResourceRow {
     /// The last entry that changed it.
-    pub(super) at: i64,
+    pub(super) entry: i64,
     pub(super) key: ResourceKey,
-    /// How many lines of history it has.
+    /// Number of history events of the resource.
     pub(super) n: u64,
     pub(super) token: Token,
     pub(super) state: Option<Text>,
@@ -131,277 +127,286 @@ pub(super) struct ResourceRow {
     pub(super) live: bool,
     pub(super) tenures: Vec<Tenure>,
     pub(super) queue: VecDeque<Waiter>,
-    /// The record as a whole. Where it is missing the row keeps the one that it has, and history
-    /// tells the rest.
+    /// The complete record. If `None`, the row keeps its record, and readers replay the history
+    /// events after it.
     pub(super) record: Option<Box<Record>>,
 }
 
 impl Replica {
-    /// What the tables tell, which are at a position of the journal.
+    /// Creates a replica from the sessions of the projection at `position`.
     pub(super) fn new(
         incarnation: Incarnation,
         sessions: Vec<Session>,
         position: Position,
     ) -> Self {
-        let mut told = Told::default();
+        let mut journaled = JournaledSessions::default();
         for session in &sessions {
-            note(session, &mut told);
+            set_journaled(session, &mut journaled);
         }
         let ledger = Ledger::resume(incarnation, sessions, position.at);
-        let pending = Pending { flushed: position.id, ..Pending::default() };
-        Self { ledger, position, pending, crowded: false, told, nonce: random::nonce() }
+        let backlog = Backlog { flushed: position.id, ..Backlog::default() };
+        let nonce = random::nonce();
+        Self { ledger, position, backlog, has_concurrent_writers: false, journaled, nonce }
     }
 
-    /// The entry that a batch makes.
-    pub(super) fn entry(&mut self, batch: &Batch, now: Millis) -> Entry {
-        Entry::of(self.ledger.world(), batch, self.position, now, &mut self.told)
+    /// Builds the journal entry of a batch.
+    pub(super) fn build_entry(&mut self, batch: &Batch, now: Millis) -> Entry {
+        Entry::new(self.ledger.world(), batch, self.position, now, &mut self.journaled)
     }
 
-    /// Goes on to where the journal is after a batch of our own. Takes what only the tables want.
+    /// Advances past an entry that this process has committed. The ledger already includes its
+    /// batch; the history, logs and finished jobs move to the backlog.
     pub(super) fn advance(&mut self, entry: Entry, batch: &mut Batch) {
-        let after = entry.after;
+        let after = entry.position;
         let before = std::mem::replace(&mut self.position, after);
-        let (text, places) = entry.into_lines();
-        let lines = batch.history.drain(..).zip(places);
-        let lines =
-            lines.map(|((key, SealedEntry { n, hash, .. }), at)| PlacedLine { key, n, hash, at });
+        let (text, ranges) = entry.into_events();
+        let events = batch.history.drain(..).zip(ranges);
+        let events = events.map(|((key, SealedEntry { n, hash, .. }), range)| EventSpan {
+            key,
+            n,
+            hash,
+            range,
+        });
         let logs = std::mem::take(&mut batch.logs);
-        self.pending.append(before, after, text, lines.collect(), logs);
+        self.backlog.append(before, after, text, events.collect(), logs);
         for (key, job) in batch.finished.drain(..) {
-            self.pending.over.insert(job.id, (after.id, Arc::new(Over { key, job })));
+            self.backlog.add_finished(after.id, FinishedJob { key, job });
         }
-        self.pending.jobs.extend(batch.jobs.iter().map(|id| (*id, after.id)));
-        self.pending.new.extend(batch.submitted.iter().map(|id| (*id, after.id)));
-        for key in batch.records.iter().chain(&batch.moved) {
-            self.changed(key, after.id);
+        self.backlog.jobs.extend(batch.jobs.iter().map(|id| (*id, after.id)));
+        self.backlog.new_jobs.extend(batch.submitted.iter().map(|id| (*id, after.id)));
+        for key in batch.records.iter().chain(&batch.progressed) {
+            self.mark_dirty(key, after.id);
         }
-        for key in batch.untold.iter().chain(&batch.moved) {
-            self.untold(key, after.id);
-            self.jobs_of(key, after.id, |job| job.state != JobState::Queued);
+        for key in batch.unreplayable.iter().chain(&batch.progressed) {
+            self.mark_outside_history(key, after.id);
+            self.mark_jobs_dirty(key, after.id, |job| job.state != JobState::Queued);
         }
         for key in &batch.lanes {
-            self.jobs_of(key, after.id, |_| true);
+            self.mark_jobs_dirty(key, after.id, |_| true);
         }
-        let sessions = batch.sessions.iter().chain(&batch.beats);
-        self.pending.sessions.extend(sessions.map(|id| (*id, after.id)));
+        let sessions = batch.sessions.iter().chain(&batch.heartbeats);
+        self.backlog.sessions.extend(sessions.map(|id| (*id, after.id)));
         if batch.grace {
-            self.all_sessions(after.id);
+            self.mark_all_sessions_dirty(after.id);
         }
     }
 
-    /// Follows an entry of somebody else. The records that it changes are here, if there are any.
-    pub(super) fn follow(&mut self, change: Change) -> Result<()> {
-        let before = std::mem::replace(&mut self.position, change.after);
-        let (id, at) = (change.after.id, change.after.at);
-        self.ledger.looked_elsewhere(at);
-        if change.grace {
-            self.ledger.grace(at);
-            self.all_sessions(id);
+    /// Applies an entry of another server. Existing records that it changes must have been admitted.
+    pub(super) fn apply(&mut self, entry: DecodedEntry) -> Result<()> {
+        let before = std::mem::replace(&mut self.position, entry.position);
+        let (id, at) = (entry.position.id, entry.position.at);
+        self.ledger.note_activity(at);
+        if entry.grace {
+            self.ledger.grant_grace(at);
+            self.mark_all_sessions_dirty(id);
         }
-        for session in change.sessions {
-            note(&session, &mut self.told);
-            self.pending.sessions.insert(session.id, id);
-            self.ledger.put_session(session);
+        for session in entry.sessions {
+            set_journaled(&session, &mut self.journaled);
+            self.backlog.sessions.insert(session.id, id);
+            self.ledger.insert_session(session);
         }
-        let mut told: Map<ResourceKey, Box<Record>> = Map::default();
-        let mut lines = Vec::with_capacity(change.lines.len());
+        let mut replayed: Map<ResourceKey, Box<Record>> = Map::default();
+        let mut spans = Vec::with_capacity(entry.events.len());
         let mut lanes = Vec::new();
-        for (key, entry, place) in change.lines {
-            if entry.event.affects_lane() {
+        for (key, event, range) in entry.events {
+            if event.event.affects_lane() {
                 lanes.push(key.clone());
             }
-            self.pending.jobs.extend(entry.event.job().map(|job| (job, id)));
-            self.pending.new.extend(entry.event.submitted_job().map(|job| (job, id)));
-            let record = told.entry(key.clone()).or_insert_with(|| self.ledger.take(&key));
-            let (n, next) = (entry.n, record.chain.after(&change.body[place.clone()]));
+            self.backlog.jobs.extend(event.event.job().map(|job| (job, id)));
+            self.backlog.new_jobs.extend(event.event.submitted_job().map(|job| (job, id)));
+            let record =
+                replayed.entry(key.clone()).or_insert_with(|| self.ledger.take_record(&key));
+            let (n, next) = (event.n, record.chain.after(&entry.body[range.clone()]));
             let hash = next.head;
             match n.cmp(&next.n) {
-                // It is from tables that have the line: nobody writes it again, nor its hash.
-                Ordering::Less => self.pending.seen = self.pending.seen.max(id),
+                // The record comes from a row that already contains the event. Neither the event
+                // nor its hash is written again.
+                Ordering::Less => {
+                    self.backlog.flushed_at_least = self.backlog.flushed_at_least.max(id);
+                }
                 Ordering::Greater => {
-                    let gap = format!("line {n} comes after line {}", record.chain.n);
+                    let gap = format!("event {n} follows event {}", record.chain.n);
                     return Err(corrupt(&format!("the history of {key}"), &gap));
                 }
-                Ordering::Equal if change.whole.contains_key(&key) => record.chain = next,
+                Ordering::Equal if entry.records.contains_key(&key) => record.chain = next,
                 Ordering::Equal => {
-                    if let Some(job) = record.replay(&entry, hash) {
-                        let over = Over { key: key.clone(), job };
-                        self.pending.over.insert(over.job.id, (id, Arc::new(over)));
+                    if let Some(job) = record.replay(&event, hash) {
+                        self.backlog.add_finished(id, FinishedJob { key: key.clone(), job });
                     }
                 }
             }
-            lines.push(PlacedLine { key, n, hash, at: place });
+            spans.push(EventSpan { key, n, hash, range });
         }
-        let whole: Vec<ResourceKey> = change.whole.keys().cloned().collect();
-        told.retain(|key, _| !change.whole.contains_key(key));
-        for (key, record) in told.into_iter().chain(change.whole) {
-            self.ledger.admit(&key, record, at);
-            self.changed(&key, id);
+        let whole: Vec<ResourceKey> = entry.records.keys().cloned().collect();
+        replayed.retain(|key, _| !entry.records.contains_key(key));
+        for (key, record) in replayed.into_iter().chain(entry.records) {
+            self.ledger.insert_record(&key, record, at);
+            self.mark_dirty(&key, id);
         }
         for key in whole {
-            self.untold(&key, id);
-            self.jobs_of(&key, id, |job| job.state != JobState::Queued);
+            self.mark_outside_history(&key, id);
+            self.mark_jobs_dirty(&key, id, |job| job.state != JobState::Queued);
         }
         for key in lanes {
-            self.jobs_of(&key, id, |_| true);
+            self.mark_jobs_dirty(&key, id, |_| true);
         }
-        for session in change.gone {
-            self.told.remove(&session);
-            self.pending.sessions.insert(session, id);
-            self.ledger.drop_session(session);
+        for session in entry.removed_sessions {
+            self.journaled.remove(&session);
+            self.backlog.sessions.insert(session, id);
+            self.ledger.remove_session(session);
         }
-        for over in change.over {
-            self.pending.over.insert(over.job.id, (id, Arc::new(over)));
+        for job in entry.finished_jobs {
+            self.backlog.add_finished(id, job);
         }
-        self.pending.append(before, change.after, change.body, lines, change.logs);
+        self.backlog.append(before, entry.position, entry.body, spans, entry.logs);
         Ok(())
     }
 
-    fn changed(&mut self, key: &ResourceKey, id: i64) {
-        match self.pending.records.get_mut(key) {
-            Some(touched) => touched.last = id,
+    fn mark_dirty(&mut self, key: &ResourceKey, entry: i64) {
+        match self.backlog.records.get_mut(key) {
+            Some(dirty) => dirty.last = entry,
             None => {
-                let touched = Touched { last: id, untold: 0 };
-                self.pending.records.insert(key.clone(), touched);
+                let dirty = DirtyRecord { last: entry, last_outside_history: 0 };
+                self.backlog.records.insert(key.clone(), dirty);
             }
         }
     }
 
-    /// Notes that something changed that history does not tell. The record is among those that
-    /// changed.
-    fn untold(&mut self, key: &ResourceKey, id: i64) {
-        if let Some(touched) = self.pending.records.get_mut(key) {
-            touched.untold = id;
+    /// Marks that a dirty record has changes that are not in history.
+    fn mark_outside_history(&mut self, key: &ResourceKey, entry: i64) {
+        if let Some(dirty) = self.backlog.records.get_mut(key) {
+            dirty.last_outside_history = entry;
         }
     }
 
-    /// Notes that jobs of a resource may have changed.
-    fn jobs_of(&mut self, key: &ResourceKey, id: i64, which: fn(&Job) -> bool) {
+    /// Marks the jobs of a resource's lane dirty that match `filter`.
+    fn mark_jobs_dirty(&mut self, key: &ResourceKey, entry: i64, filter: fn(&Job) -> bool) {
         let Some(record) = self.ledger.world().records.get(key) else { return };
-        let jobs = record.lane().iter().filter(|job| which(job));
-        self.pending.jobs.extend(jobs.map(|job| (job.id, id)));
+        let jobs = record.lane().iter().filter(|job| filter(job));
+        self.backlog.jobs.extend(jobs.map(|job| (job.id, entry)));
     }
 
-    fn all_sessions(&mut self, id: i64) {
+    fn mark_all_sessions_dirty(&mut self, entry: i64) {
         let sessions = self.ledger.world().sessions.iter();
-        self.pending.sessions.extend(sessions.map(|session| (session.id, id)));
+        self.backlog.sessions.extend(sessions.map(|session| (session.id, entry)));
     }
 
-    /// Notes that sessions were ended without an entry that says so: the next one comes with it.
-    pub(super) fn ended(&mut self, sessions: &[SessionId]) {
+    /// Marks sessions dirty that were ended without a journal entry. They count as changed by the
+    /// next entry.
+    pub(super) fn mark_ended(&mut self, sessions: &[SessionId]) {
         let next = self.position.id + 1;
-        self.pending.sessions.extend(sessions.iter().map(|id| (*id, next)));
+        self.backlog.sessions.extend(sessions.iter().map(|id| (*id, next)));
     }
 
-    /// A job that is over and that the tables may not know of yet.
-    pub(super) fn finished(&self, id: JobId) -> Option<(ResourceKey, Box<Job>)> {
-        self.pending.over.get(&id).map(|(_, over)| (over.key.clone(), over.job.clone()))
+    /// Returns a finished job from the backlog.
+    pub(super) fn finished_job(&self, id: JobId) -> Option<(ResourceKey, Box<Job>)> {
+        let (_, finished) = self.backlog.finished_jobs.get(&id)?;
+        Some((finished.key.clone(), finished.job.clone()))
     }
 
-    /// How much there is to tell the tables: what changed, and entries that tell nothing but that
-    /// somebody looked.
-    pub(super) fn to_tell(&self) -> usize {
-        let Pending { records, sessions, lines, logs, flushed, .. } = &self.pending;
-        let entries = usize::try_from(self.position.id - flushed).unwrap_or(0) / LOOKS_MAX;
-        let told = lines.front().map_or(self.position.lines, |lines| lines.first - 1);
-        let lines = usize::try_from(self.position.lines - told).unwrap_or(0);
-        records.len() + sessions.len() + lines + logs.len() + entries
+    /// Returns the size of the backlog in rows, including a share for empty entries.
+    pub(super) fn backlog_len(&self) -> usize {
+        let Backlog { records, sessions, events, logs, flushed, .. } = &self.backlog;
+        let entries = usize::try_from(self.position.id - flushed).unwrap_or(0);
+        let flushed_events = events.front().map_or(self.position.lines, |events| events.first - 1);
+        let events = usize::try_from(self.position.lines - flushed_events).unwrap_or(0);
+        records.len() + sessions.len() + events + logs.len() + entries / EMPTY_ENTRIES_PER_ROW
     }
 
-    /// What the tables have to be told to be where the journal is; nothing if they are.
-    pub(super) fn snapshot(&self) -> Option<Snapshot> {
-        if self.position.id == self.pending.flushed {
+    /// Returns a snapshot of the backlog, or `None` if the projection is up to date.
+    pub(super) fn snapshot_backlog(&self) -> Option<BacklogSnapshot> {
+        if self.position.id == self.backlog.flushed {
             return None;
         }
         let world = self.ledger.world();
-        let pending = &self.pending;
-        let records = pending.records.iter().filter_map(|(key, touched)| {
+        let backlog = &self.backlog;
+        let records = backlog.records.iter().filter_map(|(key, dirty)| {
             let record = world.records.get(key)?;
-            (**record != Record::new(key)).then(|| pending.row(key, record, *touched))
+            (**record != Record::new(key)).then(|| backlog.row(key, record, *dirty))
         });
-        let sessions = pending.sessions.iter();
-        let sessions = sessions.map(|(id, at)| (*at, *id, world.sessions.get(*id).cloned()));
-        let live = pending.jobs.iter().filter_map(|(id, at)| {
+        let sessions = backlog.sessions.iter();
+        let sessions = sessions.map(|(id, entry)| (*entry, *id, world.sessions.get(*id).cloned()));
+        let live_jobs = backlog.jobs.iter().filter_map(|(id, entry)| {
             let key = world.job_index.get(id)?;
             let job = world.records.get(key)?.job(*id)?;
-            Some((*at, key.clone(), Box::new(job.clone())))
+            Some((*entry, key.clone(), Box::new(job.clone())))
         });
-        // The last one stays, for whoever starts; and not too many go at once.
-        let stale = pending.stale.min(self.position.id - 1).min(pending.dropped + DROP_MAX);
-        Some(Snapshot {
-            upto: self.position,
+        // The last entry stays: a starting server needs it.
+        let truncate = backlog.expired.min(self.position.id - 1);
+        let truncate = truncate.min(backlog.truncated + TRUNCATE_ENTRIES_MAX);
+        Some(BacklogSnapshot {
+            position: self.position,
             records: records.collect(),
             sessions: sessions.collect(),
-            live: live.collect(),
-            over: pending.over.values().cloned().collect(),
-            new: pending.new.clone(),
-            lines: pending.lines.iter().cloned().collect(),
-            logs: pending.logs.iter().cloned().collect(),
-            stale: (pending.dropped, stale),
-            seen: pending.seen,
-            of: self.nonce,
+            live_jobs: live_jobs.collect(),
+            finished_jobs: backlog.finished_jobs.values().cloned().collect(),
+            new_jobs: backlog.new_jobs.clone(),
+            events: backlog.events.iter().cloned().collect(),
+            logs: backlog.logs.iter().cloned().collect(),
+            truncate: (backlog.truncated, truncate),
+            flushed_at_least: backlog.flushed_at_least,
+            replica_nonce: self.nonce,
         })
     }
 
-    /// Notes what was written.
-    pub(super) fn wrote(&mut self, snapshot: &Snapshot) {
-        self.flushed(snapshot.upto.id);
-        self.pending.dropped = self.pending.dropped.max(snapshot.stale.1);
+    /// Marks a snapshot as flushed by this process.
+    pub(super) fn mark_written(&mut self, snapshot: &BacklogSnapshot) {
+        self.mark_flushed(snapshot.position.id);
+        self.backlog.truncated = self.backlog.truncated.max(snapshot.truncate.1);
         let whole = snapshot.records.iter().filter(|row| row.record.is_some());
-        self.pending.written.extend(whole.map(|row| (row.key.clone(), row.n)));
+        self.backlog.written_events.extend(whole.map(|row| (row.key.clone(), row.n)));
     }
 
-    /// Notes up to which entry the tables have been told.
-    pub(super) fn flushed(&mut self, upto: i64) {
-        let pending = &mut self.pending;
-        if upto <= pending.flushed {
+    /// Marks the projection as flushed up to an entry, by this process or another.
+    pub(super) fn mark_flushed(&mut self, entry: i64) {
+        let backlog = &mut self.backlog;
+        if entry <= backlog.flushed {
             return;
         }
-        pending.flushed = upto;
-        pending.records.retain(|_, touched| touched.last > upto);
-        pending.sessions.retain(|_, last| *last > upto);
-        pending.jobs.retain(|_, last| *last > upto);
-        pending.new.retain(|_, with| *with > upto);
-        pending.over.retain(|_, (last, _)| *last > upto);
-        while pending.lines.front().is_some_and(|line| line.entry <= upto) {
-            pending.lines.pop_front();
+        backlog.flushed = entry;
+        backlog.records.retain(|_, dirty| dirty.last > entry);
+        backlog.sessions.retain(|_, last| *last > entry);
+        backlog.jobs.retain(|_, last| *last > entry);
+        backlog.new_jobs.retain(|_, submitted| *submitted > entry);
+        backlog.finished_jobs.retain(|_, (last, _)| *last > entry);
+        while backlog.events.front().is_some_and(|events| events.entry <= entry) {
+            backlog.events.pop_front();
         }
-        while pending.logs.front().is_some_and(|log| log.entry <= upto) {
-            pending.logs.pop_front();
+        while backlog.logs.front().is_some_and(|log| log.entry <= entry) {
+            backlog.logs.pop_front();
         }
     }
 
-    /// Lets go of records that nobody holds or wants anything of, if there are many: they are in
-    /// their rows. Not while a batch relies on what is at hand.
-    pub(super) fn evict(&mut self) {
+    /// Evicts clean records without holders, waiters or jobs if there are many of them. Must not be
+    /// called while a batch relies on the records in memory.
+    pub(super) fn evict_idle(&mut self) {
         let world = self.ledger.world();
-        if world.records.len() < self.ledger.live() + IDLE_MAX {
+        if world.records.len() < self.ledger.live_count() + IDLE_RECORDS_MAX {
             return;
         }
         let idle = |key: &&ResourceKey| {
-            !self.ledger.is_live(key) && !self.pending.records.contains_key(*key)
+            !self.ledger.is_live(key) && !self.backlog.records.contains_key(*key)
         };
         let idle: Vec<ResourceKey> = world.records.keys().filter(idle).cloned().collect();
         for key in &idle {
             self.ledger.evict(key);
-            self.pending.written.remove(key);
+            self.backlog.written_events.remove(key);
         }
     }
 }
 
-impl Pending {
-    /// What the tables have to be told of a record: all of it, if history does not tell what
-    /// changed, or if readers would need more lines beside the old record than it remembers
-    /// requests.
-    fn row(&self, key: &ResourceKey, record: &Record, touched: Touched) -> ResourceRow {
+impl Backlog {
+    /// Returns the row of a dirty record. It includes the record if history lacks some of the
+    /// changes, or if readers would have to replay more events than the record remembers requests.
+    fn row(&self, key: &ResourceKey, record: &Record, dirty: DirtyRecord) -> ResourceRow {
         let resource = record.resource.as_deref();
         let requests = record.recent.len() + resource.map_or(0, |r| r.recent_submits.len());
-        let lag_max = u64::try_from(requests.min(LAG_MAX)).unwrap_or(0);
-        let told = self.written.get(key);
-        let behind = told.is_none_or(|told| record.chain.n.saturating_sub(*told) >= lag_max);
-        let whole = behind || touched.untold > self.flushed;
+        let lag_max = u64::try_from(requests.min(RECORD_LAG_MAX)).unwrap_or(0);
+        let written = self.written_events.get(key);
+        let is_behind = written.is_none_or(|n| record.chain.n.saturating_sub(*n) >= lag_max);
+        let whole = is_behind || dirty.last_outside_history > self.flushed;
         ResourceRow {
-            at: touched.last,
+            entry: dirty.last,
             key: key.clone(),
             n: record.chain.n,
             token: record.token,
@@ -414,30 +419,34 @@ impl Pending {
         }
     }
 
+    fn add_finished(&mut self, entry: i64, job: FinishedJob) {
+        self.finished_jobs.insert(job.job.id, (entry, Arc::new(job)));
+    }
+
     fn append(
         &mut self,
         before: Position,
         after: Position,
         mut text: String,
-        lines: Vec<PlacedLine>,
+        spans: Vec<EventSpan>,
         logs: Vec<LogChunk>,
     ) {
         let entry = after.id;
-        if let Some(last) = lines.last() {
-            text.truncate(last.at.end);
+        if let Some(last) = spans.last() {
+            text.truncate(last.range.end);
             text.shrink_to_fit();
             let first = before.lines + 1;
-            self.lines.push_back(Arc::new(PendingLines { entry, first, text, lines }));
+            self.events.push_back(Arc::new(UnflushedEvents { entry, first, text, spans }));
         }
         let logs = (before.logs + 1..).zip(logs);
-        let log = |(position, piece)| PendingLog { entry, position, piece };
+        let log = |(position, piece)| UnflushedLog { entry, position, piece };
         self.logs.extend(logs.map(log).map(Arc::new));
-        self.entries.push_back((entry, after.at));
-        while let Some((id, at)) = self.entries.front().copied()
-            && after.at.since(at) > KEEP_MS
+        self.recent_entries.push_back((entry, after.at));
+        while let Some((id, at)) = self.recent_entries.front().copied()
+            && after.at.since(at) > JOURNAL_RETENTION_MS
         {
-            self.stale = id;
-            self.entries.pop_front();
+            self.expired = id;
+            self.recent_entries.pop_front();
         }
     }
 }
@@ -449,48 +458,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_let_go_only_when_asked_and_only_if_their_rows_are_written() {
+    fn idle_records_are_evicted_on_request_and_only_if_flushed() {
         let mut replica = Replica::new(Incarnation::default(), Vec::new(), Position::default());
-        let key = |n: usize| format!("t/k/r{n}").parse::<ResourceKey>().expect("a good name");
-        for n in 0..=IDLE_MAX {
-            replica.ledger.admit(&key(n), Box::new(Record::new(&key(n))), Millis(0));
+        let key = |n: usize| format!("t/k/r{n}").parse::<ResourceKey>().expect("valid key");
+        for n in 0..=IDLE_RECORDS_MAX {
+            replica.ledger.insert_record(&key(n), Box::new(Record::new(&key(n))), Millis(0));
         }
-        replica.changed(&key(0), 2);
-        replica.changed(&key(1), 1);
-        replica.flushed(1);
-        assert_eq!(replica.ledger.world().records.len(), IDLE_MAX + 1, "a batch may need them");
-        replica.evict();
+        replica.mark_dirty(&key(0), 2);
+        replica.mark_dirty(&key(1), 1);
+        replica.mark_flushed(1);
+        assert_eq!(replica.ledger.world().records.len(), IDLE_RECORDS_MAX + 1, "nothing evicted");
+        replica.evict_idle();
         let left: Vec<_> = replica.ledger.world().records.keys().collect();
-        assert_eq!(left, [&key(0)], "its row is not written yet");
+        assert_eq!(left, [&key(0)], "its row has not been flushed");
     }
 
-    /// An entry with one line of history.
-    fn told(id: i64, key: &ResourceKey, SealedEntry { n, line, .. }: &SealedEntry) -> Change {
-        let entry = history::Entry::parse(line).expect("it was sealed");
-        assert_eq!(entry.n, *n);
-        let after = Position { id, ..Position::default() };
-        let lines = vec![(key.clone(), entry, 0..line.len())];
-        Change { after, body: line.clone(), lines, ..Change::default() }
+    /// Returns an entry with one history event.
+    fn entry_with(
+        id: i64,
+        key: &ResourceKey,
+        SealedEntry { n, line, .. }: &SealedEntry,
+    ) -> DecodedEntry {
+        let event = history::Entry::parse(line).expect("sealed event parses");
+        assert_eq!(event.n, *n);
+        let position = Position { id, ..Position::default() };
+        let events = vec![(key.clone(), event, 0..line.len())];
+        DecodedEntry { position, body: line.clone(), events, ..DecodedEntry::default() }
     }
 
     #[test]
-    fn hashes_follow_from_the_lines_before_and_a_gap_is_noticed() {
+    fn hashes_are_derived_from_earlier_events_and_gaps_are_detected() {
         let mut replica = Replica::new(Incarnation::default(), Vec::new(), Position::default());
-        let key = "t/k/r".parse::<ResourceKey>().expect("a good name");
-        let (mut chain, mut room) = (Chain::genesis(&key), Vec::new());
+        let key = "t/k/r".parse::<ResourceKey>().expect("valid key");
+        let (mut chain, mut buffer) = (Chain::genesis(&key), Vec::new());
         let fenced = history::Event::Fenced { token: Token(1), verb: "renew".into() };
-        let mut seal = || chain.seal(Millis(1), fenced.clone(), &mut room);
-        let lines: Vec<SealedEntry> = (0..4).map(|_| seal()).collect();
-        for (id, line) in (1..).zip(&lines[..2]) {
-            replica.follow(told(id, &key, line)).expect("it goes on");
+        let mut seal = || chain.seal(Millis(1), fenced.clone(), &mut buffer);
+        let events: Vec<SealedEntry> = (0..4).map(|_| seal()).collect();
+        for (id, event) in (1..).zip(&events[..2]) {
+            replica.apply(entry_with(id, &key, event)).expect("next event");
         }
-        let hashes: Vec<_> = replica.pending.lines.iter().map(|all| all.lines[0].hash).collect();
-        assert_eq!(hashes, [lines[0].hash, lines[1].hash]);
-        assert_eq!(replica.pending.seen, 0);
-        // The record was read from a row that knows the line already.
-        replica.follow(told(3, &key, &lines[1])).expect("it is known");
-        assert_eq!(replica.pending.seen, 3);
-        let gap = replica.follow(told(4, &key, &lines[3])).expect_err("a line is missing");
-        assert!(gap.to_string().contains("line 4 comes after line 2"), "{gap}");
+        let hashes: Vec<_> = replica.backlog.events.iter().map(|all| all.spans[0].hash).collect();
+        assert_eq!(hashes, [events[0].hash, events[1].hash]);
+        assert_eq!(replica.backlog.flushed_at_least, 0);
+        // As if the record had been read from a row that already contains the event.
+        replica.apply(entry_with(3, &key, &events[1])).expect("known event");
+        assert_eq!(replica.backlog.flushed_at_least, 3);
+        let gap = replica.apply(entry_with(4, &key, &events[3])).expect_err("missing event");
+        assert!(gap.to_string().contains("event 4 follows event 2"), "{gap}");
     }
 }

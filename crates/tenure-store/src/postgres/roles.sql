@@ -1,11 +1,11 @@
--- Roles of Tenure with no more than they need. To be run by the owner of the tables, after
--- `tenure migrate`; running it again is harmless, and needed after a migration by another owner.
+-- Least-privilege roles of Tenure. The owner of the tables runs this script after `tenure migrate`.
+-- It is idempotent, and has to be run again after a migration by another owner.
 --
---   tenure_app     what servers need. It may not change the tables, nor what is in history.
---   tenure_reader  may read everything but secrets, and change nothing.
---   tenure_guard   may call tenure.assert_held in transactions of its own, and read nothing.
+--   tenure_app     for servers; cannot alter tables or change history.
+--   tenure_reader  can read everything except secrets; read-only.
+--   tenure_guard   can call tenure.assert_held in its own transactions; cannot read anything.
 --
--- They cannot log in. Make those who do their members:
+-- The roles cannot log in. Grant them to login roles:
 --   CREATE ROLE server1 LOGIN PASSWORD '…' IN ROLE tenure_app;
 
 DO $$
@@ -21,7 +21,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Nobody gets anything for being anybody.
+-- No privileges for PUBLIC.
 REVOKE ALL ON SCHEMA tenure FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA tenure FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tenure FROM PUBLIC;
@@ -38,7 +38,7 @@ GRANT EXECUTE ON FUNCTION tenure.at(bigint), tenure.unfold(text) TO tenure_reade
 
 GRANT EXECUTE ON FUNCTION tenure.assert_held(text, bigint) TO tenure_guard;
 
--- What later migrations of this owner add.
+-- Tables of later migrations by this owner.
 ALTER DEFAULT PRIVILEGES IN SCHEMA tenure
     GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO tenure_app;
 ALTER DEFAULT PRIVILEGES IN SCHEMA tenure GRANT SELECT ON TABLES TO tenure_reader;

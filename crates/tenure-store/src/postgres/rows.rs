@@ -1,4 +1,4 @@
-//! Reading values back from rows.
+//! Parsing of SQL rows.
 
 use tenure_core::history::Entry;
 use tenure_core::session::Worker;
@@ -9,18 +9,19 @@ use super::pages;
 use super::{Shared, corrupt, millis};
 use crate::store::Result;
 
-/// The time of the database, as an expression.
+/// SQL expression for the database clock.
 pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
-/// Up to which entry of the journal the tables tell, as an expression.
+/// SQL expression for the journal entry up to which the projection is flushed.
 pub(super) const FLUSHED: &str = "(SELECT max(position) FROM tenure.flushes)";
-/// The last entry of the journal, as an expression.
+/// SQL expression for the newest journal entry.
 pub(super) const HEAD: &str = "(SELECT max(id) FROM tenure.journal)";
 
-/// What [`parse_record`] needs of a row `r` of resources, whose record may be behind its history.
-pub(super) const RECORD: &str = "r.key, r.record, CASE WHEN r.n > r.told THEN ARRAY( \
+/// The columns of `tenure.resources r` for [`parse_record`]: the record, and the history pages after
+/// it if it lags.
+pub(super) const RECORD_COLUMNS: &str = "r.key, r.record, CASE WHEN r.n > r.told THEN ARRAY( \
     SELECT h.lines FROM tenure.pages h WHERE h.key = r.key AND h.n > r.told ORDER BY h.n) END";
 
-/// An id or the like, as the tables have it.
+/// Returns the SQL text of an id or key.
 pub(super) fn text<T: ToString + ?Sized>(id: &T) -> String {
     id.to_string()
 }
@@ -33,7 +34,7 @@ pub(super) fn parse_body<'a, T: serde::Deserialize<'a>>(what: &str, body: &'a st
     serde_json::from_str(body).map_err(|error| corrupt(what, &error))
 }
 
-/// A session, with what it says of itself when it claims jobs.
+/// Parses a session with its worker.
 pub(super) fn parse_session(row: &Row) -> Result<Session> {
     let mut session: Session = parse_body("a session", row.get(1))?;
     session.expires_at = millis(row.get(2));
@@ -47,31 +48,31 @@ pub(super) fn parse_session(row: &Row) -> Result<Session> {
     Ok(session)
 }
 
-/// A line of history.
-pub(super) fn parse_line(line: &str) -> Result<Entry> {
-    Entry::parse(line).map_err(|error| corrupt("a line", &error))
+/// Parses a history event.
+pub(super) fn parse_event(line: &str) -> Result<Entry> {
+    Entry::parse(line).map_err(|error| corrupt("a history event", &error))
 }
 
-/// A record from the columns of [`RECORD`].
+/// Parses [`RECORD_COLUMNS`] and replays the events that the record lacks.
 pub(super) fn parse_record(row: &Row) -> Result<Box<Record>> {
     let mut record: Box<Record> =
         parse_body(&format!("resource {}", row.get::<_, &str>(0)), row.get(1))?;
     let pages: Option<Vec<&str>> = row.get(2);
-    for part in pages.iter().flatten().flat_map(|page| pages::parts(page)) {
-        let (_, hash, line) = part?;
-        record.replay(&parse_line(line)?, hash);
+    for item in pages.iter().flatten().flat_map(|page| pages::parse_items(page)) {
+        let (_, hash, line) = item?;
+        record.replay(&parse_event(line)?, hash);
     }
     Ok(record)
 }
 
-/// A job from its key and body.
+/// Parses a job from the columns `key` and `body`.
 pub(super) fn parse_job(row: &Row) -> Result<(ResourceKey, Box<Job>)> {
     Ok((parse_key(row.get(0))?, parse_body("a job", row.get(1))?))
 }
 
 impl Shared {
-    /// The time: what the database says, unless a test says otherwise.
-    pub(super) fn time(&self, database: i64) -> Millis {
+    /// Returns the current time: the given database time, unless a test has set another clock.
+    pub(super) fn now(&self, database: i64) -> Millis {
         self.clock.as_ref().map_or_else(|| millis(database), |clock| clock.now())
     }
 }

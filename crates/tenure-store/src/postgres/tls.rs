@@ -1,4 +1,4 @@
-//! Encrypted connections, and whom to believe at the other end.
+//! TLS and verification of the server certificate.
 
 use std::sync::Arc;
 
@@ -15,65 +15,67 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::settings::Trust;
 use crate::store::{Result, StoreError};
 
-/// Makes connections encrypted, if the address asks for it.
+/// Encrypts connections, if the URL requires it.
 pub(super) type Tls = MakeRustlsConnect;
 
-/// Where systems keep the authorities that they know.
-const KNOWN: [&str; 3] =
+/// Common locations of the system's CA bundle.
+const SYSTEM_CA_BUNDLES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
-/// What makes connections that trust as told.
-pub(super) fn connector(trust: &Trust, wanted: bool) -> Result<Tls> {
+/// Returns a connector that verifies server certificates according to `trust`. If TLS is disabled,
+/// no CA bundle is loaded.
+pub(super) fn connector(trust: &Trust, tls_enabled: bool) -> Result<Tls> {
     let provider = Arc::new(ring::default_provider());
-    let check = match trust {
-        Trust::Signed { root, for_this_host } if wanted => {
-            let roots = Arc::new(roots(root.as_deref())?);
+    let (inner, verify_host) = match trust {
+        Trust::Signed { root, verify_host } if tls_enabled => {
+            let roots = Arc::new(load_roots(root.as_deref())?);
             let builder = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
-            let inner = builder.build().map_err(|error| wrong(&error))?;
-            Check { inner: Some(inner), host: *for_this_host, provider: Arc::clone(&provider) }
+            (Some(builder.build().map_err(|error| tls_error(&error))?), *verify_host)
         }
-        _ => Check { inner: None, host: false, provider: Arc::clone(&provider) },
+        _ => (None, false),
     };
+    let verifier = CertificateVerifier { inner, verify_host, provider: Arc::clone(&provider) };
     let builder = ClientConfig::builder_with_provider(provider);
-    let builder = builder.with_safe_default_protocol_versions().map_err(|error| wrong(&error))?;
-    let check = Arc::new(check);
-    let config = builder.dangerous().with_custom_certificate_verifier(check).with_no_client_auth();
-    Ok(MakeRustlsConnect::new(config))
+    let builder =
+        builder.with_safe_default_protocol_versions().map_err(|error| tls_error(&error))?;
+    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+    Ok(MakeRustlsConnect::new(builder.with_no_client_auth()))
 }
 
-fn roots(file: Option<&str>) -> Result<RootCertStore> {
-    let known = || KNOWN.into_iter().find(|path| std::path::Path::new(path).exists());
-    let file = file.filter(|file| *file != "system").or_else(known);
+fn load_roots(file: Option<&str>) -> Result<RootCertStore> {
+    let exists = |path: &&str| std::path::Path::new(path).exists();
+    let system = || SYSTEM_CA_BUNDLES.into_iter().find(exists);
+    let file = file.filter(|file| *file != "system").or_else(system);
     let Some(file) = file else {
-        return Err(wrong(&"no authorities are known here; name a file with sslrootcert=FILE"));
+        return Err(tls_error(&"no system CA bundle found; name a file with sslrootcert=FILE"));
     };
     let mut roots = RootCertStore::empty();
     let certificates = CertificateDer::pem_file_iter(file);
-    for certificate in certificates.map_err(|error| wrong(&format!("{file}: {error}")))? {
-        // A system has some that nobody can use.
-        roots.add(certificate.map_err(|error| wrong(&format!("{file}: {error}")))?).ok();
+    for certificate in certificates.map_err(|error| tls_error(&format!("{file}: {error}")))? {
+        // System bundles contain certificates that webpki rejects.
+        roots.add(certificate.map_err(|error| tls_error(&format!("{file}: {error}")))?).ok();
     }
     if roots.is_empty() {
-        return Err(wrong(&format!("{file} has no usable certificate")));
+        return Err(tls_error(&format!("{file} has no usable certificate")));
     }
     Ok(roots)
 }
 
-fn wrong(error: &dyn std::fmt::Display) -> StoreError {
+fn tls_error(error: &dyn std::fmt::Display) -> StoreError {
     StoreError::Unavailable(format!("cannot set up TLS to the database: {error}"))
 }
 
-/// Looks at the certificate of the database as much as `sslmode` says.
+/// Verifies the server certificate as strictly as `sslmode` requires.
 #[derive(Debug)]
-struct Check {
-    /// Nothing: any will do.
+struct CertificateVerifier {
+    /// `None` accepts any certificate.
     inner: Option<Arc<WebPkiServerVerifier>>,
-    /// It must be for the host that was called.
-    host: bool,
+    /// Whether the certificate must be valid for the host name.
+    verify_host: bool,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Check {
+impl ServerCertVerifier for CertificateVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -86,7 +88,7 @@ impl ServerCertVerifier for Check {
         match inner.verify_server_cert(end_entity, intermediates, server_name, ocsp, now) {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) if !self.host => Ok(ServerCertVerified::assertion()),
+            )) if !self.verify_host => Ok(ServerCertVerified::assertion()),
             other => other,
         }
     }

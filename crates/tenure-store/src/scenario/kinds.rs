@@ -1,5 +1,4 @@
-//! The kinds that scenarios, properties and simulations work with: one for each thing that kinds
-//! can differ in.
+//! Kinds of the scenarios, property tests and simulations, which cover the options of a kind.
 
 use std::sync::Arc;
 
@@ -7,21 +6,21 @@ use tenure_core::kind::{Backoff, OperationOverride};
 use tenure_core::retry::{Retry, TIME_LIMIT};
 use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy, ResourceKey};
 
-/// The kinds.
+/// Returns the kinds.
 ///
 /// # Panics
-/// Never: they make sense.
+/// Never: they are valid.
 #[must_use]
 pub fn kinds() -> Arc<Kinds> {
     let all = [cluster(), pipeline(), shoot(), report(), task(), capped(), scheduler()];
-    Arc::new(Kinds::new(all).expect("they make sense"))
+    Arc::new(Kinds::new(all).expect("valid kinds"))
 }
 
-fn three_times() -> Retry {
+fn three_attempts() -> Retry {
     Retry { attempts: 3, initial_ms: 10_000, factor: 2.0, max_ms: 60_000, ..Retry::default() }
 }
 
-/// A lifecycle: attach to a twin, refuse what contradicts, queue behind what must come first.
+/// Lifecycle: a repeated create attaches, a contradicting one is rejected, a destroy queues.
 fn cluster() -> Kind {
     let states = ["PENDING", "CREATING", "READY", "DESTROYING", "DESTROYED", "FAILED", "DEGRADED"];
     let mut create = Operation::new("create")
@@ -29,7 +28,7 @@ fn cluster() -> Kind {
         .meets("create", Policy::Attach)
         .meets("destroy", Policy::Reject)
         .limit_ms(60_000)
-        .retry(Retry { permanent: vec!["QUOTA".into()], ..three_times() });
+        .retry(Retry { permanent: vec!["QUOTA".into()], ..three_attempts() });
     create.ends = vec!["DEGRADED".into()];
     let destroy = Operation::new("destroy").path(
         &["READY", "FAILED", "DEGRADED"],
@@ -40,11 +39,11 @@ fn cluster() -> Kind {
     Kind::new("cluster").states(&states).operation(create).operation(destroy)
 }
 
-/// Single flight. One of them has rules of its own.
+/// Single flight. One resource overrides the rules.
 fn pipeline() -> Kind {
     let run = Operation::new("run").meets("run", Policy::Attach);
-    let key = ResourceKey::new("t", "pipeline", "patient").expect("a good name");
-    let retry = Retry { permanent: vec![TIME_LIMIT.into()], ..three_times() };
+    let key = ResourceKey::new("t", "pipeline", "patient").expect("a valid name");
+    let retry = Retry { permanent: vec![TIME_LIMIT.into()], ..three_attempts() };
     Kind::new("pipeline").operation(run).with_override(
         key,
         "run",
@@ -52,39 +51,39 @@ fn pipeline() -> Kind {
     )
 }
 
-/// A reconciler.
+/// Reconciler.
 fn shoot() -> Kind {
-    let sync = Operation::new("sync").meets("sync", Policy::Coalesce).retry(three_times());
+    let sync = Operation::new("sync").meets("sync", Policy::Coalesce).retry(three_attempts());
     let hibernate = Operation::new("hibernate");
     Kind::new("shoot").operation(sync).operation(hibernate).reconcile("sync")
 }
 
-/// The newest wish wins; an urgent one stops the running one.
+/// The newest submit replaces queued ones; an urgent one cancels the running one.
 fn report() -> Kind {
     let build = Operation::new("build").meets("build", Policy::Replace);
     let urgent = Operation::new("urgent").meets("build", Policy::Cancel);
     Kind::new("report").operation(build).operation(urgent)
 }
 
-/// Plain queueing, where others may pass a job that rests.
+/// Plain queueing, where later jobs may pass a job in backoff.
 fn task() -> Kind {
-    let work = Operation::new("work").retry(Retry { attempts: 2, ..three_times() });
+    let work = Operation::new("work").retry(Retry { attempts: 2, ..three_attempts() });
     Kind::new("task").operation(work).backoff(Backoff::Pass)
 }
 
-/// At most two run at once, and one for each tenant.
+/// At most two running jobs, and one per tenant.
 fn capped() -> Kind {
     Kind::new("capped").operation(Operation::new("work")).running_max(Some(2), Some(1))
 }
 
-/// Operations with locks of their own, some wide, some narrow.
+/// Operations with one or several locks.
 fn scheduler() -> Kind {
-    let with = |name: &str, locks: &[&str]| {
+    let operation = |name: &str, locks: &[&str]| {
         let names = locks.iter().map(|lock| lock.parse::<LockName>().expect("a lock")).collect();
         Operation { locks: LockSet::new(names).expect("a set"), ..Operation::new(name) }
     };
     Kind::new("scheduler")
-        .operation(with("configure", &["config"]))
-        .operation(with("shrink", &["downscaling"]))
-        .operation(with("update", &["config", "downscaling"]))
+        .operation(operation("configure", &["config"]))
+        .operation(operation("shrink", &["downscaling"]))
+        .operation(operation("update", &["config", "downscaling"]))
 }

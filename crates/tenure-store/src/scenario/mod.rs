@@ -1,10 +1,9 @@
-//! Scenarios in plain text: the specification that people read and every store runs.
+//! Scenarios in plain text: a readable specification that every store runs.
 //!
-//! A line is `at TIME ACTOR VERB … -> ANSWER`; the files in `scenarios/` show all there is. An
-//! actor that has said `open` acts through its session, any other takes locks with a session of
-//! their own. Jobs are called `j1`, `j2`, … in the order in which a scenario meets them; what their
-//! kinds are is in `kinds`. The runner knows nothing of stores: it drives a [`Driver`], which may
-//! be a server behind HTTP.
+//! A line is `at TIME ACTOR VERB … -> ANSWER`; see the files in `scenarios/`. An actor that has
+//! sent `open` uses its session; any other takes locks as a solo claimant. Jobs are named `j1`,
+//! `j2`, … in order of appearance; their kinds are declared in `kinds`. The runner does not depend on a
+//! store: it uses a [`Driver`], which may be an HTTP client of a server.
 
 mod jobs;
 mod kinds;
@@ -23,41 +22,41 @@ use tenure_core::{
 pub use kinds::kinds;
 use render::{render, render_history};
 
-/// What a scenario runs on.
+/// System under test of a scenario.
 #[async_trait]
 pub trait Driver: Send {
     /// Sends one command.
     async fn send(&mut self, command: Command) -> Outcome;
-    /// Lets store time pass, sweeping as a running store does.
+    /// Advances store time, sweeping as a running store does.
     async fn advance(&mut self, ms: u64);
-    /// Stops the store and starts it again.
+    /// Restarts the store.
     async fn restart(&mut self);
-    /// The history of a resource, oldest first.
+    /// Returns the history of a resource, oldest first.
     async fn history(&mut self, key: &ResourceKey) -> Vec<Entry>;
-    /// What the verifier has to say: empty when all is well.
+    /// Returns the problems found by the verifier.
     async fn verify(&mut self) -> Vec<String>;
-    /// Store time.
+    /// Returns the store time.
     async fn now(&mut self) -> Millis;
-    /// A job, over or not.
+    /// Returns a job, live or finished.
     async fn job(&mut self, id: JobId) -> Option<Job>;
-    /// The state of a resource.
+    /// Returns the state of a resource.
     async fn resource(&mut self, key: &ResourceKey) -> Option<Resource>;
-    /// The word for why a job is where it is.
+    /// Returns the word that explains the state of a job.
     async fn why(&mut self, id: JobId) -> String;
 }
 
-/// Runs a scenario; a panic names the line that went wrong.
+/// Runs a scenario. Panics with the number of the line that fails.
 pub async fn run(text: &str, driver: &mut dyn Driver) {
     let mut runner = Runner::default();
-    for (at, line) in text.lines().enumerate() {
+    for (index, line) in text.lines().enumerate() {
         let line = line.split(" //").next().unwrap_or_default().trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let (ask, wanted) = line.split_once("->").unwrap_or((line, ""));
-        let got = runner.line(ask.trim(), driver).await;
-        let wanted = wanted.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(got, wanted, "line {}: {line}", at + 1);
+        let (step, expected) = line.split_once("->").unwrap_or((line, ""));
+        let actual = runner.run_step(step.trim(), driver).await;
+        let expected = expected.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(actual, expected, "line {}: {line}", index + 1);
     }
     assert_eq!(driver.verify().await, Vec::<String>::new(), "after the scenario");
 }
@@ -67,36 +66,36 @@ struct Runner {
     now_ms: u64,
     requests: u128,
     sessions: HashMap<String, SessionId>,
-    /// The jobs in the order in which they were met.
+    /// Jobs in order of appearance.
     jobs: Vec<JobId>,
 }
 
-/// The words of a line after the actor: a verb, places, and `name=value` pairs.
-struct Words<'a> {
-    places: Vec<&'a str>,
-    pairs: HashMap<&'a str, &'a str>,
+/// Arguments of a step: positional ones, and `name=value` options.
+struct Arguments<'a> {
+    positional: Vec<&'a str>,
+    options: HashMap<&'a str, &'a str>,
 }
 
-impl<'a> Words<'a> {
-    fn of(words: &[&'a str]) -> Self {
-        let pairs = words.iter().filter_map(|word| word.split_once('=')).collect();
-        let places = words.iter().copied().filter(|word| !word.contains('=')).collect();
-        Self { places, pairs }
+impl<'a> Arguments<'a> {
+    fn parse(words: &[&'a str]) -> Self {
+        let options = words.iter().filter_map(|word| word.split_once('=')).collect();
+        let positional = words.iter().copied().filter(|word| !word.contains('=')).collect();
+        Self { positional, options }
     }
 
     fn ms(&self, name: &str) -> Option<u64> {
-        self.pairs.get(name).map(|text| millis(text))
+        self.options.get(name).map(|text| parse_ms(text))
     }
 
     fn token(&self) -> Token {
-        Token(self.pairs.get("token").expect("token=N").parse().expect("a number"))
+        Token(self.options.get("token").expect("token=N").parse().expect("a number"))
     }
 
-    /// The resource and the locks of it that are named, and whether any lock was named.
+    /// Returns the resource, its locks, and whether a lock other than `main` is named.
     fn locks(&self) -> (ResourceKey, LockSet, bool) {
-        let paths = self.places.iter().map(|place| place.parse::<LockPath>().expect("a lock"));
+        let paths = self.positional.iter().map(|path| path.parse::<LockPath>().expect("a lock"));
         let paths: Vec<_> = paths.collect();
-        let tenant = self.pairs.get("tenant").copied().unwrap_or("t");
+        let tenant = self.options.get("tenant").copied().unwrap_or("t");
         let key = paths[0].resource(tenant).expect("a resource");
         let named = paths.iter().any(|path| !path.lock.is_main());
         let names = paths.into_iter().map(|path| path.lock).collect();
@@ -105,21 +104,21 @@ impl<'a> Words<'a> {
 }
 
 impl Runner {
-    async fn line(&mut self, ask: &str, driver: &mut dyn Driver) -> String {
-        let mut words: Vec<&str> = ask.split_whitespace().collect();
+    async fn run_step(&mut self, step: &str, driver: &mut dyn Driver) -> String {
+        let mut words: Vec<&str> = step.split_whitespace().collect();
         if words[0] == "at" {
-            let at = millis(words[1]);
-            let passed = at.checked_sub(self.now_ms).expect("time goes forward");
-            driver.advance(passed).await;
+            let at = parse_ms(words[1]);
+            let elapsed = at.checked_sub(self.now_ms).expect("time goes forward");
+            driver.advance(elapsed).await;
             self.now_ms = at;
             words.drain(..2);
         }
         match words[0] {
             "history" => {
-                let (key, _, _) = Words::of(&words[1..]).locks();
+                let (key, _, _) = Arguments::parse(&words[1..]).locks();
                 render_history(&driver.history(&key).await, &mut self.jobs)
             }
-            "job" | "why" | "state" => self.look(&words, driver).await,
+            "job" | "why" | "state" => self.inspect(&words, driver).await,
             "verify" => {
                 let problems = driver.verify().await;
                 if problems.is_empty() { "ok".to_owned() } else { problems.join("; ") }
@@ -129,36 +128,37 @@ impl Runner {
                 String::new()
             }
             actor => {
-                let words_after = Words::of(&words[2..]);
+                let (verb, arguments) = (words[1], Arguments::parse(&words[2..]));
                 let now = driver.now().await;
-                let command = match self.on_jobs(actor, words[1], &words_after, now) {
+                let command = match self.job_command(actor, verb, &arguments, now) {
                     Some(command) => command,
-                    None => self.command(actor, words[1], &words_after),
+                    None => self.command(actor, verb, &arguments),
                 };
                 render(&driver.send(command).await, &mut self.jobs)
             }
         }
     }
 
-    fn command(&mut self, actor: &str, verb: &str, words: &Words<'_>) -> Command {
+    fn command(&mut self, actor: &str, verb: &str, arguments: &Arguments<'_>) -> Command {
         let session = |runner: &Self| *runner.sessions.get(actor).expect("an open session");
         match verb {
             "open" => {
                 let id = self.sessions.len() as u128 + 1;
                 let id = SessionId(id << 64 | id);
                 let session = *self.sessions.entry(actor.to_owned()).or_insert(id);
-                let tenant = words.pairs.get("tenant").copied().unwrap_or("t").into();
-                let ttl_ms = words.ms("ttl").expect("ttl=TIME");
+                let tenant = arguments.options.get("tenant").copied().unwrap_or("t").into();
+                let ttl_ms = arguments.ms("ttl").expect("ttl=TIME");
                 Command::Open { session, tenant, name: actor.into(), ttl_ms }
             }
             "beat" => {
-                let seen = words.pairs.get("seen").map_or(0, |n| n.parse().expect("a number"));
+                let seen =
+                    arguments.options.get("seen").map_or(0, |n| n.parse().expect("a number"));
                 Command::Heartbeat { session: session(self), seen }
             }
             "close" => Command::Close { session: session(self) },
             _ => {
-                let (key, locks, named) = words.locks();
-                let action = self.action(actor, verb, words, locks, named);
+                let (key, locks, named) = arguments.locks();
+                let action = self.action(actor, verb, arguments, locks, named);
                 Command::Lock { key, action }
             }
         }
@@ -168,42 +168,42 @@ impl Runner {
         &mut self,
         actor: &str,
         verb: &str,
-        words: &Words<'_>,
+        arguments: &Arguments<'_>,
         locks: LockSet,
         named: bool,
     ) -> LockAction {
         let only = named.then(|| locks.clone());
         match verb {
-            "acquire" => LockAction::Acquire(self.acquire(actor, words, locks)),
-            "renew" => LockAction::Renew { token: words.token(), ttl_ms: words.ms("ttl") },
-            "release" => LockAction::Release { token: words.token(), locks: only },
-            "withdraw" => LockAction::Withdraw { request: self.request(words) },
+            "acquire" => LockAction::Acquire(self.acquire(actor, arguments, locks)),
+            "renew" => LockAction::Renew { token: arguments.token(), ttl_ms: arguments.ms("ttl") },
+            "release" => LockAction::Release { token: arguments.token(), locks: only },
+            "withdraw" => LockAction::Withdraw { request: self.request(arguments) },
             "break" => LockAction::Break {
-                token: words.token(),
+                token: arguments.token(),
                 locks: only,
                 by: actor.into(),
-                reason: words.pairs.get("reason").copied().unwrap_or_default().into(),
+                reason: arguments.options.get("reason").copied().unwrap_or_default().into(),
             },
-            _ => panic!("there is no verb {verb}"),
+            _ => panic!("unknown verb {verb}"),
         }
     }
 
-    fn acquire(&mut self, actor: &str, words: &Words<'_>, locks: LockSet) -> Acquire {
-        let request = self.request(words);
+    fn acquire(&mut self, actor: &str, arguments: &Arguments<'_>, locks: LockSet) -> Acquire {
+        let request = self.request(arguments);
         let claimant = match self.sessions.get(actor) {
             Some(session) => Claimant::Session(*session),
             None => {
-                let ttl_ms = words.ms("ttl").expect("ttl=TIME, or an open session");
+                let ttl_ms = arguments.ms("ttl").expect("ttl=TIME, or an open session");
                 Claimant::Solo { name: actor.into(), ttl_ms }
             }
         };
-        let wait_ms = words.ms("wait").unwrap_or(0);
+        let wait_ms = arguments.ms("wait").unwrap_or(0);
         Acquire { locks, claimant, request, wait_ms, purpose: None }
     }
 
-    /// The request that `as=NAME` names, or one of its own.
-    fn request(&mut self, words: &Words<'_>) -> RequestId {
-        let Some(name) = words.pairs.get("as") else {
+    /// Returns the request id named by `as=NAME`, or a new one.
+    fn request(&mut self, arguments: &Arguments<'_>) -> RequestId {
+        let Some(name) = arguments.options.get("as") else {
             self.requests += 1;
             return RequestId(1 << 100 | self.requests);
         };
@@ -211,77 +211,80 @@ impl Runner {
     }
 }
 
-fn millis(text: &str) -> u64 {
+fn parse_ms(text: &str) -> u64 {
     let number = |unit| text.strip_suffix(unit).and_then(|number: &str| number.parse::<u64>().ok());
     let seconds = || number("s").map(|s| s * 1_000);
     let hours = || number("h").map(|h| h * 3_600_000);
-    number("ms").or_else(seconds).or_else(hours).unwrap_or_else(|| panic!("{text} is not a time"))
+    number("ms")
+        .or_else(seconds)
+        .or_else(hours)
+        .unwrap_or_else(|| panic!("{text} is not a duration"))
 }
 
-/// Hands the names of all scenarios that any store can run to a macro: the one list of them.
+/// Passes the names of all scenarios that every store can run to a macro.
 #[macro_export]
 macro_rules! for_each_scenario {
     ([$($run:tt)+] $($args:tt)*) => {
         $($run)+! { $($args)*
-            a_broken_tenure_is_over_and_its_holder_is_told,
+            breaking_a_tenure_ends_it_and_notifies_its_holder,
             a_change_during_a_sync_is_synced,
             a_closed_session_hands_over_at_once,
-            a_dead_letter_can_be_thrown_away,
-            a_dead_worker_is_settled_and_its_job_retried,
-            a_dying_flight_is_not_joined,
-            a_flight_of_tomorrow_is_not_joined,
+            a_dead_letter_can_be_discarded,
+            a_job_is_retried_after_its_worker_dies,
+            a_submit_does_not_attach_to_a_cancelling_job,
+            a_submit_does_not_attach_to_a_scheduled_job,
             a_holder_that_stops_renewing_loses_the_lock,
-            a_job_in_backoff_holds_its_lane_or_not,
+            backoff_blocks_the_lane_unless_the_kind_lets_jobs_pass,
             a_job_runs_through_its_lifecycle,
-            a_lapsed_session_never_comes_back,
-            a_lock_is_held_by_one,
+            an_expired_session_cannot_be_revived,
+            a_lock_has_one_holder,
             a_paused_resource_starts_nothing,
             a_release_hands_over_to_the_first_living_waiter,
             a_release_matches_the_token,
             a_repeated_request_gives_the_same_tenure,
-            a_resource_may_have_rules_of_its_own,
+            a_resource_can_override_the_rules_of_its_kind,
             a_session_belongs_to_its_tenant,
             a_set_of_locks_is_all_or_nothing,
-            a_submit_attaches_to_the_flight,
-            a_wait_ends_in_time,
-            a_wide_request_is_not_starved,
+            a_submit_attaches_to_the_live_job,
+            a_wait_ends_at_its_deadline,
+            a_request_for_several_locks_is_not_starved,
             a_withdrawn_request_leaks_nothing,
             a_worker_hands_work_back,
             a_worker_may_choose_another_end_state,
-            a_worker_of_all_tenants_beats_for_itself,
-            an_urgent_wish_stops_the_running_one,
-            bad_numbers_are_refused,
+            a_token_does_not_renew_a_session_of_all_tenants,
+            policy_cancel_stops_the_running_job,
+            out_of_range_durations_are_rejected,
             cancel_is_a_state_with_an_end,
-            caps_bound_what_runs_at_once,
-            coalesced_submits_share_the_waiting_one,
+            concurrency_limits_are_enforced,
+            coalesced_submits_share_the_queued_job,
             create_is_refused_while_destroying,
             failures_are_transient_or_permanent,
-            locks_and_jobs_share_one_right,
+            locks_and_jobs_exclude_each_other,
             one_heartbeat_renews_everything,
             priority_and_time_order_the_lane,
-            repeated_submits_claims_and_finishes_give_the_same,
+            repeated_submits_claims_and_finishes_are_idempotent,
             resources_are_put_and_deleted,
-            tenants_take_turns,
-            the_newest_wish_replaces_those_that_wait,
-            the_third_crash_is_the_last,
+            claims_alternate_between_tenants,
+            policy_replace_supersedes_queued_jobs,
+            a_job_is_dead_after_its_third_crash,
             the_token_stays_while_the_tenure_lasts,
             three_destroys_run_one_after_the_other,
-            what_should_be_is_looked_at_again,
-            who_comes_back_waits_for_others,
-            wide_operations_are_not_starved,
+            the_desired_state_is_checked_after_every_job,
+            a_served_tenant_waits_for_the_others,
+            operations_with_several_locks_are_not_starved,
         }
     };
 }
 
 macro_rules! scenarios {
     ($($name:ident),* $(,)?) => {
-        /// The names of all scenarios.
+        /// Names of all scenarios.
         pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-        /// The text of a scenario.
+        /// Returns the text of a scenario.
         ///
         /// # Panics
-        /// When there is none of that name.
+        /// Panics if there is no scenario of that name.
         #[must_use]
         pub fn text(name: &str) -> &'static str {
             match name {
@@ -293,9 +296,9 @@ macro_rules! scenarios {
     };
 }
 
-// Those that restart the store are for durable stores only.
+// Scenarios that restart the store, for durable stores only.
 for_each_scenario!([scenarios]
-    a_restart_gives_everybody_full_grace,
+    a_restart_renews_every_session,
     running_jobs_survive_a_restart,
 );
 
@@ -304,7 +307,7 @@ mod tests {
     use super::NAMES;
 
     #[test]
-    fn every_scenario_file_is_run() {
+    fn every_scenario_file_is_listed() {
         let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
         let stem = |entry: std::io::Result<std::fs::DirEntry>| {
             entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned()

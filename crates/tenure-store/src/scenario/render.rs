@@ -1,21 +1,20 @@
-//! Outcomes and histories as scenarios write them.
+//! Outcomes and histories in the notation of the scenarios.
 
 use std::collections::HashMap;
 
 use tenure_core::history::{Entry, Event};
 use tenure_core::{JobId, Outcome, Refusal};
 
-/// The name of a job: its number in the order in which the scenario met it.
-pub(super) fn name(id: JobId, jobs: &mut Vec<JobId>) -> String {
-    let known = jobs.iter().position(|job| *job == id);
-    let at = known.unwrap_or_else(|| {
+/// Returns the name of a job: its number in order of appearance.
+pub(super) fn job_name(id: JobId, jobs: &mut Vec<JobId>) -> String {
+    let index = jobs.iter().position(|job| *job == id).unwrap_or_else(|| {
         jobs.push(id);
         jobs.len() - 1
     });
-    format!("j{}", at + 1)
+    format!("j{}", index + 1)
 }
 
-/// An outcome as scenarios write it.
+/// Renders an outcome.
 pub(super) fn render(outcome: &Outcome, jobs: &mut Vec<JobId>) -> String {
     match outcome {
         Outcome::Alive { revoked, .. } if revoked.is_empty() => "alive".to_owned(),
@@ -35,11 +34,13 @@ pub(super) fn render(outcome: &Outcome, jobs: &mut Vec<JobId>) -> String {
         Outcome::Withdrawn { released: Some(token) } => format!("withdrawn token={token}"),
         Outcome::Broken => "broken".to_owned(),
         Outcome::Settled { ended } => format!("settled {ended}"),
-        Outcome::Submitted { verdict, job } => format!("{} {}", verdict.as_str(), name(*job, jobs)),
+        Outcome::Submitted { verdict, job } => {
+            format!("{} {}", verdict.as_str(), job_name(*job, jobs))
+        }
         Outcome::Claimed(assigned) if assigned.is_empty() => "nothing".to_owned(),
         Outcome::Claimed(assigned) => {
             let one = |a: &tenure_core::Assignment| {
-                let (id, operation) = (name(a.job.id, jobs), &a.job.operation);
+                let (id, operation) = (job_name(a.job.id, jobs), &a.job.operation);
                 let (attempt, max, token) = (a.job.attempt, a.attempts_max, a.tenure.token);
                 format!("{id} {operation} attempt={attempt}/{max} token={token}")
             };
@@ -53,7 +54,7 @@ pub(super) fn render(outcome: &Outcome, jobs: &mut Vec<JobId>) -> String {
         Outcome::Discarded => "discarded".to_owned(),
         Outcome::Put { generation, job: None } => format!("generation={generation}"),
         Outcome::Put { generation, job: Some(job) } => {
-            format!("generation={generation} {}", name(*job, jobs))
+            format!("generation={generation} {}", job_name(*job, jobs))
         }
         Outcome::Deleted => "deleted".to_owned(),
         Outcome::Paused(true) => "paused".to_owned(),
@@ -73,15 +74,15 @@ fn render_refusal(refusal: &Refusal, jobs: &mut Vec<JobId>) -> String {
         Refusal::RequestReused => format!("{code} request reused"),
         Refusal::NotCurrent { current: Some(view) } => format!("{code} current={}", view.token),
         Refusal::NotCurrent { current: None } => format!("{code} current=none"),
-        Refusal::Rejected { present, .. } => format!("{code} {}", name(*present, jobs)),
+        Refusal::Rejected { present, .. } => format!("{code} {}", job_name(*present, jobs)),
         Refusal::BadTransition { state, .. } => format!("{code} {state}"),
         Refusal::WrongJobState { state, .. } => format!("{code} {}", state.as_str()),
-        Refusal::InUse { job: Some(job) } => format!("{code} {}", name(*job, jobs)),
+        Refusal::InUse { job: Some(job) } => format!("{code} {}", job_name(*job, jobs)),
         _ => code.to_string(),
     }
 }
 
-/// A history as scenarios write it: `granted(A,1) expired(A,1)`; for jobs `started(j1,1)`.
+/// Renders a history: `granted(A,1) expired(A,1)`; for jobs `started(j1,1)`.
 pub(super) fn render_history(entries: &[Entry], jobs: &mut Vec<JobId>) -> String {
     let mut holders = HashMap::new();
     let mut words = Vec::new();
@@ -91,8 +92,8 @@ pub(super) fn render_history(entries: &[Entry], jobs: &mut Vec<JobId>) -> String
         }
         let word = entry.event.as_str();
         words.push(match (entry.event.job(), entry.event.token()) {
-            (Some(job), Some(token)) => format!("{word}({},{token})", name(job, jobs)),
-            (Some(job), None) => format!("{word}({})", name(job, jobs)),
+            (Some(job), Some(token)) => format!("{word}({},{token})", job_name(job, jobs)),
+            (Some(job), None) => format!("{word}({})", job_name(job, jobs)),
             (None, Some(token)) => {
                 let holder = holders.get(&token).map_or("?", |holder| holder);
                 format!("{word}({holder},{token})")

@@ -1,4 +1,4 @@
-//! Random wishes about jobs, before it is known which jobs and tokens there are.
+//! Random commands about jobs, as templates: jobs and tokens are filled in when they are applied.
 
 use proptest::prelude::*;
 use tenure_core::retry::Class;
@@ -9,22 +9,22 @@ use tenure_core::{
 
 use crate::pair::Pair;
 
-/// One wish.
+/// Template of a command.
 #[derive(Clone, Debug)]
-pub(crate) enum Wish {
+pub(crate) enum Template {
     Open(u128),
-    Beat(u128),
+    Heartbeat(u128),
     Close(u128),
     Submit { key: ResourceKey, operation: usize, request: u128, priority: i32, ahead_ms: u64 },
     Resource { key: ResourceKey, action: ResourceAction },
     Claim { session: u128, request: u128, max: usize },
     Finish { pick: usize, finish: Finish },
-    Say { pick: usize, log: bool },
+    Report { pick: usize, log: bool },
     Job { pick: usize, verb: usize, request: u128 },
     Acquire { key: ResourceKey, request: u128 },
 }
 
-/// A few resources of each kind that differs, of two tenants.
+/// One resource of each kind, of two tenants.
 fn key() -> impl Strategy<Value = ResourceKey> {
     let kinds = vec!["cluster", "pipeline", "shoot", "report", "task", "capped", "scheduler"];
     let tenant = prop::sample::select(vec!["t", "t", "u"]);
@@ -60,50 +60,51 @@ fn resource_action() -> impl Strategy<Value = ResourceAction> {
     ]
 }
 
-pub(crate) fn wish() -> impl Strategy<Value = Wish> {
+pub(crate) fn template() -> impl Strategy<Value = Template> {
     let session = || 1..7_u128;
     let request = || 1..8_u128;
     let ahead = prop_oneof![4 => Just(0), 1 => 1..9_000_u64];
     prop_oneof![
-        3 => session().prop_map(Wish::Open),
-        2 => session().prop_map(Wish::Beat),
-        1 => session().prop_map(Wish::Close),
+        3 => session().prop_map(Template::Open),
+        2 => session().prop_map(Template::Heartbeat),
+        1 => session().prop_map(Template::Close),
         8 => (key(), 0..3_usize, request(), -1..2_i32, ahead).prop_map(
             |(key, operation, request, priority, ahead_ms)| {
-                Wish::Submit { key, operation, request, priority, ahead_ms }
+                Template::Submit { key, operation, request, priority, ahead_ms }
             }
         ),
-        3 => (key(), resource_action()).prop_map(|(key, action)| Wish::Resource { key, action }),
+        3 => (key(), resource_action())
+            .prop_map(|(key, action)| Template::Resource { key, action }),
         7 => (session(), request(), 1..4_usize)
-            .prop_map(|(session, request, max)| Wish::Claim { session, request, max }),
-        6 => (0..6_usize, finish()).prop_map(|(pick, finish)| Wish::Finish { pick, finish }),
-        2 => (0..4_usize, any::<bool>()).prop_map(|(pick, log)| Wish::Say { pick, log }),
+            .prop_map(|(session, request, max)| Template::Claim { session, request, max }),
+        6 => (0..6_usize, finish()).prop_map(|(pick, finish)| Template::Finish { pick, finish }),
+        2 => (0..4_usize, any::<bool>()).prop_map(|(pick, log)| Template::Report { pick, log }),
         4 => (0..8_usize, 0..4_usize, request())
-            .prop_map(|(pick, verb, request)| Wish::Job { pick, verb, request }),
-        1 => (key(), request()).prop_map(|(key, request)| Wish::Acquire { key, request }),
+            .prop_map(|(pick, verb, request)| Template::Job { pick, verb, request }),
+        1 => (key(), request()).prop_map(|(key, request)| Template::Acquire { key, request }),
     ]
 }
 
-/// Sessions of both tenants, and two for all.
+/// Returns the tenant of a session: one of two, or all.
 fn tenant(session: u128) -> &'static str {
     ["t", "u", "*"][usize::try_from(session % 3).unwrap_or(0)]
 }
 
 impl Pair {
-    /// The command of a wish, as things stand.
-    pub(crate) fn command(&self, wish: &Wish) -> Command {
+    /// Fills in a template.
+    pub(crate) fn command(&self, template: &Template) -> Command {
         let (by, reason) = (|| "ann".into(), || "so".into());
-        match wish {
-            Wish::Open(n) => {
+        match template {
+            Template::Open(n) => {
                 let (session, name) = (SessionId(*n), format!("w{n}").into());
                 Command::Open { session, tenant: tenant(*n).into(), name, ttl_ms: 4_000 }
             }
-            Wish::Beat(n) => Command::Heartbeat { session: SessionId(*n), seen: 0 },
-            Wish::Close(n) => Command::Close { session: SessionId(*n) },
-            Wish::Submit { key, operation, request, priority, ahead_ms } => {
-                let kind = self.kinds.get(key.kind()).expect("it is declared");
+            Template::Heartbeat(n) => Command::Heartbeat { session: SessionId(*n), seen: 0 },
+            Template::Close(n) => Command::Close { session: SessionId(*n) },
+            Template::Submit { key, operation, request, priority, ahead_ms } => {
+                let kind = self.kinds.get(key.kind()).expect("a declared kind");
                 let names: Vec<_> = kind.operations.keys().cloned().collect();
-                let ask = Submit {
+                let submit = Submit {
                     request: RequestId(*request),
                     operation: names[operation % names.len()].clone(),
                     args: Some("{}".into()),
@@ -111,29 +112,29 @@ impl Pair {
                     run_at: (*ahead_ms > 0).then(|| self.now().plus(*ahead_ms)),
                     by: by(),
                 };
-                Command::Resource { key: key.clone(), action: ResourceAction::Submit(ask) }
+                Command::Resource { key: key.clone(), action: ResourceAction::Submit(submit) }
             }
-            Wish::Resource { key, action } => {
+            Template::Resource { key, action } => {
                 Command::Resource { key: key.clone(), action: action.clone() }
             }
-            Wish::Claim { session, request, max } => {
+            Template::Claim { session, request, max } => {
                 Command::Claim(self.claim(*session, *request, *max))
             }
-            Wish::Finish { pick, finish } => {
-                let (id, token) = self.taken(*pick);
+            Template::Finish { pick, finish } => {
+                let (id, token) = self.attempt(*pick);
                 Command::Job { id, action: JobAction::Finish { token, finish: finish.clone() } }
             }
-            Wish::Say { pick, log } => {
-                let (id, token) = self.taken(*pick);
+            Template::Report { pick, log } => {
+                let (id, token) = self.attempt(*pick);
                 let action = match log {
                     true => JobAction::Log { token, text: "a line\n".into() },
                     false => JobAction::Progress { token, percent: 50, message: "half".into() },
                 };
                 Command::Job { id, action }
             }
-            Wish::Job { pick, verb, request } => {
+            Template::Job { pick, verb, request } => {
                 let (by, reason) = (by(), reason());
-                // A request is about one job; so it is in every client.
+                // A request id belongs to one job, as in every client.
                 let request = RequestId(1_000 * (*pick as u128 + 1) + request);
                 let action = match verb {
                     0 | 1 => JobAction::Cancel { by, reason },
@@ -142,27 +143,27 @@ impl Pair {
                 };
                 Command::Job { id: self.job(*pick), action }
             }
-            Wish::Acquire { key, request } => {
-                let ask = Acquire {
+            Template::Acquire { key, request } => {
+                let acquire = Acquire {
                     locks: LockName::main().into(),
                     claimant: Claimant::Session(SessionId(2 + request % 2 * 3)),
                     request: RequestId(7_000 + request),
                     wait_ms: 1_000,
                     purpose: None,
                 };
-                Command::Lock { key: key.clone(), action: LockAction::Acquire(ask) }
+                Command::Lock { key: key.clone(), action: LockAction::Acquire(acquire) }
             }
         }
     }
 
-    /// What a store forgets when it restarts, so that one which did not would answer otherwise:
-    /// which claims were answered, and which tenant was served last.
+    /// Builds a claim that avoids what a restart loses, and on which the stores would differ: the
+    /// answered claims, and the tenant that was served last.
     fn claim(&self, session: u128, request: u128, max: usize) -> Claim {
-        // One whose claims are in the rows has to answer the same.
+        // A shared store has its claims in rows, so it must answer repetitions across restarts.
         let epoch = if self.is_shared() { 0 } else { self.restarts };
         let all = tenant(session) == "*";
-        let forgetful = self.restarts > 0 || self.is_shared();
-        let session = if forgetful && all { session + 1 } else { session };
+        let may_differ = self.restarts > 0 || self.is_shared();
+        let session = if may_differ && all { session + 1 } else { session };
         Claim {
             session: SessionId(session),
             request: RequestId(10_000 + 1_000 * epoch + 10 * session + request),

@@ -7,13 +7,13 @@ use tenure_core::{
 };
 
 fn key() -> impl Strategy<Value = ResourceKey> {
-    (0..3u8).prop_map(|n| ResourceKey::new("t", "k", &format!("r{n}")).expect("a good name"))
+    (0..3u8).prop_map(|n| ResourceKey::new("t", "k", &format!("r{n}")).expect("a valid name"))
 }
 
 fn locks() -> impl Strategy<Value = LockSet> {
     let name = prop::sample::select(vec!["main", "a", "b"]);
     prop::collection::vec(name, 1..3).prop_map(|names| {
-        let names = names.iter().map(|n| n.parse::<LockName>().expect("a good name"));
+        let names = names.iter().map(|n| n.parse::<LockName>().expect("a valid name"));
         LockSet::new(names.collect()).expect("a small set")
     })
 }

@@ -1,5 +1,4 @@
-//! The two stores side by side: everything happens to both, and everything that can be read from
-//! them is compared.
+//! A memory store and a durable store that receive the same commands and are compared.
 
 use std::sync::Arc;
 
@@ -9,138 +8,139 @@ use tenure_core::{
 use tenure_store::clock::{Clock, ManualClock};
 use tenure_store::scenario::kinds;
 use tenure_store::store::{
-    HistoryQuery, JobQuery, JobShown, LogQuery, PAGE_MAX, Pruned, ResourceQuery, ResourceShown,
+    HistoryQuery, JobQuery, JobView, LogQuery, PAGE_MAX, Pruned, ResourceQuery, ResourceView,
     Retention,
 };
 use tenure_store::verify::verify;
 use tenure_store::{Memory, Store};
 
-use crate::jobs::Wish;
-use crate::place::Place;
+use crate::backend::Backend;
+use crate::jobs::Template;
 
-/// One thing that happens to both stores.
+/// Action on both stores.
 #[derive(Clone, Debug)]
-pub(crate) enum Act {
+pub(crate) enum Action {
     Apply(Vec<Command>),
-    Wish(Vec<Wish>),
-    Pass(u64),
+    ApplyTemplates(Vec<Template>),
+    Advance(u64),
     Sweep,
-    /// Ends well and starts again.
+    /// Clean shutdown and restart.
     Restart,
-    /// Ends at once, with whatever is in the file, and starts again.
+    /// Crash with the current content of the file, and restart.
     Crash,
-    /// Drops what is older than so many milliseconds: jobs, dead letters, history.
+    /// Prunes with these retention periods in milliseconds: jobs, dead letters, history.
     Prune(u64, u64, u64),
 }
 
-/// The store in memory and a durable one.
+/// Memory store and durable stores on one backend.
 pub(crate) struct Pair {
     memory: Memory,
     durable: Vec<Box<dyn Store>>,
     clock: ManualClock,
-    place: Place,
-    /// Counts what is done, so that stores that share a place take turns.
-    turn: usize,
+    backend: Backend,
+    /// Number of calls, for alternating between stores that share a backend.
+    calls: usize,
     pub(crate) kinds: Arc<Kinds>,
     pub(crate) restarts: u128,
     jobs: Vec<JobId>,
-    taken: Vec<(JobId, Token)>,
+    attempts: Vec<(JobId, Token)>,
 }
 
 impl Pair {
-    pub(crate) async fn new(place: Place) -> Self {
+    pub(crate) async fn new(backend: Backend) -> Self {
         let clock = ManualClock::default();
         let memory = Memory::with_clock(clock.clone());
         let mut pair = Self {
             memory,
             durable: Vec::new(),
             clock,
-            place,
-            turn: 0,
+            backend,
+            calls: 0,
             kinds: kinds(),
             restarts: 0,
             jobs: Vec::new(),
-            taken: Vec::new(),
+            attempts: Vec::new(),
         };
         pair.memory.declare(Arc::clone(&pair.kinds)).await.expect("memory");
-        for _ in 0..pair.place.stores() {
+        for _ in 0..pair.backend.store_count() {
             pair.open().await;
         }
         pair
     }
 
     async fn open(&mut self) {
-        let durable = self.place.open(&self.clock).await;
+        let durable = self.backend.open(&self.clock).await;
         let status = durable.status().await.expect("durable");
-        assert_eq!(status.incarnation.0, 0, "nobody has restored anything");
+        assert_eq!(status.incarnation.0, 0, "nothing was restored");
         durable.declare(Arc::clone(&self.kinds)).await.expect("durable");
         self.durable.push(durable);
     }
 
-    /// What a crash at this moment leaves is opened again.
+    /// Reopens the state that a crash leaves.
     async fn crash(&mut self) {
-        let left = self.place.as_a_crash_leaves_it();
+        let image = self.backend.crash_image();
         drop(self.durable.remove(0));
-        self.place = left;
+        self.backend = image;
         self.open().await;
     }
 
-    /// The store whose turn it is.
+    /// Returns the durable store for the current call.
     fn durable(&self) -> &dyn Store {
-        &*self.durable[self.turn % self.durable.len()]
+        &*self.durable[self.calls % self.durable.len()]
     }
 
-    /// Whether the durable store is one that processes share.
+    /// Returns whether several processes share the durable store.
     pub(crate) fn is_shared(&self) -> bool {
-        self.place.is_shared()
+        self.backend.is_shared()
     }
 
     pub(crate) fn now(&self) -> Millis {
         self.clock.now()
     }
 
-    /// One of the latest jobs, or one that never was.
+    /// Returns one of the latest jobs, or one that does not exist.
     pub(crate) fn job(&self, pick: usize) -> JobId {
         self.jobs.iter().rev().nth(pick).copied().unwrap_or(JobId(pick as u128))
     }
 
-    /// One of the latest attempts.
-    pub(crate) fn taken(&self, pick: usize) -> (JobId, Token) {
-        self.taken.iter().rev().nth(pick).copied().unwrap_or((self.job(pick), Token(1)))
+    /// Returns one of the latest attempts.
+    pub(crate) fn attempt(&self, pick: usize) -> (JobId, Token) {
+        self.attempts.iter().rev().nth(pick).copied().unwrap_or((self.job(pick), Token(1)))
     }
 
-    pub(crate) async fn act(&mut self, act: Act) {
-        match act {
-            Act::Apply(commands) => self.apply(commands).await,
-            Act::Wish(wishes) => {
-                self.apply(wishes.iter().map(|wish| self.command(wish)).collect()).await;
+    pub(crate) async fn apply_action(&mut self, action: Action) {
+        match action {
+            Action::Apply(commands) => self.apply(commands).await,
+            Action::ApplyTemplates(templates) => {
+                let commands = templates.iter().map(|template| self.command(template));
+                self.apply(commands.collect()).await;
             }
-            Act::Pass(ms) => self.pass(ms).await,
-            Act::Sweep => self.sweep().await,
-            Act::Restart | Act::Crash => {
+            Action::Advance(ms) => self.advance(ms).await,
+            Action::Sweep => self.sweep().await,
+            Action::Restart | Action::Crash => {
                 self.restarts += 1;
                 if !self.is_shared() {
-                    // A restart gives full grace; for the store in memory a stall does the same.
-                    self.memory.grace();
+                    // A restart renews every session of the durable store.
+                    self.memory.grant_grace();
                 }
-                if matches!(act, Act::Crash) {
+                if matches!(action, Action::Crash) {
                     self.crash().await;
                 } else {
                     drop(self.durable.remove(0));
                     self.open().await;
                 }
-                // Who starts sees at once what has come due; the one in memory with the sweep.
+                // A restart processes what is due at once, the memory store with the next sweep.
                 self.sweep().await;
             }
-            Act::Prune(jobs_ms, dead_ms, history_ms) => {
+            Action::Prune(jobs_ms, dead_ms, history_ms) => {
                 self.prune(Retention { jobs_ms, dead_ms, history_ms, rows_max: 50 }).await;
             }
         }
     }
 
-    /// Lets time pass. Stores that share a place only know of each other's looks by what they
-    /// write, so something is written: a stall must be one for all.
-    async fn pass(&mut self, ms: u64) {
+    /// Advances the clock. Stores that share a backend learn of each other's activity only from
+    /// writes, so write something: a stall must be seen by all stores or by none.
+    async fn advance(&mut self, ms: u64) {
         if self.is_shared() {
             let (session, tenant) = (SessionId(u128::MAX), "nobody".into());
             let open = Command::Open { session, tenant, name: "nobody".into(), ttl_ms: 3_600_000 };
@@ -150,155 +150,157 @@ impl Pair {
     }
 
     async fn apply(&mut self, commands: Vec<Command>) {
-        self.turn += 1;
-        let ours = self.memory.apply(commands.clone()).await.expect("memory");
-        let theirs = self.durable().apply(commands.clone()).await.expect("durable");
-        for (at, ours) in ours.iter().enumerate() {
-            assert_eq!(told(ours), told(&theirs[at]), "to {:?}", commands[at]);
-            self.note(ours);
+        self.calls += 1;
+        let memory = self.memory.apply(commands.clone()).await.expect("memory");
+        let durable = self.durable().apply(commands.clone()).await.expect("durable");
+        for (index, outcome) in memory.iter().enumerate() {
+            let (expected, actual) = (normalize(outcome), normalize(&durable[index]));
+            assert_eq!(expected, actual, "reply to {:?}", commands[index]);
+            self.record(outcome);
         }
     }
 
-    fn note(&mut self, outcome: &Outcome) {
+    fn record(&mut self, outcome: &Outcome) {
         match outcome {
             Outcome::Submitted { job, .. } | Outcome::Put { job: Some(job), .. } => {
                 self.jobs.push(*job);
             }
             Outcome::Claimed(jobs) => {
-                self.taken.extend(jobs.iter().map(|a| (a.job.id, a.tenure.token)));
+                self.attempts.extend(jobs.iter().map(|a| (a.job.id, a.tenure.token)));
             }
             _ => {}
         }
     }
 
     async fn sweep(&mut self) {
-        self.turn += 1;
-        let mut ours = self.memory.sweep().await.expect("memory");
-        let mut theirs = self.durable().sweep().await.expect("durable");
+        self.calls += 1;
+        let mut memory = self.memory.sweep().await.expect("memory");
+        let mut durable = self.durable().sweep().await.expect("durable");
         if self.restarts > 0 || self.is_shared() {
-            // What came due was seen to by a restart, or by another store.
-            (ours.due, theirs.due) = (0, 0);
+            // A restart or another store may have processed what was due.
+            (memory.due, durable.due) = (0, 0);
         }
-        assert_eq!(ours, theirs);
+        assert_eq!(memory, durable);
     }
 
-    /// The embedded store only drops lines that its rows know of: it is left in peace first, so
-    /// that it writes them.
-    async fn prune(&mut self, keep: Retention) {
+    /// Prunes both stores, after idle sweeps: the embedded store prunes only lines whose records
+    /// are written back.
+    async fn prune(&mut self, retention: Retention) {
         for _ in 0..3 {
             self.sweep().await;
         }
-        let ours: Pruned = self.memory.prune(keep).await.expect("memory");
-        assert_eq!(ours, self.durable().prune(keep).await.expect("durable"));
+        let memory: Pruned = self.memory.prune(retention).await.expect("memory");
+        assert_eq!(memory, self.durable().prune(retention).await.expect("durable"));
     }
 
-    pub(crate) async fn all_agrees(&self) {
-        self.histories_agree().await;
+    /// Compares everything that can be read from both stores.
+    pub(crate) async fn assert_equal(&self) {
+        self.compare_histories().await;
         for kind in [None, Some("task".into())] {
             for state in [None, Some("READY".into()), Some("FAILED".into())] {
                 let query = ResourceQuery { kind: kind.clone(), state, ..ResourceQuery::default() };
-                let ours = resources(&self.memory, query.clone()).await;
-                assert_eq!(ours, resources(self.durable(), query.clone()).await, "{query:?}");
+                let memory = resources(&self.memory, query.clone()).await;
+                assert_eq!(memory, resources(self.durable(), query.clone()).await, "{query:?}");
             }
         }
         for tenant in [None, Some("t".into())] {
             for state in [None, Some(JobState::Dead), Some(JobState::Queued)] {
                 let query = JobQuery { tenant: tenant.clone(), state, ..JobQuery::default() };
-                let ours = jobs(&self.memory, query.clone()).await;
-                assert_eq!(ours, jobs(self.durable(), query.clone()).await, "{query:?}");
+                let memory = jobs(&self.memory, query.clone()).await;
+                assert_eq!(memory, jobs(self.durable(), query.clone()).await, "{query:?}");
             }
         }
         for id in &self.jobs {
-            self.logs_agree(*id).await;
+            self.compare_logs(*id).await;
         }
         let keys = self.memory.reads().keys(None, PAGE_MAX).await.expect("memory");
-        let theirs = self.durable().reads().keys(None, PAGE_MAX).await.expect("durable");
-        // The store in memory does not count what left no line of history.
-        assert!(keys.iter().all(|key| theirs.contains(key)), "{keys:?} {theirs:?}");
+        let durable = self.durable().reads().keys(None, PAGE_MAX).await.expect("durable");
+        // The memory store does not list resources without history.
+        assert!(keys.iter().all(|key| durable.contains(key)), "{keys:?} {durable:?}");
         for key in keys {
-            self.records_agree(&key).await;
+            self.compare_records(&key).await;
         }
     }
 
-    async fn histories_agree(&self) {
+    async fn compare_histories(&self) {
         let all = || HistoryQuery::Scan { after: 0, limit: PAGE_MAX };
-        let ours = self.memory.reads().history(all()).await.expect("memory");
-        let theirs = self.durable().reads().history(all()).await.expect("durable");
-        assert_eq!(ours, theirs);
+        let memory = self.memory.reads().history(all()).await.expect("memory");
+        let durable = self.durable().reads().history(all()).await.expect("durable");
+        assert_eq!(memory, durable);
         for store in [&self.memory as &dyn Store, self.durable()] {
-            assert_eq!(verify(store).await.expect("it reads").problems, []);
+            assert_eq!(verify(store).await.expect("readable").problems, []);
         }
     }
 
-    async fn logs_agree(&self, job: JobId) {
+    async fn compare_logs(&self, job: JobId) {
         let query = LogQuery { job, after: 0, limit: PAGE_MAX };
-        let ours = self.memory.reads().logs(query).await.expect("memory");
-        let theirs = self.durable().reads().logs(query).await.expect("durable");
+        let memory = self.memory.reads().logs(query).await.expect("memory");
+        let durable = self.durable().reads().logs(query).await.expect("durable");
         let texts = |lines: Vec<tenure_store::store::LogLine>| -> Vec<_> {
             lines.into_iter().map(|line| (line.attempt, line.at, line.text)).collect()
         };
-        assert_eq!(texts(ours), texts(theirs));
+        assert_eq!(texts(memory), texts(durable));
     }
 
-    async fn records_agree(&self, key: &ResourceKey) {
-        let ours = self.memory.reads().show(key).await.expect("memory");
-        let theirs = self.durable().reads().show(key).await.expect("durable");
-        let (mut ours, mut theirs) = (ours.expect("it is known"), theirs.expect("it is known"));
-        for shown in [&mut ours, &mut theirs].into_iter().filter(|_| !self.is_shared()) {
-            let lane = shown.record.resource.iter_mut().flat_map(|resource| &mut resource.lane);
+    async fn compare_records(&self, key: &ResourceKey) {
+        let memory = self.memory.reads().show(key).await.expect("memory");
+        let durable = self.durable().reads().show(key).await.expect("durable");
+        let (mut memory, mut durable) = (memory.expect("a record"), durable.expect("a record"));
+        for detail in [&mut memory, &mut durable].into_iter().filter(|_| !self.is_shared()) {
+            let lane = detail.record.resource.iter_mut().flat_map(|resource| &mut resource.lane);
             lane.for_each(|job| (job.progress, job.log_bytes) = (None, 0));
         }
-        assert_eq!(ours.record, theirs.record);
-        assert_eq!(ours.tenures, theirs.tenures);
-        assert_eq!(ours.queue, theirs.queue);
-        assert_eq!(ours.around.running, theirs.around.running);
-        let named = |limit| {
+        assert_eq!(memory.record, durable.record);
+        assert_eq!(memory.tenures, durable.tenures);
+        assert_eq!(memory.queue, durable.queue);
+        assert_eq!(memory.context.running, durable.context.running);
+        let query = |limit| {
             let (tenant, kind) = (Some(key.tenant().into()), Some(key.kind().into()));
             JobQuery { tenant, kind, name: Some(key.name().into()), limit, ..JobQuery::default() }
         };
-        let ours = jobs(&self.memory, named(0)).await;
-        assert_eq!(ours, jobs(self.durable(), named(0)).await, "of {key}");
+        let memory = jobs(&self.memory, query(0)).await;
+        assert_eq!(memory, jobs(self.durable(), query(0)).await, "jobs of {key}");
     }
 }
 
-/// An answer without what a restart forgets: how far attempts had come.
-fn told(outcome: &Outcome) -> Outcome {
-    let mut told = outcome.clone();
-    if let Outcome::Claimed(jobs) = &mut told {
+/// Removes what a restart loses from an outcome: the progress of attempts.
+fn normalize(outcome: &Outcome) -> Outcome {
+    let mut normalized = outcome.clone();
+    if let Outcome::Claimed(jobs) = &mut normalized {
         jobs.iter_mut().for_each(|a| (a.job.progress, a.job.log_bytes) = (None, 0));
     }
-    told
+    normalized
 }
 
-/// All jobs that a query wants, page by page.
-async fn jobs(store: &dyn Store, mut query: JobQuery) -> Vec<JobShown> {
+/// Reads all pages of a list of jobs.
+async fn jobs(store: &dyn Store, mut query: JobQuery) -> Vec<JobView> {
     let mut all = Vec::new();
     query.limit = 3;
     loop {
-        let page = store.reads().jobs(query.clone()).await.expect("it reads");
+        let page = store.reads().jobs(query.clone()).await.expect("readable");
         all.extend(page.items);
         match page.next {
             Some(next) => query.after = Some(next),
             None => break,
         }
     }
-    all.iter_mut().for_each(|shown| (shown.job.progress, shown.job.log_bytes) = (None, 0));
+    all.iter_mut().for_each(|view| (view.job.progress, view.job.log_bytes) = (None, 0));
     all
 }
 
-/// All resources that a query wants, page by page.
-async fn resources(store: &dyn Store, mut query: ResourceQuery) -> Vec<ResourceShown> {
+/// Reads all pages of a list of resources.
+async fn resources(store: &dyn Store, mut query: ResourceQuery) -> Vec<ResourceView> {
     let mut all = Vec::new();
     query.limit = 2;
     loop {
-        let page = store.reads().resources(query.clone()).await.expect("it reads");
+        let page = store.reads().resources(query.clone()).await.expect("readable");
         all.extend(page.items);
         match page.next {
             Some(next) => query.after = Some(next),
             None => break,
         }
     }
-    let lanes = all.iter_mut().flat_map(|shown| &mut shown.resource.lane);
+    let lanes = all.iter_mut().flat_map(|view| &mut view.resource.lane);
     lanes.for_each(|job| (job.progress, job.log_bytes) = (None, 0));
     all
 }

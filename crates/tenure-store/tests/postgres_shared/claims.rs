@@ -1,4 +1,4 @@
-//! Claims through two servers at once.
+//! Concurrent claims through two servers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use tenure_core::{Assignment, Command, JobId, Outcome, RequestId, ResourceKey};
 use tenure_store::Store;
 use tenure_store::postgres::Postgres;
 
-use crate::bed::*;
+use crate::common::*;
 
 const TENANTS: [&str; 4] = ["t", "u", "v", "w"];
-const EACH: usize = 6;
+const RESOURCES_PER_TENANT: usize = 6;
 
-/// Works until nothing is left, and counts beside the store what runs at once.
+/// Claims and finishes jobs until none is left. Counts running jobs independently of the store.
 async fn work(
     store: Arc<Postgres>,
-    me: u128,
+    worker: u128,
     running: Arc<[AtomicUsize; 5]>,
     left: Arc<AtomicUsize>,
 ) {
@@ -24,15 +24,16 @@ async fn work(
         if left.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let ask = claim(me, me * 10_000 + round, "capped", 3);
-        for Assignment { tenure, job, .. } in claimed(one(&*store, Command::Claim(ask)).await) {
-            let at = TENANTS.iter().position(|t| *t == tenure.key.tenant()).expect("one of ours");
+        let claim = claim_request(worker, worker * 10_000 + round, "capped", 3);
+        let claimed = assignments(apply_one(&*store, Command::Claim(claim)).await);
+        for Assignment { tenure, job, .. } in claimed {
+            let at = TENANTS.iter().position(|t| *t == tenure.key.tenant()).expect("known tenant");
             assert!(running[at].fetch_add(1, Ordering::SeqCst) < 1, "{} runs twice", TENANTS[at]);
             assert!(running[4].fetch_add(1, Ordering::SeqCst) < 2, "three run at once");
             tokio::task::yield_now().await;
             running[at].fetch_sub(1, Ordering::SeqCst);
             running[4].fetch_sub(1, Ordering::SeqCst);
-            let finished = one(&*store, finish(job.id, tenure.token)).await;
+            let finished = apply_one(&*store, finish(job.id, tenure.token)).await;
             assert!(matches!(finished, Outcome::Finished { already: false, .. }), "{finished:?}");
             left.fetch_sub(1, Ordering::SeqCst);
         }
@@ -40,22 +41,22 @@ async fn work(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn through_two_servers_caps_are_never_exceeded() {
-    let url = database();
+async fn caps_hold_across_two_servers() {
+    let url = new_database();
     let (a, b) = (open(&url).await, open(&url).await);
     for n in 1..=6 {
-        one(&*a, session_of(n, "*", 60_000)).await;
+        apply_one(&*a, open_session_of(n, "*", 60_000)).await;
     }
     for (at, tenant) in TENANTS.iter().enumerate() {
-        for n in 0..EACH {
+        for n in 0..RESOURCES_PER_TENANT {
             let key = format!("{tenant}/capped/r{n}");
-            one(&*a, submit(&key, "work", (at * EACH + n) as u128 + 1)).await;
+            apply_one(&*a, submit(&key, "work", (at * RESOURCES_PER_TENANT + n) as u128 + 1)).await;
         }
     }
     let running = Arc::new(std::array::from_fn(|_| AtomicUsize::new(0)));
-    let left = Arc::new(AtomicUsize::new(TENANTS.len() * EACH));
+    let left = Arc::new(AtomicUsize::new(TENANTS.len() * RESOURCES_PER_TENANT));
     let watching = Arc::new(AtomicBool::new(true));
-    let watch = tokio::spawn(watch(open(&url).await, Arc::clone(&watching)));
+    let maximum = tokio::spawn(watch_running(open(&url).await, Arc::clone(&watching)));
     let workers: Vec<_> = (1..=6)
         .map(|n| {
             let store = if n % 2 == 0 { &a } else { &b };
@@ -63,106 +64,113 @@ async fn through_two_servers_caps_are_never_exceeded() {
         })
         .collect();
     for worker in workers {
-        worker.await.expect("no worker panics");
+        worker.await.expect("task does not panic");
     }
     watching.store(false, Ordering::SeqCst);
-    let (all, of_one) = watch.await.expect("no panic");
+    let (all, of_one) = maximum.await.expect("task does not panic");
     assert!(all <= 2 && of_one <= 1, "{all} ran at once, {of_one} of one tenant");
-    assert!(all > 0, "nobody watched");
-    verified(&[&a, &b]).await;
+    assert!(all > 0, "no running job was observed");
+    assert_valid_history(&[&a, &b]).await;
 }
 
-/// The most that a server beside ever sees running at once, in all and of one tenant.
-async fn watch(store: Arc<Postgres>, watching: Arc<AtomicBool>) -> (usize, usize) {
-    let mut most = (0, 0);
+/// Returns the maximum number of concurrently running jobs that another server observes, in total
+/// and of one tenant.
+async fn watch_running(store: Arc<Postgres>, watching: Arc<AtomicBool>) -> (usize, usize) {
+    let mut maximum = (0, 0);
     while watching.load(Ordering::SeqCst) {
         for tenant in TENANTS {
-            let key = format!("{tenant}/capped/r0").parse().expect("a good name");
-            let shown = store.reads().show(&key).await.expect("it reads").expect("it is known");
-            let (all, of_one) = shown.around.running;
-            most = (most.0.max(all), most.1.max(of_one));
+            let key = format!("{tenant}/capped/r0").parse().expect("valid key");
+            let shown =
+                store.reads().show(&key).await.expect("read succeeds").expect("resource exists");
+            let (all, of_one) = shown.context.running;
+            maximum = (maximum.0.max(all), maximum.1.max(of_one));
         }
     }
-    most
+    maximum
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_comes_twice_at_once_takes_jobs_once() {
-    let url = database();
+async fn concurrent_duplicates_of_a_claim_get_the_same_jobs() {
+    let url = new_database();
     let (a, b) = (open(&url).await, open(&url).await);
-    one(&*a, session(1)).await;
+    apply_one(&*a, open_session(1)).await;
     let mut all = BTreeSet::new();
     for round in 0..30_u128 {
         for n in 0..4 {
-            one(&*a, submit(&format!("t/task/r{n}"), "work", round * 10 + n + 1)).await;
+            apply_one(&*a, submit(&format!("t/task/r{n}"), "work", round * 10 + n + 1)).await;
         }
-        let ask = Command::Claim(claim(1, 1_000 + round, "task", 2));
+        let claim = Command::Claim(claim_request(1, 1_000 + round, "task", 2));
         let send = |store: &Arc<Postgres>| {
-            let (store, ask) = (Arc::clone(store), ask.clone());
-            tokio::spawn(async move { one(&*store, ask).await })
+            let (store, claim) = (Arc::clone(store), claim.clone());
+            tokio::spawn(async move { apply_one(&*store, claim).await })
         };
         let (first, second) = (send(&a), send(&b));
-        let (first, second) = (claimed(first.await.unwrap()), claimed(second.await.unwrap()));
+        let (first, second) =
+            (assignments(first.await.unwrap()), assignments(second.await.unwrap()));
         let ids = |jobs: &[Assignment]| jobs.iter().map(|a| a.job.id).collect::<BTreeSet<JobId>>();
-        assert_eq!(ids(&first), ids(&second), "both sendings get the same");
+        assert_eq!(ids(&first), ids(&second), "duplicates get the same jobs");
         assert_eq!(first.len(), 2);
-        let page = a.reads().workers().await.expect("it reads");
+        let page = a.reads().workers().await.expect("read succeeds");
         assert_eq!(page.iter().map(|worker| worker.jobs.len()).sum::<usize>(), first.len());
         for Assignment { tenure, job, .. } in &first {
             assert_eq!(tenure.request, RequestId(1_000 + round));
             assert!(all.insert(job.id), "{} was taken twice", job.id);
-            one(&*b, finish(job.id, tenure.token)).await;
+            apply_one(&*b, finish(job.id, tenure.token)).await;
         }
     }
-    verified(&[&a, &b]).await;
+    assert_valid_history(&[&a, &b]).await;
 }
 
 #[tokio::test]
-async fn a_late_repetition_of_a_claim_takes_nothing_more_from_another_server() {
-    let url = database();
+async fn late_duplicate_of_a_claim_through_another_server_gets_no_new_jobs() {
+    let url = new_database();
     let (a, b) = (open(&url).await, open(&url).await);
-    one(&*a, session(1)).await;
-    // It is known as a worker before: what the second claim adds must be told by itself.
-    assert_eq!(claimed(one(&*a, Command::Claim(claim(1, 9, "task", 1))).await), []);
-    one(&*a, submit("t/task/r1", "work", 10)).await;
-    let ask = Command::Claim(claim(1, 11, "task", 1));
-    let jobs = claimed(one(&*a, ask.clone()).await);
-    one(&*a, finish(jobs[0].job.id, jobs[0].tenure.token)).await;
-    one(&*a, submit("t/task/r2", "work", 12)).await;
-    assert_eq!(claimed(one(&*b, ask).await), []);
+    apply_one(&*a, open_session(1)).await;
+    // The session already is a worker, so the second claim must be journaled as a change by itself.
+    assert_eq!(
+        assignments(apply_one(&*a, Command::Claim(claim_request(1, 9, "task", 1))).await),
+        []
+    );
+    apply_one(&*a, submit("t/task/r1", "work", 10)).await;
+    let claim = Command::Claim(claim_request(1, 11, "task", 1));
+    let jobs = assignments(apply_one(&*a, claim.clone()).await);
+    apply_one(&*a, finish(jobs[0].job.id, jobs[0].tenure.token)).await;
+    apply_one(&*a, submit("t/task/r2", "work", 12)).await;
+    assert_eq!(assignments(apply_one(&*b, claim).await), []);
 }
 
 #[tokio::test]
-async fn a_worker_for_all_gets_round_to_every_one_of_a_hundred_tenants() {
+async fn worker_of_all_tenants_serves_each_of_a_hundred_tenants() {
     const COUNT: usize = 100;
-    let url = database();
+    let url = new_database();
     let store = open(&url).await;
     let key = |n: usize| format!("t{n:03}/task/r");
-    let mut batch = vec![session_of(1, "*", 600_000)];
+    let mut batch = vec![open_session_of(1, "*", 600_000)];
     batch.extend((0..COUNT).map(|n| submit(&key(n), "work", 1)));
-    store.apply(batch).await.expect("the server is there");
+    store.apply(batch).await.expect("database is up");
     let mut served = BTreeSet::new();
-    // Whoever was served has more to do at once, so that nobody ever runs out of work.
+    // A served tenant gets a new job at once, so no tenant runs out of work.
     let mut claims = 0;
     while served.len() < COUNT {
         claims += 1;
         assert!(claims <= 3 * COUNT as u128, "only {} of {COUNT} were served", served.len());
-        let ask = claim(1, 10_000 + claims, "task", 1);
-        for Assignment { tenure, job, .. } in claimed(one(&*store, Command::Claim(ask)).await) {
+        let claim = claim_request(1, 10_000 + claims, "task", 1);
+        let claimed = assignments(apply_one(&*store, Command::Claim(claim)).await);
+        for Assignment { tenure, job, .. } in claimed {
             let key: ResourceKey = tenure.key;
             served.insert(key.tenant().to_owned());
-            let again = submit(key.as_str(), "work", 100 + claims);
-            let done = vec![finish(job.id, tenure.token), again];
-            store.apply(done).await.expect("the server is there");
+            let next = submit(key.as_str(), "work", 100 + claims);
+            let batch = vec![finish(job.id, tenure.token), next];
+            store.apply(batch).await.expect("database is up");
         }
     }
 }
 
 #[tokio::test]
-async fn a_claim_sees_the_session_that_its_batch_opens() {
-    let store = open(&database()).await;
-    one(&*store, submit("t/task/r", "work", 1)).await;
-    let batch = vec![session(1), Command::Claim(claim(1, 2, "task", 1))];
-    let mut outcomes = store.apply(batch).await.expect("the server is there");
-    assert_eq!(claimed(outcomes.remove(1)).len(), 1);
+async fn claim_sees_the_session_that_the_same_batch_opens() {
+    let store = open(&new_database()).await;
+    apply_one(&*store, submit("t/task/r", "work", 1)).await;
+    let batch = vec![open_session(1), Command::Claim(claim_request(1, 2, "task", 1))];
+    let mut outcomes = store.apply(batch).await.expect("database is up");
+    assert_eq!(assignments(outcomes.remove(1)).len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Connections that break at the worst moment: nothing acknowledged is lost, nothing happens twice.
+//! Connections that break at commit: acknowledged writes survive, and nothing happens twice.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,144 +11,143 @@ use tenure_store::store::{HistoryQuery, LogQuery, PAGE_MAX, StoreError};
 use tenure_store::{Committer, Store};
 use tenure_testbed::{Fault, Proxy};
 
-use crate::bed::*;
+use crate::common::*;
 
-/// A store behind a proxy, and the database for us to look at.
-struct Cut {
+/// A store behind a fault-injecting proxy, and a direct connection to its database.
+struct ProxiedStore {
     store: Arc<Postgres>,
     proxy: Proxy,
     user: tokio_postgres::Client,
 }
 
-impl Cut {
+impl ProxiedStore {
     async fn new() -> Self {
         let server = tenure_testbed::shared();
-        let proxy = Proxy::start(server.port()).expect("a free port");
-        let name = server.new_database().expect("a new database");
+        let proxy = Proxy::start(server.port()).expect("free port");
+        let name = server.new_database().expect("new database");
         let store = open(&format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port())).await;
-        Self { store, proxy, user: raw(&server.url(&name)).await }
+        Self { store, proxy, user: user_connection(&server.url(&name)).await }
     }
 
-    /// Says how many batches were committed.
-    async fn batches(&self) -> i64 {
+    /// Returns the head of the journal.
+    async fn journal_head(&self) -> i64 {
         let sql = "SELECT max(id) FROM tenure.journal";
-        self.user.query_one(sql, &[]).await.expect("it is there").get(0)
+        self.user.query_one(sql, &[]).await.expect("database is up").get(0)
     }
 
-    /// Applies a command, with a fault that waits for its commit.
-    async fn begin(&self, fault: &Fault, command: Command) -> Answer {
-        let (cuts, batches) = (self.proxy.triggered(), self.batches().await);
+    /// Starts to apply a command and waits for the fault at its commit.
+    async fn begin(&self, fault: &Fault, command: Command) -> PendingBatch {
+        let (cuts, head) = (self.proxy.triggered(), self.journal_head().await);
         self.proxy.set_fault(fault.clone());
         let store = Arc::clone(&self.store);
-        let answer = tokio::spawn(async move { store.apply(vec![command]).await });
-        until("the fault happens", async || self.proxy.triggered() > cuts).await;
+        let pending = tokio::spawn(async move { store.apply(vec![command]).await });
+        wait_until("the fault occurs", async || self.proxy.triggered() > cuts).await;
         if matches!(fault, Fault::DropResponsesAfter(_)) {
-            until("it is committed", async || self.batches().await > batches).await;
+            wait_until("the batch commits", async || self.journal_head().await > head).await;
         }
-        answer
+        pending
     }
 
-    /// The same; then the connection is cut, and a new one is good.
+    /// Applies a command with a fault at its commit. The connection is cut; reconnecting works.
     async fn apply(&self, fault: &Fault, command: Command) -> Outcome {
-        let answer = self.begin(fault, command).await;
+        let pending = self.begin(fault, command).await;
         self.proxy.set_fault(Fault::None);
         if matches!(fault, Fault::DropResponsesAfter(_)) {
             self.proxy.disconnect_all();
         }
-        answer.await.expect("no panic").expect("the caller sees no error").remove(0)
+        pending.await.expect("task does not panic").expect("retried without an error").remove(0)
     }
 }
 
-/// What becomes of a batch.
-type Answer = tokio::task::JoinHandle<Result<Vec<Outcome>, StoreError>>;
+type PendingBatch = tokio::task::JoinHandle<Result<Vec<Outcome>, StoreError>>;
 
 fn log(id: JobId, token: Token, text: &str) -> Command {
     Command::Job { id, action: JobAction::Log { token, text: text.into() } }
 }
 
-async fn pieces(store: &Postgres, job: JobId) -> Vec<String> {
+async fn log_pieces(store: &Postgres, job: JobId) -> Vec<String> {
     let query = LogQuery { job, after: 0, limit: PAGE_MAX };
-    let lines = store.reads().logs(query).await.expect("it reads");
+    let lines = store.reads().logs(query).await.expect("read succeeds");
     lines.iter().map(|line| line.text.to_string()).collect()
 }
 
-/// A whole story in which every single commit is cut.
-async fn everything_happens_once(fault: Fault) {
-    let cut = Cut::new().await;
-    let opened = cut.apply(&fault, session(1)).await;
+/// Runs a session, locks and a job through their lifecycle with a fault at every commit.
+async fn assert_every_commit_happens_once(fault: Fault) {
+    let proxied = ProxiedStore::new().await;
+    let opened = proxied.apply(&fault, open_session(1)).await;
     assert!(matches!(opened, Outcome::Alive { .. }), "{opened:?}");
     for round in 1..4 {
-        let granted = cut.apply(&fault, acquire("c1", 1, 10 + round)).await;
-        assert_eq!(u128::from(token(&granted).0), round);
-        let released = cut.apply(&fault, release("c1", token(&granted))).await;
+        let granted = proxied.apply(&fault, acquire("c1", 1, 10 + round)).await;
+        assert_eq!(u128::from(granted_token(&granted).0), round);
+        let released = proxied.apply(&fault, release("c1", granted_token(&granted))).await;
         assert_eq!(released, Outcome::Released { already: false });
     }
-    let submitted = cut.apply(&fault, submit("t/task/r", "work", 20)).await;
+    let submitted = proxied.apply(&fault, submit("t/task/r", "work", 20)).await;
     let Outcome::Submitted { job: id, .. } = submitted else { panic!("{submitted:?}") };
-    let ask = Command::Claim(claim(1, 21, "task", 5));
-    let jobs = claimed(cut.apply(&fault, ask).await);
+    let claim = Command::Claim(claim_request(1, 21, "task", 5));
+    let jobs = assignments(proxied.apply(&fault, claim).await);
     assert_eq!(jobs.iter().map(|job| job.job.id).collect::<Vec<_>>(), [id]);
     let token = jobs[0].tenure.token;
     for text in ["one\n", "two\n"] {
-        let noted = cut.apply(&fault, log(id, token, text)).await;
+        let noted = proxied.apply(&fault, log(id, token, text)).await;
         assert_eq!(noted, Outcome::Noted { cancelling: false });
     }
-    assert_eq!(pieces(&cut.store, id).await, ["one\n", "two\n"]);
-    let finished = cut.apply(&fault, finish(id, token)).await;
+    assert_eq!(log_pieces(&proxied.store, id).await, ["one\n", "two\n"]);
+    let finished = proxied.apply(&fault, finish(id, token)).await;
     assert!(matches!(finished, Outcome::Finished { already: false, .. }), "{finished:?}");
-    let closed = cut.apply(&fault, Command::Close { session: SessionId(1) }).await;
+    let closed = proxied.apply(&fault, Command::Close { session: SessionId(1) }).await;
     assert_eq!(closed, Outcome::Closed);
-    verified(&[&cut.store]).await;
+    assert_valid_history(&[&proxied.store]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_whose_answer_is_lost_happens_once() {
-    everything_happens_once(Fault::DropResponsesAfter(b"COMMIT".to_vec())).await;
+async fn commit_with_a_lost_response_happens_once() {
+    assert_every_commit_happens_once(Fault::DropResponsesAfter(b"COMMIT".to_vec())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_of_a_connection_that_is_cut_happens_once() {
-    everything_happens_once(Fault::DisconnectAfter(b"COMMIT".to_vec())).await;
+async fn commit_on_a_connection_that_closes_happens_once() {
+    assert_every_commit_happens_once(Fault::DisconnectAfter(b"COMMIT".to_vec())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_that_is_lost_itself_happens_once() {
-    everything_happens_once(Fault::DisconnectBefore(b"COMMIT".to_vec())).await;
+async fn lost_commit_happens_once() {
+    assert_every_commit_happens_once(Fault::DisconnectBefore(b"COMMIT".to_vec())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_that_nobody_knew_of_is_not_taken_for_the_next_one() {
-    let cut = Cut::new().await;
-    one(&*cut.store, session(1)).await;
-    // It is committed, but the answer is lost, and the database stays away for too long.
+async fn in_doubt_commit_is_not_mistaken_for_the_next_one() {
+    let proxied = ProxiedStore::new().await;
+    apply_one(&*proxied.store, open_session(1)).await;
+    // Committed, but the response is lost, and the database is down for longer than the retries.
     let mute = Fault::DropResponsesAfter(b"COMMIT".to_vec());
-    let unknown = cut.begin(&mute, acquire("c1", 1, 10)).await;
-    cut.proxy.set_fault(Fault::Down);
-    let unknown = unknown.await.expect("no panic");
-    assert!(matches!(unknown, Err(StoreError::Unavailable(_))), "{unknown:?}");
-    cut.proxy.set_fault(Fault::None);
-    // The next one is not committed at first.
+    let pending = proxied.begin(&mute, acquire("c1", 1, 10)).await;
+    proxied.proxy.set_fault(Fault::Down);
+    let result = pending.await.expect("task does not panic");
+    assert!(matches!(result, Err(StoreError::Unavailable(_))), "{result:?}");
+    proxied.proxy.set_fault(Fault::None);
+    // The first attempt of the next batch is not committed.
     let before = Fault::DisconnectBefore(b"COMMIT".to_vec());
-    token(&cut.apply(&before, acquire("c2", 1, 20)).await);
+    granted_token(&proxied.apply(&before, acquire("c2", 1, 20)).await);
     for name in ["c1", "c2"] {
-        let shown = cut.store.reads().show(&key(name)).await.expect("it reads");
+        let shown = proxied.store.reads().show(&key(name)).await.expect("read succeeds");
         let held = shown.map_or(0, |shown| shown.tenures.len());
-        assert_eq!(held, 1, "{name} is held, as was answered");
+        assert_eq!(held, 1, "{name} is held");
     }
-    verified(&[&cut.store]).await;
+    assert_valid_history(&[&proxied.store]).await;
 }
 
-/// What one task was told.
+/// What one task got acknowledged.
 #[derive(Default)]
-struct Told {
+struct Acknowledged {
     grants: BTreeSet<(String, u64)>,
-    pieces: Vec<String>,
+    log_pieces: Vec<String>,
     failures: usize,
 }
 
-impl Told {
-    /// An answer, unless nobody knows; then it must say so.
-    fn answer(&mut self, result: Result<Outcome, StoreError>) -> Option<Outcome> {
+impl Acknowledged {
+    /// Returns the outcome, or counts a failure. Only `Unavailable` is an acceptable error.
+    fn check(&mut self, result: Result<Outcome, StoreError>) -> Option<Outcome> {
         match result {
             Ok(outcome) => Some(outcome),
             Err(StoreError::Unavailable(_)) => {
@@ -160,108 +159,110 @@ impl Told {
     }
 }
 
-/// What goes on while connections are ended.
+/// Progress of the tasks while connections are terminated.
 #[derive(Default)]
-struct Fire {
-    over: AtomicBool,
+struct Progress {
+    stop: AtomicBool,
     granted: AtomicUsize,
 }
 
-async fn under_fire(
+/// Acquires, releases and logs while connections are terminated.
+async fn run_workload(
     committer: Committer,
     task: u128,
     (job, token): (JobId, Token),
-    fire: Arc<Fire>,
-) -> Told {
-    let mut told = Told::default();
+    progress: Arc<Progress>,
+) -> Acknowledged {
+    let mut acknowledged = Acknowledged::default();
     let name = format!("c{task}");
     for round in 0.. {
-        if fire.over.load(Ordering::SeqCst) && told.grants.len() > 20 {
+        if progress.stop.load(Ordering::SeqCst) && acknowledged.grants.len() > 20 {
             break;
         }
-        let ask = acquire(&name, 1, task * 10_000 + round);
-        let Some(granted) = told.answer(committer.submit(ask).await) else { continue };
+        let command = acquire(&name, 1, task * 10_000 + round);
+        let result = committer.submit(command).await;
+        let Some(granted) = acknowledged.check(result) else { continue };
         if let Outcome::Granted(view) = granted {
-            told.grants.insert((view.key.to_string(), view.token.0));
-            fire.granted.fetch_add(1, Ordering::SeqCst);
-            let released = committer.submit(release(&name, view.token)).await;
-            match told.answer(released) {
+            acknowledged.grants.insert((view.key.to_string(), view.token.0));
+            progress.granted.fetch_add(1, Ordering::SeqCst);
+            let submit_release = async || committer.submit(release(&name, view.token)).await;
+            match acknowledged.check(submit_release().await) {
                 Some(outcome) => assert_eq!(outcome, Outcome::Released { already: false }),
-                // Nobody knows; asking again gets it there.
-                None => {
-                    while told.answer(committer.submit(release(&name, view.token)).await).is_none()
-                    {
-                    }
-                }
+                // Unknown outcome: repeat the release, which is idempotent.
+                None => while acknowledged.check(submit_release().await).is_none() {},
             }
         }
         let text = format!("{task} {round}\n");
-        if told.answer(committer.submit(log(job, token, &text)).await).is_some() {
-            told.pieces.push(text);
+        if acknowledged.check(committer.submit(log(job, token, &text)).await).is_some() {
+            acknowledged.log_pieces.push(text);
         }
     }
-    told
+    acknowledged
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_the_database_ends_lose_nothing() {
+async fn connections_terminated_by_the_database_lose_nothing() {
     const TASKS: u128 = 6;
-    let url = database();
+    let url = new_database();
     let (a, b) = (open(&url).await, open(&url).await);
-    one(&*a, session(1)).await;
-    one(&*a, submit("t/task/r", "work", 1)).await;
-    let job = claimed(one(&*a, Command::Claim(claim(1, 2, "task", 1))).await).remove(0);
+    apply_one(&*a, open_session(1)).await;
+    apply_one(&*a, submit("t/task/r", "work", 1)).await;
+    let job =
+        assignments(apply_one(&*a, Command::Claim(claim_request(1, 2, "task", 1))).await).remove(0);
     let (id, token) = (job.job.id, job.tenure.token);
     let committers = [&a, &b].map(|store| Committer::start(Arc::clone(store) as Arc<dyn Store>));
-    let fire = Arc::new(Fire::default());
+    let progress = Arc::new(Progress::default());
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             let committer = committers[usize::from(task % 2 == 1)].clone();
-            tokio::spawn(under_fire(committer, task, (id, token), Arc::clone(&fire)))
+            tokio::spawn(run_workload(committer, task, (id, token), Arc::clone(&progress)))
         })
         .collect();
-    let user = raw(&url).await;
-    let mut ended = 0;
-    while ended < 40 {
-        let shoot = "SELECT count(pg_terminate_backend(pid)) FROM \
+    let user = user_connection(&url).await;
+    let mut terminated = 0;
+    while terminated < 40 {
+        let terminate = "SELECT count(pg_terminate_backend(pid)) FROM \
                      (SELECT pid FROM pg_stat_activity \
                       WHERE datname = current_database() AND pid <> pg_backend_pid() \
                       AND backend_type = 'client backend' ORDER BY random() LIMIT 1) AS one";
-        ended += user.query_one(shoot, &[]).await.expect("it is there").get::<_, i64>(0);
-        let seen = fire.granted.load(Ordering::SeqCst);
-        until("they get on", async || fire.granted.load(Ordering::SeqCst) > seen + 3).await;
+        terminated +=
+            user.query_one(terminate, &[]).await.expect("database is up").get::<_, i64>(0);
+        let granted = || progress.granted.load(Ordering::SeqCst);
+        let before = granted();
+        wait_until("the tasks make progress", async || granted() > before + 3).await;
     }
-    fire.over.store(true, Ordering::SeqCst);
-    let mut told = Vec::new();
+    progress.stop.store(true, Ordering::SeqCst);
+    let mut results = Vec::new();
     for task in tasks {
-        told.push(task.await.expect("no task panics"));
+        results.push(task.await.expect("task does not panic"));
     }
-    verified(&[&a, &b]).await;
-    let written = pieces(&a, id).await;
-    for told in told {
-        assert_eq!(told.failures, 0, "a broken connection is made anew without the caller");
-        for (key, token) in &told.grants {
-            assert!(granted(&a, key).await.contains(token), "{key} was granted with {token}");
+    assert_valid_history(&[&a, &b]).await;
+    let written = log_pieces(&a, id).await;
+    for acknowledged in results {
+        assert_eq!(acknowledged.failures, 0, "reconnects are invisible to the caller");
+        for (key, token) in &acknowledged.grants {
+            let tokens = granted_tokens(&a, key).await;
+            assert!(tokens.contains(token), "{key} was granted with {token}");
         }
-        for piece in &told.pieces {
+        for piece in &acknowledged.log_pieces {
             let times = written.iter().filter(|text| text.contains(&**piece)).count();
             assert_eq!(times, 1, "{piece:?}");
         }
     }
 }
 
-/// The tokens that were granted on a resource, as its history says.
-async fn granted(store: &Postgres, key: &str) -> BTreeSet<u64> {
+/// Returns the tokens that were granted on a resource, from its history.
+async fn granted_tokens(store: &Postgres, key: &str) -> BTreeSet<u64> {
     let mut tokens = BTreeSet::new();
     let mut before = None;
     loop {
-        let key = key.parse().expect("a good name");
+        let key = key.parse().expect("valid key");
         let query = HistoryQuery::Of { key, before, limit: PAGE_MAX };
-        let lines = store.reads().history(query).await.expect("it reads");
+        let lines = store.reads().history(query).await.expect("read succeeds");
         let Some(last) = lines.last() else { return tokens };
         before = Some(last.position);
         for line in &lines {
-            let entry = Entry::parse(&line.text).expect("our line");
+            let entry = Entry::parse(&line.text).expect("event parses");
             if let tenure_core::history::Event::Granted { token, .. } = entry.event {
                 tokens.insert(token.0);
             }

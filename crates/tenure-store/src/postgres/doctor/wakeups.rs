@@ -1,6 +1,7 @@
-//! Whether a notification comes through: one is sent over the main address and listened for.
+//! Checks that notifications are delivered: sends one on the main address and listens for it.
 //!
-//! A pooler in transaction mode swallows it, since the connection that listens is not ours.
+//! A pooler in transaction mode loses it, because the server connection that listens is not tied to
+//! the client.
 
 use std::future::{pending, poll_fn};
 use std::time::Duration;
@@ -9,89 +10,95 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Config};
 
 use super::Finding;
-use crate::postgres::link::{Link, unavailable};
+use crate::postgres::connection::{Connection, unavailable};
 use crate::postgres::settings::Settings;
 use crate::postgres::tls::Tls;
 use crate::random;
 use crate::store::Result;
 
-/// How long a notification may be on its way.
-const HEARD_MAX: Duration = Duration::from_secs(3);
-/// How full the queue of notifications may be, in percent.
-const QUEUE_MAX: i32 = 50;
+/// Time to wait for the notification.
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Fill level of the notification queue above which it is reported.
+const QUEUE_MAX_PERCENT: i32 = 50;
 
 const NAME: &str = "wake-ups";
-const VOIDS: &str = "nothing of what locks promise; but what one server frees, those who wait at \
-                     another find only by asking again, up to a second later";
+const VOIDS: &str = "no lock guarantee; but requests that wait at one server notice a release at \
+                     another only when they poll, up to a second later";
 
-pub(super) async fn examine(settings: &Settings, tls: &Tls, mouth: &Link, queue: i32) -> Finding {
-    if queue > QUEUE_MAX {
+pub(super) async fn examine(
+    settings: &Settings,
+    tls: &Tls,
+    sender: &Connection,
+    queue_percent: i32,
+) -> Finding {
+    if queue_percent > QUEUE_MAX_PERCENT {
         return Finding::bad(
             NAME,
-            format!("the queue of notifications is {queue} % full"),
+            format!("the notification queue is {queue_percent} % full"),
             "when it is full, transactions that notify fail",
             "end the session that listens inside a long transaction: see pg_stat_activity",
         );
     }
-    let direct = settings.listen.as_ref().map(|to| direct(&settings.config, to));
-    match (hears(&settings.config, tls, mouth).await, direct) {
-        (Ok(heard), Some(direct)) => {
-            let main = if heard { "heard on the main address" } else { "a pooler is in between" };
-            judge_direct(main, hears(&direct, tls, mouth).await)
+    let direct = settings.listen.as_ref().map(|address| direct(&settings.config, address));
+    match (is_delivered(&settings.config, tls, sender).await, direct) {
+        (Ok(is_received), Some(direct)) => {
+            let main =
+                if is_received { "received on the main address" } else { "a pooler is in between" };
+            evaluate_direct(main, is_delivered(&direct, tls, sender).await)
         }
-        (Ok(true), None) => Finding::ok(NAME, "heard on the main address"),
+        (Ok(true), None) => Finding::ok(NAME, "received on the main address"),
         (Ok(false), None) => Finding::bad(
             NAME,
-            "not heard: a pooler in transaction mode is in between",
+            "not received: a pooler in transaction mode is in between",
             VOIDS,
-            "name the database itself in the address, with listen=HOST:PORT",
+            "add the address of the database itself to the URL, with listen=HOST:PORT",
         ),
         (Err(error), _) => Finding::bad(
             NAME,
             error.to_string(),
             VOIDS,
-            "see that another connection can be made: max_connections, or the limit of the pooler",
+            "allow one more connection: raise max_connections, or the limit of the pooler",
         ),
     }
 }
 
-fn judge_direct(main: &str, heard: Result<bool>) -> Finding {
-    let remedy = "let listen=HOST:PORT name the primary itself, and no pooler in transaction mode";
-    match heard {
-        Ok(true) => Finding::ok(NAME, format!("{main}, heard on the address of listen=")),
+fn evaluate_direct(main: &str, is_received: Result<bool>) -> Finding {
+    let remedy = "let listen=HOST:PORT name the primary itself, not a pooler in transaction mode";
+    match is_received {
+        Ok(true) => Finding::ok(NAME, format!("{main}, received on the address of listen=")),
         Ok(false) => {
-            let found = format!("{main}, not heard on the address of listen=");
+            let found = format!("{main}, not received on the address of listen=");
             Finding::bad(NAME, found, VOIDS, remedy)
         }
         Err(error) => Finding::bad(NAME, format!("{main}, listen=: {error}"), VOIDS, remedy),
     }
 }
 
-/// How the database itself is reached.
+/// Returns the configuration for a direct connection to the database.
 fn direct(main: &Config, (host, port): &(String, u16)) -> Config {
     let mut config = Config::new();
     config.host(host).port(*port).application_name("tenure doctor");
-    config.ssl_mode(main.get_ssl_mode()).connect_timeout(HEARD_MAX);
+    config.ssl_mode(main.get_ssl_mode()).connect_timeout(RECEIVE_TIMEOUT);
     main.get_user().map(|user| config.user(user));
     main.get_password().map(|password| config.password(password));
     main.get_dbname().map(|name| config.dbname(name));
     config
 }
 
-/// Whether a new connection hears what another one says.
-async fn hears(config: &Config, tls: &Tls, mouth: &Link) -> Result<bool> {
-    let away = |error: tokio_postgres::Error| unavailable(&error);
-    let (client, mut connection) = config.connect(tls.clone()).await.map_err(away)?;
-    // Nobody else listens there, and nothing is said there ever again.
+/// Whether a new connection receives a notification of another one.
+async fn is_delivered(config: &Config, tls: &Tls, sender: &Connection) -> Result<bool> {
+    let to_store_error = |error: tokio_postgres::Error| unavailable(&error);
+    let (client, mut connection) = config.connect(tls.clone()).await.map_err(to_store_error)?;
+    // A channel of its own, used once.
     let channel = format!("tenure_doctor_{}", random::request_id());
-    let saying = async {
-        client.batch_execute(&format!("LISTEN {channel}")).await.map_err(away)?;
-        mouth.rows("SELECT pg_notify($1, '')", &[(&channel as _, Type::TEXT)]).await?;
+    let send = async {
+        client.batch_execute(&format!("LISTEN {channel}")).await.map_err(to_store_error)?;
+        sender.query("SELECT pg_notify($1, '')", &[(&channel as _, Type::TEXT)]).await?;
         pending().await
     };
-    let hearing = async {
+    let receive = async {
         while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
-            if let AsyncMessage::Notification(note) = message.map_err(away)?
+            if let AsyncMessage::Notification(note) = message.map_err(to_store_error)?
                 && note.channel() == channel
             {
                 return Ok(true);
@@ -101,9 +108,9 @@ async fn hears(config: &Config, tls: &Tls, mouth: &Link) -> Result<bool> {
     };
     let first = async {
         tokio::select! {
-            failed = saying => failed,
-            heard = hearing => heard,
+            failed = send => failed,
+            received = receive => received,
         }
     };
-    tokio::time::timeout(HEARD_MAX, first).await.unwrap_or(Ok(false))
+    tokio::time::timeout(RECEIVE_TIMEOUT, first).await.unwrap_or(Ok(false))
 }

@@ -1,0 +1,168 @@
+//! Detection of restores and fail-overs.
+//!
+//! Every transaction reads the database's identity: its system identifier, its timeline and the oid
+//! of a table. A fail-over, a restore into another cluster or the load of a dump changes it. The
+//! transaction also checks that the journal still has the entry that this server saw last, which
+//! never disappears within an incarnation. If the identity has changed, a new incarnation starts,
+//! whose tokens are greater than all earlier ones. If the journal went back under the same identity,
+//! the store refuses to continue until an operator starts a new incarnation.
+
+use tenure_core::Incarnation;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::catch_up::WRITER_LOCK;
+use super::client::PgClient;
+use super::failure::Failure;
+use super::journal::Position;
+use super::{corrupt, migrate};
+use crate::store::{Result, StoreError};
+
+/// Returns the three columns for [`Identity::parse`]. `server_id` is the part of the identity that
+/// cannot change during a connection, if it is known.
+pub(super) fn identity_columns(server_id: Option<&str>) -> String {
+    let read_server_id = "(SELECT system_identifier FROM pg_control_system())::text || '/' \
+                          || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)";
+    let server_id = server_id.map_or_else(|| read_server_id.to_owned(), |id| format!("'{id}'"));
+    format!(
+        "(SELECT value::bigint FROM tenure.meta WHERE key = 'incarnation'), \
+         (SELECT value FROM tenure.meta WHERE key = 'identity'), \
+         {server_id} || '/' || 'tenure.meta'::regclass::oid::text"
+    )
+}
+
+/// The identity of the database as this server last saw it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) incarnation: Incarnation,
+    /// System identifier, timeline and table oid.
+    fingerprint: String,
+    /// The last journal position that this server has seen.
+    pub(super) last_seen: Position,
+}
+
+/// What the journal says about the entry that this server saw last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct JournalProbe {
+    /// The id of the newest entry.
+    pub(super) head: i64,
+    /// The nonce of the entry that was seen last, unless that entry has been truncated.
+    pub(super) nonce: Option<i64>,
+}
+
+impl Identity {
+    /// Parses the [`identity_columns`] that start at column `at`. Fails if a new incarnation has to
+    /// start first.
+    pub(super) fn parse(row: &Row, at: usize) -> std::result::Result<Self, Failure> {
+        let incarnation: Option<i64> = row.get(at);
+        let stored: Option<&str> = row.get(at + 1);
+        let fingerprint: String = row.get(at + 2);
+        if stored != Some(&*fingerprint) {
+            return Err(Failure::IdentityChanged);
+        }
+        let incarnation = u32::try_from(incarnation.unwrap_or(0));
+        let incarnation = incarnation.map_err(|error| corrupt("the incarnation", &error))?;
+        let (incarnation, last_seen) = (Incarnation(incarnation), Position::default());
+        Ok(Self { incarnation, fingerprint, last_seen })
+    }
+
+    /// Returns the part of the fingerprint that identifies the database server and its timeline.
+    pub(super) fn server_id(&self) -> &str {
+        self.fingerprint.rsplit_once('/').map_or("", |(server_id, _)| server_id)
+    }
+
+    /// Advances to the identity that was just read. Fails if the database went back in time.
+    pub(super) fn advance(&mut self, current: Self, journal: JournalProbe) -> Result<Incarnation> {
+        let is_same =
+            self.fingerprint == current.fingerprint && self.incarnation == current.incarnation;
+        let is_other_entry = journal.nonce.is_some_and(|nonce| nonce != self.last_seen.nonce);
+        let lost_entries = journal.head < self.last_seen.id || is_other_entry;
+        if is_same && lost_entries || current.incarnation < self.incarnation {
+            return Err(StoreError::Unavailable(
+                "the database went back in time: an old backup or snapshot was restored. Tokens \
+                 granted since then could be issued again, so nothing is granted. To continue \
+                 from the restored state, run: tenure migrate --new-incarnation"
+                    .to_owned(),
+            ));
+        }
+        let last_seen = if is_same { self.last_seen } else { Position::default() };
+        *self = Self { last_seen, ..current };
+        Ok(self.incarnation)
+    }
+}
+
+/// Starts a new incarnation if the identity of the database has changed or `force` is set. Returns
+/// the current incarnation.
+pub(super) async fn ensure_current(client: &PgClient, force: bool) -> Result<Incarnation> {
+    let sql = format!("SELECT {}", identity_columns(None));
+    let work = async {
+        client.batch_execute(&migrate::begin_exclusive()).await?;
+        client.batch_execute(&format!("SELECT pg_advisory_xact_lock({WRITER_LOCK})")).await?;
+        let rows = client.query_typed(&sql, &[]).await?;
+        let row = rows.first().ok_or_else(|| corrupt("the incarnation", &"no row"))?;
+        let (stored, fingerprint): (Option<&str>, String) = (row.get(1), row.get(2));
+        let before: i64 = row.get::<_, Option<i64>>(0).unwrap_or(0);
+        let has_changed = stored.is_some_and(|stored| stored != fingerprint);
+        let now = before + i64::from(has_changed || force);
+        // A holder whose grant was lost in the restore must not run beside the holder in the old
+        // rows, so all sessions up to the entry `born` end.
+        let upsert = "INSERT INTO tenure.meta VALUES ('identity', $1), ('incarnation', $2::text), \
+                       ('born', (SELECT max(id) FROM tenure.journal)::text) \
+                   ON CONFLICT (key) DO UPDATE SET value = excluded.value \
+                   WHERE meta.key <> 'born' OR $3";
+        let number = now.to_string();
+        let params = [
+            (&fingerprint as _, Type::TEXT),
+            (&number as _, Type::TEXT),
+            (&(now > before) as _, Type::BOOL),
+        ];
+        client.execute_typed(upsert, &params).await?;
+        client.batch_execute("COMMIT").await?;
+        let now = u32::try_from(now).map_err(|error| corrupt("the incarnation", &error))?;
+        Ok::<_, Failure>(Incarnation(now))
+    };
+    work.await.map_err(Failure::into_store)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(incarnation: u32, fingerprint: &str) -> Identity {
+        let (incarnation, fingerprint) = (Incarnation(incarnation), fingerprint.to_owned());
+        Identity { incarnation, fingerprint, last_seen: Position::default() }
+    }
+
+    fn probe(head: i64, nonce: i64) -> JournalProbe {
+        JournalProbe { head, nonce: Some(nonce) }
+    }
+
+    #[test]
+    fn database_that_goes_back_is_refused_until_a_new_incarnation_starts() {
+        let mut seen = Identity::default();
+        seen.advance(identity(0, "7/00000001"), probe(0, 0)).unwrap();
+        seen.last_seen = Position { id: 4, nonce: 44, ..Position::default() };
+        let error = seen.advance(identity(0, "7/00000001"), probe(3, 33)).unwrap_err().to_string();
+        assert!(error.contains("tenure migrate --new-incarnation"), "{error}");
+        // A fail-over to a lagging standby starts a new incarnation by itself.
+        seen.advance(identity(1, "7/00000002"), probe(3, 33)).unwrap();
+        assert_eq!(seen.last_seen, Position::default());
+        seen.advance(identity(2, "7/00000002"), probe(3, 33)).unwrap();
+        assert!(
+            seen.advance(identity(1, "7/00000002"), probe(9, 0)).is_err(),
+            "an older incarnation"
+        );
+    }
+
+    #[test]
+    fn missing_entry_is_detected_whatever_other_servers_have_written() {
+        let mut seen = Identity::default();
+        seen.advance(identity(0, "7"), probe(0, 0)).unwrap();
+        seen.last_seen = Position { id: 4, nonce: 44, ..Position::default() };
+        seen.advance(identity(0, "7"), probe(4, 44)).unwrap();
+        // The entry was truncated because of its age.
+        seen.advance(identity(0, "7"), JournalProbe { head: 9, nonce: None }).unwrap();
+        assert!(seen.advance(identity(0, "7"), JournalProbe { head: 3, nonce: None }).is_err());
+        assert!(seen.advance(identity(0, "7"), probe(9, 45)).is_err());
+    }
+}
