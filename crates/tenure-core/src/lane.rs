@@ -3,6 +3,9 @@
 //! Jobs are examined in lane order. A blocked job is skipped, but the locks it needs are reserved,
 //! so that jobs needing few locks do not starve one needing many. The scan stops at a job that
 //! waits for a lock which every operation needs and, with [`Backoff::Hold`], at a job in backoff.
+//!
+//! [`LaneScan`] is the only code that decides whether a job may start: claims ask it through
+//! [`Record::next_job`], submits for their verdict, and [`crate::why`] for its explanation.
 
 use crate::id::JobId;
 use crate::job::{Job, JobState};
@@ -35,84 +38,133 @@ pub enum NextJob {
 /// Why a job cannot start now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocker {
+    /// The resource is paused.
+    Paused,
     /// Its operation is not declared.
     NotDeclared,
     /// It is not due before this time.
     NotDue(Millis),
     /// The state of the resource does not allow it.
     State,
-    /// Its locks are held or reserved.
+    /// This waiting job is ahead of it and needs one of its locks, or holds the whole lane.
+    Behind(JobId),
+    /// One of its locks is held, or reserved for a request in the wait queue.
     Locks,
+}
+
+/// Examines the waiting jobs of a lane in order and decides for each whether it may start.
+pub(crate) struct LaneScan<'a> {
+    record: &'a Record,
+    resource: &'a Resource,
+    kind: &'a Kind,
+    now: Millis,
+    /// Locks of the jobs examined so far, and the job that reserves each.
+    reserved: Vec<(&'a LockName, JobId)>,
+    /// Job that nothing behind it may overtake.
+    stopped_at: Option<JobId>,
+}
+
+impl<'a> LaneScan<'a> {
+    /// Starts a scan; `None` if the resource does not exist.
+    pub(crate) fn new(record: &'a Record, kind: &'a Kind, now: Millis) -> Option<Self> {
+        let resource = record.resource.as_ref()?;
+        Some(Self { record, resource, kind, now, reserved: Vec::new(), stopped_at: None })
+    }
+
+    /// Returns whether no job behind those examined so far may start.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped_at.is_some()
+    }
+
+    /// Decides the next waiting job of the lane, and reserves its locks against those behind it.
+    pub(crate) fn examine(&mut self, job: &'a Job) -> Result<(), Blocker> {
+        let Some(operation) = self.kind.operations.get(&job.operation) else {
+            return Err(Blocker::NotDeclared);
+        };
+        let decision = self.decide(operation, job.due);
+        match decision {
+            Err(Blocker::NotDue(_)) => {
+                if job.state == JobState::Backoff && self.kind.backoff == Backoff::Hold {
+                    self.stopped_at.get_or_insert(job.id);
+                }
+            }
+            Ok(()) | Err(Blocker::Locks | Blocker::Behind(_)) => {
+                self.reserved.extend(operation.locks.iter().map(|lock| (lock, job.id)));
+                if operation.locks.iter().any(|lock| self.kind.is_required_by_all(lock)) {
+                    // Nothing behind it can start first.
+                    self.stopped_at.get_or_insert(job.id);
+                }
+            }
+            Err(Blocker::Paused | Blocker::NotDeclared | Blocker::State) => {}
+        }
+        decision
+    }
+
+    /// Decides a job with this operation and due time behind the jobs examined so far.
+    pub(crate) fn decide(&self, operation: &Operation, due: Millis) -> Result<(), Blocker> {
+        if self.resource.paused.is_some() {
+            return Err(Blocker::Paused);
+        }
+        if due > self.now {
+            return Err(Blocker::NotDue(due));
+        }
+        if !operation.allows(&self.resource.state) {
+            return Err(Blocker::State);
+        }
+        if let Some(job) = self.stopped_at {
+            return Err(Blocker::Behind(job));
+        }
+        let reserved = self.reserved.iter().find(|(lock, _)| operation.locks.contains(lock));
+        if let Some((_, job)) = reserved {
+            return Err(Blocker::Behind(*job));
+        }
+        if !self.record.is_grantable(&operation.locks) {
+            return Err(Blocker::Locks);
+        }
+        Ok(())
+    }
 }
 
 impl Record {
     /// Returns the next startable job at `now`.
     #[must_use]
     pub fn next_job(&self, kind: &Kind, now: Millis) -> NextJob {
-        let Some(resource) = &self.resource else { return NextJob::None };
-        if resource.paused.is_some() {
+        let Some(mut scan) = LaneScan::new(self, kind, now) else { return NextJob::None };
+        if scan.resource.paused.is_some() {
             return NextJob::None;
         }
-        let mut reserved: Vec<&LockName> = Vec::new();
         let mut recheck_at: Option<Millis> = None;
-        for job in resource.lane.iter().filter(|job| !job.state.is_running()) {
-            match self.blocker(resource, kind, job, &reserved, now) {
-                None => {
-                    let since = job.due.max(job.submitted_at);
-                    return NextJob::Ready {
-                        job: job.id,
-                        priority: job.priority,
-                        since,
-                        recheck_at,
-                    };
+        for job in scan.resource.lane.iter().filter(|job| !job.state.is_running()) {
+            match scan.examine(job) {
+                Ok(()) => {
+                    let (priority, since) = (job.priority, job.due.max(job.submitted_at));
+                    return NextJob::Ready { job: job.id, priority, since, recheck_at };
                 }
-                Some(Blocker::NotDue(due)) => {
+                Err(Blocker::NotDue(due)) => {
                     recheck_at = Some(recheck_at.map_or(due, |recheck_at| recheck_at.min(due)));
-                    if job.state == JobState::Backoff && kind.backoff == Backoff::Hold {
-                        break;
-                    }
                 }
-                Some(Blocker::Locks) => {
-                    let operation = kind.operations.get(&job.operation);
-                    let locks = || operation.iter().flat_map(|operation| operation.locks.iter());
-                    if locks().any(|lock| kind.is_required_by_all(lock)) {
-                        // Nothing behind it can start first. Stop here, because lanes can be long.
-                        break;
-                    }
-                    reserved.extend(locks());
-                }
-                Some(Blocker::State | Blocker::NotDeclared) => {}
+                Err(_) => {}
+            }
+            if scan.is_stopped() {
+                // Lanes can be long.
+                break;
             }
         }
         recheck_at.map_or(NextJob::None, NextJob::NotBefore)
     }
 
-    /// Returns what blocks a waiting job, if anything.
-    pub(crate) fn blocker(
-        &self,
-        resource: &Resource,
-        kind: &Kind,
-        job: &Job,
-        reserved: &[&LockName],
-        now: Millis,
-    ) -> Option<Blocker> {
-        let Some(operation) = kind.operations.get(&job.operation) else {
-            return Some(Blocker::NotDeclared);
+    /// Returns whether a waiting job may start at `now`, and what blocks it otherwise.
+    pub fn startability(&self, kind: &Kind, id: JobId, now: Millis) -> Result<(), Blocker> {
+        let Some(mut scan) = LaneScan::new(self, kind, now) else {
+            return Err(Blocker::NotDeclared);
         };
-        if job.due > now {
-            return Some(Blocker::NotDue(job.due));
+        let mut decision = Err(Blocker::NotDeclared);
+        for job in scan.resource.lane.iter().filter(|job| !job.state.is_running()) {
+            decision = scan.examine(job);
+            if job.id == id {
+                break;
+            }
         }
-        if !operation.allows(&resource.state) {
-            return Some(Blocker::State);
-        }
-        if !self.locks_free_for(operation, reserved) {
-            return Some(Blocker::Locks);
-        }
-        None
-    }
-
-    fn locks_free_for(&self, operation: &Operation, reserved: &[&LockName]) -> bool {
-        let is_reserved = operation.locks.iter().any(|lock| reserved.contains(&lock));
-        !is_reserved && self.is_grantable(&operation.locks)
+        decision
     }
 }

@@ -11,11 +11,11 @@ use crate::id::{JobId, RequestId};
 use crate::job::{CompletedAttempt, Job, JobState, RequestedBy, Verdict};
 use crate::key::Text;
 use crate::kind::{Operation, Policy};
+use crate::lane::LaneScan;
 use crate::limits;
 use crate::metric_event::MetricEvent;
 use crate::outcome::Outcome;
 use crate::refusal::Refusal;
-use crate::resource::Resource;
 use crate::step_context::StepContext;
 use crate::time::Millis;
 
@@ -210,7 +210,7 @@ impl<'a> StepContext<'a> {
         let resource = self.record.resource.as_ref().expect("created above");
         let position = position.unwrap_or_else(|| resource.insert_position(submit.priority));
         let due = self.due_at(submit);
-        let at_once = due == self.now && self.can_start_at(resource, operation, position);
+        let at_once = self.can_start_at(operation, position, due);
         let verdict = match (superseded.is_empty(), at_once) {
             (false, _) => Verdict::Replaced,
             (true, true) => Verdict::Started,
@@ -246,10 +246,19 @@ impl<'a> StepContext<'a> {
     }
 
     /// Returns `true` if a job inserted at `position` could be claimed at once.
-    fn can_start_at(&self, resource: &Resource, operation: &Operation, position: usize) -> bool {
-        let ahead = resource.lane.iter().take(position).any(|job| !job.state.is_running());
-        let free = self.record.is_grantable(&operation.locks);
-        !ahead && free && resource.paused.is_none() && operation.allows(&resource.state)
+    fn can_start_at(&self, operation: &Operation, position: usize, due: Millis) -> bool {
+        let scan = self.kind().and_then(|kind| LaneScan::new(self.record, kind, self.now));
+        let Some(mut scan) = scan else { return false };
+        let ahead = self.record.lane().iter().take(position);
+        for job in ahead.filter(|job| !job.state.is_running()) {
+            // Only what it reserves matters here.
+            scan.examine(job).ok();
+            if scan.is_stopped() {
+                // Lanes can be long.
+                return false;
+            }
+        }
+        scan.decide(operation, due).is_ok()
     }
 
     /// Creates the resource if it does not exist.

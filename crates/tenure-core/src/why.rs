@@ -1,14 +1,13 @@
 //! Explains the state of a job or a resource: "what is it waiting for?".
 //!
-//! Applies the same checks in the same order as [`crate::lane`], so that the explanation matches
-//! what blocks the job. Nothing is decided here.
+//! Whether a job may start is decided by [`crate::lane`]; this module only words the answer.
 
 use std::fmt;
 
 use crate::id::JobId;
 use crate::job::{Failure, Job, JobState, Progress, RequestedBy};
 use crate::key::{LockName, Text};
-use crate::kind::{Backoff, Kind, Operation};
+use crate::kind::{Kind, Operation};
 use crate::lane::Blocker;
 use crate::outcome::TenureView;
 use crate::record::Record;
@@ -152,17 +151,23 @@ pub fn explain_job(
     }
     let Some(kind) = kind else { return Why::NotDeclared };
     let Some(operation) = kind.operations.get(&job.operation) else { return Why::NotDeclared };
-    if let Some(first) = blocking_job(record, resource, kind, job, operation, context) {
-        return first;
+    let Err(blocker) = record.startability(kind, id, context.now) else {
+        return explain_startable(kind, context);
+    };
+    // A running job with the same locks explains both a held lock and the state of the resource.
+    if let Some(running) = running_job_in_the_way(resource, kind, operation) {
+        return behind(running, context);
     }
-    match record.blocker(resource, kind, job, &[], context.now) {
-        Some(Blocker::NotDeclared) => Why::NotDeclared,
-        Some(Blocker::NotDue(due)) => explain_not_due(job, due.since(context.now)),
-        Some(Blocker::State) => {
+    match blocker {
+        Blocker::Paused | Blocker::NotDeclared => Why::NotDeclared,
+        Blocker::NotDue(due) => explain_not_due(job, due.since(context.now)),
+        Blocker::State => {
             Why::State { state: resource.state.clone(), from: operation.from.clone() }
         }
-        Some(Blocker::Locks) => explain_held(record, operation, context),
-        None => explain_startable(kind, context),
+        Blocker::Behind(other) => {
+            record.job(other).map_or(Why::NotDeclared, |other| behind(other, context))
+        }
+        Blocker::Locks => explain_held(record, operation, context),
     }
 }
 
@@ -204,55 +209,30 @@ fn explain_running(job: &Job, context: &EngineContext) -> Option<Why> {
     })
 }
 
-/// Returns the job that blocks this one: a running one that holds a needed lock, one in backoff
-/// that holds the lane, or one ahead that needs the same locks.
-fn blocking_job(
-    record: &Record,
-    resource: &Resource,
+/// Returns a running job that needs one of the operation's locks.
+fn running_job_in_the_way<'a>(
+    resource: &'a Resource,
     kind: &Kind,
-    job: &Job,
     operation: &Operation,
-    context: &EngineContext,
-) -> Option<Why> {
-    let shares = |other: &Job| {
-        let needed = kind.operations.get(&other.operation)?;
-        needed.locks.iter().any(|lock| operation.locks.contains(lock)).then_some(())
+) -> Option<&'a Job> {
+    let shares_lock = |job: &&Job| {
+        let needed = kind.operations.get(&job.operation);
+        let mut locks = needed.iter().flat_map(|needed| needed.locks.iter());
+        locks.any(|lock| operation.locks.contains(lock))
     };
-    let behind = |other: &Job| Why::Behind {
+    let running = resource.lane.iter().map(|job| &**job).filter(|job| job.state.is_running());
+    running.into_iter().find(shares_lock)
+}
+
+fn behind(other: &Job, context: &EngineContext) -> Why {
+    let attempt = other.attempts.last().filter(|_| other.state.is_running());
+    Why::Behind {
         job: other.id,
         operation: other.operation.clone(),
         state: other.state,
-        worker: other
-            .attempts
-            .last()
-            .filter(|_| other.state.is_running())
-            .map(|a| a.worker.clone()),
-        for_ms: context.now.since(match other.attempts.last() {
-            Some(attempt) if other.state.is_running() => attempt.started_at,
-            _ => other.submitted_at,
-        }),
-    };
-    for other in resource.lane.iter().filter(|other| other.id != job.id) {
-        if other.state.is_running() && shares(other).is_some() {
-            return Some(behind(other));
-        }
+        worker: attempt.map(|attempt| attempt.worker.clone()),
+        for_ms: context.now.since(attempt.map_or(other.submitted_at, |attempt| attempt.started_at)),
     }
-    for other in resource.lane.iter().take_while(|other| other.id != job.id) {
-        if other.state.is_running() {
-            continue;
-        }
-        let holds = match record.blocker(resource, kind, other, &[], context.now) {
-            Some(Blocker::NotDue(_)) => {
-                other.state == JobState::Backoff && kind.backoff == Backoff::Hold
-            }
-            Some(Blocker::Locks) | None => shares(other).is_some(),
-            Some(Blocker::State | Blocker::NotDeclared) => false,
-        };
-        if holds {
-            return Some(behind(other));
-        }
-    }
-    None
 }
 
 fn explain_not_due(job: &Job, for_ms: u64) -> Why {
@@ -268,7 +248,9 @@ fn explain_held(record: &Record, operation: &Operation, context: &EngineContext)
     let holder = |lock: &LockName| record.tenure(lock).map(|tenure| tenure.token);
     let token = operation.locks.iter().find_map(holder);
     let view = context.tenures.iter().find(|view| Some(view.token) == token);
-    // The lock is free but reserved for a waiter, which is about to be granted.
+    // Without a holder its locks are reserved for a request in the wait queue, which waits for a
+    // tenure of other locks.
+    let view = view.or(context.tenures.first());
     view.map_or(Why::Ready { workers: context.workers }, |view| Why::Held(Box::new(view.clone())))
 }
 

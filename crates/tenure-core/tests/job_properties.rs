@@ -77,6 +77,21 @@ proptest! {
     }
 
     #[test]
+    fn claims_explanations_and_verdicts_agree_on_what_may_start(
+        keys in keys(),
+        templates in templates(),
+    ) {
+        let mut run = Run::new(keys);
+        for (template, pause_ms) in &templates {
+            run.now = run.now.plus(*pause_ms);
+            let (before, command) = (run.world.clone(), run.command(template));
+            let outcome = run.step(&command)?;
+            run.check_verdict(&before, &command, &outcome)?;
+            run.check_explanations()?;
+        }
+    }
+
+    #[test]
     fn repeated_command_returns_the_same_response_and_changes_nothing(
         keys in keys(),
         templates in templates(),
