@@ -128,6 +128,8 @@ pub enum LockAction {
         by: Text,
         /// Reason.
         reason: Text,
+        /// Whether the job of the tenure ends too, whatever its retry rule says.
+        end_job: bool,
     },
     /// Settles the record: ends tenures of ended sessions, drops expired waiters and grants to the
     /// next ones. Sent by the sweep.

@@ -12,6 +12,7 @@ use crate::command::{Acquire, Claimant, LockAction};
 use crate::engine::{check_text, check_ttl, new_session};
 use crate::history::Event;
 use crate::id::{RequestId, SessionId};
+use crate::job::RequestedBy;
 use crate::key::{LockName, LockSet, Text};
 use crate::limits;
 use crate::metric_event::{GAVE_UP, MetricEvent};
@@ -39,8 +40,8 @@ impl StepContext<'_> {
             LockAction::Renew { token, ttl_ms } => self.renew(*token, *ttl_ms),
             LockAction::Release { token, locks } => self.release(*token, locks.as_ref()),
             LockAction::Withdraw { request } => self.withdraw(*request),
-            LockAction::Break { token, locks, by, reason } => {
-                self.break_tenure(*token, locks.as_ref(), by, reason)
+            LockAction::Break { token, locks, by, reason, end_job } => {
+                self.break_tenure(*token, locks.as_ref(), by, reason, *end_job)
             }
             LockAction::Settle => Ok(Outcome::Settled { ended }),
         };
@@ -290,6 +291,7 @@ impl StepContext<'_> {
         locks: Option<&LockSet>,
         by: &Text,
         reason: &Text,
+        end_job: bool,
     ) -> Result<Outcome, Refusal> {
         check_text("reason", reason, limits::REASON_BYTES_MAX)?;
         if reason.trim().is_empty() {
@@ -297,8 +299,13 @@ impl StepContext<'_> {
         }
         if self.holds(token, locks) {
             self.notify_holder(token, false);
+            let job = self.job_of(token).filter(|_| end_job);
             // The holder is notified that the tenure is gone, so all of its locks end.
             self.lose_tenure(token, &TenureEnd::Broken { by: by.clone(), reason: reason.clone() });
+            if let Some(job) = job {
+                let (by, reason) = (by.clone(), reason.clone());
+                self.request_cancel(job, RequestedBy { by, reason, at: self.now });
+            }
             self.promote_waiters();
             return Ok(Outcome::Broken);
         }

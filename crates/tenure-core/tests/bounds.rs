@@ -112,7 +112,7 @@ fn break_requires_a_reason_of_limited_length() {
     let token = granted(acquire(&mut world, acquire_request(1, 1), NOW));
     let with = |reason: &str| {
         let (by, reason) = ("ann".into(), reason.into());
-        LockAction::Break { token, locks: None, by, reason }
+        LockAction::Break { token, locks: None, by, reason, end_job: false }
     };
     let longest = "r".repeat(limits::REASON_BYTES_MAX);
     invalid(&lock(&mut world, with(&format!("{longest}r")), NOW), "reason has 513 bytes");
@@ -193,7 +193,7 @@ fn session_ends_after_too_many_unacknowledged_breaks() {
     let mut break_one = |request: u128| {
         let token = granted(acquire(&mut world, acquire_request(1, request), NOW));
         let (by, reason) = ("ann".into(), "stuck".into());
-        let action = LockAction::Break { token, locks: None, by, reason };
+        let action = LockAction::Break { token, locks: None, by, reason, end_job: false };
         assert_eq!(lock(&mut world, action, NOW), Outcome::Broken);
         step(&mut world, &Command::Heartbeat { session: SessionId(1), seen: 0 }, NOW)
     };

@@ -193,7 +193,7 @@ async fn what_is_lost_says_how_and_only_the_lapsed_are_cleaned() {
     world.acquire("k/c", 3, 0).await;
     world.rise().await;
     let (by, reason) = ("ann".into(), "host is gone".into());
-    world.lock("k/a", LockAction::Break { token, locks: None, by, reason }).await;
+    world.lock("k/a", LockAction::Break { token, locks: None, by, reason, end_job: false }).await;
     let broken = r#"tenure_lost_total{reason="broken"} +1"#;
     assert_eq!(world.rise().await, [HELD_COUNT, broken]);
     world.send(Command::Close { session: SessionId(3) }).await;
@@ -289,7 +289,7 @@ async fn what_there_is_is_counted_from_rows_and_a_look_is_shared_for_a_moment() 
     world
         .lock(
             "k/a",
-            LockAction::Break { token, locks: None, by: "ann".into(), reason: "enough".into() },
+            LockAction::Break { token, locks: None, by: "ann".into(), reason: "enough".into(), end_job: false },
         )
         .await;
     let waiters = |seen: &Series| seen[r#"tenure_lock_waiters{kind="k"}"#];

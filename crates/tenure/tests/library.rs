@@ -300,6 +300,7 @@ async fn a_holder_observes_a_broken_lock_and_keeps_its_others() {
         locks: None,
         by: "ann".into(),
         reason: "stuck".into(),
+        end_job: false,
     };
     bed.store.apply(vec![Command::Lock { key: key("c1"), action }]).await.unwrap();
     assert_eq!(broken.lost().await, Lost::Broken);

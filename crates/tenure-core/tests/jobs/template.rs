@@ -62,7 +62,7 @@ pub(crate) fn template() -> impl Strategy<Value = Template> {
             .prop_map(|(job, verb, request)| Template::Job { job, verb, request }),
         1 => (at.clone(), request, prop_oneof![Just(0), Just(900)])
             .prop_map(|(at, request, wait_ms)| Template::Acquire { at, request, wait_ms }),
-        1 => (at.clone(), 0..6_u64, 0..2_usize)
+        1 => (at.clone(), 0..6_u64, 0..3_usize)
             .prop_map(|(at, token, verb)| Template::Release { at, token, verb }),
         1 => at.prop_map(Template::Settle),
     ]
@@ -189,6 +189,7 @@ impl Run {
                             locks,
                             by: "ann".into(),
                             reason: "so".into(),
+                            end_job: *verb == 2,
                         },
                     },
                 )

@@ -245,7 +245,7 @@ pub(super) async fn break_by(
     let (token, locks) = (body.token, locks(body.lock.as_ref())?);
     let reason = on.caller.required_reason(ReasonBody { reason: Some(body.reason) })?;
     let by = on.caller.name;
-    let action = LockAction::Break { token, locks, by, reason };
+    let action = LockAction::Break { token, locks, by, reason, end_job: false };
     state.services.submit(Command::Lock { key: on.key, action }).await?;
     Ok(Json(BrokenAnswer { broken: true }))
 }

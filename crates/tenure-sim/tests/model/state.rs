@@ -240,7 +240,7 @@ impl State {
             for locks in [None, part.clone()].into_iter().take(1 + usize::from(part.is_some())) {
                 let (by, reason): (Text, Text) = ("ann".into(), "stuck".into());
                 commands.push(lock(LockAction::Release { token, locks: locks.clone() }));
-                commands.push(lock(LockAction::Break { token, locks, by, reason }));
+                commands.push(lock(LockAction::Break { token, locks, by, reason, end_job: false }));
             }
         }
         commands

@@ -183,6 +183,7 @@ impl Runner {
                 locks: only,
                 by: actor.into(),
                 reason: arguments.options.get("reason").copied().unwrap_or_default().into(),
+                end_job: arguments.options.contains_key("end_job"),
             },
             _ => panic!("unknown verb {verb}"),
         }

@@ -18,7 +18,7 @@ fn sql_state(error: &tokio_postgres::Error) -> &str {
 
 fn break_lock(token: Token) -> Command {
     let (by, reason) = ("ann".into(), "test".into());
-    let action = LockAction::Break { token, locks: None, by, reason };
+    let action = LockAction::Break { token, locks: None, by, reason, end_job: false };
     Command::Lock { key: key("c1"), action }
 }
 

@@ -65,7 +65,7 @@ async fn a_broken_lock_stops_only_its_handler() {
     gate.wait_started(2).await;
     let token = bed.job(broken).await.token().unwrap();
     let (by, reason) = ("ann".into(), "stuck".into());
-    let action = LockAction::Break { token, locks: None, by, reason };
+    let action = LockAction::Break { token, locks: None, by, reason, end_job: false };
     let key = "default/thing/broken".parse().unwrap();
     bed.committer.submit(Command::Lock { key, action }).await.unwrap();
     assert_eq!(&*bed.wait_finished(broken).await.error.unwrap().code, "LOCK_BROKEN");
