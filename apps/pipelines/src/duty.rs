@@ -104,7 +104,7 @@ async fn trigger(cx: &DutyContext, pipeline: &Pipeline, tick: Millis) -> Result<
     };
     let key = match spot(cx.store(), pipeline, request, false).await {
         Ok(spot) => spot.key,
-        Err(problem) => return Err(StoreError::Unavailable(format!("{problem:?}"))),
+        Err(problem) => return Err(StoreError::unavailable(format!("{problem:?}"))),
     };
     let ask = Submit {
         request,

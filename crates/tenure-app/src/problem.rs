@@ -150,8 +150,9 @@ fn add_facts(problem: &mut wire::Problem, refusal: Refusal) {
         }
         Refusal::WrongJobState { state, wanted } => {
             problem.state = Some(state.as_str().to_owned());
-            problem.wanted = Some(wanted.to_owned());
+            problem.wanted = Some(wanted.as_str().to_owned());
         }
+        Refusal::NotDeclared(what) => problem.subject = Some(what),
         Refusal::InUse { job } => problem.job = job,
         Refusal::TenureOfJob(job) => problem.job = Some(job),
         Refusal::SessionExpired
@@ -160,7 +161,6 @@ fn add_facts(problem: &mut wire::Problem, refusal: Refusal) {
         | Refusal::RequestReused
         | Refusal::StillAlive
         | Refusal::ForeignSession
-        | Refusal::NotDeclared(_)
         | Refusal::NoSuchJob
         | Refusal::NoSuchResource
         | Refusal::Busy
@@ -170,7 +170,12 @@ fn add_facts(problem: &mut wire::Problem, refusal: Refusal) {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        Self::unavailable(&error.to_string())
+        let mut problem = Self::unavailable(&error.to_string());
+        if !error.is_retryable() {
+            problem.0.reason = Some(wire::CORRUPT.to_owned());
+            problem.0.retry_after_s = None;
+        }
+        problem
     }
 }
 

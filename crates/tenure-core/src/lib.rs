@@ -58,7 +58,7 @@ pub use kind::{Kind, Kinds, Operation, Policy};
 pub use metric_event::MetricEvent;
 pub use outcome::{Assignment, Outcome, TenureView};
 pub use record::Record;
-pub use refusal::{Code, Refusal};
+pub use refusal::{Code, JobRequirement, Refusal};
 pub use role::Role;
 pub use session::Session;
 pub use time::Millis;

@@ -8,7 +8,7 @@ use crate::job::{Job, JobState, RequestedBy};
 use crate::key::Text;
 use crate::limits;
 use crate::outcome::Outcome;
-use crate::refusal::Refusal;
+use crate::refusal::{JobRequirement, Refusal};
 use crate::step_context::StepContext;
 use crate::submit::check_size;
 
@@ -35,7 +35,7 @@ impl StepContext<'_> {
             JobAction::Log { token, text } => self.log(id, *token, text),
             JobAction::Cancel { by, reason } => self.cancel(id, by, reason),
             JobAction::Retry { .. } => self.retry_now(id),
-            JobAction::Discard { .. } => self.refuse_job_state(id, "dead"),
+            JobAction::Discard { .. } => self.refuse_job_state(id, JobRequirement::Dead),
         };
         result.unwrap_or_else(Outcome::Refused)
     }
@@ -59,7 +59,7 @@ impl StepContext<'_> {
                 Ok(Outcome::Cancelled { state: job.state })
             }
             JobAction::Cancel { .. } => {
-                Err(Refusal::WrongJobState { state: job.state, wanted: "not over" })
+                Err(Refusal::WrongJobState { state: job.state, wanted: JobRequirement::Unfinished })
             }
             JobAction::Retry { request, by, reason } => self.redrive(job, *request, by, reason),
             JobAction::Discard { by, reason } => self.discard(job, by, reason),
@@ -140,13 +140,13 @@ impl StepContext<'_> {
     fn retry_now(&mut self, id: JobId) -> Result<Outcome, Refusal> {
         let Some(job) = self.record.job(id) else { return Err(Refusal::NoSuchJob) };
         if job.state != JobState::Backoff {
-            return self.refuse_job_state(id, "in backoff or over");
+            return self.refuse_job_state(id, JobRequirement::InBackoffOrFinished);
         }
         self.wake_early(id);
         Ok(Outcome::Submitted { verdict: crate::job::Verdict::Queued, job: id })
     }
 
-    fn refuse_job_state(&self, id: JobId, wanted: &'static str) -> Result<Outcome, Refusal> {
+    fn refuse_job_state(&self, id: JobId, wanted: JobRequirement) -> Result<Outcome, Refusal> {
         match self.record.job(id) {
             Some(job) => Err(Refusal::WrongJobState { state: job.state, wanted }),
             None => Err(Refusal::NoSuchJob),
@@ -165,7 +165,10 @@ impl StepContext<'_> {
         if matches!(job.state, JobState::Redriven | JobState::Discarded)
             && self.record.resource.as_ref().is_none_or(|r| r.recent_submits.get(request).is_none())
         {
-            return Err(Refusal::WrongJobState { state: job.state, wanted: "not dealt with yet" });
+            return Err(Refusal::WrongJobState {
+                state: job.state,
+                wanted: JobRequirement::Unresolved,
+            });
         }
         let submit = Submit {
             request,
@@ -196,7 +199,7 @@ impl StepContext<'_> {
         match job.state {
             JobState::Discarded => return Ok(Outcome::Discarded),
             JobState::Dead => {}
-            state => return Err(Refusal::WrongJobState { state, wanted: "dead" }),
+            state => return Err(Refusal::WrongJobState { state, wanted: JobRequirement::Dead }),
         }
         crate::apply::mark_resolved(job, JobState::Discarded, None);
         self.append_event(Event::Discarded { id: job.id, requested });

@@ -61,6 +61,42 @@ impl fmt::Display for Code {
     }
 }
 
+/// What a job must be for a command to apply to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobRequirement {
+    /// Unfinished.
+    Unfinished,
+    /// In backoff, or finished.
+    InBackoffOrFinished,
+    /// Dead, and neither redriven nor discarded.
+    Unresolved,
+    /// Dead.
+    Dead,
+}
+
+impl JobRequirement {
+    /// All requirements.
+    pub const ALL: [Self; 4] =
+        [Self::Unfinished, Self::InBackoffOrFinished, Self::Unresolved, Self::Dead];
+
+    /// Returns the spelling in the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unfinished => "not over",
+            Self::InBackoffOrFinished => "in backoff or over",
+            Self::Unresolved => "not dealt with yet",
+            Self::Dead => "dead",
+        }
+    }
+
+    /// Parses the spelling in the API.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|requirement| requirement.as_str() == text)
+    }
+}
+
 /// Why a command was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -127,7 +163,7 @@ pub enum Refusal {
         /// State of the job.
         state: JobState,
         /// Required state.
-        wanted: &'static str,
+        wanted: JobRequirement,
     },
     /// The resource has unfinished jobs, tenures or waiters.
     InUse {
@@ -273,7 +309,8 @@ impl fmt::Display for Refusal {
             Self::NoSuchJob => f.write_str("there is no such job, or it was pruned"),
             Self::NoSuchResource => f.write_str("there is no such resource. Put it first"),
             Self::WrongJobState { state, wanted } => {
-                write!(f, "the job is {}; this needs one that is {wanted}", state.as_str())
+                let (state, wanted) = (state.as_str(), wanted.as_str());
+                write!(f, "the job is {state}; this needs one that is {wanted}")
             }
             Self::InUse { job: Some(job) } => {
                 write!(f, "job {job} has not finished. Cancel it, or wait for it")

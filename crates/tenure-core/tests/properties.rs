@@ -178,7 +178,13 @@ fn with_token(token: Token, verb: usize, locks: Option<LockSet>) -> LockAction {
     match verb {
         0 => LockAction::Renew { token, ttl_ms: None },
         1 => LockAction::Release { token, locks },
-        _ => LockAction::Break { token, locks, by: "ann".into(), reason: "stuck".into(), end_job: false },
+        _ => LockAction::Break {
+            token,
+            locks,
+            by: "ann".into(),
+            reason: "stuck".into(),
+            end_job: false,
+        },
     }
 }
 

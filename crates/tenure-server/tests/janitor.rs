@@ -73,7 +73,7 @@ impl Store for Odd {
         self.sweeps.fetch_add(1, Ordering::SeqCst);
         match self.how {
             Sweeps::Counted => self.memory.sweep().await,
-            Sweeps::Failing => Err(StoreError::Unavailable("the disk is on fire".to_owned())),
+            Sweeps::Failing => Err(StoreError::unavailable("the disk is on fire")),
             Sweeps::Hanging => std::future::pending().await,
         }
     }

@@ -289,7 +289,13 @@ async fn what_there_is_is_counted_from_rows_and_a_look_is_shared_for_a_moment() 
     world
         .lock(
             "k/a",
-            LockAction::Break { token, locks: None, by: "ann".into(), reason: "enough".into(), end_job: false },
+            LockAction::Break {
+                token,
+                locks: None,
+                by: "ann".into(),
+                reason: "enough".into(),
+                end_job: false,
+            },
         )
         .await;
     let waiters = |seen: &Series| seen[r#"tenure_lock_waiters{kind="k"}"#];

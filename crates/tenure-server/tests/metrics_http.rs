@@ -65,7 +65,7 @@ struct Away {
 impl Away {
     fn check(&self) -> Result<()> {
         let away = self.away.load(Ordering::SeqCst);
-        if away { Err(StoreError::Unavailable("it is away".to_owned())) } else { Ok(()) }
+        if away { Err(StoreError::unavailable("it is away")) } else { Ok(()) }
     }
 }
 

@@ -10,8 +10,8 @@ use tenure::http::HttpTransport;
 use tenure_app::Problem;
 use tenure_core::record::EndKind;
 use tenure_core::{
-    Command, JobId, JobState, LockName, Millis, Outcome, Refusal, RequestId, ResourceKey,
-    SessionId, TenureView, Token,
+    Command, JobId, JobRequirement, JobState, LockName, Millis, Outcome, Refusal, RequestId,
+    ResourceKey, SessionId, TenureView, Token,
 };
 use tokio::net::TcpListener;
 
@@ -61,10 +61,10 @@ fn refusals() -> Vec<Refusal> {
         Refusal::NotDeclared("the kind x".to_owned()),
         Refusal::NoSuchJob,
         Refusal::NoSuchResource,
-        job_is("dead"),
-        job_is("not over"),
-        job_is("in backoff or over"),
-        job_is("not dealt with yet"),
+        job_is(JobRequirement::Dead),
+        job_is(JobRequirement::Unfinished),
+        job_is(JobRequirement::InBackoffOrFinished),
+        job_is(JobRequirement::Unresolved),
         Refusal::InUse { job: Some(JobId(9)) },
         Refusal::InUse { job: None },
         Refusal::TenureOfJob(JobId(9)),

@@ -209,7 +209,8 @@ impl Sim {
         let Some(record) = self.server.disk.record(&key)? else { return Ok(()) };
         if let Some(tenure) = record.tenures.first() {
             let (by, reason) = ("ann".into(), "stuck".into());
-            let action = LockAction::Break { token: tenure.token, locks: None, by, reason, end_job: false };
+            let action =
+                LockAction::Break { token: tenure.token, locks: None, by, reason, end_job: false };
             self.send(Peer::Operator, 0, Command::Lock { key, action });
         }
         Ok(())

@@ -213,7 +213,7 @@ impl Committer {
 }
 
 fn shutting_down() -> StoreError {
-    StoreError::Unavailable("the store is shutting down".to_owned())
+    StoreError::unavailable("the store is shutting down")
 }
 
 /// Returns the poll interval of a queued request. Polling also renews a solo claimant.

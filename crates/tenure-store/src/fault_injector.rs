@@ -53,7 +53,7 @@ impl<S: Store> FaultInjector<S> {
 }
 
 fn injected(message: &str) -> StoreError {
-    StoreError::Unavailable(format!("injected fault: {message} lost"))
+    StoreError::unavailable(format!("injected fault: {message} lost"))
 }
 
 #[async_trait]

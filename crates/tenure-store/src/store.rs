@@ -1,5 +1,7 @@
 //! The [`Store`] trait and the types of its queries and results.
 
+use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -26,14 +28,61 @@ pub const PAGE_MAX: usize = tenure_core::limits::PAGE_MAX;
 pub const HINTS_MAX: usize = 4_096;
 
 /// Error returned by a store. The outcome of the request is unknown: it may have been applied.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug)]
 pub enum StoreError {
     /// The store cannot be used now. Retry later; nothing starts in the meantime.
-    #[error("{0}")]
-    Unavailable(String),
-    /// Stored data cannot be read back.
-    #[error("the store is damaged: {0}")]
-    Corrupt(String),
+    Unavailable(ErrorDetail),
+    /// Stored data cannot be read back. A retry does not help.
+    Corrupt(ErrorDetail),
+}
+
+/// Message and cause of a [`StoreError`].
+#[derive(Clone, Debug)]
+pub struct ErrorDetail {
+    message: String,
+    cause: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl StoreError {
+    /// Creates an error for a store that cannot be used now.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::Unavailable(ErrorDetail { message: message.into(), cause: None })
+    }
+
+    /// Creates an error for stored data that cannot be read back.
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self::Corrupt(ErrorDetail { message: message.into(), cause: None })
+    }
+
+    /// Sets the cause, which [`Error::source`] returns.
+    #[must_use]
+    pub fn caused_by(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
+        let (Self::Unavailable(detail) | Self::Corrupt(detail)) = &mut self;
+        detail.cause = Some(Arc::new(cause));
+        self
+    }
+
+    /// Returns whether the request may succeed if it is repeated later.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Unavailable(_))
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable(detail) => f.write_str(&detail.message),
+            Self::Corrupt(detail) => write!(f, "the store is damaged: {}", detail.message),
+        }
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        let (Self::Unavailable(detail) | Self::Corrupt(detail)) = self;
+        detail.cause.as_deref().map(|cause| cause as _)
+    }
 }
 
 /// Result of a store operation.

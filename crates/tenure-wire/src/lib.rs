@@ -49,6 +49,9 @@ pub use work::{
 };
 pub use workers::{ControllerAnswer, DutyAnswer, JanitorAnswer, WorkerAnswer, WorkerJob};
 
+/// Reason of an `unavailable` problem that a retry does not help: stored data is damaged.
+pub const CORRUPT: &str = "corrupt";
+
 /// Prefix of log lines that carry data for programs, such as the steps of a run.
 pub const LOG_MARK: &str = "::step ";
 
@@ -154,6 +157,9 @@ pub struct Problem {
     /// Which of the refusals with this code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What is not declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
     /// Who holds the lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<TenureAnswer>,

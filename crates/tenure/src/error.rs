@@ -12,6 +12,9 @@ pub enum Error {
     /// Neither the server nor the store responded. The command may or may not have been applied.
     #[error("the server or its store is unavailable: {0}")]
     Unavailable(String),
+    /// Stored data is damaged. A retry does not help.
+    #[error("{0}")]
+    Corrupt(String),
     /// The API key is missing or invalid, or its role does not permit the request.
     #[error("{0}")]
     Denied(String),
@@ -50,6 +53,7 @@ impl Error {
             Self::Refused(refusal) => Some(refusal.code()),
             Self::BadName(_) => Some(Code::Invalid),
             Self::Unavailable(_)
+            | Self::Corrupt(_)
             | Self::Denied(_)
             | Self::NotFound(_)
             | Self::Waiting { .. }
@@ -60,6 +64,10 @@ impl Error {
 
 impl From<tenure_store::StoreError> for Error {
     fn from(error: tenure_store::StoreError) -> Self {
-        Self::Unavailable(error.to_string())
+        if error.is_retryable() {
+            Self::Unavailable(error.to_string())
+        } else {
+            Self::Corrupt(error.to_string())
+        }
     }
 }

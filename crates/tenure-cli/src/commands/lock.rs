@@ -134,7 +134,13 @@ impl Lock {
             Self::Break { lock, token, reason } => {
                 let (token, locks) = (Token(*token), only(lock));
                 let (by, reason) = (process_name().into(), reason.as_str().into());
-                send(server, &link, lock, LockAction::Break { token, locks, by, reason, end_job: false }).await?;
+                send(
+                    server,
+                    &link,
+                    lock,
+                    LockAction::Break { token, locks, by, reason, end_job: false },
+                )
+                .await?;
                 said_of(lock, "broken");
                 Ok(ExitCode::SUCCESS)
             }

@@ -9,7 +9,8 @@ use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
 use tenure_core::{
-    Code, Command, Job, JobAction, JobId, JobState, Millis, Outcome, Refusal, RequestId, Text,
+    Code, Command, Job, JobAction, JobId, JobRequirement, JobState, Millis, Outcome, Refusal,
+    RequestId, Text,
 };
 use tenure_store::StoreError;
 use tenure_store::store::{JobPage, JobQuery, JobView, PAGE_MAX};
@@ -297,7 +298,8 @@ async fn named(
             Ok(shown) if !fits(filter, &shown) => {}
             Ok(shown) => match shown.job.state {
                 JobState::Dead | JobState::Redriven | JobState::Discarded => jobs.push(id),
-                state => dealt.refuse(id, &Refusal::WrongJobState { state, wanted: "dead" }),
+                state => dealt
+                    .refuse(id, &Refusal::WrongJobState { state, wanted: JobRequirement::Dead }),
             },
             Err(problem) if problem.is(Code::NotFound) => dealt.refuse(id, &Refusal::NoSuchJob),
             Err(problem) => return Err(problem),

@@ -70,7 +70,7 @@ impl CommandSender {
             let ahead = len(&self.holders) + len(&self.new_work);
             if ahead > ESTIMATE_MIN && self.load.estimate_by_median(ahead) > QUEUE_WAIT_MAX {
                 let message = format!("overloaded: {ahead} commands are queued; retry later");
-                return Err(StoreError::Unavailable(message));
+                return Err(StoreError::unavailable(message));
             }
             &self.new_work
         } else {
@@ -78,7 +78,7 @@ impl CommandSender {
         };
         let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
         queue.try_send((arrival, queued)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => StoreError::Unavailable(format!(
+            mpsc::error::TrySendError::Full(_) => StoreError::unavailable(format!(
                 "overloaded: the queue is full ({QUEUE_MAX} commands); retry later"
             )),
             mpsc::error::TrySendError::Closed(_) => super::shutting_down(),

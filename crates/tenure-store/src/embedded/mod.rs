@@ -144,7 +144,7 @@ impl Embedded {
         &self,
         request: impl FnOnce(oneshot::Sender<Result<T>>) -> WriterRequest,
     ) -> Result<T> {
-        let stopped = || StoreError::Unavailable("the writer has stopped".to_owned());
+        let stopped = || StoreError::unavailable("the writer has stopped");
         let (reply, receiver) = oneshot::channel();
         let requests = self.requests.as_ref().ok_or_else(stopped)?;
         requests.send(request(reply)).await.map_err(|_| stopped())?;
@@ -161,8 +161,11 @@ impl Embedded {
         let reader = Arc::clone(&self.reader);
         let read = move || read(&reader.lock().expect("no panic while the reader is locked"));
         let result = tokio::task::spawn_blocking(read).await;
-        let result = result.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        result.map_err(|error| StoreError::Unavailable(format!("cannot read: {error}")))
+        let result =
+            result.map_err(|error| StoreError::unavailable(error.to_string()).caused_by(error))?;
+        result.map_err(|error| {
+            StoreError::unavailable(format!("cannot read: {error}")).caused_by(error)
+        })
     }
 }
 

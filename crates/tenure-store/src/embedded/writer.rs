@@ -176,7 +176,7 @@ impl Writer {
         self.commit(batch)?;
         let ledger = self.ledger.as_ref().expect("loaded above");
         if let Err(error) = self.database.write_back_if_idle(ledger) {
-            return Err(self.handle_write_error(&error));
+            return Err(self.handle_write_error(error));
         }
         self.record_position();
         Ok(swept)
@@ -195,7 +195,7 @@ impl Writer {
 
     fn last_position(&mut self, key: &ResourceKey) -> Result<i64> {
         self.ensure_loaded()?;
-        self.database.last_line(key).map_err(|error| store_error(&error))
+        self.database.last_line(key).map_err(store_error)
     }
 
     /// Reads from the ledger.
@@ -227,7 +227,7 @@ impl Writer {
     fn prune(&mut self, retention: Retention) -> Result<Pruned> {
         let now = self.clock.now();
         self.ensure_loaded()?;
-        self.database.prune(retention, now).map_err(|error| self.handle_write_error(&error))
+        self.database.prune(retention, now).map_err(|error| self.handle_write_error(error))
     }
 
     /// Runs a closure with the database, for tables that are not part of the model.
@@ -236,7 +236,7 @@ impl Writer {
         work: impl FnOnce(&Database) -> rusqlite::Result<T>,
     ) -> Result<T> {
         self.ensure_loaded()?;
-        work(&self.database).map_err(|error| self.handle_write_error(&error))
+        work(&self.database).map_err(|error| self.handle_write_error(error))
     }
 
     fn show(&mut self, key: &ResourceKey) -> Result<Option<ResourceDetail>> {
@@ -252,7 +252,7 @@ impl Writer {
         self.ensure_loaded()?;
         if self.failing {
             // Only a write shows whether writes work again.
-            self.database.probe().map_err(|error| self.handle_write_error(&error))?;
+            self.database.probe().map_err(|error| self.handle_write_error(error))?;
             self.failing = false;
             self.ensure_loaded()?;
         }
@@ -276,7 +276,7 @@ impl Writer {
         if !batch.is_clean() {
             let ledger = self.ledger.as_ref().expect("the batch comes from the ledger");
             if let Err(error) = self.database.write(ledger, &batch) {
-                return Err(self.handle_write_error(&error));
+                return Err(self.handle_write_error(error));
             }
             self.failing = false;
         }
@@ -292,7 +292,7 @@ impl Writer {
     }
 
     /// Discards the ledger after a failed write, because it differs from the file.
-    fn handle_write_error(&mut self, error: &rusqlite::Error) -> StoreError {
+    fn handle_write_error(&mut self, error: rusqlite::Error) -> StoreError {
         self.ledger = None;
         self.failing = true;
         let extended = error.sqlite_error().map(|e| e.extended_code);
@@ -306,16 +306,16 @@ impl Writer {
             Some(rusqlite::ErrorCode::ReadOnly) => "; make the file writable",
             _ => "",
         };
-        StoreError::Unavailable(format!("cannot write: {error}{remedy}"))
+        StoreError::unavailable(format!("cannot write: {error}{remedy}")).caused_by(error)
     }
 
     /// Reloads the ledger if a write failed. Returns an error after a failed fsync.
     fn ensure_loaded(&mut self) -> Result<()> {
         if let Some(message) = &self.fatal {
-            return Err(StoreError::Unavailable(message.clone()));
+            return Err(StoreError::unavailable(message.clone()));
         }
         if self.ledger.is_none() {
-            self.reload().map_err(|error| store_error(&error))?;
+            self.reload().map_err(store_error)?;
         }
         Ok(())
     }
@@ -334,7 +334,7 @@ impl Writer {
     }
 
     fn ledger(&mut self) -> Result<&mut Ledger> {
-        self.ledger.as_mut().ok_or_else(|| StoreError::Unavailable("not loaded".to_owned()))
+        self.ledger.as_mut().ok_or_else(|| StoreError::unavailable("not loaded"))
     }
 
     // ----- caching of records -----
@@ -346,7 +346,7 @@ impl Writer {
             return Ok(());
         }
         let now = self.clock.now();
-        self.database.load_record(ledger, key, now).map_err(|error| store_error(&error))
+        self.database.load_record(ledger, key, now).map_err(store_error)
     }
 
     /// Loads a finished job and its record into the ledger.
@@ -354,7 +354,7 @@ impl Writer {
         if self.ledger()?.has_live_job(id) {
             return Ok(());
         }
-        if let Some(JobView { key, job }) = self.database.job(id).map_err(|e| store_error(&e))? {
+        if let Some(JobView { key, job }) = self.database.job(id).map_err(store_error)? {
             self.load_record(&key)?;
             self.ledger()?.insert_finished_job(key, job);
         }
@@ -387,9 +387,11 @@ impl Writer {
     }
 }
 
-fn store_error(error: &Error) -> StoreError {
-    match error {
-        Error::Damaged { .. } => StoreError::Corrupt(error.to_string()),
-        _ => StoreError::Unavailable(error.to_string()),
-    }
+fn store_error(error: Error) -> StoreError {
+    let message = error.to_string();
+    let converted = match error {
+        Error::Damaged { .. } => StoreError::corrupt(message),
+        _ => StoreError::unavailable(message),
+    };
+    converted.caused_by(error)
 }

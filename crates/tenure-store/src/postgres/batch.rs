@@ -308,7 +308,7 @@ fn run_work(
     if result.batch.records.iter().any(|key| replica.ledger.is_fenced(key)) {
         // A side effect of a command, not the command itself, reached a fenced resource.
         let why = "a user transaction relies on a lock that has to end".to_owned();
-        return Err(Failure::Contended(StoreError::Unavailable(why)));
+        return Err(Failure::Contended(StoreError::unavailable(why)));
     }
     let entry = replica.build_entry(&result.batch, now);
     let is_recent = now.since(replica.position.at) < EMPTY_ENTRY_INTERVAL_MS;

@@ -61,7 +61,7 @@ impl Connector {
                     return Ok(client);
                 }
                 Err(error) if !pooled && indicates_pooler(&error) => self.mark_pooled(),
-                Err(error) => return Err(unavailable(&error)),
+                Err(error) => return Err(unavailable(error)),
             }
         }
     }
@@ -82,9 +82,9 @@ impl Connector {
         let Ok(opened) = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await else {
             abort.abort();
             let why = format!("the database did not answer within {CONNECT_TIMEOUT:?}");
-            return Err(StoreError::Unavailable(why));
+            return Err(StoreError::unavailable(why));
         };
-        opened.map_err(|_| StoreError::Unavailable("the store is closing".to_owned()))
+        opened.map_err(|_| StoreError::unavailable("the store is closing"))
     }
 
     /// Returns the SQL that begins a transaction. Behind a pooler it includes the settings.
@@ -144,7 +144,7 @@ impl Connection {
     pub(super) async fn with_timeout<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         let timeout = self.connector.response_timeout;
         tokio::time::timeout(timeout, work).await.map_err(|_| {
-            StoreError::Unavailable(format!("the database did not answer within {timeout:?}"))
+            StoreError::unavailable(format!("the database did not answer within {timeout:?}"))
         })
     }
 
@@ -177,10 +177,10 @@ impl Connection {
                     return Ok(rows);
                 }
                 Err(error) if indicates_pooler(&error) => self.mark_pooled().await,
-                Err(error) => return Err(unavailable(&error)),
+                Err(error) => return Err(unavailable(error)),
             }
         }
-        Err(StoreError::Unavailable(
+        Err(StoreError::unavailable(
             "the pooler in front of the database loses statements".to_owned(),
         ))
     }
@@ -210,18 +210,17 @@ impl Pool {
     /// Runs a query that returns exactly one row.
     pub(super) async fn query_one(&self, sql: &str, params: &[Param<'_>]) -> Result<Row> {
         let mut rows = self.query(sql, params).await?;
-        rows.pop().ok_or_else(|| StoreError::Corrupt("a query returned no row".to_owned()))
+        rows.pop().ok_or_else(|| StoreError::corrupt("a query returned no row"))
     }
 }
 
 /// Converts a driver error, without the URL and its password.
-pub(super) fn unavailable(error: &tokio_postgres::Error) -> StoreError {
+pub(super) fn unavailable(error: tokio_postgres::Error) -> StoreError {
     use std::error::Error as _;
-    match (error.as_db_error(), error.source()) {
-        (Some(db), _) => StoreError::Unavailable(format!("the database says: {}", db.message())),
-        (None, Some(cause)) => {
-            StoreError::Unavailable(format!("the database cannot be reached: {error}: {cause}"))
-        }
-        (None, None) => StoreError::Unavailable(format!("the database cannot be reached: {error}")),
-    }
+    let message = match (error.as_db_error(), error.source()) {
+        (Some(db), _) => format!("the database says: {}", db.message()),
+        (None, Some(cause)) => format!("the database cannot be reached: {error}: {cause}"),
+        (None, None) => format!("the database cannot be reached: {error}"),
+    };
+    StoreError::unavailable(message).caused_by(error)
 }

@@ -183,7 +183,7 @@ const REMEDIES: [(&str, &str); 16] = [
 
 fn single_row(rows: Vec<Row>) -> Result<Row> {
     let row = rows.into_iter().next();
-    row.ok_or_else(|| StoreError::Corrupt("a query returned no row".to_owned()))
+    row.ok_or_else(|| StoreError::corrupt("a query returned no row"))
 }
 
 const SERVER_FACTS: &str = "\

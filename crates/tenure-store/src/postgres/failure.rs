@@ -32,10 +32,10 @@ impl Failure {
             | Self::Pooled(error)
             | Self::Store(error) => error,
             Self::Stale | Self::Behind => {
-                StoreError::Unavailable("the journal has advanced concurrently".to_owned())
+                StoreError::unavailable("the journal has advanced concurrently")
             }
             Self::IdentityChanged => {
-                StoreError::Unavailable("the database was restored or failed over".to_owned())
+                StoreError::unavailable("the database was restored or failed over")
             }
         }
     }
@@ -48,11 +48,12 @@ impl From<tokio_postgres::Error> for Failure {
             SqlState::T_R_DEADLOCK_DETECTED,
             SqlState::LOCK_NOT_AVAILABLE,
         ];
-        let store = unavailable(&error);
-        if indicates_pooler(&error) {
+        let (pooled, code) = (indicates_pooler(&error), error.code().cloned());
+        let store = unavailable(error);
+        if pooled {
             return Self::Pooled(store);
         }
-        match error.code() {
+        match &code {
             Some(code) if contended.contains(code) => Self::Contended(store),
             // The database shuts down or starts up, or the backend was terminated.
             Some(code)

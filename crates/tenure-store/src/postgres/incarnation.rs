@@ -78,7 +78,7 @@ impl Identity {
         let is_other_entry = journal.nonce.is_some_and(|nonce| nonce != self.last_seen.nonce);
         let lost_entries = journal.head < self.last_seen.id || is_other_entry;
         if is_same && lost_entries || current.incarnation < self.incarnation {
-            return Err(StoreError::Unavailable(
+            return Err(StoreError::unavailable(
                 "the database went back in time: an old backup or snapshot was restored. Tokens \
                  granted since then could be issued again, so nothing is granted. To continue \
                  from the restored state, run: tenure migrate --new-incarnation"

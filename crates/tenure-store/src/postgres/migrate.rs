@@ -98,7 +98,7 @@ async fn read_version(client: &PgClient) -> std::result::Result<usize, Failure> 
     let version = version.parse();
     let version: usize = version.map_err(|error| corrupt("the schema version", &error))?;
     if version > MIGRATIONS.len() {
-        return Err(Failure::Store(StoreError::Unavailable(format!(
+        return Err(Failure::Store(StoreError::unavailable(format!(
             "the schema has version {version}, but this program supports only up to {}; use the \
              newer program that migrated it",
             MIGRATIONS.len()

@@ -201,7 +201,7 @@ impl Shared {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let closing = || StoreError::Unavailable("the store is closing".to_owned());
+        let closing = || StoreError::unavailable("the store is closing");
         let shared = self.weak_self.upgrade().ok_or_else(closing)?;
         on.spawn(work(shared)).await.map_err(|_| closing())?
     }
@@ -303,7 +303,7 @@ fn build_runtime(name: &str, count: usize) -> Result<Runtime> {
     runtime.worker_threads(count).thread_name(name).enable_all();
     runtime
         .build()
-        .map_err(|error| StoreError::Unavailable(format!("cannot start a runtime: {error}")))
+        .map_err(|error| StoreError::unavailable(format!("cannot start a runtime: {error}")))
 }
 
 /// Returns the settings of every transaction. All statements use an index, and most are planned
@@ -339,5 +339,5 @@ fn counter(n: u64) -> i64 {
 
 /// Returns the error for stored data that cannot be decoded.
 fn corrupt(what: &str, error: &dyn std::fmt::Display) -> StoreError {
-    StoreError::Corrupt(format!("{what}: {error}"))
+    StoreError::corrupt(format!("{what}: {error}"))
 }

@@ -228,7 +228,7 @@ impl Listener {
             main.get_password().map(|password| config.password(password));
             main.get_dbname().map(|name| config.dbname(name));
         }
-        let to_store_error = |error: tokio_postgres::Error| unavailable(&error);
+        let to_store_error = unavailable;
         let connecting = config.connect(self.tls.clone());
         let (client, mut connection) = connecting.await.map_err(to_store_error)?;
         let subscribe = async {

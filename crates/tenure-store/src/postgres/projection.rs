@@ -141,7 +141,7 @@ impl Shared {
                 }
             }
         }
-        Err(StoreError::Unavailable("flush lost every race against other servers".to_owned()))
+        Err(StoreError::unavailable("flush lost every race against other servers"))
     }
 
     /// Writes a snapshot to the tables in one transaction.
@@ -194,7 +194,7 @@ enum FlushedBy {
 }
 
 fn in_doubt() -> StoreError {
-    StoreError::Unavailable(
+    StoreError::unavailable(
         "the connection broke during a commit; its outcome is unknown".to_owned(),
     )
 }

@@ -67,7 +67,7 @@ impl Shared {
         }
         self.execute(Work::CatchUp).await?;
         let mut state = self.writer.state.lock().await;
-        let broken = || StoreError::Unavailable("the connection broke during the read".to_owned());
+        let broken = || StoreError::unavailable("the connection broke during the read");
         let replica = state.settled_replica().ok_or_else(broken)?;
         Ok(read(replica, now.max(replica.position.at)))
     }
@@ -202,8 +202,7 @@ impl Reads for Shared {
                 return Ok(shown);
             }
             let client = self.reader.connection().client().await?;
-            let rows =
-                query_records(&client, &[text(key)], &[]).await.map_err(|e| unavailable(&e))?;
+            let rows = query_records(&client, &[text(key)], &[]).await.map_err(unavailable)?;
             let Some(row) = rows.first() else { return Ok(None) };
             let record = parse_record(row)?;
             // If the journal has advanced, the row may be out of date.
@@ -214,7 +213,7 @@ impl Reads for Shared {
                 replica.ledger.insert_record(key, record, position.at);
             }
         }
-        Err(StoreError::Unavailable(format!("{key} keeps changing during the read")))
+        Err(StoreError::unavailable(format!("{key} keeps changing during the read")))
     }
 
     async fn keys(&self, after: Option<ResourceKey>, count: usize) -> Result<Vec<ResourceKey>> {

@@ -96,7 +96,7 @@ impl StoreParams {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let invalid = |expected: &str| {
             let why = format!("{name} in the database URL is {value:?}; it must be {expected}");
-            StoreError::Unavailable(why)
+            StoreError::unavailable(why)
         };
         match name {
             "listen" => {
@@ -131,7 +131,7 @@ impl StoreParams {
 
 fn invalid_url() -> StoreError {
     let form = "postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full";
-    StoreError::Unavailable(format!("the database URL is invalid; expected {form}"))
+    StoreError::unavailable(format!("the database URL is invalid; expected {form}"))
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ fn load_roots(file: Option<&str>) -> Result<RootCertStore> {
 }
 
 fn tls_error(error: &dyn std::fmt::Display) -> StoreError {
-    StoreError::Unavailable(format!("cannot set up TLS to the database: {error}"))
+    StoreError::unavailable(format!("cannot set up TLS to the database: {error}"))
 }
 
 /// Verifies the server certificate as strictly as `sslmode` requires.

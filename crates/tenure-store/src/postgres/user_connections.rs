@@ -11,7 +11,7 @@ use crate::store::Result;
 /// Connects to a database. Accepts the same `postgres://…` URL as the store.
 pub async fn connect(url: &str) -> Result<Client> {
     let settings = Settings::parse(url)?;
-    let to_store_error = |error: tokio_postgres::Error| unavailable(&error);
+    let to_store_error = unavailable;
     if settings.config.get_ssl_mode() == SslMode::Disable {
         let (client, connection) = settings.config.connect(NoTls).await.map_err(to_store_error)?;
         tokio::spawn(connection);

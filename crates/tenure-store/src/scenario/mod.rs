@@ -227,6 +227,7 @@ fn parse_ms(text: &str) -> u64 {
 macro_rules! for_each_scenario {
     ([$($run:tt)+] $($args:tt)*) => {
         $($run)+! { $($args)*
+            a_break_can_end_the_job_in_the_same_step,
             breaking_a_tenure_ends_it_and_notifies_its_holder,
             a_change_during_a_sync_is_synced,
             a_closed_session_hands_over_at_once,

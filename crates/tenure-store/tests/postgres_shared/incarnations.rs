@@ -38,7 +38,7 @@ async fn acquire_when_up(store: &Postgres, id: u128, request: u128) -> Result<Ou
         let batch = vec![open_session(id), acquire("c1", id, request)];
         let error = match store.apply(batch).await {
             Ok(mut outcomes) => return Ok(outcomes.remove(1)),
-            Err(StoreError::Unavailable(why)) => why,
+            Err(error @ StoreError::Unavailable(_)) => error.to_string(),
             Err(error) => panic!("{error}"),
         };
         let is_down = error.contains("cannot be reached") || error.contains("starting up");

@@ -27,6 +27,7 @@
 
 mod launcher;
 mod protocol;
+mod run_under;
 mod spawn;
 mod supervisor;
 mod tree;
@@ -41,6 +42,7 @@ use rustix::process::Signal;
 
 use crate::clock::BootInstant;
 
+pub use run_under::{RunUnder, Stopping, run_under};
 pub use spawn::{Error, GRACE_DEFAULT, Spec};
 pub use supervisor::{Handle, Supervisor};
 

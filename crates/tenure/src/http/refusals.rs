@@ -1,10 +1,10 @@
 //! Maps problem documents of the API back to errors and refusals.
 
 use reqwest::StatusCode;
-use tenure_core::{JobId, JobState, Refusal};
+use tenure_core::{JobId, JobRequirement, JobState, Refusal};
 
 use crate::error::Error;
-use crate::wire::{Problem, TenureAnswer};
+use crate::wire::{CORRUPT, Problem, TenureAnswer};
 
 pub(super) fn error_from_problem(status: StatusCode, problem: Problem) -> Error {
     match status {
@@ -13,6 +13,9 @@ pub(super) fn error_from_problem(status: StatusCode, problem: Problem) -> Error 
         StatusCode::NOT_FOUND if problem.reason.is_none() => Error::NotFound(problem.detail),
         StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
             Error::Unavailable(problem.detail)
+        }
+        status if status.is_server_error() && problem.reason.as_deref() == Some(CORRUPT) => {
+            Error::Corrupt(problem.detail)
         }
         status if status.is_server_error() => Error::Unavailable(problem.detail),
         _ => refusal_from_problem(problem),
@@ -44,22 +47,25 @@ fn refusal_from_problem(problem: Problem) -> Error {
         ("conflict", Some("still_alive")) => Refusal::StillAlive,
         ("forbidden", Some("foreign_session")) => Refusal::ForeignSession,
         ("forbidden", _) => return Error::Denied(problem.detail),
-        ("rejected" | "bad_transition" | "not_found" | "conflict", _) => job_refusal(problem),
-        _ => Refusal::Invalid(problem.detail),
+        ("rejected" | "bad_transition" | "not_found" | "conflict", _) => {
+            return job_refusal(problem).map_or_else(|error| error, Error::Refused);
+        }
+        ("invalid", _) => Refusal::Invalid(problem.detail),
+        _ => return unknown(problem),
     })
 }
 
 /// Maps refusals about jobs and resources, and those without details.
-fn job_refusal(problem: Problem) -> Refusal {
+fn job_refusal(problem: Problem) -> Result<Refusal, Error> {
     let operation = problem.operation.as_deref().unwrap_or_default().into();
-    match (problem.code.as_str(), problem.reason.as_deref()) {
+    Ok(match (problem.code.as_str(), problem.reason.as_deref()) {
         ("rejected", Some("present_job")) => Refusal::Rejected {
             present: problem.present_job.unwrap_or(JobId(0)),
             operation,
             state: job_state(problem.state.as_deref()),
         },
         ("rejected", Some("lane_full")) => Refusal::LaneFull,
-        ("rejected", _) => Refusal::QueueFull,
+        ("rejected", Some("queue_full")) => Refusal::QueueFull,
         ("bad_transition", _) => Refusal::BadTransition {
             operation,
             state: problem.state.as_deref().unwrap_or_default().into(),
@@ -67,27 +73,31 @@ fn job_refusal(problem: Problem) -> Refusal {
         },
         ("not_found", Some("no_such_job")) => Refusal::NoSuchJob,
         ("not_found", Some("no_such_resource")) => Refusal::NoSuchResource,
-        ("not_found", _) => {
-            let what = problem.detail.split(" is not declared.").next();
-            Refusal::NotDeclared(what.unwrap_or_default().to_owned())
+        ("not_found", Some("not_declared")) => {
+            Refusal::NotDeclared(problem.subject.unwrap_or_default())
         }
-        (_, Some("job_state")) => Refusal::WrongJobState {
-            state: job_state(problem.state.as_deref()),
-            wanted: required_state(problem.wanted.as_deref()),
-        },
+        (_, Some("job_state")) => {
+            let wanted = problem.wanted.as_deref().and_then(JobRequirement::parse);
+            let state = job_state(problem.state.as_deref());
+            match wanted {
+                Some(wanted) => Refusal::WrongJobState { state, wanted },
+                None => return Err(unknown(problem)),
+            }
+        }
         (_, Some("in_use")) => Refusal::InUse { job: problem.job },
         (_, Some("job_tenure")) => Refusal::TenureOfJob(problem.job.unwrap_or(JobId(0))),
-        _ => Refusal::RequestReused,
-    }
+        (_, Some("request_reused")) => Refusal::RequestReused,
+        _ => return Err(unknown(problem)),
+    })
+}
+
+/// A refusal that this version of the library does not know: a newer server sent it.
+fn unknown(problem: Problem) -> Error {
+    let reason = problem.reason.as_deref().unwrap_or("none");
+    Error::Protocol(format!("{} (code {}, reason {reason})", problem.detail, problem.code))
 }
 
 /// Parses the job state that servers include in these refusals.
 fn job_state(word: Option<&str>) -> JobState {
     word.and_then(|word| word.parse().ok()).unwrap_or(JobState::Running)
-}
-
-/// Maps the required state back to the static text of the refusal.
-fn required_state(word: Option<&str>) -> &'static str {
-    let known = ["not over", "in backoff or over", "not dealt with yet", "dead"];
-    known.into_iter().find(|known| Some(*known) == word).unwrap_or("in another state")
 }

@@ -87,7 +87,7 @@ fn direct(main: &Config, (host, port): &(String, u16)) -> Config {
 
 /// Whether a new connection receives a notification of another one.
 async fn is_delivered(config: &Config, tls: &Tls, sender: &Connection) -> Result<bool> {
-    let to_store_error = |error: tokio_postgres::Error| unavailable(&error);
+    let to_store_error = unavailable;
     let (client, mut connection) = config.connect(tls.clone()).await.map_err(to_store_error)?;
     // A channel of its own, used once.
     let channel = format!("tenure_doctor_{}", random::request_id());

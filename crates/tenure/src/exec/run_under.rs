@@ -1,0 +1,69 @@
+//! Running a command under a tenure.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::{CommandEnd, Deadlines, Error, Spec, StopReason, Supervisor};
+use crate::tenure::{Lost, Tenure};
+
+/// Why [`run_under`] stops a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopping {
+    /// The tenure is lost.
+    Lost(Lost),
+    /// The command exceeded its time limit.
+    TimeLimit,
+}
+
+/// How [`run_under`] treats the command.
+pub struct RunUnder<'a> {
+    /// Time after which the command is stopped.
+    pub limit: Option<Duration>,
+    /// Signals to forward to the command.
+    pub signals: &'a mut mpsc::Receiver<i32>,
+    /// Called when the command is about to be stopped.
+    pub on_stop: &'a mut (dyn FnMut(Stopping) + Send),
+}
+
+/// Runs a command under a tenure until it has ended.
+///
+/// The command and everything it started are dead before the store can grant the lock to another
+/// holder: its deadlines count from the lease of the session's heartbeat, and a watchdog process
+/// enforces them even if this process is stopped or killed. The tenure is not released.
+///
+/// # Errors
+///
+/// Fails if the command cannot be started. After [`Error::Scan`] it is unknown whether the command
+/// is dead: let the session expire instead of closing it.
+pub async fn run_under(
+    tenure: &Tenure,
+    spec: Spec,
+    options: RunUnder<'_>,
+) -> Result<CommandEnd, Error> {
+    let RunUnder { limit, signals, on_stop } = options;
+    let session = tenure.session();
+    let first = Deadlines::for_session(session.ttl(), session.deadline());
+    let mut supervisor = Supervisor::start(spec, first).await?;
+    let handle = supervisor.handle();
+    let _registration = session.register_watchdog(&handle);
+    let timeout = tokio::time::sleep(limit.unwrap_or(Duration::MAX));
+    tokio::pin!(timeout);
+    let (mut held, mut in_time) = (true, limit.is_some());
+    loop {
+        tokio::select! {
+            ended = supervisor.wait() => return ended,
+            lost = tenure.lost(), if held => {
+                held = false;
+                handle.stop(StopReason::Lost);
+                on_stop(Stopping::Lost(lost));
+            }
+            () = &mut timeout, if in_time => {
+                in_time = false;
+                handle.stop(StopReason::TimeLimit);
+                on_stop(Stopping::TimeLimit);
+            }
+            Some(signal) = signals.recv() => handle.signal(signal),
+        }
+    }
+}
