@@ -24,6 +24,7 @@ pub mod key;
 pub mod kind;
 pub mod lane;
 pub mod limits;
+pub mod liveness;
 pub mod lock;
 mod manage;
 pub mod map;

@@ -83,6 +83,9 @@ pub const LOG_CHUNK_BYTES_MAX: usize = 64 * 1024;
 /// Maximum log size of one attempt, in bytes. Further output is dropped, which the log states.
 pub const LOG_BYTES_MAX: u64 = 1024 * 1024;
 
+/// Pause between two batches or sweeps of a store after which every session is renewed.
+pub const STALL_MS: u64 = 2_000;
+
 /// Maximum number of rows in one page of a list.
 pub const PAGE_MAX: usize = 1_000;
 

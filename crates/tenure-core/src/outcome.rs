@@ -126,6 +126,21 @@ pub enum Outcome {
     Refused(Refusal),
 }
 
+impl Outcome {
+    /// Returns the response to an acquire whose wait has ended without a grant, given its last
+    /// response: the request has left the queue.
+    #[must_use]
+    pub fn after_withdrawal(self) -> Self {
+        match self {
+            Self::Waiting { queue_length, held_by, .. } => {
+                let queue_length = queue_length.saturating_sub(1);
+                Self::Refused(Refusal::Held { by: held_by, queue_length })
+            }
+            other => other,
+        }
+    }
+}
+
 /// A job assigned to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {

@@ -5,12 +5,13 @@
 
 use std::fmt;
 
+use crate::command::{Command, LockAction};
 use crate::id::JobId;
 use crate::job::JobState;
 use crate::key::{ResourceKey, Text};
 use crate::limits;
 use crate::metric_event::MetricEvent;
-use crate::outcome::TenureView;
+use crate::outcome::{Outcome, TenureView};
 use crate::record::EndKind;
 use crate::token::Token;
 
@@ -179,6 +180,17 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Returns the response to a command on a resource that a transaction of the shared store has
+    /// locked, and its metric event: only an acquire counts.
+    #[must_use]
+    pub fn busy(command: &Command) -> (Outcome, Option<MetricEvent>) {
+        let event = match command {
+            Command::Lock { key, action: LockAction::Acquire(_) } => Some(Self::Busy.failure(key)),
+            _ => None,
+        };
+        (Outcome::Refused(Self::Busy), event)
+    }
+
     /// Returns the stable code.
     #[must_use]
     pub fn code(&self) -> Code {

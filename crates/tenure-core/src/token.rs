@@ -22,6 +22,13 @@ const PER_INCARNATION_BITS: u32 = 32;
 pub struct Incarnation(pub u32);
 
 impl Incarnation {
+    /// Returns whether the sessions of an earlier incarnation end. After a restore or a fail-over
+    /// their locks may have been released and granted to others before the state was lost.
+    #[must_use]
+    pub fn ends_sessions_of(self, earlier: Self) -> bool {
+        self != earlier
+    }
+
     /// Returns the next incarnation.
     #[must_use]
     pub fn next(self) -> Self {

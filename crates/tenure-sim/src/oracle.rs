@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 
 use tenure_core::history::Event;
+use tenure_core::limits::STALL_MS;
 use tenure_core::record::TenureEnd;
 use tenure_core::session::SessionEnd;
 use tenure_core::{
     Claimant, Command, LockAction, LockSet, Millis, Outcome, Record, ResourceKey, SessionId, Token,
     World, invariants,
 };
-use tenure_store::ledger::STALL_MS;
 
 use crate::fairness;
 use crate::history_model::{HistoryModel, ModelTenure};

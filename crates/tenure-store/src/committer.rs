@@ -206,9 +206,7 @@ impl Committer {
     ) -> Result<Outcome> {
         let action = LockAction::Withdraw { request: acquire.request };
         self.submit(Command::Lock { key: key.clone(), action }).await?;
-        let Outcome::Waiting { queue_length, held_by, .. } = last else { return Ok(last) };
-        let queue_length = queue_length.saturating_sub(1);
-        Ok(Outcome::Refused(Refusal::Held { by: held_by, queue_length }))
+        Ok(last.after_withdrawal())
     }
 }
 

@@ -8,22 +8,18 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use tenure_core::canary::{Canary, planted};
 use tenure_core::engine::process_due;
 use tenure_core::history::SealedEntry;
 use tenure_core::map::Map;
 use tenure_core::world::LogChunk;
 use tenure_core::{
-    Changes, Command, Incarnation, Job, JobId, Kinds, LockAction, MetricEvent, Millis, Outcome,
-    Record, ResourceKey, Session, SessionId, TenureView, World, step,
+    Changes, Command, Incarnation, Job, JobId, Kinds, MetricEvent, Millis, Outcome, Record,
+    ResourceKey, Session, SessionId, TenureView, World, step,
 };
 
 use crate::fences::Fences;
 use crate::store::{Hint, Swept};
 
-/// Pause between two batches or sweeps after which every session is renewed: no holder may lose a
-/// lock because the *store* was stopped, starved or suspended.
-pub const STALL_MS: u64 = 2_000;
 /// Maximum number of resources settled per batch for ended sessions; the next sweep continues.
 pub const SETTLE_MAX: usize = 1_024;
 
@@ -119,15 +115,11 @@ impl Ledger {
         sessions: impl IntoIterator<Item = Session>,
         now: Millis,
     ) -> Self {
-        let grace = |mut session: Session| {
-            if !planted(Canary::NoGraceAfterRestart) && session.ended.is_none() {
-                // Exactly one time to live: a stored expiry may be far in the future if the wall
-                // clock was set back, and would keep the locks of a dead process until then.
-                session.expires_at = now.plus(session.ttl_ms);
-            }
+        let renew = |mut session: Session| {
+            session.renew_after_restart(now);
             session
         };
-        Self::resume(incarnation, sessions.into_iter().map(grace), now)
+        Self::resume(incarnation, sessions.into_iter().map(renew), now)
     }
 
     /// Creates a ledger from stored sessions while other servers may be active: sessions keep their
@@ -256,13 +248,9 @@ impl Ledger {
         (swept, batch)
     }
 
-    /// Renews every session if the store was inactive for longer than [`STALL_MS`].
+    /// Renews every session if the store has stalled.
     fn detect_stall(&mut self, now: Millis) {
-        let stalled = self.last_active.is_some_and(|last| now.since(last) > STALL_MS);
-        if stalled {
-            self.grant_grace(now);
-            self.grace_granted = true;
-        }
+        self.grace_granted |= self.world.renew_after_stall(self.last_active, now);
         self.last_active = Some(now);
     }
 
@@ -348,11 +336,7 @@ impl Ledger {
         if self.is_fenced(&key) {
             return 0;
         }
-        let command = Command::Lock { key, action: LockAction::Settle };
-        match step(&mut self.world, &command, now) {
-            Outcome::Settled { ended } => ended,
-            _ => 0,
-        }
+        self.world.settle_resource(key, now)
     }
 
     /// Replaces the fences, given as advisory lock ids.
@@ -391,21 +375,15 @@ impl Ledger {
         while settled < SETTLE_MAX
             && let Some(session) = self.ended_sessions.pop_front()
         {
-            if self.world.sessions.get(session).is_some_and(|session| session.ended.is_none()) {
-                // A record referred to the session before the session was inserted.
-                continue;
-            }
-            let keys: Vec<_> =
-                self.world.session_index.resources_of(session).take(SETTLE_MAX).cloned().collect();
-            settled += keys.len().max(1);
-            for key in keys {
-                tenures += self.settle(key, now);
-            }
-            self.collect_changes(&mut batch);
-            if self.world.session_index.contains(session) {
+            let fences = &self.fences;
+            let settlement =
+                self.world.settle_session(session, SETTLE_MAX, now, |key| fences.contains(key));
+            // `None`: a record referred to the session before the session was inserted.
+            let Some(settlement) = settlement else { continue };
+            settled += settlement.resources.max(1);
+            tenures += settlement.tenures;
+            if !settlement.done {
                 unfinished.push_back(session);
-            } else {
-                step(&mut self.world, &Command::Forget { session }, now);
             }
             self.collect_changes(&mut batch);
         }

@@ -328,13 +328,9 @@ async fn release(
     let reason = on.caller.required_reason(ReasonBody { reason: Some(reason) })?;
     let (key, run) = look::holding(&services, &on, token, pipeline_logging_id).await?;
     let by = on.caller.name.clone();
-    let action = LockAction::Break { token, locks: None, by: by.clone(), reason: reason.clone() };
+    // One step: a retry rule must not start the run again in between.
+    let action = LockAction::Break { token, locks: None, by, reason, end_job: true };
     services.submit(Command::Lock { key, action }).await?;
-    if let Some(id) = run {
-        // A rule that would try it again is not what was asked for. It may be over already.
-        let action = JobAction::Cancel { by, reason };
-        services.committer.submit(Command::Job { id, action }).await?;
-    }
     Ok(Json(ForceReleaseAnswer { pipeline_id: on.id, released: true }))
 }
 

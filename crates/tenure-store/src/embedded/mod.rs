@@ -102,7 +102,8 @@ impl Embedded {
         let (stored, sidecar) = (database.incarnation()?, ownership.read_record()?);
         let last = database.last_position();
         let record = ownership::next_incarnation(stored.clone(), last, sidecar.as_ref(), new_id);
-        let restored = stored.is_some_and(|stored| stored.incarnation != record.incarnation);
+        let restored =
+            stored.is_some_and(|stored| record.incarnation.ends_sessions_of(stored.incarnation));
         database.set_incarnation(&record, restored)?;
         ownership.write_record_durably(&record)?;
         let latest = database.latest()?;

@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use tenure_core::{Command, LockAction, MetricEvent, Millis, Outcome, Refusal};
+use tenure_core::limits::STALL_MS;
+use tenure_core::{Command, Millis, Outcome, Refusal};
 
 use super::client::PgClient;
 use super::connection::Connection;
@@ -16,7 +17,7 @@ use super::replica::Replica;
 use super::rows::parse_job;
 use super::{Shared, incarnation};
 use crate::clock::stopwatch;
-use crate::ledger::{Batch, STALL_MS};
+use crate::ledger::Batch;
 use crate::store::{Result, StoreError, Swept};
 
 /// Time after which a failing transaction is no longer retried.
@@ -348,19 +349,16 @@ fn step_commands(replica: &mut Replica, work: &Work, now: Millis) -> BatchResult
     let free = commands.iter().zip(&busy).filter(|(_, busy)| !**busy);
     let free: Vec<Command> = free.map(|(command, _)| command.clone()).collect();
     let (outcomes, mut batch) = replica.ledger.apply(&free, now);
-    let refused = commands.iter().zip(&busy).filter(|(_, busy)| **busy);
-    batch.facts.extend(refused.filter_map(|(command, _)| busy_fact(command)));
-    let mut outcomes = outcomes.into_iter();
-    let answer = |busy: bool| if busy { None } else { outcomes.next() };
-    let refused = Outcome::Refused(Refusal::Busy);
-    let outcomes = busy.into_iter().map(answer).map(|o| o.unwrap_or(refused.clone())).collect();
-    BatchResult { outcomes, batch, ..BatchResult::default() }
-}
-
-/// Returns the fact that an acquire was refused as busy; other commands have none.
-fn busy_fact(command: &Command) -> Option<MetricEvent> {
-    match command {
-        Command::Lock { key, action: LockAction::Acquire(_) } => Some(Refusal::Busy.failure(key)),
-        _ => None,
+    let mut applied = outcomes.into_iter().peekable();
+    let mut outcomes = Vec::with_capacity(commands.len());
+    for (command, busy) in commands.iter().zip(busy) {
+        if let Some(outcome) = applied.next_if(|_| !busy) {
+            outcomes.push(outcome);
+        } else {
+            let (outcome, event) = Refusal::busy(command);
+            outcomes.push(outcome);
+            batch.facts.extend(event);
+        }
     }
+    BatchResult { outcomes, batch, ..BatchResult::default() }
 }

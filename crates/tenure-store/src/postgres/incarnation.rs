@@ -111,15 +111,19 @@ pub(super) async fn ensure_current(client: &PgClient, force: bool) -> Result<Inc
                    ON CONFLICT (key) DO UPDATE SET value = excluded.value \
                    WHERE meta.key <> 'born' OR $3";
         let number = now.to_string();
+        let now = u32::try_from(now).map(Incarnation);
+        let now = now.map_err(|error| corrupt("the incarnation", &error))?;
+        let before = u32::try_from(before).map(Incarnation);
+        let before = before.map_err(|error| corrupt("the incarnation", &error))?;
+        let ends_sessions = now.ends_sessions_of(before);
         let params = [
             (&fingerprint as _, Type::TEXT),
             (&number as _, Type::TEXT),
-            (&(now > before) as _, Type::BOOL),
+            (&ends_sessions as _, Type::BOOL),
         ];
         client.execute_typed(upsert, &params).await?;
         client.batch_execute("COMMIT").await?;
-        let now = u32::try_from(now).map_err(|error| corrupt("the incarnation", &error))?;
-        Ok::<_, Failure>(Incarnation(now))
+        Ok::<_, Failure>(now)
     };
     work.await.map_err(Failure::into_store)
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tenure_core::limits::STALL_MS;
 use tenure_core::{Outcome, Refusal};
 use tenure_store::clock::{ManualClock, stopwatch};
-use tenure_store::ledger::STALL_MS;
 use tenure_store::{Committer, Store};
 use tenure_testbed::{Fault, Proxy};
 
