@@ -140,7 +140,7 @@ fn a_followed_run_is_told_in_lines_where_there_is_no_terminal() {
     }
     assert_eq!(err.matches("extract RUNNING").count(), 1, "said once: {err}");
     assert!(!err.contains('\u{1b}'), "no codes: {err}");
-    assert_eq!(following.ended(), Some(0));
+    assert_eq!(following.exit_code(), Some(0));
     // What is data for programs is not for people.
     assert_eq!(bed.site.ok(&["job", "logs", &id]), format!("{lines}\n"));
     assert!(bed.site.ok(&["job", "logs", &id, "-o", "json"]).contains("::step "));
@@ -236,10 +236,10 @@ fn a_cancelled_run_stops_and_wait_waits_for_that() {
     assert_eq!(waiting.out(), "", "it did not wait");
     bed.make("stop");
     until(|| waiting.out() == format!("CANCELLED {id}\n"));
-    assert_eq!(waiting.ended(), Some(0));
+    assert_eq!(waiting.exit_code(), Some(0));
     following.until_err("by admin: wrong & late\n");
     assert!(following.err().contains("stubborn: hold STOPPED after"), "{}", following.err());
-    assert_eq!(following.ended(), Some(5));
+    assert_eq!(following.exit_code(), Some(5));
     let shown = bed.site.ok(&["pipeline", "show", &id]);
     assert!(shown.contains("wrong & late"), "{shown}");
     assert_eq!(words(&shown, "hold")[..2], ["hold", "STOPPED"], "{shown}");
@@ -264,7 +264,7 @@ fn an_interrupt_stops_following_and_not_the_run() {
     signal(following.pid(), "INT");
     following.until_err(&format!("stop it with `tenure pipeline cancel {id}`"));
     assert!(following.err().contains(&format!("`tenure pipeline show -f {id}`")));
-    assert_eq!(following.ended(), Some(130));
+    assert_eq!(following.exit_code(), Some(130));
     let shown = bed.shown(&id);
     assert_eq!((&shown["status"], &shown["cancel"]), (&json!("RUNNING"), &Value::Null));
     bed.make("go");
@@ -285,7 +285,7 @@ fn a_followed_run_has_a_line_for_each_step_on_a_terminal() {
     terminal.until("load     COMPLETE after ");
     terminal.until("billing COMPLETE after ");
     terminal.until("\nCOMPLETE ");
-    assert_eq!(terminal.ended(), Some(0));
+    assert_eq!(terminal.exit_code(), Some(0));
     assert!(!terminal.screen().contains("::step"), "{}", terminal.screen());
 }
 

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 use tenure_config::{BadConfig, Error};
 
-use crate::text::out;
+use crate::text::print_line;
 use crate::{Done, Output, exit, print_json};
 
-/// Prints the result of checking `file`: a summary and counts if it is good, otherwise every
-/// problem. Returns exit code 0, 1 for problems, 2 for a file that cannot be read.
+/// Prints the result of checking `file`: a summary and counts if it is valid, otherwise every
+/// problem. Returns exit code 0, or 1 for problems, or 2 if the file cannot be read.
 pub fn print_check<T>(
     file: &Path,
     checked: Result<T, Error>,
@@ -22,7 +22,7 @@ pub fn print_check<T>(
         Ok(checked) => Ok(checked),
         Err(Error::Bad(bad)) => Err(bad),
         Err(error) => {
-            anstream::eprintln!("tenure: {error}; name an existing one");
+            anstream::eprintln!("tenure: {error}; name an existing file");
             return Ok(ExitCode::from(exit::USAGE));
         }
     };
@@ -38,8 +38,8 @@ pub fn print_check<T>(
             print_json(&report)?;
         }
         Output::Table => match &checked {
-            Ok(checked) => out(&format!("ok: {}", summary(checked)))?,
-            Err(bad) => out(&bad.to_string())?,
+            Ok(checked) => print_line(&format!("ok: {}", summary(checked)))?,
+            Err(bad) => print_line(&bad.to_string())?,
         },
     }
     Ok(if checked.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })

@@ -8,7 +8,7 @@ use tenure_config::FILE_NAME;
 /// The option that names `tenure.toml`.
 #[derive(Args, Clone, Debug)]
 pub struct ConfigFile {
-    /// Kinds and settings [default: ./tenure.toml if it exists]
+    /// Configuration file [default: ./tenure.toml if it exists]
     #[arg(long = "config", env = "TENURE_CONFIG", value_name = "FILE")]
     file: Option<PathBuf>,
 }

@@ -1,6 +1,6 @@
-//! JSON that people give on the command line: as it is, in a file, or on stdin.
+//! JSON arguments of the command line: inline, from a file, or from stdin.
 //!
-//! What is wrong with it is said before the server is asked, with the place.
+//! Syntax errors are reported, with line and column, before a request is sent.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,42 +10,44 @@ use serde_json::{Map, Value};
 use tenure::Error;
 use tenure_core::Refusal;
 
-/// Longest document that is read; the server takes less, and says how much.
+/// Maximum size of a document. The server's limit is lower and has its own error message.
 const DOCUMENT_BYTES_MAX: u64 = 512 * 1024;
 
-/// A mistake of whoever typed the command.
-pub fn usage(why: String) -> anyhow::Error {
+/// Returns an error for invalid input of the user, with exit code 2.
+pub fn usage_error(why: String) -> anyhow::Error {
     Error::Refused(Refusal::Invalid(why)).into()
 }
 
-/// Reads `JSON`, `@FILE` or `-` for stdin; `what` is the option it was given to.
-pub fn read(what: &str, given: &str) -> anyhow::Result<Value> {
-    match given.strip_prefix('@') {
+/// Parses an option value: `JSON`, `@FILE`, or `-` for stdin. `option` names it in errors.
+pub fn read_json(option: &str, value: &str) -> anyhow::Result<Value> {
+    match value.strip_prefix('@') {
         Some(path) => {
             let file = File::open(path).with_context(|| format!("cannot open {path}"));
-            parse(what, &text(what, file.map_err(|error| usage(format!("{error:#}")))?)?)
+            let file = file.map_err(|error| usage_error(format!("{error:#}")))?;
+            parse(option, &read_text(option, file)?)
         }
-        None if given == "-" => parse(what, &text(what, std::io::stdin().lock())?),
-        None => parse(what, given),
+        None if value == "-" => parse(option, &read_text(option, std::io::stdin().lock())?),
+        None => parse(option, value),
     }
 }
 
-fn text(what: &str, source: impl Read) -> anyhow::Result<String> {
+fn read_text(option: &str, source: impl Read) -> anyhow::Result<String> {
     let mut text = String::new();
     let read = source.take(DOCUMENT_BYTES_MAX + 1).read_to_string(&mut text);
-    let read = read.map_err(|error| usage(format!("{what} cannot be read: {error}")))?;
+    let read = read.map_err(|error| usage_error(format!("cannot read {option}: {error}")))?;
     if read as u64 > DOCUMENT_BYTES_MAX {
         let max = DOCUMENT_BYTES_MAX / 1024;
-        return Err(usage(format!("{what} has more than {max} KiB; give less, or a reference")));
+        return Err(usage_error(format!("{option} exceeds {max} KiB; pass a reference instead")));
     }
     Ok(text)
 }
 
-fn parse(what: &str, text: &str) -> anyhow::Result<Value> {
-    serde_json::from_str(text).map_err(|error| usage(format!("{what} is not JSON: {error}")))
+fn parse(option: &str, text: &str) -> anyhow::Result<Value> {
+    serde_json::from_str(text)
+        .map_err(|error| usage_error(format!("{option} is not JSON: {error}")))
 }
 
-/// One `--arg` or `--param`: a text as `NAME=TEXT`, anything else as `NAME:=JSON`.
+/// One `--arg` or `--param`: a string as `NAME=TEXT`, any other value as `NAME:=JSON`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arg {
     name: String,
@@ -54,45 +56,45 @@ pub struct Arg {
 
 impl std::str::FromStr for Arg {
     type Err = String;
-    fn from_str(given: &str) -> Result<Self, String> {
-        let shape = || format!("{given:?} is not of the form NAME=TEXT or NAME:=JSON");
-        let (name, text) = given.split_once('=').ok_or_else(shape)?;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let malformed = || format!("{text:?} is not of the form NAME=TEXT or NAME:=JSON");
+        let (name, value) = text.split_once('=').ok_or_else(malformed)?;
         let (name, value) = match name.strip_suffix(':') {
             Some(name) => {
-                let value = serde_json::from_str(text);
+                let value = serde_json::from_str(value);
                 (name, value.map_err(|error| format!("{name} is not JSON: {error}"))?)
             }
-            None => (name, Value::from(text)),
+            None => (name, Value::from(value)),
         };
-        if name.is_empty() { Err(shape()) } else { Ok(Self { name: name.to_owned(), value }) }
+        if name.is_empty() { Err(malformed()) } else { Ok(Self { name: name.to_owned(), value }) }
     }
 }
 
-/// All arguments of a job: the document, with single ones put into it.
-pub fn arguments(document: Option<&str>, each: &[Arg]) -> anyhow::Result<Option<Value>> {
-    let whole = document.map(|given| read("--args", given)).transpose()?;
+/// Returns the arguments of a job: the `--args` document, with each `--arg` merged into it.
+pub fn merge_args(document: Option<&str>, each: &[Arg]) -> anyhow::Result<Option<Value>> {
+    let document = document.map(|value| read_json("--args", value)).transpose()?;
     if each.is_empty() {
-        return Ok(whole);
+        return Ok(document);
     }
-    let Value::Object(mut fields) = whole.unwrap_or_else(|| Map::new().into()) else {
-        let why = "--arg goes with --args only when that is an object like {\"size\": 3}";
-        return Err(usage(why.to_owned()));
+    let Value::Object(mut fields) = document.unwrap_or_else(|| Map::new().into()) else {
+        let why = "--arg requires --args to be an object like {\"size\": 3}";
+        return Err(usage_error(why.to_owned()));
     };
-    put("--arg", each, &mut fields)?;
+    insert_all("--arg", each, &mut fields)?;
     Ok(Some(fields.into()))
 }
 
-/// The parameters of a run, each said by an `option` of its own.
-pub fn parameters(option: &str, each: &[Arg]) -> anyhow::Result<Map<String, Value>> {
+/// Returns the parameters of a run, each given by an `option` of its own.
+pub fn parameter_map(option: &str, each: &[Arg]) -> anyhow::Result<Map<String, Value>> {
     let mut fields = Map::new();
-    put(option, each, &mut fields)?;
+    insert_all(option, each, &mut fields)?;
     Ok(fields)
 }
 
-fn put(option: &str, each: &[Arg], fields: &mut Map<String, Value>) -> anyhow::Result<()> {
+fn insert_all(option: &str, each: &[Arg], fields: &mut Map<String, Value>) -> anyhow::Result<()> {
     for (at, Arg { name, value }) in each.iter().enumerate() {
         if each[..at].iter().any(|earlier| earlier.name == *name) {
-            return Err(usage(format!("{option} {name} is given twice; which one is meant?")));
+            return Err(usage_error(format!("{option} {name} is given twice; give it once")));
         }
         fields.insert(name.clone(), value.clone());
     }
@@ -107,11 +109,11 @@ mod tests {
 
     fn args(document: Option<&str>, each: &[&str]) -> Result<Option<Value>, String> {
         let each: Result<Vec<Arg>, _> = each.iter().map(|arg| arg.parse()).collect();
-        arguments(document, &each?).map_err(|error| format!("{error:#}"))
+        merge_args(document, &each?).map_err(|error| format!("{error:#}"))
     }
 
     #[test]
-    fn texts_stay_texts_and_json_is_asked_for() {
+    fn values_are_strings_unless_given_as_json() {
         assert_eq!(args(None, &[]), Ok(None));
         let given = ["version=1.10", "size:=3", "note=a=b", "empty="];
         let expected = json!({"version": "1.10", "size": 3, "note": "a=b", "empty": ""});
@@ -119,21 +121,21 @@ mod tests {
     }
 
     #[test]
-    fn single_arguments_go_into_the_document() {
+    fn single_arguments_are_merged_into_the_document() {
         let given = args(Some(r#"{"size": 1, "zone": "b"}"#), &["size:=2"]);
         assert_eq!(given, Ok(Some(json!({"size": 2, "zone": "b"}))));
         assert_eq!(args(Some("[1, 2]"), &[]), Ok(Some(json!([1, 2]))));
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_place() {
+    fn errors_name_the_option_and_the_position() {
         for (document, each, part) in [
             (
                 Some(r#"{"size": }"#),
                 &[][..],
                 "--args is not JSON: expected value at line 1 column 10",
             ),
-            (Some("[1]"), &["a=b"], "only when that is an object"),
+            (Some("[1]"), &["a=b"], "requires --args to be an object"),
             (Some("@/no/such/file"), &[], "cannot open /no/such/file"),
             (None, &["size"], "not of the form NAME=TEXT or NAME:=JSON"),
             (None, &["=3"], "not of the form"),
@@ -146,10 +148,10 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_read_up_to_its_bound() {
+    fn documents_above_the_size_limit_are_rejected() {
         let max = usize::try_from(DOCUMENT_BYTES_MAX).unwrap();
-        assert_eq!(text("x", &*vec![b' '; max]).unwrap().len(), max);
-        let why = text("x", &*vec![b' '; max + 1]).unwrap_err();
-        assert!(why.to_string().contains("more than 512 KiB"), "{why}");
+        assert_eq!(read_text("x", &*vec![b' '; max]).unwrap().len(), max);
+        let why = read_text("x", &*vec![b' '; max + 1]).unwrap_err();
+        assert!(why.to_string().contains("exceeds 512 KiB"), "{why}");
     }
 }

@@ -10,11 +10,11 @@ use crate::message;
 
 /// Something failed.
 pub const FAILED: u8 = 1;
-/// The command line or the input is wrong.
+/// Invalid command line or input.
 pub const USAGE: u8 = 2;
 /// Another holder has the lock.
 pub const HELD: u8 = 3;
-/// There is no such thing.
+/// Not found.
 pub const NOT_FOUND: u8 = 4;
 /// Conflict, or refused.
 pub const REFUSED: u8 = 5;
@@ -37,7 +37,7 @@ pub mod under_exec {
     pub const FAILED: u8 = 125;
 }
 
-/// Prints an error with its causes and returns its exit code. A closed pipe is no error:
+/// Prints an error with its causes and returns its exit code. A closed pipe is not an error:
 /// `tenure job ls | head` succeeds.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     let is_closed_pipe = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;

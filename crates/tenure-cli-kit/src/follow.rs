@@ -1,63 +1,68 @@
-//! Following something until it is over: a restart of the server is survived, and whoever stops
-//! following leaves it alone.
+//! Follows a job or a run until it finishes, across restarts of the server. An interrupt ends the
+//! following, not the job.
 //!
-//! What is looked at and how it is shown is that of a [`Follower`]: `job/follow.rs` has that of
-//! jobs, `pipeline/follow.rs` that of runs.
+//! A [`Follower`] polls one kind of object and displays it: the CLI has one for jobs, the pipelines
+//! app has one for runs.
 
 use std::time::Duration;
 
 use tenure::Error;
 use tokio::signal::unix::Signal;
 
-/// How often it is looked at; its end is told at once.
-const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// How often a progress bar is redrawn while nothing changes.
+/// Interval between two polls. The server answers earlier when the object finishes.
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
+/// Interval at which a progress bar is redrawn while nothing changes.
 pub const TICK: Duration = Duration::from_millis(120);
-/// How often a server is asked again that does not answer, and how long is rested in between:
-/// a restart is survived.
-const OUTAGE_TRIES: u32 = 120;
-const OUTAGE_PAUSE: Duration = Duration::from_millis(500);
+/// Maximum number of consecutive retries while the server is unavailable, and the backoff between
+/// them: long enough for a restart.
+const OUTAGE_RETRIES_MAX: u32 = 120;
+const OUTAGE_BACKOFF: Duration = Duration::from_millis(500);
 
-/// Whoever follows something and shows what happens to it.
+/// Polls and displays one object.
 pub trait Follower {
-    /// What is followed, for people.
+    /// The noun for the object in messages.
     const WHAT: &'static str;
-    /// How it is when it is over.
-    type Over;
+    /// The object once it has finished.
+    type Finished;
 
-    /// Looks at it, waiting so long for its end, and shows it; gives how it is when it is over.
-    fn look(&mut self, wait: Duration) -> impl Future<Output = anyhow::Result<Option<Self::Over>>>;
+    /// Reads the object, waiting up to `wait` for it to finish, and displays it. Returns it once it
+    /// has finished.
+    fn poll(
+        &mut self,
+        wait: Duration,
+    ) -> impl Future<Output = anyhow::Result<Option<Self::Finished>>>;
 
-    /// Says something beside what is shown.
+    /// Prints a message without disturbing the display.
     fn say(&self, line: &str);
 }
 
-/// Shows what happens until it is over, and gives how it ended. Nothing when `interrupt` came
-/// first.
+/// Follows an object until it finishes, and returns it. Returns `None` if `interrupt` comes first.
 pub async fn follow<F: Follower>(
     mut follower: F,
     mut interrupt: Signal,
-) -> anyhow::Result<Option<F::Over>> {
+) -> anyhow::Result<Option<F::Finished>> {
     tokio::select! {
-        over = watch(&mut follower, OUTAGE_PAUSE) => over.map(Some),
+        finished = poll_until_finished(&mut follower, OUTAGE_BACKOFF) => finished.map(Some),
         _ = interrupt.recv() => Ok(None),
     }
 }
 
-async fn watch<F: Follower>(follower: &mut F, outage_pause: Duration) -> anyhow::Result<F::Over> {
+async fn poll_until_finished<F: Follower>(
+    follower: &mut F,
+    outage_backoff: Duration,
+) -> anyhow::Result<F::Finished> {
     let (mut wait, mut outages) = (Duration::ZERO, 0);
     loop {
-        match follower.look(wait).await {
-            Ok(Some(over)) => return Ok(over),
-            Ok(None) => (wait, outages) = (LOOK_EVERY, 0),
-            Err(error) if is_outage(&error) && outages < OUTAGE_TRIES => {
+        match follower.poll(wait).await {
+            Ok(Some(finished)) => return Ok(finished),
+            Ok(None) => (wait, outages) = (POLL_INTERVAL, 0),
+            Err(error) if is_outage(&error) && outages < OUTAGE_RETRIES_MAX => {
                 if outages == 0 {
                     let what = F::WHAT;
-                    let line = format!("{error}; asking again, the {what} does not depend on it");
-                    follower.say(&line);
+                    follower.say(&format!("{error}; retrying, the {what} is not affected"));
                 }
                 outages += 1;
-                tokio::time::sleep(outage_pause).await;
+                tokio::time::sleep(outage_backoff).await;
             }
             Err(error) => return Err(error),
         }
@@ -75,65 +80,67 @@ mod tests {
 
     use super::*;
 
-    /// Sees what it was given, one after the other.
-    struct Seeing {
-        looks: VecDeque<Look>,
-        said: RefCell<Vec<String>>,
+    /// Returns scripted poll results.
+    struct ScriptedFollower {
+        polls: VecDeque<PollResult>,
+        messages: RefCell<Vec<String>>,
     }
 
     #[derive(Clone, Copy)]
-    enum Look {
-        Away,
-        GoesOn,
-        Over,
-        Wrong,
+    enum PollResult {
+        Unavailable,
+        Unfinished,
+        Finished,
+        NotFound,
     }
 
-    impl Seeing {
-        fn new(parts: &[(u32, Look)]) -> Self {
-            let each = |&(n, look): &(u32, Look)| (0..n).map(move |_| look);
-            Self { looks: parts.iter().flat_map(each).collect(), said: RefCell::default() }
+    impl ScriptedFollower {
+        fn new(parts: &[(u32, PollResult)]) -> Self {
+            let each = |&(n, result): &(u32, PollResult)| (0..n).map(move |_| result);
+            Self { polls: parts.iter().flat_map(each).collect(), messages: RefCell::default() }
         }
 
-        async fn watch(&mut self) -> anyhow::Result<()> {
-            watch(self, Duration::ZERO).await
+        async fn run(&mut self) -> anyhow::Result<()> {
+            poll_until_finished(self, Duration::ZERO).await
         }
     }
 
-    impl Follower for Seeing {
+    impl Follower for ScriptedFollower {
         const WHAT: &'static str = "thing";
-        type Over = ();
+        type Finished = ();
 
-        async fn look(&mut self, _: Duration) -> anyhow::Result<Option<()>> {
-            match self.looks.pop_front().expect("nobody looks behind the end") {
-                Look::Away => Err(Error::Unavailable("away".to_owned()).into()),
-                Look::GoesOn => Ok(None),
-                Look::Over => Ok(Some(())),
-                Look::Wrong => Err(Error::NotFound("none".to_owned()).into()),
+        async fn poll(&mut self, _: Duration) -> anyhow::Result<Option<()>> {
+            match self.polls.pop_front().expect("no poll after the last result") {
+                PollResult::Unavailable => Err(Error::Unavailable("down".to_owned()).into()),
+                PollResult::Unfinished => Ok(None),
+                PollResult::Finished => Ok(Some(())),
+                PollResult::NotFound => Err(Error::NotFound("none".to_owned()).into()),
             }
         }
 
         fn say(&self, line: &str) {
-            self.said.borrow_mut().push(line.to_owned());
+            self.messages.borrow_mut().push(line.to_owned());
         }
     }
 
     #[tokio::test]
-    async fn a_server_that_is_away_is_asked_again_up_to_the_bound() {
-        let away = (OUTAGE_TRIES, Look::Away);
-        // What it said in between counts anew.
-        let mut seeing = Seeing::new(&[away, (1, Look::GoesOn), away, (1, Look::Over)]);
-        seeing.watch().await.unwrap();
-        assert_eq!(seeing.said.borrow().len(), 2, "said once for each outage");
-        assert!(seeing.said.borrow()[0].ends_with("asking again, the thing does not depend on it"));
-        let mut seeing = Seeing::new(&[away, (1, Look::Away), (1, Look::Over)]);
-        assert!(is_outage(&seeing.watch().await.unwrap_err()));
+    async fn an_unavailable_server_is_retried_up_to_the_limit() {
+        let outage = (OUTAGE_RETRIES_MAX, PollResult::Unavailable);
+        let (unfinished, finished) = ((1, PollResult::Unfinished), (1, PollResult::Finished));
+        // A successful poll resets the count.
+        let mut follower = ScriptedFollower::new(&[outage, unfinished, outage, finished]);
+        follower.run().await.unwrap();
+        assert_eq!(follower.messages.borrow().len(), 2, "one message per outage");
+        assert!(follower.messages.borrow()[0].ends_with("retrying, the thing is not affected"));
+        let mut follower = ScriptedFollower::new(&[outage, (1, PollResult::Unavailable), finished]);
+        assert!(is_outage(&follower.run().await.unwrap_err()));
     }
 
     #[tokio::test]
-    async fn what_is_no_outage_ends_it() {
-        let mut seeing = Seeing::new(&[(1, Look::Wrong), (1, Look::Over)]);
-        assert!(seeing.watch().await.is_err());
-        assert!(seeing.said.borrow().is_empty());
+    async fn other_errors_end_the_following() {
+        let mut follower =
+            ScriptedFollower::new(&[(1, PollResult::NotFound), (1, PollResult::Finished)]);
+        assert!(follower.run().await.is_err());
+        assert!(follower.messages.borrow().is_empty());
     }
 }

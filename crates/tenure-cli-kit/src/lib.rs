@@ -1,9 +1,9 @@
-//! What every verb of the command line shares: how the server is found, output, exit codes, tables,
-//! logs, following something until it ends.
+//! Shared parts of the verbs of the command line: server discovery, output, exit codes, tables,
+//! logs, following a job until it finishes.
 //!
 //! Data goes to stdout, messages to stderr; `-o json` prints data for programs; exit codes are part
-//! of the contract ([`exit`]). The CLI, the benchmarks and the verbs of apps are built from it. It
-//! must not know any of them.
+//! of the contract ([`exit`]). The CLI, the benchmarks and the verbs of apps depend on this crate,
+//! which must not depend on any of them.
 
 pub mod check;
 pub mod clock;

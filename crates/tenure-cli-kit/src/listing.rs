@@ -1,4 +1,4 @@
-//! Lists of the API, read page by page.
+//! Paginated lists of the API.
 
 use serde::de::DeserializeOwned;
 use tenure::http::HttpTransport;
@@ -8,9 +8,9 @@ use tenure_core::limits::PAGE_MAX;
 
 use crate::text::query;
 
-/// Reads up to `limit` rows of the list at `path`.
+/// Reads up to `limit` items of the list at `path`, page by page.
 pub async fn fetch<T: DeserializeOwned>(
-    link: &HttpTransport,
+    transport: &HttpTransport,
     path: &str,
     filters: &[(&str, Option<String>)],
     limit: usize,
@@ -20,7 +20,7 @@ pub async fn fetch<T: DeserializeOwned>(
         let size = (limit - list.items.len()).min(PAGE_MAX);
         let mut parts = filters.to_vec();
         parts.extend([("limit", Some(size.to_string())), ("cursor", list.next.clone())]);
-        let page: ListAnswer<T> = link.get(&query(path, &parts)).await?;
+        let page: ListAnswer<T> = transport.get(&query(path, &parts)).await?;
         list.items.extend(page.items);
         list.next = page.next;
         if list.next.is_none() || list.items.len() >= limit {
@@ -29,10 +29,10 @@ pub async fn fetch<T: DeserializeOwned>(
     }
 }
 
-/// Says that a list goes on.
-pub fn tell_more<T>(list: &ListAnswer<T>) {
+/// Prints a hint on stderr if the list has further pages.
+pub fn print_more_hint<T>(list: &ListAnswer<T>) {
     if list.next.is_some() {
-        anstream::eprintln!("there are more; see them with --limit, or narrow the list");
+        anstream::eprintln!("more results exist; raise --limit or narrow the filters");
     }
 }
 
@@ -41,17 +41,18 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::canned;
+    use crate::testing::serve_responses;
 
     #[tokio::test]
-    async fn a_long_list_is_read_in_pages_up_to_the_limit() {
+    async fn lists_are_read_page_by_page_up_to_the_limit() {
         let page = |n: usize, next: &str| json!({ "items": vec![0; n], "next": next });
-        let (link, asked) = canned(vec![page(PAGE_MAX, "a"), page(500, "b")]).await;
+        let (transport, requests) =
+            serve_responses(vec![page(PAGE_MAX, "a"), page(500, "b")]).await;
         let kind = [("kind", Some("db".to_owned()))];
-        let list: ListAnswer<Value> = fetch(&link, "/v1/jobs", &kind, 1_500).await.unwrap();
+        let list: ListAnswer<Value> = fetch(&transport, "/v1/jobs", &kind, 1_500).await.unwrap();
         assert_eq!((list.items.len(), list.next.as_deref()), (1_500, Some("b")));
         let expected = ["kind=db&limit=1000", "kind=db&limit=500&cursor=a"];
         let expected = expected.map(|query| format!("/v1/jobs?{query}&tenant=default"));
-        assert_eq!(asked.await.unwrap(), expected);
+        assert_eq!(requests.await.unwrap(), expected);
     }
 }

@@ -1,13 +1,13 @@
-//! Messages for people on stderr. In JSON logs they are events like all others.
+//! Messages to the user on stderr. In a process with a JSON log they are log events.
 
 use std::io::Write as _;
 use std::sync::OnceLock;
 
 static JSON: OnceLock<bool> = OnceLock::new();
 
-/// Writes messages as log events from now on, for processes whose log is JSON. The first call
-/// counts.
-pub fn as_events(json: bool) {
+/// Sets whether messages are written as log events, for processes with a JSON log. Only the first
+/// call has an effect.
+pub fn set_json(json: bool) {
     JSON.get_or_init(|| json);
 }
 

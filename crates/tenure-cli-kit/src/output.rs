@@ -6,13 +6,13 @@ use serde::Serialize;
 /// The form in which data is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people
+    /// Human-readable
     Table,
-    /// For programs
+    /// Machine-readable
     Json,
 }
 
 /// Prints data as indented JSON.
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    crate::text::out(&serde_json::to_string_pretty(value)?)
+    crate::text::print_line(&serde_json::to_string_pretty(value)?)
 }

@@ -1,5 +1,5 @@
-//! Where the server is and with what key: named by flags and variables, or found in the data
-//! directory of a server on this machine.
+//! Address and key of the server: from flags and environment variables, or from the data directory
+//! of a server on this machine.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,29 +9,29 @@ use clap::Args;
 use tenure::client::{DEFAULT_TENANT, tenant_of_key};
 use tenure::http::HttpTransport;
 
-/// The address of a server that nobody named.
+/// Default address of a server.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7117";
 
-/// Names a file with the admin key of the server on this machine.
+/// Environment variable that names the file with the admin key of the server on this machine.
 pub const ADMIN_KEY_FILE: &str = "TENURE_ADMIN_KEY_FILE";
 
-/// How to reach a server.
+/// Options that say how to reach a server.
 #[derive(Args, Clone, Debug)]
 pub struct ServerArgs {
-    /// Server to talk to; found by itself on the machine that runs it
+    /// Server URL [default: the server that runs on this machine]
     #[arg(long, env = "TENURE_SERVER", value_name = "URL", global = true)]
     server: Option<String>,
-    /// API key; found by itself on the machine that runs the server
+    /// API key [default: the admin key of the server on this machine]
     #[arg(long, env = "TENURE_KEY", value_name = "KEY", global = true, hide_env_values = true)]
     key: Option<String>,
-    /// Tenant to act for [default: that of the key]
+    /// Tenant to act for [default: the tenant of the key]
     #[arg(long, env = "TENURE_TENANT", value_name = "NAME", global = true)]
     tenant: Option<String>,
     #[command(flatten)]
     data: DataDir,
 }
 
-/// Where the server keeps its data.
+/// The option that names the server's data directory.
 #[derive(Args, Clone, Debug)]
 pub struct DataDir {
     /// Data directory of the server
@@ -40,7 +40,7 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// The directory: as named, or the user's data directory.
+    /// Returns the named directory, or the default below the user's data directory.
     pub fn dir(&self) -> anyhow::Result<PathBuf> {
         if let Some(dir) = &self.dir {
             return Ok(dir.clone());
@@ -49,40 +49,40 @@ impl DataDir {
             |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let base = var("XDG_DATA_HOME").or_else(|| var("HOME").map(|h| h.join(".local/share")));
         let base =
-            base.context("neither HOME nor XDG_DATA_HOME is set; name a directory by --data")?;
+            base.context("neither HOME nor XDG_DATA_HOME is set; name a directory with --data")?;
         Ok(base.join("tenure"))
     }
 
-    /// Where a running server notes its address.
+    /// Returns the file to which a running server writes its address.
     pub fn address_file(&self) -> anyhow::Result<PathBuf> {
         Ok(self.dir()?.join("server.url"))
     }
 }
 
 impl ServerArgs {
-    /// A way to the server.
-    pub fn link(&self) -> anyhow::Result<HttpTransport> {
+    /// Returns a transport to the server.
+    pub fn transport(&self) -> anyhow::Result<HttpTransport> {
         Ok(HttpTransport::new(&self.server()?, &self.key()?, self.tenant())?)
     }
 
-    /// Where the server keeps its data.
+    /// Returns the data directory option.
     pub fn data(&self) -> &DataDir {
         &self.data
     }
 
-    /// The tenant to act for.
+    /// Returns the tenant to act for.
     pub fn tenant(&self) -> &str {
-        let of_key = || self.key.as_deref().and_then(tenant_of_key);
-        self.tenant.as_deref().or_else(of_key).unwrap_or(DEFAULT_TENANT)
+        let key_tenant = || self.key.as_deref().and_then(tenant_of_key);
+        self.tenant.as_deref().or_else(key_tenant).unwrap_or(DEFAULT_TENANT)
     }
 
     fn server(&self) -> anyhow::Result<String> {
         if let Some(server) = &self.server {
             return Ok(server.clone());
         }
-        let noted = fs::read_to_string(self.data.address_file()?).ok();
-        let noted = noted.map(|url| url.trim().to_owned()).filter(|url| !url.is_empty());
-        Ok(noted.unwrap_or_else(|| format!("http://{DEFAULT_LISTEN}")))
+        let published = fs::read_to_string(self.data.address_file()?).ok();
+        let published = published.map(|url| url.trim().to_owned()).filter(|url| !url.is_empty());
+        Ok(published.unwrap_or_else(|| format!("http://{DEFAULT_LISTEN}")))
     }
 
     fn key(&self) -> anyhow::Result<String> {
@@ -100,14 +100,14 @@ impl ServerArgs {
                 let path = path.display();
                 bail!(
                     "no API key: --key and TENURE_KEY are not set, and {path} cannot be read \
-                     ({error}); start a server with `tenure serve`, or name a key"
+                     ({error}); start a server with `tenure serve`, or pass a key"
                 )
             }
         }
     }
 }
 
-/// What this process calls itself: the host, so that people find it, and the process id.
+/// Returns the name of this process as a holder: `HOST/PID`.
 pub fn process_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{host}/{}", std::process::id())

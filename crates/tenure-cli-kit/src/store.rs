@@ -1,4 +1,4 @@
-//! Opening and closing a store that a URL names.
+//! Opening and closing a store by its URL.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::bail;
 use tenure_store::{Embedded, Memory, Postgres, Store, StoreError};
 
-/// The forms of a store URL, for messages.
-pub const STORES: &str = "there are memory:, embedded:PATH and postgres://USER@HOST/DATABASE";
+/// The forms of a store URL, for error messages.
+pub const STORE_FORMS: &str = "expected memory:, embedded:PATH or postgres://USER@HOST/DATABASE";
 
-/// Interval and number of checks whether the last user of a store is gone.
+/// Interval and maximum number of checks whether the last other handle to a store is dropped.
 const CLOSE_POLL: Duration = Duration::from_millis(10);
 const CLOSE_POLLS_MAX: usize = 500;
 
@@ -24,14 +24,13 @@ pub async fn open(url: &str) -> anyhow::Result<Arc<dyn Store>> {
         Some(("postgres" | "postgresql", _)) => {
             Ok(Arc::new(Postgres::open(url).await.map_err(|error| explain(&error))?))
         }
-        // The rest of the URL may have a password.
-        Some((scheme, _)) => bail!("{scheme}: is not a store; {STORES}"),
-        None => bail!("{url:?} is not a store; {STORES}"),
+        // The rest of the URL may contain a password.
+        Some((scheme, _)) => bail!("{scheme}: is not a store; {STORE_FORMS}"),
+        None => bail!("{url:?} is not a store; {STORE_FORMS}"),
     }
 }
 
-/// Waits until no other handle to the store is left, then closes it, so that everything is in its
-/// file.
+/// Waits until no other handle to the store is left, then closes it, which flushes it to its file.
 pub async fn close(store: Arc<dyn Store>) {
     for _ in 0..CLOSE_POLLS_MAX {
         if Arc::strong_count(&store) == 1 {
@@ -42,7 +41,7 @@ pub async fn close(store: Arc<dyn Store>) {
     tokio::task::block_in_place(|| drop(store));
 }
 
-/// Adds the remedy to an error of a database. One that cannot be reached has exit code 69.
+/// Adds the remedy to an error of a database. An unreachable one has exit code 69.
 pub fn explain(error: &StoreError) -> anyhow::Error {
     let text = match tenure_store::postgres::remedy(error) {
         Some(remedy) => format!("{error}; {remedy}"),

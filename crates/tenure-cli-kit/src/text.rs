@@ -1,7 +1,7 @@
-//! How things are written for people: durations, ages, tables, facts; and what goes to stdout.
+//! Human-readable text: durations, ages, tables, field lists; and printing to stdout.
 //!
-//! What others wrote is shown on one line and without control characters: a message of a worker
-//! must not be able to move the cursor of whoever looks at it.
+//! Text from other parties is shown without control characters: the message of a worker must not be
+//! able to move the cursor of a terminal.
 
 use std::io::Write;
 
@@ -13,11 +13,11 @@ use crate::clock;
 
 pub use tenure_config::duration::parse as parse_duration;
 
-/// Longest text of others in a cell of a table; `-o json` has all of it.
+/// Maximum length of text from other parties in a table cell; `-o json` prints all of it.
 const CELL_CHARS_MAX: usize = 80;
 
-/// Writes a duration in its largest fitting unit, and the next one where it matters.
-pub fn human(ms: u64) -> String {
+/// Formats a duration in its largest fitting unit, and the next smaller one from a minute on.
+pub fn format_duration(ms: u64) -> String {
     let (seconds, minutes, hours) = (ms / 1_000, ms / 60_000, ms / 3_600_000);
     match ms {
         0..1_000 => format!("{ms}ms"),
@@ -28,53 +28,54 @@ pub fn human(ms: u64) -> String {
     }
 }
 
-/// So many of something whose name has a plural with an s: `1 step`, `2 steps`.
+/// Formats a count with a noun whose plural ends in s: `1 step`, `2 steps`.
 pub fn count(n: usize, what: &str) -> String {
     let s = if n == 1 { "" } else { "s" };
     format!("{n} {what}{s}")
 }
 
-/// How long ago an instant of the server was, by this machine's clock.
+/// Formats the time since an instant of the server, by the local clock.
 pub fn age(at: &str) -> String {
-    parse_instant(at).map_or_else(|_| at.to_owned(), |at| human(clock::wall().since(at)))
+    parse_instant(at)
+        .map_or_else(|_| at.to_owned(), |at| format_duration(clock::wall_time().since(at)))
 }
 
-/// How long from one instant of the server to another.
+/// Formats the time between two instants of the server.
 pub fn span(from: &str, to: &str) -> String {
     let ms = |at| parse_instant(at).unwrap_or_default();
-    human(Millis::since(ms(to), ms(from)))
+    format_duration(Millis::since(ms(to), ms(from)))
 }
 
-/// A text of others on one line, without control characters.
-pub fn plain(text: &str) -> String {
-    harmless(text.trim())
+/// Returns text from another party on one line, trimmed and without control characters.
+pub fn sanitize(text: &str) -> String {
+    sanitize_line(text.trim())
 }
 
-/// A line of others without control characters, indented as it was.
-pub fn harmless(line: &str) -> String {
+/// Returns a line from another party without control characters. Keeps its indentation.
+pub fn sanitize_line(line: &str) -> String {
     let line = anstream::adapter::strip_str(line).to_string();
     line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The same, short enough for a table.
+/// Like [`sanitize`], and shortened to fit into a table cell.
 pub fn cell(text: &str) -> String {
-    let text = plain(text);
+    let text = sanitize(text);
     match text.char_indices().nth(CELL_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }
 }
 
-/// Rows under a header, without lines between them.
+/// Formats rows under a header, without rules between them.
 pub fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
-    columns(&header, rows)
+    dynamic_table(&header, rows)
 }
 
-/// The same, where it is only known then how many columns there are.
-pub fn columns(
+/// Like [`table`], for a number of columns that is known only at run time.
+pub fn dynamic_table(
     header: &[&str],
     rows: impl IntoIterator<Item = impl IntoIterator<Item = String>>,
 ) -> String {
@@ -87,36 +88,37 @@ pub fn columns(
     table.trim_fmt()
 }
 
-/// Facts about one thing, one on a line; those without a value are left out.
-pub fn facts(facts: &[(&str, Option<String>)]) -> String {
-    let said: Vec<_> =
-        facts.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?))).collect();
-    let width = said.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+/// Formats fields as `NAME  VALUE` lines; fields without a value are left out.
+pub fn field_list(fields: &[(&str, Option<String>)]) -> String {
+    let present: Vec<_> =
+        fields.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?))).collect();
+    let width = present.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let lines: Vec<_> =
-        said.iter().map(|(name, value)| format!("{name:width$}  {value}")).collect();
+        present.iter().map(|(name, value)| format!("{name:width$}  {value}")).collect();
     lines.join("\n")
 }
 
-/// Prints data. Whoever reads it may have gone, which is no failure: see [`crate::exit::report`].
-pub fn out(text: &str) -> anyhow::Result<()> {
+/// Prints data to stdout. A closed pipe is an error that [`crate::exit::report`] ignores.
+pub fn print_line(text: &str) -> anyhow::Result<()> {
     writeln!(anstream::stdout().lock(), "{text}")?;
     Ok(())
 }
 
-/// A path with those parts of a query that are said.
+/// Returns `path` with the query parameters that have a value.
 pub fn query(path: &str, parts: &[(&str, Option<String>)]) -> String {
-    let said = parts.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?)));
-    let said: Vec<_> = said.map(|(name, value)| format!("{name}={}", encoded(value))).collect();
-    if said.is_empty() { path.to_owned() } else { format!("{path}?{}", said.join("&")) }
+    let present = parts.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?)));
+    let present: Vec<_> =
+        present.map(|(name, value)| format!("{name}={}", percent_encode(value))).collect();
+    if present.is_empty() { path.to_owned() } else { format!("{path}?{}", present.join("&")) }
 }
 
-fn encoded(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    let byte = |byte| match plain(byte) {
+fn percent_encode(text: &str) -> String {
+    let unreserved = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let encode = |byte| match unreserved(byte) {
         true => char::from(byte).to_string(),
         false => format!("%{byte:02X}"),
     };
-    text.bytes().map(byte).collect()
+    text.bytes().map(encode).collect()
 }
 
 #[cfg(test)]
@@ -124,22 +126,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_written_for_people() {
+    fn durations_have_one_or_two_units() {
         assert_eq!(
-            [12, 12_000, 75_000, 3_700_000, 90_000_000].map(human),
+            [12, 12_000, 75_000, 3_700_000, 90_000_000].map(format_duration),
             ["12ms", "12s", "1m15s", "1h01m", "1d01h"]
         );
     }
 
     #[test]
-    fn a_text_of_others_cannot_move_the_cursor_or_fill_the_screen() {
-        assert_eq!(plain("\u{1b}[2Jdisk\nfull\u{7}\n"), "disk full");
+    fn control_characters_are_removed_and_cells_are_shortened() {
+        assert_eq!(sanitize("\u{1b}[2Jdisk\nfull\u{7}\n"), "disk full");
         assert_eq!(cell(&"x".repeat(80)), "x".repeat(80));
         assert_eq!(cell(&"é".repeat(81)), format!("{}…", "é".repeat(80)));
     }
 
     #[test]
-    fn a_query_has_only_what_was_said_and_means_what_was_said() {
+    fn queries_are_encoded_and_leave_out_absent_values() {
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(query("/v1/jobs", &[("kind", None)]), "/v1/jobs");
         let parts = [("kind", some("a+b&c=d é")), ("name", None), ("limit", some("3"))];
@@ -147,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn facts_are_in_a_column() {
+    fn field_values_are_aligned() {
         let some = |text: &str| Some(text.to_owned());
-        let written = facts(&[("job", some("1")), ("error", None), ("state", some("queued"))]);
+        let written = field_list(&[("job", some("1")), ("error", None), ("state", some("queued"))]);
         assert_eq!(written, "job    1\nstate  queued");
     }
 }

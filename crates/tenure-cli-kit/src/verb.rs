@@ -1,4 +1,4 @@
-//! Verbs that are added to the command line at run time: those of apps, and benchmarks.
+//! Verbs added to the command line at run time: those of apps, and benchmarks.
 
 use std::marker::PhantomData;
 use std::process::ExitCode;
@@ -8,13 +8,13 @@ use clap::{ArgMatches, FromArgMatches};
 
 use crate::{Output, ServerArgs};
 
-/// What a verb returns: usually success, or an exit code of its own.
+/// Result of a verb: an exit code, or an error that [`exit::report`](crate::exit::report) prints.
 pub type Done = anyhow::Result<ExitCode>;
 
 /// The options that all verbs share.
 #[derive(Clone, Debug)]
 pub struct CliContext {
-    /// How to reach a server.
+    /// Address and key of the server.
     pub server: ServerArgs,
     /// The form in which data is printed.
     pub output: Output,
@@ -23,10 +23,10 @@ pub struct CliContext {
 /// A verb of the command line.
 #[async_trait(?Send)]
 pub trait Verb {
-    /// Its name, arguments and help.
+    /// Returns its name, arguments and help.
     fn command(&self) -> clap::Command;
 
-    /// A line for the examples of `tenure --help`: the command and what it does.
+    /// Returns an example for `tenure --help`: the command line and what it does.
     fn example(&self) -> Option<(&'static str, &'static str)> {
         None
     }
@@ -56,7 +56,7 @@ impl<T: RunVerb> ParsedVerb<T> {
         Self { command, example: None, arguments: PhantomData }
     }
 
-    /// Adds a line to the examples of `tenure --help`.
+    /// Adds an example to `tenure --help`.
     #[must_use]
     pub fn example(mut self, command: &'static str, meaning: &'static str) -> Self {
         self.example = Some((command, meaning));

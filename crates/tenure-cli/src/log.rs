@@ -1,8 +1,8 @@
-//! The log of servers and workers on standard error: text for people, or one JSON object a line.
+//! The log of servers and workers on standard error: text, or one JSON object per line.
 //!
-//! In JSON the fields of all spans around an event are beside its own, so that every line of a
-//! request has its `request_id` and every line of an attempt its `job`. What is said to people
-//! becomes events there, and so does an error that ends the process: no line is anything else.
+//! A JSON event includes the fields of all enclosing spans, so that every line of a request has its
+//! `request_id` and every line of an attempt its `job`. Messages to the user and the error that
+//! ends the process are events, too: every line is a JSON object.
 
 use std::fmt;
 use std::io::IsTerminal as _;
@@ -20,10 +20,10 @@ use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
-/// How the log is written
+/// Log options
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct LogArgs {
-    /// How the log on standard error is written
+    /// Format of the log on standard error
     #[arg(
         long,
         env = "TENURE_LOG_FORMAT",
@@ -34,43 +34,43 @@ pub(crate) struct LogArgs {
     pub(crate) log_format: LogFormat,
 }
 
-/// How the log is written.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people
+    /// Human-readable text
     #[default]
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
-/// What must be told at the end of the process.
+/// Keeps the log alive. Dropping it flushes the exported spans.
 #[must_use]
 pub(crate) struct Log {
     #[cfg(feature = "otel")]
-    _export: Option<crate::otel::Export>,
+    _export: Option<crate::otel::SpanExport>,
 }
 
-/// Starts the log of this process, for those who serve in the form that they want. `TENURE_LOG`
-/// says how much.
-pub(crate) fn start(serves: Option<LogFormat>) -> anyhow::Result<Log> {
-    let format = serves.unwrap_or_default();
-    let default = if serves.is_some() { "info" } else { "error" };
-    message::as_events(format == LogFormat::Json);
+/// Starts the log of this process. `daemon` is the format for servers and workers, and `None` for
+/// other verbs, which log errors only. The filter in `TENURE_LOG` overrides the level.
+pub(crate) fn start(daemon: Option<LogFormat>) -> anyhow::Result<Log> {
+    let format = daemon.unwrap_or_default();
+    let default = if daemon.is_some() { "info" } else { "error" };
+    message::set_json(format == LogFormat::Json);
     let filter = EnvFilter::try_from_env("TENURE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = match format {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).boxed(),
         LogFormat::Json => {
             std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
-            log.with_ansi(false).fmt_fields(JsonFields::new()).event_format(Flat).boxed()
+            log.with_ansi(false).fmt_fields(JsonFields::new()).event_format(FlatJson).boxed()
         }
     };
     let log = tracing_subscriber::registry().with(log.with_filter(filter));
     #[cfg(feature = "otel")]
     {
-        let export = serves.map(|_| crate::otel::Export::start()).transpose()?.flatten();
-        log.with(export.as_ref().map(crate::otel::Export::layer)).init();
+        let export = daemon.map(|_| crate::otel::SpanExport::start()).transpose()?.flatten();
+        log.with(export.as_ref().map(crate::otel::SpanExport::layer)).init();
         Ok(Log { _export: export })
     }
     #[cfg(not(feature = "otel"))]
@@ -80,11 +80,11 @@ pub(crate) fn start(serves: Option<LogFormat>) -> anyhow::Result<Log> {
     }
 }
 
-/// An event and the fields of the spans around it, as one JSON object.
-struct Flat;
+/// Formats an event and the fields of its spans as one flat JSON object.
+struct FlatJson;
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct LogLine<'a> {
     timestamp: &'a str,
     level: &'a str,
     target: &'a str,
@@ -92,7 +92,7 @@ struct Line<'a> {
     fields: Map<String, Value>,
 }
 
-impl<S, N> FormatEvent<S, N> for Flat
+impl<S, N> FormatEvent<S, N> for FlatJson
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -105,26 +105,26 @@ where
     ) -> fmt::Result {
         let mut fields = Map::new();
         for span in context.event_scope().into_iter().flat_map(Scope::from_root) {
-            if let Some(known) = span.extensions().get::<FormattedFields<N>>() {
-                take(&mut fields, &known.fields);
+            if let Some(formatted) = span.extensions().get::<FormattedFields<N>>() {
+                merge_fields(&mut fields, &formatted.fields);
             }
         }
-        let mut own = String::new();
-        context.format_fields(Writer::new(&mut own), event)?;
-        take(&mut fields, &own);
+        let mut event_fields = String::new();
+        context.format_fields(Writer::new(&mut event_fields), event)?;
+        merge_fields(&mut fields, &event_fields);
         let mut timestamp = String::new();
         SystemTime.format_time(&mut Writer::new(&mut timestamp))?;
         let (level, target) = (event.metadata().level().as_str(), event.metadata().target());
-        let line = Line { timestamp: &timestamp, level, target, fields };
+        let line = LogLine { timestamp: &timestamp, level, target, fields };
         writeln!(writer, "{}", serde_json::to_string(&line).map_err(|_| fmt::Error)?)
     }
 }
 
-/// Adds what a span or an event says about itself. What is inside counts more.
-fn take(fields: &mut Map<String, Value>, said: &str) {
-    let said: Map<String, Value> = serde_json::from_str(said).unwrap_or_default();
-    // Names that a line has anyway, and those by which spans are named elsewhere.
-    let ours = |name: &str| matches!(name, "timestamp" | "level" | "target");
-    let free = |(name, _): &(String, Value)| !ours(name) && !name.starts_with("otel.");
-    fields.extend(said.into_iter().filter(free));
+/// Merges the fields of a span or an event. Inner spans and the event override outer spans.
+fn merge_fields(fields: &mut Map<String, Value>, json: &str) {
+    let new: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
+    // Fields of every line, and OpenTelemetry's own, are left out.
+    let reserved = |name: &str| matches!(name, "timestamp" | "level" | "target");
+    let keep = |(name, _): &(String, Value)| !reserved(name) && !name.starts_with("otel.");
+    fields.extend(new.into_iter().filter(keep));
 }

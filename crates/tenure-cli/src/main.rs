@@ -1,8 +1,8 @@
-//! `tenure`: one binary for the server, the locks, the jobs, the apps and the benchmarks.
+//! The `tenure` binary: server, worker, command line, apps and benchmarks.
 
 use std::process::ExitCode;
 
-/// Steps and rows are made of many small allocations, for which this allocator is faster.
+/// Faster than the system allocator for the many small allocations of commands and rows.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

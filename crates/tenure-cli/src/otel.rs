@@ -1,7 +1,7 @@
-//! Sends spans to an OpenTelemetry collector: OTLP over HTTP, when `OTEL_EXPORTER_OTLP_ENDPOINT`
-//! says where. Only in builds with the feature `otel`.
+//! Exports spans to an OpenTelemetry collector, as OTLP over HTTP, if `OTEL_EXPORTER_OTLP_ENDPOINT`
+//! is set. Only in builds with the feature `otel`.
 //!
-//! A collector that is away costs nothing but its spans.
+//! While the collector is unavailable, spans are dropped; nothing else is affected.
 
 use std::time::Duration;
 
@@ -18,19 +18,20 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Where spans go: the collector, or its address for traces alone.
-const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
-/// How long a collector may take for a batch of spans.
-const EXPORT_MAX: Duration = Duration::from_secs(5);
+/// Environment variables with the address of the collector, for all signals or for traces alone.
+const ENDPOINT_VARS: [&str; 2] =
+    ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+/// Timeout of the export of a batch of spans.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The way to the collector. Its end sends what is left.
-pub(crate) struct Export(SdkTracerProvider);
+/// Exports spans to the collector. Dropping it flushes the remaining spans.
+pub(crate) struct SpanExport(SdkTracerProvider);
 
-impl Export {
-    /// Starts it, if there is somewhere to send spans.
+impl SpanExport {
+    /// Starts the export, if an endpoint is configured.
     pub(crate) fn start() -> anyhow::Result<Option<Self>> {
         let set = |name: &&str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let Some(endpoint) = ENDPOINTS.iter().find_map(set) else { return Ok(None) };
+        let Some(endpoint) = ENDPOINT_VARS.iter().find_map(set) else { return Ok(None) };
         let tls = if endpoint.starts_with("https:") {
             tls::client_config()?
         } else {
@@ -38,51 +39,51 @@ impl Export {
         };
         let client = reqwest::blocking::Client::builder()
             .tls_backend_preconfigured(tls)
-            .timeout(EXPORT_MAX)
+            .timeout(EXPORT_TIMEOUT)
             .build()?;
         let exporter = SpanExporter::builder()
             .with_http()
             .with_http_client(client)
             .with_protocol(Protocol::HttpBinary)
             .build()?;
-        let mut about = Resource::builder();
+        let mut resource = Resource::builder();
         if std::env::var_os("OTEL_SERVICE_NAME").is_none() {
-            about = about.with_service_name("tenure");
+            resource = resource.with_service_name("tenure");
         }
         let provider = SdkTracerProvider::builder().with_batch_exporter(exporter);
-        Ok(Some(Self(provider.with_resource(about.build()).build())))
+        Ok(Some(Self(provider.with_resource(resource.build()).build())))
     }
 
-    /// Takes the spans of this process.
+    /// Returns the layer that exports the spans of this process.
     pub(crate) fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
     {
         let layer: OpenTelemetryLayer<S, SdkTracer> =
             tracing_opentelemetry::layer().with_tracer(self.0.tracer("tenure"));
-        // Not those of the libraries below, among which is the one that sends.
-        let ours = |of: &Metadata<'_>| of.target().starts_with("tenure");
-        layer.with_filter(filter_fn(move |of| ours(of) && *of.level() <= Level::INFO))
+        // Spans of libraries are left out, among them those of the HTTP client that exports.
+        let is_ours = |span: &Metadata<'_>| span.target().starts_with("tenure");
+        layer.with_filter(filter_fn(move |span| is_ours(span) && *span.level() <= Level::INFO))
     }
 }
 
-impl Drop for Export {
+impl Drop for SpanExport {
     fn drop(&mut self) {
         if let Err(error) = self.0.shutdown() {
-            tracing::warn!(%error, "the last spans were not taken by the collector");
+            tracing::warn!(%error, "cannot flush the last spans to the collector");
         }
     }
 }
 
-/// The span around an attempt, in the trace of its job.
-pub(crate) fn span(job: &Context) -> Span {
+/// Creates the span of an attempt, in the trace of its job.
+pub(crate) fn create_attempt_span(job: &Context) -> Span {
     let span = attempt_span(job);
     tenure_server::continue_trace(&span, TraceParent::for_job(job.id()));
     span
 }
 
-/// The present span, for those who go on with it; none when spans are not sent.
-pub(crate) fn current() -> Option<TraceParent> {
+/// Returns the current span as a parent for others, or `None` if spans are not exported.
+pub(crate) fn current_span() -> Option<TraceParent> {
     let context = Span::current().context();
     let span = context.span().span_context().clone();
     let parent = || TraceParent {

@@ -1,24 +1,23 @@
-//! What happens to a job, shown while it happens: a bar on a terminal, lines elsewhere.
+//! Progress display of a followed job on stderr: a bar on a terminal, lines elsewhere.
 //!
-//! All of it is talk, so it goes to stderr. Nothing here asks the server or decides anything; who
-//! does is `commands::job::follow`. Runs of pipelines have a display of their own.
+//! Display only; `commands::job::follow` polls the server. Pipeline runs have their own display.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tenure_core::{JobId, JobState};
 use tenure_wire::{JobAnswer, WhyAnswer};
 
 use tenure_cli_kit::follow::TICK;
-use tenure_cli_kit::text::{harmless, plain};
+use tenure_cli_kit::text::{sanitize, sanitize_line};
 
-/// A job at one moment.
-pub(crate) struct Moment<'a> {
+/// A snapshot of a job.
+pub(crate) struct JobSnapshot<'a> {
     /// The job.
     pub(crate) job: &'a JobAnswer,
-    /// Why it does not run, when it does not.
+    /// Why it does not run, if it does not.
     pub(crate) why: Option<&'a WhyAnswer>,
 }
 
-impl Moment<'_> {
+impl JobSnapshot<'_> {
     fn percent(&self) -> Option<u8> {
         let progress = self.job.progress.as_ref().filter(|_| self.job.state.is_running())?;
         Some(progress.percent.min(100))
@@ -34,14 +33,14 @@ impl Moment<'_> {
         }
     }
 
-    /// What its worker says, or what it waits for.
+    /// Returns the progress message of its worker, or what it waits for.
     fn message(&self) -> String {
         if let Some(why) = self.why {
-            return plain(&why.text);
+            return sanitize(&why.text);
         }
         match (&self.job.cancel, &self.job.progress) {
-            (Some(asked), _) => format!("asked to stop by {}", plain(&asked.by)),
-            (None, Some(progress)) => plain(&progress.message),
+            (Some(cancel), _) => format!("asked to stop by {}", sanitize(&cancel.by)),
+            (None, Some(progress)) => sanitize(&progress.message),
             (None, None) => String::new(),
         }
     }
@@ -54,8 +53,8 @@ impl Moment<'_> {
         [self.state(), percent.unwrap_or_default(), message.unwrap_or_default()].concat()
     }
 
-    /// `running 1/3: copying rows`, for a line that is not long.
-    fn short(&self) -> String {
+    /// `running 1/3: copying rows`, next to a bar.
+    fn short_line(&self) -> String {
         let (n, state, message) = (self.job.attempt, self.job.state.as_str(), self.message());
         let attempt = match self.job.attempts_max {
             _ if n == 0 => String::new(),
@@ -69,10 +68,10 @@ impl Moment<'_> {
         }
     }
 
-    fn mark(&self) -> Mark {
+    fn change_key(&self) -> ChangeKey {
         let progress = self.job.progress.as_ref();
         let why = self.why.map(|why| (why.why.clone(), why.behind.as_ref().map(|b| b.job)));
-        Mark {
+        ChangeKey {
             state: self.job.state,
             attempt: self.job.attempt,
             percent: self.percent(),
@@ -82,9 +81,10 @@ impl Moment<'_> {
     }
 }
 
-/// What must differ for a new line: times, which always do, are no news.
+/// The parts of a snapshot whose change causes a new line. Durations are left out: they always
+/// change.
 #[derive(PartialEq)]
-struct Mark {
+struct ChangeKey {
     state: JobState,
     attempt: u32,
     percent: Option<u8>,
@@ -92,85 +92,85 @@ struct Mark {
     why: Option<(String, Option<JobId>)>,
 }
 
-/// Where it is shown.
-pub(crate) struct Display(Face);
+/// The progress display of one job.
+pub(crate) struct Display(Mode);
 
-enum Face {
+enum Mode {
     Bar { bar: ProgressBar, measured: bool },
-    Lines { title: String, last: Option<Mark> },
+    Lines { title: String, last: Option<ChangeKey> },
 }
 
 impl Display {
-    /// A bar when stderr is a terminal, lines when it is a file or a pipe.
+    /// Creates a bar if stderr is a terminal, lines if it is a file or a pipe.
     pub(crate) fn new(title: &str) -> Self {
         let bar = ProgressBar::new(100);
         if bar.is_hidden() {
-            return Self(Face::Lines { title: title.to_owned(), last: None });
+            return Self(Mode::Lines { title: title.to_owned(), last: None });
         }
         let bar = bar.with_style(style(false)).with_prefix(title.to_owned());
         bar.enable_steady_tick(TICK);
-        Self(Face::Bar { bar, measured: false })
+        Self(Mode::Bar { bar, measured: false })
     }
 
-    /// Shows how the job is now.
-    pub(crate) fn update(&mut self, moment: &Moment<'_>) {
+    /// Displays the current state of the job.
+    pub(crate) fn update(&mut self, job: &JobSnapshot<'_>) {
         match &mut self.0 {
-            Face::Bar { bar, measured } => {
-                if *measured != moment.percent().is_some() {
+            Mode::Bar { bar, measured } => {
+                if *measured != job.percent().is_some() {
                     *measured = !*measured;
                     bar.set_style(style(*measured));
                 }
-                bar.set_position(moment.percent().unwrap_or(0).into());
-                bar.set_message(moment.short());
+                bar.set_position(job.percent().unwrap_or(0).into());
+                bar.set_message(job.short_line());
             }
-            Face::Lines { title, last } => {
-                let mark = Some(moment.mark());
-                if *last != mark {
-                    anstream::eprintln!("{title}: {}", moment.line());
-                    *last = mark;
+            Mode::Lines { title, last } => {
+                let key = Some(job.change_key());
+                if *last != key {
+                    anstream::eprintln!("{title}: {}", job.line());
+                    *last = key;
                 }
             }
         }
     }
 
-    /// Shows what a worker wrote, above the bar.
+    /// Prints log output of a worker, above the bar.
     pub(crate) fn log(&self, text: &str) {
         for line in text.lines() {
-            self.say(&harmless(line));
+            self.say(&sanitize_line(line));
         }
     }
 
-    /// Says something, above the bar.
+    /// Prints a message, above the bar.
     pub(crate) fn say(&self, line: &str) {
         match &self.0 {
-            Face::Bar { bar, .. } => bar.println(line),
-            Face::Lines { .. } => anstream::eprintln!("{line}"),
+            Mode::Bar { bar, .. } => bar.println(line),
+            Mode::Lines { .. } => anstream::eprintln!("{line}"),
         }
     }
 }
 
 impl Drop for Display {
     fn drop(&mut self) {
-        if let Face::Bar { bar, .. } = &self.0 {
+        if let Mode::Bar { bar, .. } = &self.0 {
             bar.finish_and_clear();
         }
     }
 }
 
-/// One line, whatever the width of the terminal; without a measure there is only a sign of life.
+/// One line that fits any terminal width. Without a percentage there is only a spinner.
 fn style(measured: bool) -> ProgressStyle {
     let template = if measured {
         "{spinner} {prefix} [{bar:16}] {pos:>3} % {elapsed} {wide_msg}"
     } else {
         "{spinner} {prefix} {elapsed} {wide_msg}"
     };
-    let style = ProgressStyle::with_template(template).expect("the template is well formed");
+    let style = ProgressStyle::with_template(template).expect("a valid template");
     style.progress_chars("=> ")
 }
 
-/// A job for tests.
+/// Returns a job for tests.
 #[cfg(test)]
-pub(crate) fn example(change: impl FnOnce(&mut JobAnswer)) -> JobAnswer {
+pub(crate) fn example_job(change: impl FnOnce(&mut JobAnswer)) -> JobAnswer {
     let none = serde_json::Value::Null;
     let mut job: JobAnswer = serde_json::from_value(serde_json::json!({
         "id": "0".repeat(32), "tenant": "default", "kind": "database", "name": "orders",
@@ -192,31 +192,31 @@ mod tests {
     use super::*;
 
     fn running(percent: u8, message: &str) -> JobAnswer {
-        example(|job| {
+        example_job(|job| {
             (job.state, job.attempt) = (JobState::Running, 1);
             let (message, at) = (message.to_owned(), String::new());
             job.progress = Some(ProgressAnswer { percent, message, at });
         })
     }
 
-    fn moment<'a>(job: &'a JobAnswer, why: Option<&'a WhyAnswer>) -> Moment<'a> {
-        Moment { job, why }
+    fn snapshot<'a>(job: &'a JobAnswer, why: Option<&'a WhyAnswer>) -> JobSnapshot<'a> {
+        JobSnapshot { job, why }
     }
 
     #[test]
-    fn a_line_says_state_attempt_measure_and_message() {
+    fn a_line_has_state_attempt_percentage_and_message() {
         let job = running(40, "copying\nrows");
-        assert_eq!(moment(&job, None).line(), "running, attempt 1/3, 40 %: copying rows");
-        assert_eq!(moment(&job, None).short(), "running 1/3: copying rows");
-        let text = "no worker claims for jobs of this kind. Start one".to_owned();
+        assert_eq!(snapshot(&job, None).line(), "running, attempt 1/3, 40 %: copying rows");
+        assert_eq!(snapshot(&job, None).short_line(), "running 1/3: copying rows");
+        let text = "no worker claims jobs of this kind. Start one".to_owned();
         let why = WhyAnswer { why: "no_worker".to_owned(), text, ..WhyAnswer::default() };
-        let line = "queued: no worker claims for jobs of this kind. Start one";
-        assert_eq!(moment(&example(|_| {}), Some(&why)).line(), line);
-        assert_eq!(moment(&example(|_| {}), Some(&why)).short(), line);
+        let line = "queued: no worker claims jobs of this kind. Start one";
+        assert_eq!(snapshot(&example_job(|_| {}), Some(&why)).line(), line);
+        assert_eq!(snapshot(&example_job(|_| {}), Some(&why)).short_line(), line);
     }
 
     #[test]
-    fn time_that_passes_is_no_news_but_another_job_in_the_way_is() {
+    fn only_durations_may_change_without_a_new_line() {
         let behind = |job: u128, for_ms| WhyAnswer {
             why: "behind".to_owned(),
             text: format!("waits for {for_ms} ms"),
@@ -229,11 +229,11 @@ mod tests {
             }),
             ..WhyAnswer::default()
         };
-        let job = example(|_| {});
-        let mark = |why: &WhyAnswer| moment(&job, Some(why)).mark();
-        assert!(mark(&behind(1, 10)) == mark(&behind(1, 20)));
-        assert!(mark(&behind(1, 10)) != mark(&behind(2, 10)));
-        let progress = |job: &JobAnswer| moment(job, None).mark();
+        let job = example_job(|_| {});
+        let key = |why: &WhyAnswer| snapshot(&job, Some(why)).change_key();
+        assert!(key(&behind(1, 10)) == key(&behind(1, 20)));
+        assert!(key(&behind(1, 10)) != key(&behind(2, 10)));
+        let progress = |job: &JobAnswer| snapshot(job, None).change_key();
         assert!(progress(&running(1, "a")) != progress(&running(2, "a")));
         assert!(progress(&running(1, "a")) != progress(&running(1, "b")));
     }

@@ -1,4 +1,4 @@
-//! Keys, the audit, TLS and sign-in with the real binary.
+//! API keys, the audit log, TLS and sign-in with the real binary.
 
 mod common;
 
@@ -11,15 +11,15 @@ use common::{Server, stderr, stdout, tenure};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A server whose talk can be read.
-struct Told {
+/// A server whose startup messages are parsed.
+struct ParsedServer {
     child: Child,
     dir: TempDir,
     url: String,
-    link: String,
+    sign_in_link: String,
 }
 
-impl Told {
+impl ParsedServer {
     fn start(config: &str, prepare: impl FnOnce(&Path)) -> Self {
         let dir = TempDir::new().expect("a directory");
         prepare(dir.path());
@@ -31,24 +31,24 @@ impl Told {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the binary starts");
-        let (mut url, mut link) = (String::new(), String::new());
+        let (mut url, mut sign_in_link) = (String::new(), String::new());
         let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-        while link.is_empty() {
-            let line = lines.next().expect("it goes on talking").expect("text");
-            if let Some((_, said)) = line.split_once("listening on ") {
-                url = said.to_owned();
+        while sign_in_link.is_empty() {
+            let line = lines.next().expect("another line").expect("text");
+            if let Some((_, value)) = line.split_once("listening on ") {
+                url = value.to_owned();
             }
-            if let Some((_, said)) = line.split_once("within 15 minutes: ") {
-                link = said.to_owned();
+            if let Some((_, value)) = line.split_once("within 15 minutes: ") {
+                sign_in_link = value.to_owned();
             }
         }
-        // Somebody has to go on listening.
+        // Keep draining the pipe, or the server would block on it.
         std::thread::spawn(move || lines.for_each(drop));
-        Self { child, dir, url, link }
+        Self { child, dir, url, sign_in_link }
     }
 }
 
-impl Drop for Told {
+impl Drop for ParsedServer {
     fn drop(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
@@ -60,18 +60,18 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn a_key_is_made_used_seen_and_revoked() {
+fn a_key_can_be_created_used_listed_and_revoked() {
     let server = Server::start();
-    let made = server.run(&[
+    let created = server.run(&[
         "key", "create", "--tenant", "acme", "--role", "worker", "--name", "ci", "--reason",
         "builds",
     ]);
-    assert!(made.status.success(), "{}", stderr(&made));
-    let key = stdout(&made).trim().to_owned();
-    assert!(key.starts_with("tenure_acme_"), "the tenant is in it, nothing else is printed");
-    assert!(stderr(&made).contains("not shown again"), "{}", stderr(&made));
+    assert!(created.status.success(), "{}", stderr(&created));
+    let key = stdout(&created).trim().to_owned();
+    assert!(key.starts_with("tenure_acme_"), "only the key is printed, and it names its tenant");
+    assert!(stderr(&created).contains("not shown again"), "{}", stderr(&created));
 
-    // The key says for whom: nobody has to name the tenant.
+    // The key determines the tenant.
     let with_key = |args: &[&str]| {
         let mut command = server.tenure();
         command.env("TENURE_KEY", &key).args(args).output().expect("the binary runs")
@@ -92,7 +92,7 @@ fn a_key_is_made_used_seen_and_revoked() {
     let ran = with_key(&["exec", "cluster/c2", "--", "true"]);
     assert!(ran.status.success(), "{}", stderr(&ran));
 
-    // What it may not do is said, with what would help.
+    // Denied requests are answered with the remedy.
     let token = json(&stdout(&held))["token"].to_string();
     let token = token.trim_matches('"');
     let denied = with_key(&["lock", "break", "cluster/c1", "--token", token, "--reason", "x"]);
@@ -124,19 +124,20 @@ fn a_key_is_made_used_seen_and_revoked() {
 }
 
 #[test]
-fn keys_outlive_a_crash_of_the_server() {
+fn keys_survive_a_server_crash() {
     let mut server = Server::start();
-    let made = server.run(&["key", "create", "--role", "viewer", "--name", "v", "--reason", "r"]);
-    let key = stdout(&made).trim().to_owned();
+    let created =
+        server.run(&["key", "create", "--role", "viewer", "--name", "v", "--reason", "r"]);
+    let key = stdout(&created).trim().to_owned();
     server.kill();
     server.launch();
     let mut command = server.tenure();
-    let seen = command.env("TENURE_KEY", &key).args(["lock", "ls"]).output().expect("it runs");
-    assert!(seen.status.success(), "{}", stderr(&seen));
+    let listed = command.env("TENURE_KEY", &key).args(["lock", "ls"]).output().expect("it runs");
+    assert!(listed.status.success(), "{}", stderr(&listed));
 }
 
 #[test]
-fn an_address_that_others_can_reach_needs_tls_or_a_word() {
+fn a_non_loopback_address_requires_tls_or_plain_http() {
     let dir = TempDir::new().expect("a directory");
     let run = tenure(dir.path())
         .args(["serve", "--listen", "0.0.0.0:0", "--store", "memory:"])
@@ -148,8 +149,8 @@ fn an_address_that_others_can_reach_needs_tls_or_a_word() {
     }
 }
 
-/// An authority, and a certificate for 127.0.0.1 that it has signed.
-fn certificates(dir: &Path) {
+/// Creates a CA and a certificate for 127.0.0.1 signed by it.
+fn create_certificates(dir: &Path) {
     let openssl = |args: &str| {
         let run = Command::new("openssl").args(args.split_whitespace()).current_dir(dir).output();
         let run = run.expect("openssl is there");
@@ -165,9 +166,9 @@ fn certificates(dir: &Path) {
 }
 
 #[test]
-fn with_a_certificate_it_speaks_tls_and_clients_check_whom_they_talk_to() {
+fn a_server_with_a_certificate_serves_tls_and_clients_verify_it() {
     let config = "[server]\ntls_certificate = \"server.crt\"\ntls_key = \"server.key\"\n";
-    let server = Told::start(config, certificates);
+    let server = ParsedServer::start(config, create_certificates);
     assert!(server.url.starts_with("https://127.0.0.1:"), "{}", server.url);
     let list = |ca: Option<&str>| {
         let mut command = tenure(server.dir.path());
@@ -186,11 +187,11 @@ fn with_a_certificate_it_speaks_tls_and_clients_check_whom_they_talk_to() {
     let mut plain = tenure(server.dir.path());
     plain.env("TENURE_SERVER", server.url.replace("https", "http"));
     let plain = plain.args(["lock", "ls"]).output().expect("the binary runs");
-    assert!(!plain.status.success(), "nothing is answered without TLS");
+    assert!(!plain.status.success(), "plain HTTP must not be answered");
 }
 
 #[test]
-fn a_broken_certificate_stops_the_start_with_its_file() {
+fn an_invalid_certificate_prevents_the_start_and_is_named() {
     let dir = TempDir::new().expect("a directory");
     let config = "[server]\ntls_certificate = \"c.pem\"\ntls_key = \"k.pem\"\n";
     fs::write(dir.path().join("tenure.toml"), config).expect("it is writable");
@@ -205,16 +206,16 @@ fn a_broken_certificate_stops_the_start_with_its_file() {
 }
 
 #[tokio::test]
-async fn the_link_that_is_printed_signs_in_once() {
-    let server = Told::start("", |_| {});
-    assert!(server.link.starts_with(&server.url), "{}", server.link);
+async fn the_printed_sign_in_link_works_once() {
+    let server = ParsedServer::start("", |_| {});
+    assert!(server.sign_in_link.starts_with(&server.url), "{}", server.sign_in_link);
     rustls::crypto::ring::default_provider().install_default().ok();
     let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
-    let http = http.build().expect("a client needs nothing");
-    let first = http.get(&server.link).send().await.expect("it answers");
+    let http = http.build().expect("a client");
+    let first = http.get(&server.sign_in_link).send().await.expect("it answers");
     assert_eq!(first.status(), 303);
     let cookie = first.headers()["set-cookie"].to_str().expect("text").to_owned();
-    assert_eq!(http.get(&server.link).send().await.expect("it answers").status(), 401);
+    assert_eq!(http.get(&server.sign_in_link).send().await.expect("it answers").status(), 401);
     let cookie = cookie.split(';').next().expect("a value").to_owned();
     let home = http.get(&server.url).header("cookie", cookie).send().await.expect("it answers");
     assert!(home.text().await.expect("a page").contains("signed in"));

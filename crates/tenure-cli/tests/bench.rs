@@ -1,4 +1,4 @@
-//! `tenure bench` as somebody types it. What its loads count has tests of its own beside them.
+//! `tenure bench` from the command line. Its load generators have their own tests.
 
 mod common;
 
@@ -9,8 +9,8 @@ use tempfile::TempDir;
 
 use common::tenure;
 
-/// A bench of pipelines that is soon over.
-fn pipelines(args: &[&str]) -> Output {
+/// Runs a short pipeline benchmark.
+fn run_pipelines_bench(args: &[&str]) -> Output {
     let data = TempDir::new().expect("a temporary directory");
     let short = ["--seconds", "50ms", "--in-flight", "2", "--at-once", "2"];
     let mut command = tenure(data.path());
@@ -24,8 +24,8 @@ fn pipelines(args: &[&str]) -> Output {
 }
 
 #[test]
-fn people_get_a_table_and_hear_how_far_it_is() {
-    let output = pipelines(&["--store", "memory:"]);
+fn table_output_has_all_rows_and_progress_goes_to_stderr() {
+    let output = run_pipelines_bench(&["--store", "memory:"]);
     let (stdout, stderr) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     for words in ["fdatasync", "loopback", "triggers/s", "tenure memory: duplicates"] {
@@ -37,8 +37,8 @@ fn people_get_a_table_and_hear_how_far_it_is() {
 }
 
 #[test]
-fn programs_get_a_row_for_each_figure() {
-    let output = pipelines(&["--only", "duplicates", "-o", "json"]);
+fn json_output_has_one_row_per_figure() {
+    let output = run_pipelines_bench(&["--only", "duplicates", "-o", "json"]);
     let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(rows.as_array().unwrap().len(), 2, "{rows}");
     assert_eq!(rows[1]["what"], "tenure embedded, durable: duplicates");
@@ -47,7 +47,7 @@ fn programs_get_a_row_for_each_figure() {
 }
 
 #[test]
-fn claims_are_measured_before_beside_and_after_a_transaction_that_is_idle_for_so_long() {
+fn claims_are_measured_before_during_and_after_an_idle_transaction() {
     let data = TempDir::new().expect("a temporary directory");
     let server = tenure_testbed::shared();
     let url = server.url(&server.new_database().expect("a new database"));
@@ -65,7 +65,7 @@ fn claims_are_measured_before_beside_and_after_a_transaction_that_is_idle_for_so
 }
 
 #[test]
-fn jobs_go_through_in_calls_of_many() {
+fn batched_calls_are_measured() {
     let data = TempDir::new().expect("a temporary directory");
     let load = ["--only", "calls", "--resources", "10", "--seconds", "100ms"];
     let calls = ["--in-flight", "12", "--in-a-call", "4", "-o", "json"];
@@ -81,11 +81,11 @@ fn jobs_go_through_in_calls_of_many() {
 }
 
 #[test]
-fn help_says_what_is_measured_and_beside_what() {
+fn help_describes_the_measurements_and_the_baseline() {
     let data = TempDir::new().expect("a temporary directory");
     let output = tenure(data.path()).args(["bench", "pipelines", "--help"]).output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
-    // However wide the terminal is.
+    // Independent of line wrapping.
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for words in ["a lock in memory in place of the store", "Examples:", "--at-once"] {
         assert!(help.contains(words), "{words}: {help}");

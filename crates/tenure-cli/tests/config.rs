@@ -1,4 +1,4 @@
-//! `tenure config check`, and what a server says about a file that is wrong.
+//! `tenure config check`, and servers and workers with an invalid file.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::Output;
 use common::{stderr, stdout, tenure};
 use serde_json::{Value, json};
 
-const GOOD: &str = "\
+const VALID: &str = "\
 [kinds.database]
 states = [\"PENDING\", \"CREATING\", \"READY\", \"FAILED\"]
 [kinds.database.operations.create]
@@ -22,7 +22,7 @@ failed = \"FAILED\"
 ";
 
 /// Three problems on three lines.
-const BAD: &str = "\
+const INVALID: &str = "\
 [kinds.database.operations.create]
 form = \"PENDING\"
 limit = \"soon\"
@@ -36,15 +36,15 @@ fn check(dir: &Path, args: &[&str]) -> Output {
     command.output().expect("it runs")
 }
 
-fn dir(text: &str) -> tempfile::TempDir {
+fn dir_with_config(text: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a temporary directory");
     fs::write(dir.path().join("tenure.toml"), text).expect("it is writable");
     dir
 }
 
 #[test]
-fn a_good_file_is_said_to_be_good() {
-    let dir = dir(GOOD);
+fn a_valid_file_is_summarized() {
+    let dir = dir_with_config(VALID);
     let output = check(dir.path(), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(stdout(&output), "ok: 2 kinds, 3 operations\n");
@@ -59,17 +59,17 @@ fn a_good_file_is_said_to_be_good() {
 }
 
 #[test]
-fn the_file_may_be_named_by_the_environment() {
-    let dir = dir(BAD);
-    fs::write(dir.path().join("good.toml"), GOOD).expect("it is writable");
+fn the_file_can_be_named_by_an_environment_variable() {
+    let dir = dir_with_config(INVALID);
+    fs::write(dir.path().join("valid.toml"), VALID).expect("it is writable");
     let mut command = tenure(dir.path());
-    command.current_dir(dir.path()).env("TENURE_CONFIG", "good.toml").args(["config", "check"]);
+    command.current_dir(dir.path()).env("TENURE_CONFIG", "valid.toml").args(["config", "check"]);
     assert_eq!(command.output().expect("it runs").status.code(), Some(0));
 }
 
 #[test]
-fn all_problems_of_a_file_are_named_at_once_with_their_lines() {
-    let dir = dir(BAD);
+fn all_problems_are_reported_with_their_lines() {
+    let dir = dir_with_config(INVALID);
     let output = check(dir.path(), &[]);
     assert_eq!(output.status.code(), Some(1));
     let place = "kinds.database.operations.create";
@@ -95,8 +95,8 @@ fn all_problems_of_a_file_are_named_at_once_with_their_lines() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_a_mistake_in_the_command() {
-    let dir = dir(GOOD);
+fn an_unreadable_file_is_a_usage_error() {
+    let dir = dir_with_config(VALID);
     let output = check(dir.path(), &["nowhere.toml"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("cannot read nowhere.toml"), "{}", stderr(&output));
@@ -104,8 +104,8 @@ fn a_file_that_cannot_be_read_is_a_mistake_in_the_command() {
 }
 
 #[test]
-fn a_server_does_not_start_on_a_file_that_is_wrong() {
-    let dir = dir(BAD);
+fn servers_and_workers_do_not_start_with_an_invalid_file() {
+    let dir = dir_with_config(INVALID);
     for args in [vec!["serve"], vec!["serve", "--config", "tenure.toml"], vec!["worker"]] {
         let mut command = tenure(dir.path());
         command
@@ -115,16 +115,16 @@ fn a_server_does_not_start_on_a_file_that_is_wrong() {
         command.args((args[0] == "serve").then_some("127.0.0.1:0"));
         let output = command.output().expect("it runs");
         assert_eq!(output.status.code(), Some(1), "{args:?}");
-        let said = stderr(&output);
+        let stderr = stderr(&output);
         for problem in ["tenure.toml:2: ", "tenure.toml:3: ", "tenure.toml:5: "] {
-            assert!(said.contains(problem), "{args:?}: {said}");
+            assert!(stderr.contains(problem), "{args:?}: {stderr}");
         }
     }
 }
 
 #[test]
-fn a_worker_needs_something_to_run() {
-    let dir = dir(GOOD);
+fn a_worker_without_commands_does_not_start() {
+    let dir = dir_with_config(VALID);
     let mut command = tenure(dir.path());
     let output = command.current_dir(dir.path()).arg("worker").output().expect("it runs");
     assert_eq!(output.status.code(), Some(1));

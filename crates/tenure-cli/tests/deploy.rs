@@ -1,4 +1,4 @@
-//! What is in `deploy/` fits the binary: its flags, variables, routes and times.
+//! The files in `deploy/` match the binary: flags, environment variables, routes and timeouts.
 
 mod common;
 
@@ -12,14 +12,14 @@ use common::{Server, TENURE, http, stderr, stdout};
 use tempfile::TempDir;
 use tenure::worker::{DRAIN_DEFAULT, HAND_BACK_DEFAULT};
 
-/// How long requests may take to end after a shutdown began.
-const DRAIN_OF_REQUESTS: Duration = Duration::from_secs(5);
+/// Time that open requests have to finish after a shutdown began.
+const REQUEST_DRAIN: Duration = Duration::from_secs(5);
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
 }
 
-/// The files below a directory of `deploy/`, with their text.
+/// Returns the files in a directory of `deploy/` with their text.
 fn files(dir: &str, ending: &str) -> Vec<(PathBuf, String)> {
     let entries = fs::read_dir(deploy().join(dir)).expect("it is there");
     let paths = entries.map(|entry| entry.expect("it is readable").path());
@@ -42,14 +42,14 @@ fn dockerfile() -> String {
     fs::read_to_string(deploy().join("docker/Dockerfile")).expect("it is there")
 }
 
-/// The lines of a text that say something, those that go on joined.
+/// Returns the lines without comments, with continuation lines joined.
 fn lines(text: &str) -> Vec<String> {
     let joined = text.replace("\\\n", " ");
     let kept = joined.lines().filter(|line| !line.trim_start().starts_with('#'));
     kept.map(str::to_owned).collect()
 }
 
-/// Every command line of `tenure`, without its name.
+/// Returns the arguments of every `tenure` command line.
 fn command_lines() -> Vec<Vec<String>> {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let mut found = Vec::new();
@@ -85,7 +85,7 @@ fn help(verb: &str) -> String {
 }
 
 #[test]
-fn every_command_line_has_only_flags_that_there_are() {
+fn command_lines_use_only_existing_flags() {
     let all = command_lines();
     let verbs: Vec<&str> = all.iter().map(|words| &*words[0]).collect();
     for (verb, times) in [("serve", 3), ("worker", 2), ("doctor", 1)] {
@@ -103,7 +103,7 @@ fn every_command_line_has_only_flags_that_there_are() {
 }
 
 #[test]
-fn every_variable_is_one_that_is_read() {
+fn environment_variables_are_ones_that_the_binary_reads() {
     let known = help("serve") + &help("worker") + "[env: TENURE_LOG=]";
     let texts = units().into_iter().chain(manifests()).map(|(_, text)| text);
     for text in texts.chain([dockerfile()]) {
@@ -111,13 +111,13 @@ fn every_variable_is_one_that_is_read() {
             let rest = &text[at..];
             let end = rest.find(|c: char| !c.is_ascii_uppercase() && c != '_');
             let name = &rest[..end.unwrap_or(rest.len())];
-            assert!(known.contains(&format!("[env: {name}")), "{name} is read by nobody");
+            assert!(known.contains(&format!("[env: {name}")), "{name} is not read by the binary");
         }
     }
 }
 
 #[test]
-fn probes_ask_for_routes_that_answer() {
+fn probes_use_existing_routes() {
     let server = Server::start();
     let texts: String = manifests().into_iter().map(|(_, text)| text).collect();
     let after = |text: &'static str| texts.match_indices(text).map(move |(at, _)| at + text.len());
@@ -126,13 +126,13 @@ fn probes_ask_for_routes_that_answer() {
         .collect();
     assert_eq!(paths, BTreeSet::from(["/healthz", "/readyz"]));
     for path in paths {
-        let answer = http(server.listen(), &[&format!("GET {path} HTTP/1.1")], "");
-        let answer = answer.expect("it answers");
-        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        let response = http(server.listen(), &[&format!("GET {path} HTTP/1.1")], "");
+        let response = response.expect("it answers");
+        assert!(response.starts_with("HTTP/1.1 200"), "{path}: {response}");
     }
 }
 
-/// The number behind a word, such as `TimeoutStopSec=60s`.
+/// Returns the seconds that follow `word`, as in `TimeoutStopSec=60s`.
 fn seconds(text: &str, word: &str) -> Duration {
     let at = text.find(word).unwrap_or_else(|| panic!("no {word}")) + word.len();
     let digits: String = text[at..].chars().take_while(char::is_ascii_digit).collect();
@@ -140,8 +140,8 @@ fn seconds(text: &str, word: &str) -> Duration {
 }
 
 #[test]
-fn whoever_is_told_to_stop_has_the_time_for_it() {
-    let needed = DRAIN_DEFAULT + HAND_BACK_DEFAULT + DRAIN_OF_REQUESTS;
+fn stop_timeouts_are_longer_than_the_drain() {
+    let needed = DRAIN_DEFAULT + HAND_BACK_DEFAULT + REQUEST_DRAIN;
     for (path, unit) in units() {
         assert!(seconds(&unit, "TimeoutStopSec=") > needed, "{}", path.display());
     }
@@ -149,17 +149,16 @@ fn whoever_is_told_to_stop_has_the_time_for_it() {
         if !manifest.contains("kind: Deployment") {
             continue;
         }
-        let wait = |word| if manifest.contains(word) { seconds(&manifest, word) } else { DRAINED };
+        let wait =
+            |word| if manifest.contains(word) { seconds(&manifest, word) } else { Duration::ZERO };
         let before = wait("sleep: {seconds: ") + wait("--linger=");
         let grace = seconds(&manifest, "terminationGracePeriodSeconds: ");
         assert!(grace > needed + before, "{}", path.display());
     }
 }
 
-const DRAINED: Duration = Duration::ZERO;
-
 #[test]
-fn nothing_runs_as_root_and_no_secret_is_written_down() {
+fn nothing_runs_as_root_and_no_secret_is_inline() {
     for (path, manifest) in manifests() {
         let path = path.display();
         if manifest.contains("kind: Deployment") {
@@ -174,8 +173,8 @@ fn nothing_runs_as_root_and_no_secret_is_written_down() {
                 assert!(manifest.contains(must), "{path} has no {must}");
             }
         }
-        let said = lines(&manifest).join("\n");
-        assert!(!said.contains("postgres://") && !said.contains("kind: Secret"), "{path}");
+        let text = lines(&manifest).join("\n");
+        assert!(!text.contains("postgres://") && !text.contains("kind: Secret"), "{path}");
     }
     for (path, unit) in units() {
         for must in ["DynamicUser=yes", "NoNewPrivileges=yes", "ProtectSystem=strict"] {
@@ -186,13 +185,13 @@ fn nothing_runs_as_root_and_no_secret_is_written_down() {
     assert!(steps.iter().any(|line| line.starts_with("USER 65532")), "{steps:?}");
 }
 
-/// Text that becomes part of the binary and is not in its crate.
-fn taken_from_outside(dir: &Path, found: &mut BTreeSet<String>) {
+/// Collects the directories outside of the crate from which text is included into the binary.
+fn collect_included_dirs(dir: &Path, found: &mut BTreeSet<String>) {
     const UP: &str = "include_str!(concat!(\"../../../../";
     for entry in fs::read_dir(dir).expect("it is there") {
         let path = entry.expect("it is readable").path();
         if path.is_dir() {
-            taken_from_outside(&path, found);
+            collect_included_dirs(&path, found);
         } else if path.extension().is_some_and(|ending| ending == "rs") {
             let text = fs::read_to_string(&path).expect("it is text");
             let rests = text.match_indices(UP).map(|(at, _)| &text[at + UP.len()..]);
@@ -202,20 +201,23 @@ fn taken_from_outside(dir: &Path, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn an_image_is_built_from_all_that_it_needs() {
+fn the_image_build_context_has_all_needed_files() {
     let root = deploy().join("..");
     let mut needed = BTreeSet::from(["Cargo.toml", "Cargo.lock", "crates"].map(str::to_owned));
-    taken_from_outside(&root.join("crates/tenure-server/src"), &mut needed);
+    collect_included_dirs(&root.join("crates/tenure-server/src"), &mut needed);
     assert!(needed.contains("docs/errors"), "{needed:?}");
     let ignored = fs::read_to_string(root.join(".dockerignore")).expect("it is there");
     for path in needed {
-        assert!(ignored.lines().any(|line| line == format!("!{path}")), "{path} is left out");
-        assert!(root.join(&path).exists(), "{path} is not there");
+        assert!(
+            ignored.lines().any(|line| line == format!("!{path}")),
+            "{path} is missing from the build context"
+        );
+        assert!(root.join(&path).exists(), "{path} does not exist");
     }
 }
 
 #[test]
-fn only_a_build_that_wants_traces_has_the_crates_for_them() {
+fn only_builds_with_the_otel_feature_depend_on_opentelemetry() {
     let tree = |features: &str| {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["tree", "--offline", "-p", "tenure-cli", "-e", "normal", "--prefix", "none"]);
@@ -230,7 +232,7 @@ fn only_a_build_that_wants_traces_has_the_crates_for_them() {
 }
 
 #[test]
-fn systemd_takes_the_units() {
+fn systemd_accepts_the_units() {
     let dir = TempDir::new().expect("a directory");
     for (path, unit) in units() {
         let copy = dir.path().join(path.file_name().expect("it has one"));
@@ -238,14 +240,14 @@ fn systemd_takes_the_units() {
         let mut verify = Command::new("systemd-analyze");
         let output = verify.args(["verify", "--man=no"]).arg(&copy).output().expect("it runs");
         let name = copy.file_name().expect("it has one").to_string_lossy().into_owned();
-        let said = stderr(&output);
-        let about_it: Vec<&str> = said.lines().filter(|line| line.contains(&name)).collect();
-        assert_eq!(about_it, [] as [&str; 0]);
+        let stderr = stderr(&output);
+        let complaints: Vec<&str> = stderr.lines().filter(|line| line.contains(&name)).collect();
+        assert_eq!(complaints, [] as [&str; 0]);
     }
 }
 
 #[test]
-fn the_manifests_are_yaml() {
+fn the_manifests_are_valid_yaml() {
     let parse = "import sys, yaml
 for path in sys.argv[1:]:
     for one in yaml.safe_load_all(open(path)):

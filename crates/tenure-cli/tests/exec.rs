@@ -1,4 +1,4 @@
-//! `tenure exec` against a real server: nothing of the tree is alive when the next holder begins.
+//! `tenure exec` with a real server: the process tree is dead before the next holder starts.
 
 mod common;
 
@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use common::{Server, signal, stderr, stdout, tenure, until};
 
-/// A tree that is hard to kill: it ignores TERM, and has a grandchild that double-forked into a
-/// session of its own and ignores TERM as well. Each notes its pid.
+/// A process tree that is hard to kill: it ignores SIGTERM, and has a grandchild that double-forked
+/// into its own session and also ignores SIGTERM. Each records its pid.
 const STUBBORN: &str = r#"
 trap '' TERM
 (setsid sh -c 'trap "" TERM; echo $$ >> "$PIDS"; while :; do sleep 0.1; done' &) &
@@ -17,7 +17,7 @@ echo $$ >> "$PIDS"
 while :; do sleep 0.1; done
 "#;
 
-/// Says which of the noted processes are alive.
+/// Prints which of the recorded processes are alive.
 const SURVIVORS: &str = r#"
 for pid in $(cat "$PIDS"); do
   grep -qs '^State:.[^ZX]' /proc/$pid/status && echo "$pid lives"
@@ -37,16 +37,16 @@ fn start_stubborn(server: &Server, ttl: &str, extra: &[&str]) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    until(|| lines(&pids) == 2);
+    until(|| line_count(&pids) == 2);
     child
 }
 
-fn lines(path: &Path) -> usize {
+fn line_count(path: &Path) -> usize {
     fs::read_to_string(path).map_or(0, |text| text.lines().count())
 }
 
-/// Waits for the lock as the next holder and gives what it sees of the first tree.
-fn next_holder(server: &Server) -> String {
+/// Acquires the lock as the next holder and returns the survivors of the first process tree.
+fn survivors_seen_by_next_holder(server: &Server) -> String {
     let output = server
         .tenure()
         .args(["exec", "cluster/c1", "--ttl", "3s", "--wait", "60s", "--", "sh", "-c", SURVIVORS])
@@ -57,12 +57,12 @@ fn next_holder(server: &Server) -> String {
     stdout(&output)
 }
 
-fn code(mut child: Child) -> Option<i32> {
+fn exit_code(mut child: Child) -> Option<i32> {
     child.wait().expect("it is ours").code()
 }
 
 #[test]
-fn the_trace_is_passed_on_and_one_is_made_up_where_there_is_none() {
+fn the_trace_is_propagated_or_created_if_absent() {
     let server = Server::start();
     let trace = |upstream: Option<&str>| {
         let mut command = server.tenure();
@@ -72,22 +72,22 @@ fn the_trace_is_passed_on_and_one_is_made_up_where_there_is_none() {
         }
         let show = "echo $TRACEPARENT $TENURE_TRACEPARENT";
         let output = command.args(["exec", "cluster/c1", "--", "sh", "-c", show]).output();
-        let said = stdout(&output.expect("it runs"));
-        let (one, other) = said.trim().split_once(' ').expect("both are there");
+        let printed = stdout(&output.expect("it runs"));
+        let (one, other) = printed.trim().split_once(' ').expect("both are there");
         assert_eq!(one, other);
         one.to_owned()
     };
     let upstream = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     assert_eq!(trace(Some(upstream)), upstream);
     for none in [None, Some(""), Some("nonsense")] {
-        let made = trace(none);
-        assert!(made.parse::<tenure::trace::TraceParent>().is_ok(), "{made}");
+        let created = trace(none);
+        assert!(created.parse::<tenure::trace::TraceParent>().is_ok(), "{created}");
     }
-    assert_ne!(trace(None), trace(None), "another command is another trace");
+    assert_ne!(trace(None), trace(None), "each command has its own trace");
 }
 
 #[test]
-fn the_exit_code_of_the_command_is_passed_on() {
+fn the_exit_code_of_the_command_is_returned() {
     let server = Server::start();
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)]
     {
@@ -101,7 +101,7 @@ fn the_exit_code_of_the_command_is_passed_on() {
 }
 
 #[test]
-fn the_command_finds_its_lock_in_the_environment_and_its_streams_untouched() {
+fn the_command_gets_its_lock_in_the_environment_and_inherits_streams() {
     let server = Server::start();
     let script = r#"read line; echo "$line $TENURE_LOCK $TENURE_TOKEN ${#TENURE_SESSION}"
                     test -n "$TENURE_DEADLINE" && echo oops >&2"#;
@@ -121,7 +121,7 @@ fn the_command_finds_its_lock_in_the_environment_and_its_streams_untouched() {
 }
 
 #[test]
-fn a_held_lock_is_123_and_says_who_holds_it() {
+fn a_held_lock_exits_with_123_and_names_the_holder() {
     let server = Server::start();
     server.run(&["lock", "acquire", "cluster/c1", "--ttl", "1h", "--holder", "ann"]);
     let output = server.run(&["exec", "cluster/c1", "--wait", "0s", "--", "true"]);
@@ -133,7 +133,7 @@ fn a_held_lock_is_123_and_says_who_holds_it() {
 }
 
 #[test]
-fn without_a_server_it_is_125_and_names_the_remedy() {
+fn an_unreachable_server_exits_with_125_and_names_the_remedy() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     fs::write(dir.path().join("admin.key"), "k".repeat(40)).expect("it is writable");
     fs::write(dir.path().join("server.url"), "http://127.0.0.1:1").expect("it is writable");
@@ -143,45 +143,45 @@ fn without_a_server_it_is_125_and_names_the_remedy() {
 }
 
 #[test]
-fn the_time_limit_is_124_and_the_tree_is_dead() {
+fn an_exceeded_time_limit_exits_with_124_and_kills_the_tree() {
     let server = Server::start();
     let child = start_stubborn(&server, "20s", &["--limit", "1s"]);
-    assert_eq!(code(child), Some(124));
-    assert_eq!(next_holder(&server), "checked\n");
+    assert_eq!(exit_code(child), Some(124));
+    assert_eq!(survivors_seen_by_next_holder(&server), "checked\n");
 }
 
 #[test]
-fn a_supervisor_that_is_killed_takes_its_tree_with_it() {
+fn killing_the_supervisor_kills_its_tree() {
     let server = Server::start();
     let child = start_stubborn(&server, "3s", &[]);
     signal(child.id(), "KILL");
-    assert_eq!(next_holder(&server), "checked\n");
-    assert_eq!(code(child), None);
+    assert_eq!(survivors_seen_by_next_holder(&server), "checked\n");
+    assert_eq!(exit_code(child), None);
 }
 
 #[test]
-fn a_supervisor_that_is_stopped_loses_the_lock_only_after_its_tree_is_dead() {
+fn a_stopped_supervisor_loses_the_lock_only_after_its_tree_is_dead() {
     let server = Server::start();
     let child = start_stubborn(&server, "3s", &[]);
     signal(child.id(), "STOP");
-    assert_eq!(next_holder(&server), "checked\n");
+    assert_eq!(survivors_seen_by_next_holder(&server), "checked\n");
     signal(child.id(), "CONT");
-    assert_eq!(code(child), Some(122));
+    assert_eq!(exit_code(child), Some(122));
 }
 
 #[test]
-fn a_server_that_is_away_for_too_long_means_lost() {
+fn an_outage_longer_than_the_ttl_loses_the_lock() {
     let server = Server::start();
     let child = start_stubborn(&server, "3s", &[]);
     server.signal("STOP");
     let ended = child.wait_with_output().expect("it ends");
     assert_eq!(ended.status.code(), Some(122), "{}", stderr(&ended));
     server.signal("CONT");
-    assert_eq!(next_holder(&server), "checked\n");
+    assert_eq!(survivors_seen_by_next_holder(&server), "checked\n");
 }
 
 #[test]
-fn what_a_command_leaves_behind_is_dead_before_the_lock_is_free() {
+fn left_behind_processes_are_dead_before_the_lock_is_released() {
     let server = Server::start();
     let pids = server.file("pids");
     let leave = format!("({STUBBORN}) & while [ $(wc -l < \"$PIDS\") -lt 2 ]; do sleep 0.05; done");
@@ -193,7 +193,7 @@ fn what_a_command_leaves_behind_is_dead_before_the_lock_is_free() {
         .status()
         .expect("the binary runs");
     assert_eq!(status.code(), Some(0));
-    assert_eq!(next_holder(&server), "checked\n");
+    assert_eq!(survivors_seen_by_next_holder(&server), "checked\n");
 }
 
 #[test]
@@ -209,11 +209,11 @@ fn an_interrupt_reaches_the_command() {
         .expect("the binary runs");
     until(|| ready.exists());
     signal(child.id(), "INT");
-    assert_eq!(code(child), Some(42));
+    assert_eq!(exit_code(child), Some(42));
 }
 
 #[test]
-fn who_waits_and_is_interrupted_leaves_the_queue() {
+fn an_interrupted_waiter_leaves_the_queue() {
     let server = Server::start();
     server.run(&["lock", "acquire", "cluster/c1", "--ttl", "1h", "--holder", "ann"]);
     let child = server
@@ -222,11 +222,11 @@ fn who_waits_and_is_interrupted_leaves_the_queue() {
         .stderr(Stdio::null())
         .spawn()
         .expect("the binary runs");
-    let queue = || stdout(&server.run(&["lock", "show", "cluster/c1"])).contains("1. ");
-    until(queue);
+    let is_queued = || stdout(&server.run(&["lock", "show", "cluster/c1"])).contains("1. ");
+    until(is_queued);
     signal(child.id(), "INT");
-    assert_eq!(code(child), Some(130));
-    assert!(!queue());
+    assert_eq!(exit_code(child), Some(130));
+    assert!(!is_queued());
 }
 
 #[test]
@@ -235,12 +235,12 @@ fn a_broken_lock_stops_the_command() {
     let child = start_stubborn(&server, "3s", &[]);
     let args = ["lock", "break", "cluster/c1", "--token", "1", "--reason", "stuck"];
     assert!(server.run(&args).status.success());
-    assert_eq!(code(child), Some(122));
-    assert_eq!(next_holder(&server), "checked\n");
+    assert_eq!(exit_code(child), Some(122));
+    assert_eq!(survivors_seen_by_next_holder(&server), "checked\n");
 }
 
 #[test]
-fn two_that_start_at_once_run_one_after_the_other() {
+fn concurrent_commands_run_one_after_the_other() {
     let server = Server::start();
     let log = server.file("log");
     let script = r#"echo begin >> "$LOG"; sleep 0.2; echo end >> "$LOG""#;
@@ -251,7 +251,7 @@ fn two_that_start_at_once_run_one_after_the_other() {
     };
     let children: Vec<Child> = (0..4).map(start).collect();
     for child in children {
-        assert_eq!(code(child), Some(0));
+        assert_eq!(exit_code(child), Some(0));
     }
     assert_eq!(fs::read_to_string(&log).expect("it was written"), "begin\nend\n".repeat(4));
     let verified = server.run(&["verify"]);

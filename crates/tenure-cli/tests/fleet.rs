@@ -1,6 +1,6 @@
-//! Two servers on one database, four workers and four holders of locks under load, while processes
-//! are killed and frozen, connections are cut, and the database crashes: nothing that was
-//! acknowledged is lost, no two ever work on one resource, and everything goes on afterwards.
+//! Two servers on one database, four workers and four lock holders under load, while processes are
+//! killed and frozen, connections are cut, and the database crashes: no acknowledged write is lost,
+//! no two holders work on one resource concurrently, and the fleet recovers.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,8 +9,8 @@ mod clock;
 mod common;
 #[path = "fleet/faults.rs"]
 mod faults;
-#[path = "fleet/lives.rs"]
-mod lives;
+#[path = "fleet/incarnations.rs"]
+mod incarnations;
 #[path = "fleet/load.rs"]
 mod load;
 #[path = "fleet/process.rs"]
@@ -22,8 +22,8 @@ mod site;
 #[path = "fleet/trace.rs"]
 mod trace;
 
-/// Whoever has this is the only fleet: two at once would only slow each other down.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Serializes the tests: two fleets at once would only slow each other down.
+fn lock_exclusive() -> MutexGuard<'static, ()> {
+    static EXCLUSIVE: Mutex<()> = Mutex::new(());
+    EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,7 +9,7 @@ use harness::{Site, Terminal, id_in, with_input};
 use serde_json::{Value, json};
 
 #[test]
-fn a_job_is_seen_from_its_submit_to_its_end() {
+fn a_job_is_shown_from_submit_to_end() {
     let site = Site::start();
     let worker = site.worker("w1");
     let submit = ["job", "submit", "database/orders", "create", "--arg", "size:=3"];
@@ -23,30 +23,30 @@ fn a_job_is_seen_from_its_submit_to_its_end() {
     let listed = site.ok(&["job", "ls", "--kind", "database", "--state", "running"]);
     assert!(listed.contains(&id) && listed.contains("40 % copying rows"), "{listed}");
     let shown = site.ok(&["job", "show", &id]);
-    for part in ["database/orders", "running", "1 of 2", r#"{"size":3}"#, "w1", "under way"] {
+    for part in ["database/orders", "running", "1 of 2", r#"{"size":3}"#, "w1", "in progress"] {
         assert!(shown.contains(part), "{part} is missing: {shown}");
     }
     job.finish(json!({ "outcome": "ok", "result": { "rows": 7 } }));
     let shown = site.ok(&["job", "show", &id]);
     assert!(shown.contains("succeeded") && shown.contains(r#"{"rows":7}"#), "{shown}");
-    assert!(!shown.contains("copying rows"), "progress of the past: {shown}");
+    assert!(!shown.contains("copying rows"), "progress of a finished attempt: {shown}");
     assert_eq!(site.ok(&["job", "logs", &id]), "first line\n  second line\n");
     let resource = site.ok(&["resource", "show", "database/orders"]);
     assert!(resource.contains("READY since"), "{resource}");
     let history = site.ok(&["resource", "history", "database/orders"]);
-    let words: Vec<_> = history.lines().skip(1).map(|l| l.split_whitespace().nth(1)).collect();
+    let events: Vec<_> = history.lines().skip(1).map(|l| l.split_whitespace().nth(1)).collect();
     let expected = ["created", "submitted", "started", "succeeded"].map(Some);
-    assert_eq!(words, expected, "{history}");
+    assert_eq!(events, expected, "{history}");
     assert!(history.contains("attempt 1 on w1") && history.contains("now READY"), "{history}");
 }
 
 #[test]
-fn a_submit_says_what_it_met() {
+fn submit_prints_the_verdict_and_what_the_job_waits_for() {
     let site = Site::start();
     let worker = site.worker("w1");
     let first = site.submit("database/orders", "create");
     let unclaimed = site.server.run(&["job", "submit", "database/spare", "create"]);
-    assert_eq!(stderr(&unclaimed), "no worker claims for jobs of this kind. Start one\n");
+    assert_eq!(stderr(&unclaimed), "no worker claims jobs of this kind. Start one\n");
     site.ok(&["job", "cancel", &id_in(&stdout(&unclaimed))]);
     worker.claim();
     let again = site.server.run(&["job", "submit", "database/orders", "create"]);
@@ -57,16 +57,16 @@ fn a_submit_says_what_it_met() {
     let behind = format!("waits behind create (job {first}), which is running on w1");
     assert!(stderr(&queued).starts_with(&behind), "{}", stderr(&queued));
     let destroy = id_in(&stdout(&queued));
-    let (code, said) = site.code(&["job", "submit", "database/orders", "create"]);
+    let (code, stderr_text) = site.code(&["job", "submit", "database/orders", "create"]);
     assert_eq!(code, 5);
-    assert!(said.contains(&format!("destroy is queued as job {destroy}")), "{said}");
+    assert!(stderr_text.contains(&format!("destroy is queued as job {destroy}")), "{stderr_text}");
     site.ok(&["job", "submit", "report/r1", "refresh"]);
     let replaced = site.ok(&["job", "submit", "report/r1", "refresh"]);
     assert!(replaced.starts_with("replaced "), "{replaced}");
 }
 
 #[test]
-fn why_answers_for_jobs_and_resources() {
+fn why_explains_jobs_and_resources() {
     let site = Site::start();
     let worker = site.worker("w1");
     let first = site.submit("database/orders", "create");
@@ -88,7 +88,7 @@ fn why_answers_for_jobs_and_resources() {
 }
 
 #[test]
-fn a_cancelled_job_stops_and_wait_waits_for_that() {
+fn cancel_stops_jobs_and_can_wait_for_the_end() {
     let site = Site::start();
     let worker = site.worker("w1");
     let first = site.submit("report/r1", "run");
@@ -103,26 +103,26 @@ fn a_cancelled_job_stops_and_wait_waits_for_that() {
     job.finish(json!({ "outcome": "cancelled" }));
     until(|| !waiting.out().is_empty());
     assert_eq!(waiting.out(), format!("cancelled {first}\n"));
-    assert_eq!(waiting.ended(), Some(0));
+    assert_eq!(waiting.exit_code(), Some(0));
     assert!(site.ok(&["job", "show", &first]).contains("wrong"));
     let done = site.submit("report/r1", "run");
     worker.claim().succeed();
-    let (code, said) = site.code(&["job", "cancel", &done]);
+    let (code, stderr_text) = site.code(&["job", "cancel", &done]);
     assert_eq!(code, 5);
-    assert!(said.contains("the job is succeeded"), "{said}");
+    assert!(stderr_text.contains("the job is succeeded"), "{stderr_text}");
 }
 
 #[test]
-fn a_retry_is_a_new_job_or_hastens_one_that_rests() {
+fn retry_creates_a_new_job_or_ends_the_backoff() {
     let site = Site::start();
     let worker = site.worker("w1");
     let id = site.submit("database/orders", "create");
-    assert_eq!(site.code(&["job", "retry", &id, "--reason", "x"]).0, 5, "it waits still");
+    assert_eq!(site.code(&["job", "retry", &id, "--reason", "x"]).0, 5, "it is still waiting");
     worker.claim().fail("BUSY", "the disk is busy", true);
     let why = site.ok(&["why", &id]);
     assert!(why.contains("in backoff for") && why.contains("BUSY: the disk is busy"), "{why}");
-    let hastened = site.ok(&["job", "retry", &id, "--reason", "it is free now"]);
-    assert_eq!(hastened, format!("queued {id}\n"));
+    let retried = site.ok(&["job", "retry", &id, "--reason", "it is free now"]);
+    assert_eq!(retried, format!("queued {id}\n"));
     worker.claim().fail("QUOTA", "no more space", false);
     assert_eq!(site.state(&id), "failed");
     let shown = site.ok(&["job", "show", &id]);
@@ -137,8 +137,8 @@ fn a_retry_is_a_new_job_or_hastens_one_that_rests() {
 fn dead_letters_are_grouped_redriven_and_discarded() {
     let site = Site::start();
     let worker = site.worker("w1");
-    let (empty, said) = (site.ok(&["dead", "ls"]), site.code(&["dead", "ls"]).1);
-    assert_eq!((empty.as_str(), said.as_str()), ("", "no job is dead\n"));
+    let (empty, stderr_text) = (site.ok(&["dead", "ls"]), site.code(&["dead", "ls"]).1);
+    assert_eq!((empty.as_str(), stderr_text.as_str()), ("", "no dead jobs\n"));
     let dead = |name: &str, code: &str| {
         let id = site.submit(&format!("report/{name}"), "run");
         worker.claim().fail(code, "disk is\nfull", true);
@@ -154,12 +154,12 @@ fn dead_letters_are_grouped_redriven_and_discarded() {
     assert!(site.ok(&["dead", "ls", "--all"]).contains(&other));
     assert_eq!(site.json(&["dead", "ls"])["groups"][0]["count"], 2);
     assert_eq!(site.json(&["dead", "ls", "--all"])["items"][0]["id"], other);
-    let (code, said) = site.code(&["dead", "redrive", "--reason", "x"]);
+    let (code, stderr_text) = site.code(&["dead", "redrive", "--reason", "x"]);
     assert_eq!(code, 2);
-    assert!(said.contains("--all"), "{said}");
+    assert!(stderr_text.contains("--all"), "{stderr_text}");
     assert_eq!(site.code(&["dead", "redrive", "--all"]).0, 2, "a reason is needed");
-    let (code, said) = site.code(&["dead", "redrive", "--code", "DISK_FULL", "--dry-run"]);
-    assert_eq!((code, said.as_str()), (0, "2 would be redriven; nothing was done\n"));
+    let (code, stderr_text) = site.code(&["dead", "redrive", "--code", "DISK_FULL", "--dry-run"]);
+    assert_eq!((code, stderr_text.as_str()), (0, "2 would be redriven; nothing was done\n"));
     let redriven =
         site.ok(&["dead", "redrive", "--code", "DISK_FULL", "--reason", "disks were bought"]);
     assert_eq!(redriven.lines().count(), 2, "{redriven}");
@@ -167,18 +167,18 @@ fn dead_letters_are_grouped_redriven_and_discarded() {
         let line = redriven.lines().find(|line| line.starts_with(id)).expect("it was redriven");
         assert_eq!(site.json(&["job", "show", id])["followed_by"], id_in(line));
     }
-    let (code, said) = site.code(&["dead", "discard", &other, "--reason", "old"]);
-    assert_eq!((code, said.as_str()), (0, "1 discarded, 0 refused\n"));
+    let (code, stderr_text) = site.code(&["dead", "discard", &other, "--reason", "old"]);
+    assert_eq!((code, stderr_text.as_str()), (0, "1 discarded, 0 refused\n"));
     assert_eq!(site.state(&other), "discarded");
     let unknown = "0".repeat(32);
     assert_eq!(site.code(&["dead", "redrive", &unknown, "--reason", "x"]).0, 4);
-    let (code, said) = site.code(&["dead", "redrive", &other, "--reason", "x"]);
+    let (code, stderr_text) = site.code(&["dead", "redrive", &other, "--reason", "x"]);
     assert_eq!(code, 5);
-    assert!(said.contains(&format!("{other}: the job is discarded")), "{said}");
+    assert!(stderr_text.contains(&format!("{other}: the job is discarded")), "{stderr_text}");
 }
 
 #[test]
-fn a_resource_is_put_paused_resumed_and_deleted() {
+fn a_resource_can_be_put_paused_resumed_and_deleted() {
     let site = Site::start();
     let put = site.json(&["resource", "put", "database/orders", "--spec", r#"{"size": 3}"#]);
     assert_eq!((&put["generation"], &put["state"]), (&json!(1), &json!("PENDING")));
@@ -190,9 +190,9 @@ fn a_resource_is_put_paused_resumed_and_deleted() {
     assert!(listed.contains("database/orders") && listed.contains("disks are"), "{listed}");
     let shown = site.ok(&["resource", "show", "database/orders"]);
     assert!(shown.contains(&id) && shown.contains(r#"{"size":3}"#), "{shown}");
-    let (code, said) = site.code(&["resource", "delete", "database/orders"]);
+    let (code, stderr_text) = site.code(&["resource", "delete", "database/orders"]);
     assert_eq!(code, 5);
-    assert!(said.contains(&format!("job {id} is not over")), "{said}");
+    assert!(stderr_text.contains(&format!("job {id} has not finished")), "{stderr_text}");
     site.ok(&["resource", "resume", "database/orders"]);
     assert_eq!(site.json(&["resource", "why", "database/orders"])["why"], "no_worker");
     site.ok(&["job", "cancel", &id]);
@@ -203,7 +203,7 @@ fn a_resource_is_put_paused_resumed_and_deleted() {
 }
 
 #[test]
-fn every_kind_of_no_has_its_exit_code() {
+fn every_error_has_its_exit_code() {
     let site = Site::start();
     let unknown = "0".repeat(32);
     for (expected, part, args) in [
@@ -237,18 +237,18 @@ fn every_kind_of_no_has_its_exit_code() {
         (5, "key", &["--key", "wrong", "job", "ls"]),
         (69, "cannot connect", &["--server", "http://127.0.0.1:1", "job", "ls"]),
     ] {
-        let (code, said) = site.code(args);
-        assert_eq!(code, expected, "{args:?}: {said}");
-        assert!(said.contains(part), "{args:?}: {said}");
+        let (code, stderr_text) = site.code(args);
+        assert_eq!(code, expected, "{args:?}: {stderr_text}");
+        assert!(stderr_text.contains(part), "{args:?}: {stderr_text}");
     }
-    let nobody = ["--server", "http://127.0.0.1:1", "job", "submit", "database/d", "create"];
-    let (code, said) = site.code(&nobody);
+    let unreachable = ["--server", "http://127.0.0.1:1", "job", "submit", "database/d", "create"];
+    let (code, stderr_text) = site.code(&unreachable);
     assert_eq!(code, 69);
-    assert!(said.contains("repeat it with --idempotency-key"), "{said}");
+    assert!(stderr_text.contains("retry with --idempotency-key"), "{stderr_text}");
 }
 
 #[test]
-fn a_repeated_submit_gives_the_same_job() {
+fn a_repeated_submit_returns_the_same_job() {
     let site = Site::start();
     let submit = ["job", "submit", "report/r1", "run", "--idempotency-key", "monday"];
     assert_eq!(site.ok(&submit), site.ok(&submit));
@@ -256,7 +256,7 @@ fn a_repeated_submit_gives_the_same_job() {
 }
 
 #[test]
-fn arguments_come_from_files_and_stdin() {
+fn arguments_are_read_from_files_and_stdin() {
     let site = Site::start();
     let file = site.server.file("args.json");
     std::fs::write(&file, r#"{"from": "a file"}"#).expect("it is writable");
@@ -282,14 +282,14 @@ fn lists_are_read_page_by_page_and_filtered() {
     assert_eq!(count(&["job", "ls", "--limit", "3"]), 3);
     assert_eq!(count(&["job", "ls", "--name", "a+3"]), 1, "a plus is not a blank");
     assert_eq!(count(&["job", "ls", "--operation", "refresh"]), 0);
-    assert!(site.code(&["job", "ls", "--limit", "3"]).1.contains("there are more"));
+    assert!(site.code(&["job", "ls", "--limit", "3"]).1.contains("more results exist"));
     assert_eq!(count(&["resource", "ls", "--kind", "report"]), 5);
     let history = site.json(&["resource", "history", "report/a+1", "--limit", "1"]);
     assert_eq!(history["items"].as_array().expect("a list").len(), 1);
 }
 
 #[test]
-fn logs_are_followed_to_the_end_and_told_apart_by_attempt() {
+fn logs_are_followed_to_the_end_and_filtered_by_attempt() {
     let site = Site::start();
     let worker = site.worker("w1");
     let id = site.submit("database/orders", "create");
@@ -305,16 +305,16 @@ fn logs_are_followed_to_the_end_and_told_apart_by_attempt() {
     job.log("three");
     job.succeed();
     until(|| following.out() == "one\ntwo\nthree\n");
-    assert_eq!(following.ended(), Some(0));
+    assert_eq!(following.exit_code(), Some(0));
     assert_eq!(site.ok(&["job", "logs", &id, "--attempt", "2"]), "three\n");
-    let pieces = site.ok(&["job", "logs", &id, "-o", "json"]);
-    let pieces = pieces.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    let attempts: Vec<_> = pieces.map(|piece| piece["attempt"].clone()).collect();
+    let chunks = site.ok(&["job", "logs", &id, "-o", "json"]);
+    let chunks = chunks.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let attempts: Vec<_> = chunks.map(|chunk| chunk["attempt"].clone()).collect();
     assert_eq!(attempts, [1, 1, 2]);
 }
 
 #[test]
-fn a_followed_job_is_told_in_lines_where_there_is_no_terminal() {
+fn a_followed_job_is_printed_in_lines_without_a_terminal() {
     let site = Site::start();
     let following = site.spawn(&["job", "submit", "database/orders", "create", "--follow"]);
     following.until_err("database/orders create: queued: no worker claims");
@@ -330,13 +330,13 @@ fn a_followed_job_is_told_in_lines_where_there_is_no_terminal() {
     let (out, err) = (following.out(), following.err());
     assert_eq!(out, format!("started {0}\nsucceeded {0}\n", job.id));
     assert!(err.contains("create of database/orders succeeded after"), "{err}");
-    assert!(!err.contains('\u{1b}') && !err.contains("[="), "no bar and no codes: {err}");
-    assert_eq!(err.matches("40 %").count(), 1, "said once: {err}");
-    assert_eq!(following.ended(), Some(0));
+    assert!(!err.contains('\u{1b}') && !err.contains("[="), "no bar and no escape codes: {err}");
+    assert_eq!(err.matches("40 %").count(), 1, "printed once: {err}");
+    assert_eq!(following.exit_code(), Some(0));
 }
 
 #[test]
-fn following_ends_as_the_job_did() {
+fn follow_exits_according_to_the_end_of_the_job() {
     let site = Site::start();
     let worker = site.worker("w1");
     let submit = ["job", "submit", "report/r1", "run", "--follow"];
@@ -344,16 +344,16 @@ fn following_ends_as_the_job_did() {
     worker.claim().fail("QUOTA", "no more space", false);
     failing.until_err("failed after");
     assert!(failing.err().contains("QUOTA: no more space"), "{}", failing.err());
-    assert_eq!(failing.ended(), Some(1));
+    assert_eq!(failing.exit_code(), Some(1));
     let dying = site.spawn(&submit);
     worker.claim().fail("BUSY", "busy", true);
     dying.until_err("tenure dead redrive");
-    assert_eq!(dying.ended(), Some(1));
+    assert_eq!(dying.exit_code(), Some(1));
     let cancelled = site.spawn(&submit);
     let id = cancelled.id();
     site.ok(&["job", "cancel", &id, "--reason", "not needed"]);
     cancelled.until_err("cancelled by admin: not needed");
-    assert_eq!(cancelled.ended(), Some(5));
+    assert_eq!(cancelled.exit_code(), Some(5));
     let superseded = site.spawn(&["job", "submit", "report/r2", "refresh", "-f", "-o", "json"]);
     until(|| site.json(&["job", "ls", "--name", "r2"])["items"][0].is_object());
     let next = site.submit("report/r2", "refresh");
@@ -361,25 +361,25 @@ fn following_ends_as_the_job_did() {
     until(|| superseded.out().ends_with("}\n"));
     let printed: Value = serde_json::from_str(&superseded.out()).expect("one document");
     assert_eq!(printed["job"]["state"], "superseded");
-    assert_eq!(superseded.ended(), Some(5));
+    assert_eq!(superseded.exit_code(), Some(5));
 }
 
 #[test]
-fn following_survives_a_restart_of_the_server() {
+fn follow_survives_a_server_restart() {
     let mut site = Site::start();
     let following = site.spawn(&["job", "submit", "report/r1", "run", "--follow"]);
     let id = following.id();
     site.server.kill();
-    following.until_err("asking again");
+    following.until_err("retrying");
     site.server.launch();
     let job = site.worker("w1").claim();
     assert_eq!(job.id, id);
     job.succeed();
-    assert_eq!(following.ended(), Some(0));
+    assert_eq!(following.exit_code(), Some(0));
 }
 
 #[test]
-fn an_interrupt_stops_following_and_not_the_job() {
+fn an_interrupt_stops_following_but_not_the_job() {
     let site = Site::start();
     let worker = site.worker("w1");
     let following = site.spawn(&["job", "submit", "report/r1", "run", "--follow"]);
@@ -387,21 +387,21 @@ fn an_interrupt_stops_following_and_not_the_job() {
     assert_eq!(following.id(), job.id);
     signal(following.pid(), "INT");
     following.until_err(&format!("stop it with `tenure job cancel {}`", job.id));
-    assert_eq!(following.ended(), Some(130));
+    assert_eq!(following.exit_code(), Some(130));
     assert_eq!(site.state(&job.id), "running");
-    assert!(!job.progress(50, "undisturbed"), "nobody asked it to stop");
+    assert!(!job.progress(50, "undisturbed"), "it must not be asked to stop");
     let again = site.spawn(&["job", "show", "-f", &job.id]);
     again.until_err("50 %: undisturbed");
     job.succeed();
-    assert_eq!(again.ended(), Some(0));
+    assert_eq!(again.exit_code(), Some(0));
 }
 
 #[test]
-fn a_followed_job_has_a_bar_on_a_terminal_and_control_c_leaves_it_alone() {
+fn a_followed_job_has_a_bar_on_a_terminal_and_survives_control_c() {
     let site = Site::start();
     let submit = ["job", "submit", "database/orders", "create", "--follow"];
     let mut terminal = Terminal::run(&site, &submit);
-    terminal.until("queued: no worker claims for jobs of this kind");
+    terminal.until("queued: no worker claims jobs of this kind");
     let job = site.worker("w1").claim();
     job.progress(50, "copying rows");
     terminal.until("database/orders create [========>       ]  50 %");
@@ -410,8 +410,8 @@ fn a_followed_job_has_a_bar_on_a_terminal_and_control_c_leaves_it_alone() {
     job.log("row 7 is odd\n");
     terminal.until("row 7 is odd");
     terminal.type_in(b"\x03");
-    terminal.until(&format!("job {} goes on", job.id));
-    assert_eq!(terminal.ended(), Some(130));
+    terminal.until(&format!("job {} keeps running", job.id));
+    assert_eq!(terminal.exit_code(), Some(130));
     assert_eq!(site.state(&job.id), "running");
     let mut terminal = Terminal::run(&site, &submit);
     terminal.until("attached ");
@@ -419,11 +419,11 @@ fn a_followed_job_has_a_bar_on_a_terminal_and_control_c_leaves_it_alone() {
     job.succeed();
     terminal.until("create of database/orders succeeded");
     terminal.until(&format!("succeeded {}", job.id));
-    assert_eq!(terminal.ended(), Some(0));
+    assert_eq!(terminal.exit_code(), Some(0));
 }
 
 #[test]
-fn a_reader_that_has_gone_is_no_failure() {
+fn a_closed_pipe_is_not_an_error() {
     let site = Site::start();
     site.submit("report/r1", "run");
     for args in [&["job", "ls"][..], &["job", "ls", "-o", "json"], &["resource", "ls"]] {

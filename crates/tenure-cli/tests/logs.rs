@@ -1,5 +1,5 @@
-//! The logs of the real binary: in JSON every line is an object that says which request or job it
-//! is about, and no log and no output ever has a secret in it.
+//! The logs of the real binary: in JSON every line is an object with its request or job id, and no
+//! log and no output contains a secret.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{free_address, http, signal, stderr, stdout, tenure, until};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A process whose standard error is kept; killed on drop.
+/// A process whose stderr is written to a file; killed on drop.
 struct Daemon {
     child: Child,
     log: PathBuf,
@@ -24,21 +24,21 @@ impl Daemon {
         Self { child, log: log.to_owned() }
     }
 
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         fs::read_to_string(&self.log).expect("it is readable")
     }
 
-    /// Every line, each of which must be an object.
+    /// Parses the log; every line must be a JSON object.
     fn events(&self) -> Vec<Value> {
         let parse = |line: &str| -> Value {
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
         };
-        self.said().lines().map(parse).collect()
+        self.output().lines().map(parse).collect()
     }
 
     fn stop(&mut self) {
         signal(self.child.id(), "TERM");
-        assert!(self.child.wait().expect("it is ours").success(), "{}", self.said());
+        assert!(self.child.wait().expect("it is ours").success(), "{}", self.output());
     }
 }
 
@@ -57,32 +57,34 @@ fn serve(dir: &Path, listen: &str, more: &[&str]) -> Daemon {
     server
 }
 
-fn about<'a>(events: &'a [Value], request: &str) -> Vec<&'a Value> {
+fn events_of<'a>(events: &'a [Value], request: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["request_id"] == request).collect()
 }
 
 #[test]
-fn every_line_in_json_is_an_object_and_requests_are_told_apart() {
+fn every_json_line_is_an_object_and_has_its_request_id() {
     let dir = TempDir::new().expect("a directory");
     let listen = free_address();
     let mut server = serve(dir.path(), &listen, &["--linger", "3s"]);
     http(&listen, &["GET /healthz HTTP/1.1", "x-request-id: good-one"], "").expect("it answers");
     signal(server.child.id(), "TERM");
-    until(|| server.said().contains("stopping"));
+    until(|| server.output().contains("stopping"));
     let lines = ["GET /readyz HTTP/1.1", "x-request-id: failing-one"];
-    let answer = http(&listen, &lines, "").expect("it lingers");
-    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    let response = http(&listen, &lines, "").expect("it lingers");
+    assert!(response.starts_with("HTTP/1.1 503"), "{response}");
     assert!(server.child.wait().expect("it is ours").success());
     let events = server.events();
-    let says = |text: &str| {
-        events.iter().any(|one| one["message"].as_str().is_some_and(|said| said.contains(text)))
+    let logged = |text: &str| {
+        events
+            .iter()
+            .any(|one| one["message"].as_str().is_some_and(|message| message.contains(text)))
     };
-    assert!(says("listening on http://"), "{events:?}");
-    assert!(says("stopped"), "{events:?}");
-    assert!(!server.said().contains("/signin?code="), "whoever reads the log is admin");
+    assert!(logged("listening on http://"), "{events:?}");
+    assert!(logged("stopped"), "{events:?}");
+    assert!(!server.output().contains("/signin?code="), "the log must not grant admin rights");
     let end = |request: &str, level: &str, status: u16, route: &str| {
-        let about = about(&events, request);
-        let end = about.iter().find(|one| one["message"] == "answered").expect("it has an end");
+        let events = events_of(&events, request);
+        let end = events.iter().find(|one| one["message"] == "answered").expect("it has an end");
         assert_eq!(
             (&end["level"], &end["status"]),
             (&Value::from(level), &Value::from(status)),
@@ -96,7 +98,7 @@ fn every_line_in_json_is_an_object_and_requests_are_told_apart() {
 }
 
 #[test]
-fn a_filter_does_not_take_the_request_from_what_it_lets_through() {
+fn filtered_logs_keep_the_request_id() {
     let dir = TempDir::new().expect("a directory");
     let listen = free_address();
     let mut command = tenure(dir.path());
@@ -108,21 +110,24 @@ fn a_filter_does_not_take_the_request_from_what_it_lets_through() {
     http(&listen, &lines, "").expect("it answers");
     server.stop();
     let events = server.events();
-    let about = about(&events, "lost-one");
-    assert_eq!(about.len(), 1, "{events:?}");
-    assert_eq!((&about[0]["path"], &about[0]["level"]), (&"/nowhere".into(), &"DEBUG".into()));
+    let matching = events_of(&events, "lost-one");
+    assert_eq!(matching.len(), 1, "{events:?}");
+    assert_eq!(
+        (&matching[0]["path"], &matching[0]["level"]),
+        (&"/nowhere".into(), &"DEBUG".into())
+    );
 }
 
 #[test]
-fn what_ends_a_server_is_said_as_json_too() {
+fn a_fatal_error_is_logged_as_json() {
     let dir = TempDir::new().expect("a directory");
     let mut command = tenure(dir.path());
     command.args(["serve", "--log-format", "json", "--listen", "127.0.0.1:notaport"]);
     let output = command.output().expect("it runs");
     assert_eq!(output.status.code(), Some(1));
-    let said: Value = serde_json::from_str(stderr(&output).trim()).expect("one object");
-    assert_eq!(said["level"], "ERROR");
-    assert!(said["message"].as_str().is_some_and(|text| text.contains("--listen")), "{said}");
+    let event: Value = serde_json::from_str(stderr(&output).trim()).expect("one object");
+    assert_eq!(event["level"], "ERROR");
+    assert!(event["message"].as_str().is_some_and(|text| text.contains("--listen")), "{event}");
 }
 
 const CONFIG: &str = "
@@ -130,11 +135,11 @@ const CONFIG: &str = "
 run = [\"sh\", \"-c\", \"echo args $TENURE_ARGS; env; echo trace $TRACEPARENT; cat\"]
 ";
 
-/// A server, a worker and a command line, with everything that they have said.
+/// Runs the command line and collects its output.
 struct Site {
     dir: TempDir,
     listen: String,
-    said: String,
+    output: String,
 }
 
 impl Site {
@@ -145,13 +150,13 @@ impl Site {
         }
         let output = command.args(args).output().expect("it runs");
         let out = stdout(&output);
-        self.said += &(out.clone() + &stderr(&output));
+        self.output += &(out.clone() + &stderr(&output));
         out
     }
 }
 
-/// The key that `key create` shows, once.
-fn created(site: &Site) -> String {
+/// Creates a key and returns it.
+fn create_key(site: &Site) -> String {
     let mut command = tenure(site.dir.path());
     let why = ["--reason", "test"];
     command.args(["key", "create", "--name", "w", "--role", "worker", "-o", "json"]).args(why);
@@ -161,7 +166,7 @@ fn created(site: &Site) -> String {
 }
 
 #[test]
-fn no_log_and_no_output_has_a_secret_in_it() {
+fn no_log_and_no_output_contains_a_secret() {
     let dir = TempDir::new().expect("a directory");
     let config = dir.path().join("kinds.toml");
     fs::write(&config, CONFIG.replace("run =", "#run =")).expect("it is writable");
@@ -170,9 +175,9 @@ fn no_log_and_no_output_has_a_secret_in_it() {
     let listen = free_address();
     let more = ["--config", &config.display().to_string(), "--linger", "0s"];
     let mut server = serve(dir.path(), &listen, &more);
-    let mut site = Site { dir, listen, said: String::new() };
-    let admin = fs::read_to_string(site.dir.path().join("admin.key")).expect("it was made");
-    let worker_key = created(&site);
+    let mut site = Site { dir, listen, output: String::new() };
+    let admin = fs::read_to_string(site.dir.path().join("admin.key")).expect("it was created");
+    let worker_key = create_key(&site);
     let wrong_key = "tenure_default_wrongwrongwrongwrongwrongwrong";
     let (url, password) = (format!("http://{}", site.listen), "pass-of-the-database");
     let (argument, store_env) = ("argument-that-is-secret", "pass-in-the-environment");
@@ -187,15 +192,15 @@ fn no_log_and_no_output_has_a_secret_in_it() {
     let submit = ["job", "submit", "db/orders", "create", "--args", &args, "-o", "json"];
     let submitted: Value = serde_json::from_str(&site.run(&submit, None)).expect("it is JSON");
     let id = submitted["job"]["id"].as_str().expect("it has an id").to_owned();
-    // What was submitted is shown to whoever may see the job; what follows is not.
-    site.said.clear();
+    // Submitted arguments are printed to permitted callers, so this output is not checked.
+    site.output.clear();
     until(|| {
         let mut show = tenure(site.dir.path());
         let shown = show.args(["job", "show", &id, "-o", "json"]).output().expect("it runs");
         stdout(&shown).contains("succeeded")
     });
     let log = site.run(&["job", "logs", &id], None);
-    assert!(log.contains("TENURE_JOB="), "the command has shown its environment: {log}");
+    assert!(log.contains("TENURE_JOB="), "the command has printed its environment: {log}");
     assert!(!log.contains("TENURE_KEY=") && !log.contains("TENURE_STORE="), "{log}");
     let trace = format!("trace 00-{id}-");
     assert!(log.contains(&trace), "the job's trace has its id: {log}");
@@ -224,15 +229,15 @@ fn no_log_and_no_output_has_a_secret_in_it() {
     worker.stop();
     server.stop();
     let attempts = worker.events().into_iter().filter(|one| one["job"] == id.as_str());
-    let ended = |one: &Value| one["message"] == "the attempt has ended";
-    assert!(attempts.into_iter().any(|one| ended(&one)), "{}", worker.said());
+    let ended = |one: &Value| one["message"] == "attempt ended";
+    assert!(attempts.into_iter().any(|one| ended(&one)), "{}", worker.output());
     server.events();
-    let everything = [server.said(), worker.said(), site.said];
+    let everything = [server.output(), worker.output(), site.output];
     let secrets = [admin.trim(), &worker_key, wrong_key, password, argument, store_env];
     for secret in secrets {
-        for said in &everything {
-            let line = said.lines().find(|line| line.contains(secret));
-            assert_eq!(line, None, "{secret} is told");
+        for text in &everything {
+            let line = text.lines().find(|line| line.contains(secret));
+            assert_eq!(line, None, "{secret} is exposed");
         }
     }
 }

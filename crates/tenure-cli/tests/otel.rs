@@ -1,4 +1,4 @@
-//! With the feature `otel`: spans of requests and attempts reach a collector, in the right traces.
+//! With the feature `otel`: spans of requests and attempts are exported, in the right traces.
 
 mod common;
 
@@ -18,7 +18,7 @@ const CONFIG: &str = "
 run = [\"sh\", \"-c\", \"echo $TRACEPARENT $TENURE_TRACEPARENT > trace.new; mv trace.new trace\"]
 ";
 
-/// The fields of a message with a length: all that is of interest here.
+/// Returns the length-delimited fields of a protobuf message.
 fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
     let mut found = Vec::new();
     while !message.is_empty() {
@@ -67,7 +67,7 @@ struct Span {
     id: String,
     parent: String,
     name: String,
-    /// The traces that it links to.
+    /// Linked traces.
     links: Vec<String>,
     attributes: String,
 }
@@ -87,7 +87,7 @@ impl Span {
     }
 }
 
-/// A collector that keeps what it gets.
+/// A collector that stores the received requests.
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -96,17 +96,17 @@ impl Collector {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
         let collector = Self::default();
-        let here = collector.clone();
+        let shared = collector.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let here = here.clone();
-                std::thread::spawn(move || here.listen(stream));
+                let shared = shared.clone();
+                std::thread::spawn(move || shared.serve(stream));
             }
         });
         (collector, url)
     }
 
-    fn listen(&self, stream: TcpStream) -> Option<()> {
+    fn serve(&self, stream: TcpStream) -> Option<()> {
         let mut stream = BufReader::new(stream);
         loop {
             let (mut head, mut length) = (String::new(), 0);
@@ -122,8 +122,8 @@ impl Collector {
             let mut body = vec![0; length];
             stream.read_exact(&mut body).ok()?;
             self.0.lock().expect("no panic").push(body);
-            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-            stream.get_mut().write_all(answer.as_bytes()).ok()?;
+            let response = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+            stream.get_mut().write_all(response.as_bytes()).ok()?;
         }
     }
 
@@ -142,7 +142,7 @@ impl Collector {
 const SUBMIT: &str = "POST /v1/resources/{kind}/{name}/jobs";
 
 #[test]
-fn requests_and_attempts_are_spans_of_the_callers_and_the_jobs_traces() {
+fn requests_join_the_trace_of_the_caller_and_attempts_that_of_the_job() {
     let (collector, url) = Collector::start();
     let dir = TempDir::new().expect("a directory");
     std::fs::write(dir.path().join("tenure.toml"), CONFIG).expect("it is writable");
@@ -153,16 +153,16 @@ fn requests_and_attempts_are_spans_of_the_callers_and_the_jobs_traces() {
     let mut server =
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
     until(|| dir.path().join("server.url").exists());
-    let key = std::fs::read_to_string(dir.path().join("admin.key")).expect("it was made");
+    let key = std::fs::read_to_string(dir.path().join("admin.key")).expect("it was created");
     let key = format!("authorization: Bearer {}", key.trim());
     let trace = format!("traceparent: 00-{TRACE}-{CALLER}-01");
     let lines = ["POST /v1/resources/db/orders/jobs HTTP/1.1", &key, &trace];
     let lines = [&lines[..], &["content-type: application/json"]].concat();
     let answer = http(&listen, &lines, "{\"operation\":\"create\"}").expect("it answers");
     let body = answer.split_once("\r\n\r\n").expect("it has a body").1;
-    let made: Value =
+    let created: Value =
         serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"));
-    let job = made["job"]["id"].as_str().expect("it has an id").to_owned();
+    let job = created["job"]["id"].as_str().expect("it has an id").to_owned();
     until(|| dir.path().join("trace").exists());
     until(|| collector.has(SUBMIT) && collector.has("attempt"));
     signal(server.id(), "TERM");
@@ -176,7 +176,11 @@ fn requests_and_attempts_are_spans_of_the_callers_and_the_jobs_traces() {
     let attempt = find("attempt");
     assert_eq!(attempt.trace, job, "{attempt:?}");
     assert!(attempt.attributes.contains(&job), "{attempt:?}");
-    let told = std::fs::read_to_string(dir.path().join("trace")).expect("it was written");
+    let trace = std::fs::read_to_string(dir.path().join("trace")).expect("it was written");
     let parent = format!("00-{job}-{}-01", attempt.id);
-    assert_eq!(told.trim(), format!("{parent} {parent}"), "the command goes on with the attempt");
+    assert_eq!(
+        trace.trim(),
+        format!("{parent} {parent}"),
+        "the attempt is the parent of the command"
+    );
 }

@@ -1,7 +1,5 @@
-//! What operators have around PostgreSQL: the real binary with real database servers.
+//! Operation on PostgreSQL: the real binary with real database servers.
 
-#[path = "postgres_cli/bed.rs"]
-mod bed;
 mod common;
 #[path = "postgres_cli/doctor.rs"]
 mod doctor;
@@ -9,5 +7,7 @@ mod doctor;
 mod migrate;
 #[path = "postgres_cli/roles.rs"]
 mod roles;
+#[path = "postgres_cli/testbed.rs"]
+mod testbed;
 #[path = "postgres_cli/tls.rs"]
 mod tls;

@@ -1,5 +1,5 @@
-//! Servers on one database are restarted one after the other under load, as an upgrade does it:
-//! no request fails for good, and nobody loses a lock.
+//! Rolling restart of servers on one database under load, as in an upgrade: no request fails
+//! permanently, and no holder loses its lock.
 
 #[path = "fleet/clock.rs"]
 mod clock;
@@ -25,10 +25,10 @@ use tenure_testbed::{Durability, Postgres};
 use clock::{stopwatch, until};
 
 const KINDS: &str = "[kinds.db.operations.create]\n";
-/// A request that has no answer by then has failed for good.
-const REQUEST_MAX: Duration = Duration::from_secs(15);
+/// Time after which an unanswered request has failed permanently.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 const CLIENTS: usize = 6;
-/// Time to live of those who only hold.
+/// TTL of the holders.
 const TTL: Duration = Duration::from_secs(10);
 
 struct Site {
@@ -65,12 +65,12 @@ impl Site {
         site
     }
 
-    /// Starts a server and waits until it says that it is ready.
+    /// Starts a server and waits until it is ready.
     fn launch(&mut self, n: usize) {
         self.servers[n].launch();
         let (server, listen) = (&mut self.servers[n], &self.listen[n]);
         until(|| {
-            assert_eq!(server.ended(), None, "server {n} has ended: {}", server.said());
+            assert_eq!(server.poll_exit(), None, "server {n} has exited: {}", server.log());
             let ready = http(listen, &["GET /readyz HTTP/1.1"], "");
             match ready.map_err(|error| error.to_string())? {
                 answer if answer.starts_with("HTTP/1.1 200") => Ok(()),
@@ -82,8 +82,8 @@ impl Site {
     fn restart(&mut self, n: usize) {
         self.servers[n].signal("TERM");
         let server = &mut self.servers[n];
-        let code = until(|| server.ended().ok_or_else(|| "it still runs".to_owned()));
-        assert_eq!(code, Some(0), "{}", server.said());
+        let code = until(|| server.poll_exit().ok_or_else(|| "it still runs".to_owned()));
+        assert_eq!(code, Some(0), "{}", server.log());
         self.launch(n);
     }
 
@@ -92,26 +92,26 @@ impl Site {
     }
 
     fn logs(&self) -> String {
-        self.servers.iter().map(Process::said).collect()
+        self.servers.iter().map(Process::log).collect()
     }
 }
 
-/// What the clients have seen.
+/// What the clients have observed.
 #[derive(Default)]
-struct Seen {
+struct ClientStats {
     stop: AtomicBool,
     answered: AtomicUsize,
-    told_to_come_again: AtomicUsize,
-    /// Nobody was there.
+    unavailable: AtomicUsize,
+    /// Connections that were refused.
     refused: AtomicUsize,
-    /// Somebody was there and hung up.
+    /// Connections that were closed before the response.
     cut: AtomicUsize,
     problems: Mutex<Vec<String>>,
     jobs: Mutex<BTreeSet<String>>,
 }
 
-impl Seen {
-    fn wrong(&self, what: String) {
+impl ClientStats {
+    fn report(&self, what: String) {
         self.problems.lock().expect("no panic").push(what);
     }
 
@@ -124,19 +124,19 @@ impl Seen {
     }
 }
 
-/// One who does what the contract says: what was not answered, or with 503, is sent again with the
-/// same key to the other server, not before the server wants it.
+/// A client that follows the contract: requests without an answer, or answered with 503, are
+/// retried with the same key at the other server, after the `retry-after` of a 503.
 struct Caller {
     http: reqwest::Client,
     urls: [String; 2],
     key: String,
-    seen: Arc<Seen>,
+    stats: Arc<ClientStats>,
     name: String,
     sent: usize,
 }
 
 impl Caller {
-    fn new(site: &Site, seen: &Arc<Seen>, n: usize) -> Self {
+    fn new(site: &Site, stats: &Arc<ClientStats>, n: usize) -> Self {
         let http = reqwest::Client::builder().tls_backend_preconfigured(
             tenure::http::tls::plain_http_config().expect("it needs nothing"),
         );
@@ -144,7 +144,7 @@ impl Caller {
             http: http.timeout(Duration::from_secs(5)).build().expect("a client"),
             urls: [site.url(0), site.url(1)],
             key: site.key.clone(),
-            seen: Arc::clone(seen),
+            stats: Arc::clone(stats),
             name: format!("caller-{n}"),
             sent: n,
         }
@@ -156,21 +156,22 @@ impl Caller {
         self.post_as(&id, path, body).await
     }
 
-    /// Gives the answer; nothing if it has failed for good.
+    /// Returns the answer, or `None` if the request has failed permanently.
     async fn post_as(&self, id: &str, path: &str, body: &Value) -> Option<Value> {
-        let began = stopwatch();
+        let started = stopwatch();
         let mut last = String::new();
         for n in self.sent.. {
-            if began.elapsed() > REQUEST_MAX {
+            if started.elapsed() > REQUEST_TIMEOUT {
                 break;
             }
             let url = format!("{}{path}", self.urls[n % 2]);
-            let ask = self.http.post(url).bearer_auth(&self.key).header("idempotency-key", id);
-            let answer = match ask.json(body).send().await {
+            let request = self.http.post(url).bearer_auth(&self.key).header("idempotency-key", id);
+            let answer = match request.json(body).send().await {
                 Ok(answer) => answer,
                 Err(error) => {
-                    let seen = if error.is_connect() { &self.seen.refused } else { &self.seen.cut };
-                    seen.fetch_add(1, Ordering::SeqCst);
+                    let counter =
+                        if error.is_connect() { &self.stats.refused } else { &self.stats.cut };
+                    counter.fetch_add(1, Ordering::SeqCst);
                     last = format!("{error:?}");
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     continue;
@@ -179,10 +180,10 @@ impl Caller {
             let (status, after) = (answer.status(), answer.headers().get("retry-after").cloned());
             let text = answer.text().await.unwrap_or_default();
             if status.as_u16() == 503 {
-                self.seen.told_to_come_again.fetch_add(1, Ordering::SeqCst);
+                self.stats.unavailable.fetch_add(1, Ordering::SeqCst);
                 let after = after.and_then(|after| after.to_str().ok()?.parse().ok());
                 let Some(after) = after else {
-                    self.seen.wrong(format!("503 does not say when to come again: {text}"));
+                    self.stats.report(format!("503 without retry-after: {text}"));
                     return None;
                 };
                 last = text;
@@ -190,26 +191,26 @@ impl Caller {
                 continue;
             }
             if status.is_success() {
-                self.seen.answered.fetch_add(1, Ordering::SeqCst);
+                self.stats.answered.fetch_add(1, Ordering::SeqCst);
                 return Some(serde_json::from_str(&text).expect("it is JSON"));
             }
             last = format!("{status}: {text}");
             break;
         }
-        self.seen.wrong(format!("{id}: {path} has failed for good: {last}"));
+        self.stats.report(format!("{id}: {path} has failed permanently: {last}"));
         None
     }
 
-    /// Takes a lock, renews it, gives it back; submits a job twice with one key.
-    async fn go_on(mut self) {
+    /// Acquires, renews and releases a lock, and submits a job twice with one key, until stopped.
+    async fn run(mut self) {
         let lock = format!("/v1/locks/door/{}", self.name);
         let mut highest = 0;
-        while !self.seen.stopped() {
-            let ask = json!({ "holder": self.name, "ttl_ms": 60_000, "wait_ms": 5_000 });
-            let Some(held) = self.post(&format!("{lock}/acquire"), &ask).await else { return };
+        while !self.stats.stopped() {
+            let body = json!({ "holder": self.name, "ttl_ms": 60_000, "wait_ms": 5_000 });
+            let Some(held) = self.post(&format!("{lock}/acquire"), &body).await else { return };
             let token = held["token"].as_u64().expect("a token");
             if token <= highest {
-                self.seen.wrong(format!("{}: {token} after {highest}", self.name));
+                self.stats.report(format!("{}: {token} after {highest}", self.name));
             }
             highest = token;
             let token = json!({ "token": token });
@@ -224,14 +225,14 @@ impl Caller {
             let mut jobs = BTreeSet::new();
             for _ in 0..2 {
                 let body = json!({ "operation": "create" });
-                let Some(made) = self.post_as(&id, &path, &body).await else { return };
-                jobs.insert(made["job"]["id"].as_str().expect("an id").to_owned());
+                let Some(created) = self.post_as(&id, &path, &body).await else { return };
+                jobs.insert(created["job"]["id"].as_str().expect("an id").to_owned());
                 self.sent += 1;
             }
             if jobs.len() != 1 {
-                self.seen.wrong(format!("one key made {jobs:?}"));
+                self.stats.report(format!("one key created {jobs:?}"));
             }
-            self.seen.jobs.lock().expect("no panic").extend(jobs);
+            self.stats.jobs.lock().expect("no panic").extend(jobs);
         }
     }
 }
@@ -243,11 +244,11 @@ fn write_private(path: &Path, text: &str) {
 }
 
 #[test]
-fn a_rolling_restart_costs_nobody_a_request_or_a_lock() {
+fn a_rolling_restart_fails_no_request_and_loses_no_lock() {
     let mut site = Site::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let seen = Arc::new(Seen::default());
-    let caller = |n| runtime.spawn(Caller::new(&site, &seen, n).go_on());
+    let stats = Arc::new(ClientStats::default());
+    let caller = |n| runtime.spawn(Caller::new(&site, &stats, n).run());
     let callers: Vec<_> = (0..CLIENTS).map(caller).collect();
     let hold = |n: usize| {
         let (url, key) = (site.url(n), site.key.clone());
@@ -261,25 +262,25 @@ fn a_rolling_restart_costs_nobody_a_request_or_a_lock() {
     };
     let holders = [hold(0), hold(1)];
     for n in [0, 1, 0, 1] {
-        let before = seen.answered();
+        let before = stats.answered();
         site.restart(n);
-        // The load goes on afterwards, and nobody who holds was told anything.
-        until(|| match seen.answered() - before {
+        // The load continues afterwards, and the holders are unaffected.
+        until(|| match stats.answered() - before {
             answered if answered >= 60 => Ok(()),
-            answered => Err(format!("{answered} answers: {:?}\n{}", seen.problems, site.logs())),
+            answered => Err(format!("{answered} answers: {:?}\n{}", stats.problems, site.logs())),
         });
         for (_, tenure) in &holders {
             assert_eq!(tenure.check(), Ok(()), "restart of {n}: {}", site.logs());
         }
     }
-    seen.stop.store(true, Ordering::SeqCst);
+    stats.stop.store(true, Ordering::SeqCst);
     for caller in callers {
         runtime.block_on(caller).expect("no caller panics");
     }
-    assert_eq!(*seen.problems.lock().expect("no panic"), [] as [String; 0], "{}", site.logs());
-    let (answered, again) = (seen.answered(), seen.told_to_come_again.load(Ordering::SeqCst));
-    let [refused, cut] = [&seen.refused, &seen.cut].map(|one| one.load(Ordering::SeqCst));
-    println!("{answered} answers, {again} told to come again, {refused} refused, {cut} cut");
+    assert_eq!(*stats.problems.lock().expect("no panic"), [] as [String; 0], "{}", site.logs());
+    let (answered, again) = (stats.answered(), stats.unavailable.load(Ordering::SeqCst));
+    let [refused, cut] = [&stats.refused, &stats.cut].map(|one| one.load(Ordering::SeqCst));
+    println!("{answered} answers, {again} unavailable, {refused} refused, {cut} cut");
     for (n, (session, tenure)) in holders.into_iter().enumerate() {
         let token = tenure.token().0;
         let mut show = tenure_at(&site, 1 - n);
@@ -291,10 +292,14 @@ fn a_rolling_restart_costs_nobody_a_request_or_a_lock() {
     }
     let verified = tenure_at(&site, 0).arg("verify").output().expect("it runs");
     assert!(verified.status.success(), "{}{}", stdout(&verified), stderr(&verified));
-    // Reading all of history has brought the tables up to date.
-    let made = site.postgres.psql(&site.database, "SELECT count(*) FROM tenure.jobs");
-    let known = seen.jobs.lock().expect("no panic").len().to_string();
-    assert_eq!(made.expect("it answers").trim(), known, "a repeated submit made a second job");
+    // Verification has flushed the projection.
+    let created = site.postgres.psql(&site.database, "SELECT count(*) FROM tenure.jobs");
+    let known = stats.jobs.lock().expect("no panic").len().to_string();
+    assert_eq!(
+        created.expect("it answers").trim(),
+        known,
+        "a repeated submit created a second job"
+    );
 }
 
 fn tenure_at(site: &Site, n: usize) -> std::process::Command {
@@ -303,8 +308,8 @@ fn tenure_at(site: &Site, n: usize) -> std::process::Command {
     command
 }
 
-/// Sends a request on a connection that stays, and reads the answer.
-fn ask(connection: &mut BufReader<TcpStream>, path: &str) -> (String, String) {
+/// Sends a request on a keep-alive connection and reads the response.
+fn get(connection: &mut BufReader<TcpStream>, path: &str) -> (String, String) {
     let head = format!("GET {path} HTTP/1.1\r\nhost: tenure\r\n\r\n");
     connection.get_mut().write_all(head.as_bytes()).expect("it is open");
     let (mut head, mut length) = (String::new(), 0);
@@ -321,7 +326,7 @@ fn ask(connection: &mut BufReader<TcpStream>, path: &str) -> (String, String) {
 }
 
 #[test]
-fn a_server_that_leaves_is_not_ready_and_still_answers_and_says_that_it_closes() {
+fn a_lingering_server_is_not_ready_still_answers_and_closes_connections() {
     let dir = TempDir::new().expect("a directory");
     let listen = free_address();
     let args = ["serve", "--listen", &listen, "--store", "memory:", "--linger", "4s"];
@@ -333,17 +338,17 @@ fn a_server_that_leaves_is_not_ready_and_still_answers_and_says_that_it_closes()
     };
     let (mut first, mut second) = (open(), open());
     for connection in [&mut first, &mut second] {
-        let (head, _) = ask(connection, "/readyz");
+        let (head, _) = get(connection, "/readyz");
         assert!(head.starts_with("HTTP/1.1 200") && !head.contains("connection: close"), "{head}");
     }
     server.signal("TERM");
-    until(|| if server.said().contains("stopping") { Ok(()) } else { Err(server.said()) });
-    let (head, body) = ask(&mut first, "/readyz");
+    until(|| if server.log().contains("stopping") { Ok(()) } else { Err(server.log()) });
+    let (head, body) = get(&mut first, "/readyz");
     assert!(head.starts_with("HTTP/1.1 503") && head.contains("connection: close"), "{head}");
     assert!(body.contains("shutting down"), "{body}");
-    let (head, _) = ask(&mut second, "/healthz");
+    let (head, _) = get(&mut second, "/healthz");
     assert!(head.starts_with("HTTP/1.1 200") && head.contains("connection: close"), "{head}");
-    let (head, _) = ask(&mut open(), "/healthz");
-    assert!(head.starts_with("HTTP/1.1 200"), "who comes now is answered, too: {head}");
-    assert_eq!(until(|| server.ended().ok_or_else(|| server.said())), Some(0));
+    let (head, _) = get(&mut open(), "/healthz");
+    assert!(head.starts_with("HTTP/1.1 200"), "new connections are still answered: {head}");
+    assert_eq!(until(|| server.poll_exit().ok_or_else(|| server.log())), Some(0));
 }

@@ -1,5 +1,5 @@
-//! The real server with kinds: it runs their commands as jobs, follows its file, and leaves nothing
-//! behind when it is killed.
+//! The real server with kinds: it runs their commands as jobs, reloads its file, and leaves no
+//! process behind when it is killed.
 
 mod common;
 
@@ -32,13 +32,13 @@ drain = \"20s\"
 name = \"builder\"
 ";
 
-/// The same, for a worker that is elsewhere.
+/// The same without commands, for a server with a separate worker.
 fn without_run() -> String {
     let lines = CONFIG.lines().filter(|line| !line.starts_with("run"));
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// A server process, its data, its file and what it says.
+/// A server process with its data directory, configuration and log.
 struct Site {
     child: Option<Child>,
     listen: String,
@@ -73,12 +73,12 @@ impl Site {
         until(|| std::net::TcpStream::connect(listen).is_ok());
     }
 
-    /// Starts the binary in the data directory, with what it says in a file.
-    fn spawn(&self, args: &[&str], config: &Path, log: &str) -> Child {
-        let said = fs::OpenOptions::new().append(true).create(true).open(self.file(log));
+    /// Starts the binary in the data directory, with its stderr in a file.
+    fn spawn(&self, args: &[&str], config: &Path, log_name: &str) -> Child {
+        let log = fs::OpenOptions::new().append(true).create(true).open(self.file(log_name));
         let mut command = tenure(self.dir.path());
         command.current_dir(self.dir.path()).args(args).arg(config);
-        command.stdout(Stdio::null()).stderr(said.expect("it is writable"));
+        command.stdout(Stdio::null()).stderr(log.expect("it is writable"));
         command.spawn().expect("the binary starts")
     }
 
@@ -87,7 +87,7 @@ impl Site {
     }
 
     fn write(&self, name: &str, text: &str) {
-        // In one step, as editors do.
+        // Atomically, as editors do.
         let new = self.file(&format!("{name}.new"));
         fs::write(&new, text).expect("it is writable");
         fs::rename(new, self.file(name)).expect("it is writable");
@@ -97,11 +97,11 @@ impl Site {
         fs::read_to_string(self.file(name)).unwrap_or_default()
     }
 
-    fn said(&self) -> String {
+    fn log(&self) -> String {
         self.read("server.log")
     }
 
-    fn link(&self) -> HttpTransport {
+    fn transport(&self) -> HttpTransport {
         let key = self.read("admin.key");
         HttpTransport::new(&format!("http://{}", self.listen), key.trim(), "default")
             .expect("an address")
@@ -110,21 +110,27 @@ impl Site {
     async fn submit(&self, name: &str, args: Value) -> String {
         let path = format!("/v1/resources/db/{name}/jobs");
         let body = json!({ "operation": "make", "args": args });
-        let answer: Value =
-            self.link().post(&path, None, &body, Duration::ZERO).await.expect("it is taken");
+        let answer: Value = self
+            .transport()
+            .post(&path, None, &body, Duration::ZERO)
+            .await
+            .expect("it is accepted");
         answer["job"]["id"].as_str().expect("it has an id").to_owned()
     }
 
     async fn job(&self, id: &str) -> Value {
-        self.link().get(&format!("/v1/jobs/{id}")).await.expect("it answers")
+        self.transport().get(&format!("/v1/jobs/{id}")).await.expect("it answers")
     }
 
-    /// Waits until a job is over.
-    async fn over(&self, id: &str) -> Value {
+    /// Waits until a job has finished.
+    async fn wait_until_finished(&self, id: &str) -> Value {
         let path = format!("/v1/jobs/{id}?wait_ms=30000");
-        let job: Value =
-            self.link().get_with_wait(&path, Duration::from_secs(30)).await.expect("it answers");
-        assert!(job["ended_at"].is_string(), "it is not over: {job:#}\n{}", self.said());
+        let job: Value = self
+            .transport()
+            .get_with_wait(&path, Duration::from_secs(30))
+            .await
+            .expect("it answers");
+        assert!(job["ended_at"].is_string(), "it has not finished: {job:#}\n{}", self.log());
         job
     }
 
@@ -138,8 +144,8 @@ impl Site {
         child.wait().expect("it is ours");
     }
 
-    fn until_said(&self, words: &str) {
-        until(|| self.said().contains(words));
+    fn wait_for_log(&self, words: &str) {
+        until(|| self.log().contains(words));
     }
 }
 
@@ -152,28 +158,30 @@ impl Drop for Site {
 }
 
 #[tokio::test]
-async fn a_script_is_run_as_a_job_from_submit_to_end() {
+async fn a_command_runs_as_a_job() {
     let script = "#!/bin/sh\n\
                   read args\n\
                   echo \"::progress 40 copying rows\"\n\
                   [ \"$args\" = '{\"size\":7}' ] && [ \"$args\" = \"$TENURE_ARGS\" ] || exit 1\n\
                   echo \"made $1 of $TENURE_RESOURCE at attempt $TENURE_ATTEMPT\"\n";
     let site = Site::start(CONFIG, script);
-    site.until_said("etc/tenure.toml: 1 kind, 1 operation");
+    site.wait_for_log("etc/tenure.toml: 1 kind, 1 operation");
     let id = site.submit("orders", json!({ "size": 7 })).await;
-    let job = site.over(&id).await;
+    let job = site.wait_until_finished(&id).await;
     assert_eq!(job["state"], "succeeded", "{job:#}");
     assert_eq!(job["attempts"][0]["worker"], "builder");
-    let resource: Value = site.link().get("/v1/resources/db/orders").await.expect("it answers");
+    let resource: Value =
+        site.transport().get("/v1/resources/db/orders").await.expect("it answers");
     assert_eq!(resource["state"], "READY");
-    let logs: Value = site.link().get(&format!("/v1/jobs/{id}/logs")).await.expect("it answers");
+    let logs: Value =
+        site.transport().get(&format!("/v1/jobs/{id}/logs")).await.expect("it answers");
     let items = logs["items"].as_array().expect("a list").iter();
     let log: String = items.filter_map(|item| item["text"].as_str()).collect();
     assert!(log.contains("made first of db/orders at attempt 1"), "{log}");
 }
 
 #[tokio::test]
-async fn a_killed_server_leaves_no_command_behind_and_its_job_is_tried_again() {
+async fn a_killed_server_leaves_no_command_behind_and_its_job_is_retried() {
     let script = "#!/bin/sh\n\
                   cd \"$TENURE_TEST_DIR\"\n\
                   if [ \"$TENURE_ATTEMPT\" = 1 ]; then\n\
@@ -193,18 +201,18 @@ async fn a_killed_server_leaves_no_command_behind_and_its_job_is_tried_again() {
     site.launch();
     let running = site.job(&id).await;
     assert_eq!((&running["state"], &running["attempt"]), (&json!("running"), &json!(1)));
-    let job = site.over(&id).await;
+    let job = site.wait_until_finished(&id).await;
     assert_eq!(job["state"], "succeeded", "{job:#}");
     assert_eq!(job["attempt"], 2, "counted once for each start: {job:#}");
     let lost = &job["attempts"][0];
     assert_eq!((&lost["outcome"], &lost["code"]), (&json!("lost"), &json!("WORKER_TIMEOUT")));
     assert!(!site.file("overlap").exists(), "two attempts at once");
     let pid = site.read("first");
-    assert!(!Path::new(&format!("/proc/{}", pid.trim())).exists(), "the first attempt lives");
+    assert!(!Path::new(&format!("/proc/{}", pid.trim())).exists(), "the first attempt is alive");
 }
 
 #[tokio::test]
-async fn a_stop_lets_what_runs_end_and_a_second_one_hands_it_back() {
+async fn a_stop_drains_running_jobs_and_a_second_one_hands_them_back() {
     let script = "#!/bin/sh\n\
                   cd \"$(dirname \"$0\")\"\n\
                   touch started.$TENURE_ATTEMPT\n\
@@ -213,92 +221,92 @@ async fn a_stop_lets_what_runs_end_and_a_second_one_hands_it_back() {
     let id = site.submit("orders", Value::Null).await;
     until(|| site.file("etc/started.1").exists());
     signal(site.pid(), "TERM");
-    site.until_said("stopping");
-    // It still answers: whoever asks about the job is told.
+    site.wait_for_log("stopping");
+    // It still answers requests.
     assert_eq!(site.job(&id).await["state"], "running");
     site.write("etc/go", "");
     let ended = site.child.take().expect("it runs").wait().expect("it is ours");
-    assert!(ended.success(), "{}", site.said());
+    assert!(ended.success(), "{}", site.log());
     fs::remove_file(site.file("etc/go")).expect("it is there");
     site.launch();
-    assert_eq!(site.over(&id).await["state"], "succeeded");
+    assert_eq!(site.wait_until_finished(&id).await["state"], "succeeded");
     let id = site.submit("invoices", Value::Null).await;
     fs::remove_file(site.file("etc/started.1")).expect("it is there");
     until(|| site.file("etc/started.1").exists());
     signal(site.pid(), "TERM");
-    until(|| site.said().matches("stopping: no more jobs").count() == 2);
+    until(|| site.log().matches("stopping: no more jobs").count() == 2);
     signal(site.pid(), "TERM");
     let ended = site.child.take().expect("it runs").wait().expect("it is ours");
-    assert!(ended.success(), "{}", site.said());
+    assert!(ended.success(), "{}", site.log());
     site.write("etc/go", "");
     site.launch();
-    let job = site.over(&id).await;
+    let job = site.wait_until_finished(&id).await;
     assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(1)), "{job:#}");
     assert_eq!(job["attempts"][0]["outcome"], "handed_back");
 }
 
 async fn kinds(site: &Site) -> Vec<String> {
-    let answer: Value = site.link().get("/v1/kinds").await.expect("it answers");
+    let answer: Value = site.transport().get("/v1/kinds").await.expect("it answers");
     let items = answer["items"].as_array().expect("a list").iter();
     items.map(|kind| kind["name"].as_str().expect("a name").to_owned()).collect()
 }
 
 #[tokio::test]
-async fn a_changed_file_is_put_in_force_and_a_broken_one_is_not() {
+async fn a_changed_file_is_applied_and_an_invalid_one_is_rejected() {
     let site = Site::start(CONFIG, "#!/bin/sh\n");
     assert_eq!(kinds(&site).await, ["db"]);
     let more = format!("{CONFIG}[kinds.report.operations.run]\nrun = [\"true\"]\n");
     site.write("etc/tenure.toml", &more);
-    site.until_said("was read again: 2 kinds, 2 operations");
+    site.wait_for_log("reloaded: 2 kinds, 2 operations");
     assert_eq!(kinds(&site).await, ["db", "report"]);
     let body = json!({ "operation": "run" });
     let path = "/v1/resources/report/daily/jobs";
     let answer: Value =
-        site.link().post(path, None, &body, Duration::ZERO).await.expect("it is taken");
+        site.transport().post(path, None, &body, Duration::ZERO).await.expect("it is accepted");
     let id = answer["job"]["id"].as_str().expect("it has an id").to_owned();
-    assert_eq!(site.over(&id).await["state"], "succeeded");
+    assert_eq!(site.wait_until_finished(&id).await["state"], "succeeded");
     site.write("etc/tenure.toml", &format!("{more}form = 1\nlimit = 2\n"));
-    site.until_said("nothing has changed");
-    let said = site.said();
+    site.wait_for_log("the live configuration is unchanged");
+    let log = site.log();
     for problem in ["unknown key `form`; did you mean `from`?", "limit: it must be a duration"] {
-        assert!(said.contains(problem), "{said}");
+        assert!(log.contains(problem), "{log}");
     }
     assert_eq!(kinds(&site).await, ["db", "report"]);
-    // By signal too, and at once.
+    // On SIGHUP immediately, too.
     signal(site.pid(), "HUP");
-    until(|| site.said().matches("nothing has changed").count() == 2);
-    // Its worker would go on to take these jobs, and fail them.
+    until(|| site.log().matches("the live configuration is unchanged").count() == 2);
+    // The worker would still claim these jobs, and fail them.
     site.write("etc/tenure.toml", &without_run());
     signal(site.pid(), "HUP");
-    site.until_said("make of db has no `run`: that needs a restart");
+    site.wait_for_log("make of db has no `run`: this requires a restart");
     assert_eq!(kinds(&site).await, ["db", "report"]);
     site.write("etc/tenure.toml", CONFIG);
     signal(site.pid(), "HUP");
-    site.until_said("was read again: 1 kind, 1 operation");
+    site.wait_for_log("reloaded: 1 kind, 1 operation");
     assert_eq!(kinds(&site).await, ["db"]);
 }
 
 #[tokio::test]
-async fn a_changed_command_is_run_from_the_next_job_on() {
+async fn a_changed_command_applies_to_the_next_job() {
     let site = Site::start(CONFIG, "#!/bin/sh\necho \"::state $1\"\n");
-    // The state that the script chooses is not one of the operation's, so this fails.
+    // The script sets a state that the operation does not declare, so this fails.
     let id = site.submit("a", Value::Null).await;
-    assert_eq!(site.over(&id).await["state"], "failed");
+    assert_eq!(site.wait_until_finished(&id).await["state"], "failed");
     site.write("etc/tenure.toml", &CONFIG.replace("first", "READY"));
-    site.until_said("was read again");
+    site.wait_for_log("reloaded");
     let id = site.submit("b", Value::Null).await;
-    assert_eq!(site.over(&id).await["state"], "succeeded");
+    assert_eq!(site.wait_until_finished(&id).await["state"], "succeeded");
 }
 
 #[tokio::test]
-async fn a_worker_process_runs_what_the_server_does_not() {
+async fn a_worker_process_runs_jobs_that_the_server_has_no_command_for() {
     let site = Site::start(&without_run(), "#!/bin/sh\necho made by a worker\n");
     let id = site.submit("orders", Value::Null).await;
     site.write("etc/worker.toml", &CONFIG.replace("builder", "remote"));
     let config = site.file("etc/worker.toml");
     let args = ["worker", "--tenant", "*", "--slots", "1", "--config"];
     let mut worker = site.spawn(&args, &config, "worker.log");
-    let job = site.over(&id).await;
+    let job = site.wait_until_finished(&id).await;
     assert_eq!(job["state"], "succeeded", "{job:#}");
     assert_eq!(job["attempts"][0]["worker"], "remote");
     signal(worker.id(), "TERM");

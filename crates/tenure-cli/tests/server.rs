@@ -1,4 +1,4 @@
-//! The real server process: what it survives and what it says.
+//! The real server process: crashes, restarts, startup errors and exit codes.
 
 mod common;
 
@@ -14,19 +14,19 @@ use tenure::wire::ResourceLocks;
 use tenure::{Client, Transport};
 use tenure_core::{Acquire, Claimant, Command, LockAction, LockName, Outcome, ResourceKey, Token};
 
-/// What workers know for certain.
+/// What the workers have had acknowledged.
 #[derive(Default)]
 struct Ledger {
-    /// The highest token that was acknowledged for each lock.
+    /// The highest acknowledged token of each lock.
     highest: Mutex<HashMap<String, Token>>,
-    /// Tenures that were acknowledged and whose release was not yet sent.
+    /// Acknowledged tenures whose release has not been sent.
     held: Mutex<HashMap<String, Token>>,
     grants: AtomicU64,
     stop: AtomicBool,
 }
 
-/// Takes and releases locks of its own, repeating what was not answered.
-async fn work(link: HttpTransport, worker: usize, ledger: Arc<Ledger>) {
+/// Acquires and releases its own locks, and retries requests without an answer.
+async fn acquire_and_release(transport: HttpTransport, worker: usize, ledger: Arc<Ledger>) {
     for n in 0.. {
         if ledger.stop.load(Ordering::SeqCst) {
             return;
@@ -40,8 +40,11 @@ async fn work(link: HttpTransport, worker: usize, ledger: Arc<Ledger>) {
             wait_ms: 0,
             purpose: None,
         };
-        let ask = Command::Lock { key: key.clone(), action: LockAction::Acquire(acquire) };
-        let Some(Outcome::Granted(view)) = insist(&link, &ledger, ask).await else { return };
+        let acquire = Command::Lock { key: key.clone(), action: LockAction::Acquire(acquire) };
+        let Some(Outcome::Granted(view)) = send_with_retries(&transport, &ledger, acquire).await
+        else {
+            return;
+        };
         let token = view.token;
         let before = ledger.highest.lock().expect("no panic").insert(name.clone(), token);
         assert!(before.is_none_or(|before| before < token), "{name}: {before:?} then {token}");
@@ -50,7 +53,7 @@ async fn work(link: HttpTransport, worker: usize, ledger: Arc<Ledger>) {
         tokio::time::sleep(Duration::from_millis(5)).await;
         ledger.held.lock().expect("no panic").remove(&name);
         let release = LockAction::Release { token, locks: None };
-        match insist(&link, &ledger, Command::Lock { key, action: release }).await {
+        match send_with_retries(&transport, &ledger, Command::Lock { key, action: release }).await {
             Some(Outcome::Released { .. }) => {}
             Some(other) => panic!("the release was answered with {other:?}"),
             None => return,
@@ -58,10 +61,14 @@ async fn work(link: HttpTransport, worker: usize, ledger: Arc<Ledger>) {
     }
 }
 
-/// Repeats a command until it is answered, or nobody wants the answer any more.
-async fn insist(link: &HttpTransport, ledger: &Ledger, command: Command) -> Option<Outcome> {
+/// Retries a command until it is answered or the test stops.
+async fn send_with_retries(
+    transport: &HttpTransport,
+    ledger: &Ledger,
+    command: Command,
+) -> Option<Outcome> {
     loop {
-        match link.send(command.clone(), Duration::ZERO).await {
+        match transport.send(command.clone(), Duration::ZERO).await {
             Ok(outcome) => return Some(outcome),
             Err(error) if error.is_unavailable() => {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -75,39 +82,40 @@ async fn insist(link: &HttpTransport, ledger: &Ledger, command: Command) -> Opti
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn twenty_kills_under_load_lose_nothing_that_was_acknowledged() {
+async fn twenty_kills_under_load_lose_no_acknowledged_grant() {
     let mut server = Server::start();
     let (url, key) = (server.url(), server.key());
-    let link = || HttpTransport::new(&url, &key, "default").expect("an address");
+    let transport = || HttpTransport::new(&url, &key, "default").expect("an address");
     let ledger = Arc::new(Ledger::default());
-    let spawn = |worker| tokio::spawn(work(link(), worker, Arc::clone(&ledger)));
+    let spawn =
+        |worker| tokio::spawn(acquire_and_release(transport(), worker, Arc::clone(&ledger)));
     let workers: Vec<_> = (0..8).map(spawn).collect();
     let client = Client::connect(&url, &key).expect("an address");
-    // A holder that only beats: no restart may cost it its lock.
+    // A holder that only sends heartbeats: no restart may cost it its lock.
     let session = client.session("holder", Duration::from_secs(10)).await.expect("it answers");
     let tenure = session.lock("cluster/kept").expect("a name").acquire().await.expect("it is free");
     for kill in 0..20 {
         let target = ledger.grants.load(Ordering::SeqCst) + 40;
         let grants = Arc::clone(&ledger);
         let load = move || until(|| grants.grants.load(Ordering::SeqCst) >= target);
-        tokio::task::spawn_blocking(load).await.expect("load goes on");
-        let reader = link();
+        tokio::task::spawn_blocking(load).await.expect("the load continues");
+        let reader = transport();
         server.kill();
-        // What is acknowledged now, and whose release was not even sent, must be there afterwards.
-        let certain = ledger.held.lock().expect("no panic").clone();
+        // Grants that are acknowledged and whose release was not sent must survive.
+        let acknowledged = ledger.held.lock().expect("no panic").clone();
         server.launch();
-        for (name, token) in certain {
+        for (name, token) in acknowledged {
             let path = format!("/v1/locks/cluster/{name}");
             let shown: ResourceLocks = reader.get(&path).await.expect("it answers");
             assert!(shown.token >= token, "kill {kill}: {name} went back to {}", shown.token);
         }
-        assert_eq!(tenure.check(), Ok(()), "kill {kill}: the living holder lost its lock");
+        assert_eq!(tenure.check(), Ok(()), "kill {kill}: the live holder lost its lock");
     }
     ledger.stop.store(true, Ordering::SeqCst);
     for worker in workers {
         worker.await.expect("no token went back");
     }
-    let shown: ResourceLocks = link().get("/v1/locks/cluster/kept").await.expect("it answers");
+    let shown: ResourceLocks = transport().get("/v1/locks/cluster/kept").await.expect("it answers");
     assert_eq!(shown.tenures[0].token, tenure.token());
     tenure.release().await.expect("it is still held");
     let verified = server.run(&["verify"]);
@@ -115,11 +123,11 @@ async fn twenty_kills_under_load_lose_nothing_that_was_acknowledged() {
 }
 
 #[test]
-fn a_graceful_stop_leaves_the_address_free_and_the_locks_held() {
+fn a_graceful_stop_removes_the_address_file_and_keeps_the_locks() {
     let mut server = Server::start();
     server.run(&["lock", "acquire", "cluster/c1", "--ttl", "1h", "--holder", "ann"]);
     server.signal("TERM");
-    assert!(server.ended().success());
+    assert!(server.wait().success());
     assert!(!server.file("server.url").exists());
     server.launch();
     let shown = stdout(&server.run(&["lock", "show", "cluster/c1"]));
@@ -127,7 +135,7 @@ fn a_graceful_stop_leaves_the_address_free_and_the_locks_held() {
 }
 
 #[test]
-fn a_taken_port_and_a_taken_file_are_named_with_the_remedy() {
+fn a_port_or_file_in_use_is_reported_with_the_remedy() {
     let server = Server::start();
     let other = tempfile::tempdir().expect("a temporary directory");
     let output = tenure(other.path()).args(["serve", "--listen", server.listen()]).output();
@@ -144,7 +152,7 @@ fn a_taken_port_and_a_taken_file_are_named_with_the_remedy() {
 }
 
 #[test]
-fn a_mounted_admin_key_is_taken_and_none_is_made() {
+fn a_mounted_admin_key_is_used_and_none_is_created() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("mounted");
@@ -170,7 +178,7 @@ fn a_mounted_admin_key_is_taken_and_none_is_made() {
 }
 
 #[test]
-fn bad_places_for_data_are_named() {
+fn unusable_data_locations_are_reported() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("file");
     fs::write(&file, "not a directory").expect("it is writable");
@@ -187,7 +195,7 @@ fn bad_places_for_data_are_named() {
 }
 
 #[test]
-fn the_command_line_speaks_in_exit_codes() {
+fn errors_have_distinct_exit_codes() {
     let server = Server::start();
     let code = |args: &[&str]| server.run(args).status.code();
     assert_eq!(code(&["lock", "acquire", "cluster/c1", "--ttl", "1h"]), Some(0));

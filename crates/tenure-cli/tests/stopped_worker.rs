@@ -1,5 +1,5 @@
-//! A real worker process that is stopped past its time to live: its command is dead before the next
-//! attempt begins, and when it wakes up it has nothing more to say about the job.
+//! A real worker process that is stopped for longer than its TTL: its command is dead before the
+//! next attempt starts, and after it resumes it reports nothing about the job.
 
 mod common;
 
@@ -19,7 +19,7 @@ const KIND: &str = "\
 retry = { attempts = 3, initial = \"100ms\" }
 ";
 
-/// The first attempt stays, whatever it is told; the second looks whether the first is dead.
+/// The first attempt ignores SIGTERM and never ends; the second checks that the first is dead.
 const SCRIPT: &str = r#"#!/bin/sh
 cd "$(dirname "$0")"
 if [ "$TENURE_ATTEMPT" = 2 ]; then
@@ -32,7 +32,7 @@ echo $$ > first.new; mv first.new first
 while :; do sleep 0.1; done
 "#;
 
-/// A worker process; it is not left stopped when the test has failed.
+/// A worker process, killed on drop even while it is stopped.
 struct Worker(Child);
 
 impl Worker {
@@ -55,33 +55,35 @@ impl Drop for Worker {
     }
 }
 
-async fn job(link: &HttpTransport, id: &str) -> Value {
+async fn job(transport: &HttpTransport, id: &str) -> Value {
     let path = format!("/v1/jobs/{id}?wait_ms=30000");
-    link.get_with_wait(&path, Duration::from_secs(30)).await.expect("it answers")
+    transport.get_with_wait(&path, Duration::from_secs(30)).await.expect("it answers")
 }
 
-async fn submit(link: &HttpTransport, name: &str) -> String {
+async fn submit(transport: &HttpTransport, name: &str) -> String {
     let path = format!("/v1/resources/db/{name}/jobs");
     let body = json!({ "operation": "make" });
-    let answer: Value = link.post(&path, None, &body, Duration::ZERO).await.expect("it is taken");
+    let answer: Value =
+        transport.post(&path, None, &body, Duration::ZERO).await.expect("it is taken");
     answer["job"]["id"].as_str().expect("it has an id").to_owned()
 }
 
 #[tokio::test]
-async fn a_stopped_worker_loses_its_job_with_its_command_and_says_nothing_when_it_wakes() {
+async fn a_stopped_worker_loses_its_job_and_reports_nothing_after_it_resumes() {
     let server = Server::start_with(Some(KIND));
     let dir = server.data();
     let script = dir.join("make.sh");
     fs::write(&script, SCRIPT).expect("it is writable");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("it is ours");
-    let link = HttpTransport::new(&server.url(), &server.key(), "default").expect("an address");
+    let transport =
+        HttpTransport::new(&server.url(), &server.key(), "default").expect("an address");
 
     let frozen = Worker::start(&server, dir, "frozen");
-    let id = submit(&link, "orders").await;
+    let id = submit(&transport, "orders").await;
     until(|| dir.join("first").exists());
     signal(frozen.0.id(), "STOP");
     let healthy = Worker::start(&server, dir, "healthy");
-    let done = job(&link, &id).await;
+    let done = job(&transport, &id).await;
     assert_eq!(
         (&done["state"], &done["result"]),
         (&json!("succeeded"), &json!("alone")),
@@ -90,17 +92,18 @@ async fn a_stopped_worker_loses_its_job_with_its_command_and_says_nothing_when_i
     assert_eq!(done["attempts"][0]["code"], "WORKER_TIMEOUT");
     assert_eq!(done["attempts"][1]["worker"], "healthy");
 
-    // It wakes up, finds that it has lost everything, and works again under a new session.
+    // It resumes, finds that its session is lost, and works again under a new one.
     drop(healthy);
     signal(frozen.0.id(), "CONT");
     fs::remove_file(dir.join("first")).expect("the first attempt left it");
-    let next = submit(&link, "people").await;
+    let next = submit(&transport, "people").await;
     until(|| dir.join("first").exists());
-    let first = job(&link, &id).await;
-    assert_eq!(first["attempts"], done["attempts"], "nothing was added to what is over");
+    let first = job(&transport, &id).await;
+    assert_eq!(first["attempts"], done["attempts"], "the finished job must not change");
     let cancel = format!("/v1/jobs/{next}/cancel");
-    let _: Value = link.post(&cancel, None, &json!({}), Duration::ZERO).await.expect("it runs");
-    let next = job(&link, &next).await;
+    let _: Value =
+        transport.post(&cancel, None, &json!({}), Duration::ZERO).await.expect("it runs");
+    let next = job(&transport, &next).await;
     assert_eq!(next["state"], "cancelled");
     assert_eq!(next["attempts"][0]["worker"], "frozen");
     assert_ne!(next["attempts"][0]["session"], done["attempts"][0]["session"]);

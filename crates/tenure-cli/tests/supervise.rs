@@ -1,10 +1,10 @@
-//! The promise of `tenure::exec`, tried with real processes and real signals: the tree of a command
-//! is dead before its lock can be somebody else's.
+//! The guarantee of `tenure::exec`, tested with real processes and signals: the process tree of a
+//! command is dead before another holder can acquire its lock.
 //!
-//! Suspending the machine is the one fault that is not tried here. The deadlines are instants of
-//! `CLOCK_BOOTTIME`, and a suspended machine looks to them like one that was stopped for that long.
+//! Suspending the machine is not tested here. Deadlines are instants of `CLOCK_BOOTTIME`, for which
+//! a suspended machine looks like processes that were stopped for that long.
 //!
-//! Each test was seen to fail with the code that it protects taken out.
+//! Each test fails without the code that it covers.
 
 #[path = "supervise/harness.rs"]
 mod harness;
@@ -16,8 +16,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use harness::{
-    FAR, HELPER, HOST_KILL_MS, HOST_TERM_MS, Host, SIGKILL, SLACK, Stopped, Traces, by_itself,
-    end_of, ms, pid, run, start, until, within,
+    FAR, HELPER, HOST_KILL_MS, HOST_TERM_MS, Host, SIGKILL, SLACK, Stopped, Traces, end_of,
+    exited_by_itself, ms, pid, run, start, until, within,
 };
 use rustix::process::{Signal, kill_process_group};
 use tenure::clock::BootInstant;
@@ -25,17 +25,17 @@ use tenure::exec::{
     CommandEnd, Deadlines, EndReason, Error, ExitKind, Spec, StopReason, Supervisor,
 };
 
-// ---- What the command sees and returns ----
+// ---- Environment and result of the command ----
 
 #[tokio::test]
-async fn the_exit_code_is_passed_on() {
-    assert_eq!(run(Traces::new().script("exit 7")).await, by_itself(ExitKind::Code(7)));
+async fn the_exit_code_is_returned() {
+    assert_eq!(run(Traces::new().script("exit 7")).await, exited_by_itself(ExitKind::Code(7)));
 }
 
 #[tokio::test]
-async fn the_signal_that_ended_the_command_is_passed_on() {
+async fn the_signal_that_killed_the_command_is_returned() {
     let ended = run(Traces::new().script("kill -USR2 $$")).await;
-    assert_eq!(ended, by_itself(ExitKind::Signal(Signal::USR2.as_raw())));
+    assert_eq!(ended, exited_by_itself(ExitKind::Signal(Signal::USR2.as_raw())));
 }
 
 async fn run_program(program: &Path) -> (CommandEnd, String) {
@@ -52,7 +52,7 @@ async fn run_program(program: &Path) -> (CommandEnd, String) {
 #[tokio::test]
 async fn a_command_that_is_not_found_ends_with_127() {
     let (ended, message) = run_program(Path::new("no-such-command")).await;
-    assert_eq!(ended, by_itself(ExitKind::Code(127)));
+    assert_eq!(ended, exited_by_itself(ExitKind::Code(127)));
     assert!(message.starts_with("tenure: cannot run no-such-command: "), "{message}");
 }
 
@@ -61,7 +61,7 @@ async fn a_command_that_cannot_be_executed_ends_with_126() {
     let traces = Traces::new();
     fs::write(traces.path("plain"), "text").expect("a file");
     let (ended, message) = run_program(&traces.path("plain")).await;
-    assert_eq!(ended, by_itself(ExitKind::Code(126)));
+    assert_eq!(ended, exited_by_itself(ExitKind::Code(126)));
     assert!(message.contains("/plain: Permission denied"), "{message}");
 }
 
@@ -84,7 +84,7 @@ async fn the_streams_can_be_pipes() {
     spec.stderr = Some(Stdio::piped());
     let mut command = start(spec, FAR).await;
     command.stdin.take().expect("a pipe").write_all(b"hello").expect("it reads");
-    assert_eq!(end_of(&mut command).await, by_itself(ExitKind::Code(0)));
+    assert_eq!(end_of(&mut command).await, exited_by_itself(ExitKind::Code(0)));
     let (mut out, mut err) = (String::new(), String::new());
     command.stdout.take().expect("a pipe").read_to_string(&mut out).expect("its output");
     command.stderr.take().expect("a pipe").read_to_string(&mut err).expect("its errors");
@@ -92,10 +92,10 @@ async fn the_streams_can_be_pipes() {
 }
 
 #[tokio::test]
-async fn the_environment_is_passed_on() {
+async fn the_environment_is_inherited() {
     let mut spec = Traces::new().script(r#"[ "$TOKEN" = 42 ] && [ -n "$PATH" ]"#);
     spec.env.push(("TOKEN".into(), "42".into()));
-    assert_eq!(run(spec).await, by_itself(ExitKind::Code(0)));
+    assert_eq!(run(spec).await, exited_by_itself(ExitKind::Code(0)));
 }
 
 #[tokio::test]
@@ -110,21 +110,21 @@ async fn signals_reach_the_commands_group() {
     traces.process("command").await;
     command.signal(Signal::USR1.as_raw());
     let ended = end_of(&mut command).await;
-    assert_eq!(ended, by_itself(ExitKind::Code(5)));
+    assert_eq!(ended, exited_by_itself(ExitKind::Code(5)));
 }
 
 #[tokio::test]
-async fn a_signal_that_the_process_ignores_is_not_one_to_forward() {
-    let script = "trap '' HUP; exec $EXE --exact tells_forwarded_signals --nocapture";
+async fn ignored_signals_are_not_forwarded() {
+    let script = "trap '' HUP; exec $EXE --exact checks_forwarded_signals --nocapture";
     let mut spec = Traces::new().script(script);
     spec.env.push(("EXE".into(), std::env::current_exe().expect("this test").into()));
-    spec.env.push(("TELL".into(), "1".into()));
-    assert_eq!(run(spec).await, by_itself(ExitKind::Code(0)));
+    spec.env.push(("CHECK_SIGNALS".into(), "1".into()));
+    assert_eq!(run(spec).await, exited_by_itself(ExitKind::Code(0)));
 }
 
 #[test]
-fn tells_forwarded_signals() {
-    if std::env::var_os("TELL").is_some() {
+fn checks_forwarded_signals() {
+    if std::env::var_os("CHECK_SIGNALS").is_some() {
         let forwarded = tenure::exec::forwarded_signals().expect("/proc");
         let expected = [Signal::INT, Signal::TERM, Signal::QUIT, Signal::USR1, Signal::USR2];
         assert_eq!(forwarded, expected.map(Signal::as_raw));
@@ -143,7 +143,7 @@ async fn a_command_is_not_started_after_its_deadline() {
 }
 
 #[tokio::test]
-async fn at_the_deadline_the_command_may_clean_up() {
+async fn the_command_can_clean_up_at_the_deadline() {
     let traces = Traces::new();
     let script = r#"
         trap 'sleep 0.1; : > $D/cleaned; exit 3' TERM
@@ -172,7 +172,7 @@ async fn a_command_that_ignores_term_is_killed() {
 }
 
 #[tokio::test]
-async fn at_the_deadline_processes_that_left_the_tree_die_too() {
+async fn processes_that_left_the_tree_are_killed_at_the_deadline() {
     let traces = Traces::new();
     let deadlines = within(500, 800);
     let spec = traces.script(r#"far mild; far stubborn 'trap "" TERM'; id command; sleep 60"#);
@@ -187,7 +187,7 @@ async fn at_the_deadline_processes_that_left_the_tree_die_too() {
 }
 
 #[tokio::test]
-async fn extending_gives_time() {
+async fn extending_moves_the_deadline() {
     let traces = Traces::new();
     let first = within(300, 400);
     let mut command = start(traces.script("id command; exec sleep 60"), first).await;
@@ -202,7 +202,7 @@ async fn extending_gives_time() {
 }
 
 #[tokio::test]
-async fn what_is_lost_stays_lost() {
+async fn extending_after_the_deadline_has_no_effect() {
     let traces = Traces::new();
     let script = r#"
         trap ': > $D/termed' TERM
@@ -219,10 +219,10 @@ async fn what_is_lost_stays_lost() {
     assert!(!(deadlines.kill_at + SLACK).has_passed(), "killed too late");
 }
 
-// ---- Ends that somebody else chose ----
+// ---- Stops and other ends ----
 
 #[tokio::test]
-async fn a_stop_kills_after_the_grace() {
+async fn a_stop_kills_after_the_grace_period() {
     let traces = Traces::new();
     let spec = traces.script(r#"far away; trap "" TERM; id command; exec sleep 60"#);
     let mut command = start(spec, FAR).await;
@@ -237,7 +237,7 @@ async fn a_stop_kills_after_the_grace() {
 }
 
 #[tokio::test]
-async fn a_stop_has_no_more_time_than_the_lock() {
+async fn the_grace_period_ends_at_the_deadline() {
     let traces = Traces::new();
     let mut spec = traces.script(r#"trap "" TERM; id command; exec sleep 60"#);
     spec.grace = Duration::from_secs(60);
@@ -270,7 +270,7 @@ async fn a_stopped_process_can_still_clean_up() {
 }
 
 #[tokio::test]
-async fn nobody_is_disturbed_by_a_second_term() {
+async fn each_process_gets_sigterm_only_once() {
     let traces = Traces::new();
     let script = r#"
         sh -c 'trap "echo term >> $D/terms" TERM; eval "$PRELUDE"; id left
@@ -286,7 +286,7 @@ async fn nobody_is_disturbed_by_a_second_term() {
 }
 
 #[tokio::test]
-async fn what_the_command_leaves_behind_is_dead_when_the_wait_ends() {
+async fn left_behind_processes_are_dead_when_the_wait_ends() {
     let traces = Traces::new();
     let script = r#"
         far mild; far stubborn 'trap "" TERM'
@@ -294,7 +294,7 @@ async fn what_the_command_leaves_behind_is_dead_when_the_wait_ends() {
         until [ -e $D/mild ] && [ -e $D/stubborn ] && [ -e $D/near ]; do sleep 0.01; done
         exit 6"#;
     let ended = run(traces.script(script)).await;
-    assert_eq!(ended, by_itself(ExitKind::Code(6)));
+    assert_eq!(ended, exited_by_itself(ExitKind::Code(6)));
     for name in ["mild", "stubborn", "near"] {
         let left = traces.process(name).await;
         assert!(left.is_dead(), "{name} is alive");
@@ -325,10 +325,10 @@ async fn dropping_the_supervisor_kills_the_tree() {
     handle.stop(StopReason::Requested);
 }
 
-// ---- The watchdog in trouble ----
+// ---- Faults of the watchdog ----
 
 #[tokio::test]
-async fn the_watchdog_does_not_die_of_stray_signals() {
+async fn the_watchdog_survives_stray_signals() {
     let traces = Traces::new();
     let mut command = start(traces.script("id command; exec sleep 60"), FAR).await;
     let process = traces.process("command").await;
@@ -347,7 +347,7 @@ async fn the_watchdog_does_not_die_of_stray_signals() {
 }
 
 #[tokio::test]
-async fn when_the_watchdog_is_killed_the_supervisor_kills_the_tree_and_nothing_else() {
+async fn if_the_watchdog_is_killed_the_supervisor_kills_only_its_tree() {
     let (one, two) = (Traces::new(), Traces::new());
     let script = r#"far away 'trap "" TERM'; sleep 60 & id command; wait"#;
     let mut killed = start(one.script(script), FAR).await;
@@ -363,7 +363,7 @@ async fn when_the_watchdog_is_killed_the_supervisor_kills_the_tree_and_nothing_e
 }
 
 #[tokio::test]
-async fn a_lone_supervisor_also_finds_who_erased_its_environment() {
+async fn a_sole_supervisor_finds_processes_with_a_cleared_environment() {
     let script = r#"
         (env -i D="$D" setsid sh -c 'echo $$ > $D/new; mv $D/new $D/away; exec sleep 60' &)
         id command; sleep 60"#;
@@ -381,7 +381,7 @@ async fn a_lone_supervisor_also_finds_who_erased_its_environment() {
 }
 
 #[tokio::test]
-async fn when_the_watchdog_is_stopped_the_supervisor_kills_the_tree() {
+async fn if_the_watchdog_is_stopped_the_supervisor_kills_the_tree() {
     let traces = Traces::new();
     let deadlines = within(500, 600);
     let mut command = start(traces.script("far away; id command; sleep 60"), deadlines).await;
@@ -395,7 +395,7 @@ async fn when_the_watchdog_is_stopped_the_supervisor_kills_the_tree() {
 }
 
 #[tokio::test]
-async fn a_watchdog_that_was_late_believes_the_heartbeats_that_it_missed() {
+async fn a_delayed_watchdog_applies_the_heartbeats_it_missed() {
     let traces = Traces::new();
     let first = within(500, 600);
     let mut command = start(traces.script("id command; exec sleep 60"), first).await;
@@ -408,16 +408,16 @@ async fn a_watchdog_that_was_late_believes_the_heartbeats_that_it_missed() {
     drop(stopped);
     command.signal(Signal::USR1.as_raw());
     let terminated = ExitKind::Signal(Signal::USR1.as_raw());
-    assert_eq!(end_of(&mut command).await, by_itself(terminated));
+    assert_eq!(end_of(&mut command).await, exited_by_itself(terminated));
 }
 
-// ---- The supervisor in trouble: it is a process of its own here ----
+// ---- Faults of the supervisor, which is a separate process here ----
 
 const STUBBORN_TREE: &str = r#"
     far away 'trap "" TERM'; trap "" TERM; sleep 60 & id command; wait"#;
 
 #[tokio::test]
-async fn when_the_supervisor_is_stopped_the_tree_dies_in_time() {
+async fn if_the_supervisor_is_stopped_the_tree_is_killed_in_time() {
     let started = BootInstant::now();
     let host = Host::start(STUBBORN_TREE);
     let command = host.traces.process("command").await;
@@ -426,12 +426,16 @@ async fn when_the_supervisor_is_stopped_the_tree_dies_in_time() {
     until("heartbeats have extended the time", || extended.has_passed()).await;
     assert!(!command.is_dead() && !away.is_dead(), "heartbeats keep it alive");
 
-    // The whole group, as a terminal does it.
+    // The whole process group, as a terminal does.
     kill_process_group(pid(host.process().id), Signal::STOP).expect("a living group");
     let limit = BootInstant::now() + ms(HOST_KILL_MS) + SLACK;
     until("the tree is dead", || command.is_dead() && away.is_dead()).await;
     assert!(!limit.has_passed(), "killed too late");
-    assert_eq!(host.process().state().as_deref(), Some("T"), "the supervisor slept all the time");
+    assert_eq!(
+        host.process().state().as_deref(),
+        Some("T"),
+        "the supervisor was stopped all the time"
+    );
 
     host.process().send(Signal::CONT);
     let ended = format!("{:?}", CommandEnd { status: SIGKILL, reason: EndReason::Lost });
@@ -439,7 +443,7 @@ async fn when_the_supervisor_is_stopped_the_tree_dies_in_time() {
 }
 
 #[tokio::test]
-async fn a_supervisor_that_was_stopped_hears_how_the_command_ended() {
+async fn a_stopped_supervisor_learns_how_the_command_ended() {
     let host = Host::start("trap 'exit 3' TERM; id command; while :; do sleep 0.01; done");
     let command = host.traces.process("command").await;
     let process = host.process();
@@ -452,7 +456,7 @@ async fn a_supervisor_that_was_stopped_hears_how_the_command_ended() {
 }
 
 #[tokio::test]
-async fn when_the_supervisor_is_killed_the_tree_dies_at_once() {
+async fn if_the_supervisor_is_killed_the_tree_is_killed_immediately() {
     let host = Host::start(STUBBORN_TREE);
     let command = host.traces.process("command").await;
     let away = host.traces.process("away").await;
@@ -461,12 +465,12 @@ async fn when_the_supervisor_is_killed_the_tree_dies_at_once() {
     let killed = BootInstant::now();
     until("the tree is dead", || command.is_dead() && away.is_dead()).await;
     let deadline = killed + ms(HOST_TERM_MS) - ms(50);
-    assert!(!deadline.has_passed(), "not because of the supervisor but of the deadline");
+    assert!(!deadline.has_passed(), "killed by the deadline, not by the death of the supervisor");
     until("the watchdog has ended", || watchdog.is_dead()).await;
 }
 
 #[tokio::test]
-async fn when_supervisor_and_watchdog_are_killed_the_command_dies() {
+async fn if_supervisor_and_watchdog_are_killed_the_command_dies() {
     let host = Host::start(r#"trap "" TERM; id command; exec sleep 60"#);
     let command = host.traces.process("command").await;
     // Stopped first, so that neither can react to the death of the other.

@@ -177,7 +177,8 @@ struct Greet {
 impl RunVerb for Greet {
     async fn run(&self, cx: &CliContext) -> Done {
         let path = format!("/v1/greetings/{}", self.name);
-        let answer: Value = cx.server.link()?.post(&path, None, &json!({}), Duration::ZERO).await?;
+        let answer: Value =
+            cx.server.transport()?.post(&path, None, &json!({}), Duration::ZERO).await?;
         tenure_cli_kit::print_json(&answer)?;
         Ok(ExitCode::SUCCESS)
     }

@@ -10,7 +10,7 @@ use tenure_core::JobId;
 use super::{WAIT, found, look};
 use tenure_cli_kit::CliContext;
 use tenure_cli_kit::exit;
-use tenure_cli_kit::text::{out, query};
+use tenure_cli_kit::text::{print_line, query};
 use tenure_cli_kit::{Done, Output, print_json};
 
 /// Stop a run
@@ -36,7 +36,7 @@ pub(crate) struct Cancel {
 
 impl Cancel {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
-        let (link, id) = (cx.server.link()?, self.id);
+        let (link, id) = (cx.server.transport()?, self.id);
         let path = query(&format!("/pipelines/runs/{id}"), &[("reason", self.reason.clone())]);
         let mut run: RunAnswer = found(id, link.delete(&path).await)?;
         if self.wait {
@@ -44,7 +44,7 @@ impl Cancel {
         }
         match cx.output {
             Output::Json => print_json(&run)?,
-            Output::Table => out(&format!("{} {id}", run.status.as_str()))?,
+            Output::Table => print_line(&format!("{} {id}", run.status.as_str()))?,
         }
         Ok(match run.status {
             RunStatus::Cancelled | RunStatus::Cancelling => ExitCode::SUCCESS,

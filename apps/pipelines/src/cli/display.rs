@@ -14,7 +14,7 @@ use tenure_wire::{WhyAnswer, parse_instant};
 
 use tenure_cli_kit::Output;
 use tenure_cli_kit::follow::TICK;
-use tenure_cli_kit::text::{harmless, human, out, plain};
+use tenure_cli_kit::text::{format_duration, print_line, sanitize, sanitize_line};
 
 /// A run at one moment.
 pub(super) struct Moment<'a> {
@@ -37,10 +37,10 @@ impl Moment<'_> {
     /// What it waits for, or who wants it to stop.
     fn trouble(&self) -> Option<String> {
         if let Some(why) = self.why {
-            return Some(plain(&why.text));
+            return Some(sanitize(&why.text));
         }
         let asked = self.detail.run.cancel.as_ref()?;
-        Some(format!("asked to stop by {}", plain(&asked.by)))
+        Some(format!("asked to stop by {}", sanitize(&asked.by)))
     }
 
     /// `RUNNING, attempt 2: asked to stop by ann`
@@ -54,8 +54,8 @@ impl Moment<'_> {
         let run = &self.detail.run;
         let progress = run.progress.as_ref().filter(|_| run.status == RunStatus::Running);
         let percent = progress.map(|progress| format!(", {} %", progress.percent));
-        let took = run.duration_ms.map(|ms| format!(" for {}", human(ms)));
-        let message = || Some(plain(&progress?.message)).filter(|message| !message.is_empty());
+        let took = run.duration_ms.map(|ms| format!(" for {}", format_duration(ms)));
+        let message = || Some(sanitize(&progress?.message)).filter(|message| !message.is_empty());
         let said = self.trouble().or_else(message).map(|said| format!(": {said}"));
         self.state() + &[percent, took, said].map(Option::unwrap_or_default).concat()
     }
@@ -147,9 +147,9 @@ impl Display {
 
     /// Prints what the steps wrote.
     pub(super) fn log(&self, text: &str) -> anyhow::Result<()> {
-        let print = || text.lines().try_for_each(|line| out(&harmless(line)));
+        let print = || text.lines().try_for_each(|line| print_line(&sanitize_line(line)));
         match (&self.face, self.output) {
-            (_, Output::Json) => text.lines().for_each(|line| self.say(&harmless(line))),
+            (_, Output::Json) => text.lines().for_each(|line| self.say(&sanitize_line(line))),
             (Face::Bars { all, .. }, Output::Table) => all.suspend(print)?,
             (Face::Lines { .. }, Output::Table) => print()?,
         }
@@ -183,7 +183,7 @@ fn tell(title: &str, news: Vec<&StepAnswer>) {
     for step in news {
         let ended = step.started_at.as_ref().zip(step.ended_at.as_ref());
         let took_ms = ended.map(|(start, end)| between(start, end));
-        anstream::eprintln!("{title}: {} {}", plain(&step.name), told(step, took_ms, None));
+        anstream::eprintln!("{title}: {} {}", sanitize(&step.name), told(step, took_ms, None));
     }
 }
 
@@ -211,7 +211,7 @@ impl Seen {
 /// The steps in a column, with the time that they have taken so far.
 fn lines(detail: &RunDetail) -> Vec<String> {
     let RunDetail { run, steps, .. } = detail;
-    let names: Vec<String> = steps.iter().map(|step| plain(&step.name)).collect();
+    let names: Vec<String> = steps.iter().map(|step| sanitize(&step.name)).collect();
     let width = names.iter().map(String::len).max().unwrap_or(0);
     let line = |(at, (step, name)): (usize, (&StepAnswer, &String))| {
         format!("{name:width$}  {}", told(step, took(step, run), percent(detail, at)))
@@ -230,12 +230,12 @@ fn told(step: &StepAnswer, took_ms: Option<u64>, percent: Option<u8>) -> String 
     }
     if let Some(took_ms) = took_ms {
         let how = if step.ended_at.is_some() { "after" } else { "for" };
-        said += &format!(" {how} {}", human(took_ms));
+        said += &format!(" {how} {}", format_duration(took_ms));
     }
     if let Some(error) = &step.error {
         said += &format!(": {}: {}", error.code, error.message);
     }
-    plain(&said)
+    sanitize(&said)
 }
 
 /// How long a step took, or takes until now. The server says what time it is: this machine's clock

@@ -12,8 +12,8 @@ use tokio::signal::unix::Signal;
 use super::display::{Display, Moment};
 use super::look;
 use tenure_cli_kit::exit;
-use tenure_cli_kit::log_reader::Reader;
-use tenure_cli_kit::text::{human, plain};
+use tenure_cli_kit::log_reader::LogReader;
+use tenure_cli_kit::text::{format_duration, sanitize};
 use tenure_cli_kit::{Output, follow};
 
 /// Shows what happens to a run until it is over, and gives how it ended. Nothing when `interrupt`
@@ -24,7 +24,7 @@ pub(super) async fn follow(
     output: Output,
     interrupt: Signal,
 ) -> anyhow::Result<Option<RunDetail>> {
-    let (logs, display) = (Reader::new(id, None), Display::new(pipeline, output));
+    let (logs, display) = (LogReader::new(id, None), Display::new(pipeline, output));
     let over = follow::follow(Follower { link, id, logs, display }, interrupt).await?;
     if over.is_none() {
         anstream::eprintln!(
@@ -38,19 +38,19 @@ pub(super) async fn follow(
 struct Follower<'a> {
     link: &'a HttpTransport,
     id: JobId,
-    logs: Reader,
+    logs: LogReader,
     display: Display,
 }
 
 impl follow::Follower for Follower<'_> {
     const WHAT: &'static str = "run";
-    type Over = RunDetail;
+    type Finished = RunDetail;
 
     /// One look: the run first, so that all it wrote before its end is there when it is over.
-    async fn look(&mut self, wait: Duration) -> anyhow::Result<Option<RunDetail>> {
+    async fn poll(&mut self, wait: Duration) -> anyhow::Result<Option<RunDetail>> {
         let detail = look(self.link, self.id, wait).await?;
         let display = &self.display;
-        self.logs.rest(self.link, |text| display.log(text)).await?;
+        self.logs.read_available(self.link, |text| display.log(text)).await?;
         if detail.run.status.is_finished() {
             self.display.over(&detail);
             return Ok(Some(detail));
@@ -84,7 +84,7 @@ pub(super) fn ending(run: &RunAnswer) -> String {
     let RunAnswer { pipeline_logging_id: id, pipeline_id: name, .. } = run;
     let mut said = format!("{name} {}", run.status.as_str());
     if let Some(took_ms) = run.duration_ms {
-        said += &format!(" after {}", human(took_ms));
+        said += &format!(" after {}", format_duration(took_ms));
     }
     if run.attempt > 1 {
         said += &format!(" in attempt {}", run.attempt);
@@ -101,7 +101,7 @@ pub(super) fn ending(run: &RunAnswer) -> String {
         }
         _ => {}
     }
-    said = plain(&said);
+    said = sanitize(&said);
     if !matches!(run.status, RunStatus::Failed | RunStatus::Timeout) {
         return said;
     }

@@ -8,7 +8,7 @@ use tenure_wire::ListAnswer;
 
 use super::of_tenants;
 use tenure_cli_kit::CliContext;
-use tenure_cli_kit::text::{human, out, plain};
+use tenure_cli_kit::text::{format_duration, print_line, sanitize};
 use tenure_cli_kit::{Done, Output, print_json};
 
 /// List the pipelines that are declared
@@ -24,7 +24,7 @@ pub(crate) struct Ls {}
 
 impl Ls {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
-        let list: ListAnswer<PipelineAnswer> = cx.server.link()?.get("/pipelines").await?;
+        let list: ListAnswer<PipelineAnswer> = cx.server.transport()?.get("/pipelines").await?;
         match cx.output {
             Output::Json => print_json(&list)?,
             Output::Table if list.items.is_empty() => anstream::eprintln!(
@@ -32,7 +32,7 @@ impl Ls {
                  names where",
                 cx.server.tenant()
             ),
-            Output::Table => out(&pipelines(cx, &list.items))?,
+            Output::Table => print_line(&pipelines(cx, &list.items))?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -40,12 +40,12 @@ impl Ls {
 
 fn pipelines(cx: &CliContext, items: &[PipelineAnswer]) -> String {
     let row = |one: &PipelineAnswer| {
-        let steps: Vec<String> = one.steps.iter().map(|step| plain(step)).collect();
+        let steps: Vec<String> = one.steps.iter().map(|step| sanitize(step)).collect();
         vec![
-            plain(&one.pipeline_id),
+            sanitize(&one.pipeline_id),
             steps.join(", "),
-            human(one.limit_ms),
-            one.schedule.as_deref().map(plain).unwrap_or_default(),
+            format_duration(one.limit_ms),
+            one.schedule.as_deref().map(sanitize).unwrap_or_default(),
             one.next_at.clone().unwrap_or_default(),
             running(one),
         ]

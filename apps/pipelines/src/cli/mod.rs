@@ -22,7 +22,7 @@ use tenure_core::session::ALL_TENANTS;
 use tenure_core::{Code, JobId};
 
 use async_trait::async_trait;
-use tenure_cli_kit::text::{columns, plain};
+use tenure_cli_kit::text::{dynamic_table, sanitize};
 use tenure_cli_kit::{CliContext, Done, ParsedVerb, RunVerb, Verb};
 
 /// How long one answer is waited for; it is asked again until the run is over.
@@ -111,6 +111,6 @@ fn of_tenants<'a>(
     let all = cx.server.tenant() == ALL_TENANTS;
     let first = all.then_some("TENANT").into_iter();
     let header: Vec<&str> = first.chain(header.iter().copied()).collect();
-    let row = |(tenant, row)| all.then(|| plain(tenant)).into_iter().chain(row);
-    columns(&header, rows.map(row))
+    let row = |(tenant, row)| all.then(|| sanitize(tenant)).into_iter().chain(row);
+    dynamic_table(&header, rows.map(row))
 }

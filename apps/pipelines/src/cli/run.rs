@@ -15,9 +15,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::follow::{ending, exit_code, follow};
 use super::parse_name;
 use tenure_cli_kit::CliContext;
-use tenure_cli_kit::document::{Arg, parameters, usage};
+use tenure_cli_kit::document::{Arg, parameter_map, usage_error};
 use tenure_cli_kit::exit;
-use tenure_cli_kit::text::{out, plain};
+use tenure_cli_kit::text::{print_line, sanitize};
 use tenure_cli_kit::{Done, Output, print_json};
 
 /// How long a server may hold the answer back while another run goes on; see `retries` and `delay`
@@ -61,18 +61,20 @@ pub(crate) struct Run {
 impl Run {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
         if cx.server.tenant() == ALL_TENANTS {
-            return Err(usage("whose pipeline is meant? Name its tenant with --tenant".to_owned()));
+            return Err(usage_error(
+                "whose pipeline is meant? Name its tenant with --tenant".to_owned(),
+            ));
         }
         let body = TriggerBody { trigger_by: self.by.clone(), parameters: self.parameters()? };
-        let link = cx.server.link()?;
+        let link = cx.server.transport()?;
         let answer = self.trigger(&link, &body).await?;
         // Listened to before the id is seen: from then on Ctrl-C only stops following.
         let interrupt = self.follow.then(|| signal(SignalKind::interrupt())).transpose()?;
         let id = answer.pipeline_logging_id;
         if cx.output == Output::Table {
-            out(&format!("{} {id}", answer.status.as_str()))?;
+            print_line(&format!("{} {id}", answer.status.as_str()))?;
         }
-        anstream::eprintln!("{}", plain(&answer.message));
+        anstream::eprintln!("{}", sanitize(&answer.message));
         let Some(interrupt) = interrupt else {
             if cx.output == Output::Json {
                 print_json(&answer)?;
@@ -88,15 +90,15 @@ impl Run {
         anstream::eprintln!("{}", ending(&detail.run));
         match cx.output {
             Output::Json => print_json(&detail)?,
-            Output::Table => out(&format!("{} {id}", detail.run.status.as_str()))?,
+            Output::Table => print_line(&format!("{} {id}", detail.run.status.as_str()))?,
         }
         Ok(exit_code(detail.run.status))
     }
 
     fn parameters(&self) -> anyhow::Result<Map<String, Value>> {
-        let parameters = parameters("--param", &self.param)?;
+        let parameters = parameter_map("--param", &self.param)?;
         if parameters.contains_key(TRIGGER_BY) {
-            return Err(usage(format!("{TRIGGER_BY} is no parameter; say it with --by")));
+            return Err(usage_error(format!("{TRIGGER_BY} is no parameter; say it with --by")));
         }
         Ok(parameters)
     }

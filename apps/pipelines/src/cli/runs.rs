@@ -7,8 +7,8 @@ use clap::Args;
 
 use super::{of_tenants, parse_name};
 use tenure_cli_kit::CliContext;
-use tenure_cli_kit::listing::{fetch, tell_more};
-use tenure_cli_kit::text::{age, cell, human, out, plain};
+use tenure_cli_kit::listing::{fetch, print_more_hint};
+use tenure_cli_kit::text::{age, cell, format_duration, print_line, sanitize};
 use tenure_cli_kit::{Done, Output, print_json};
 
 /// List runs, newest first
@@ -44,13 +44,13 @@ impl Runs {
         ];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
         let list =
-            fetch::<RunAnswer>(&cx.server.link()?, "/pipelines/runs", &filters, limit).await?;
+            fetch::<RunAnswer>(&cx.server.transport()?, "/pipelines/runs", &filters, limit).await?;
         match cx.output {
             Output::Json => print_json(&list)?,
             Output::Table if list.items.is_empty() => anstream::eprintln!("there is no such run"),
             Output::Table => {
-                out(&runs(cx, &list.items))?;
-                tell_more(&list);
+                print_line(&runs(cx, &list.items))?;
+                print_more_hint(&list);
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -61,11 +61,11 @@ fn runs(cx: &CliContext, items: &[RunAnswer]) -> String {
     let row = |run: &RunAnswer| {
         vec![
             run.pipeline_logging_id.to_string(),
-            plain(&run.pipeline_id),
+            sanitize(&run.pipeline_id),
             run.status.as_str().to_owned(),
             age(&run.triggered_at),
-            run.duration_ms.map(human).unwrap_or_default(),
-            plain(&run.trigger_by),
+            run.duration_ms.map(format_duration).unwrap_or_default(),
+            sanitize(&run.trigger_by),
             run.duplicates.to_string(),
             note(run),
         ]

@@ -15,7 +15,9 @@ use super::follow::{exit_code, follow};
 use super::look;
 use tenure_cli_kit::CliContext;
 use tenure_cli_kit::exit;
-use tenure_cli_kit::text::{age, cell, count, facts, human, out, plain, table};
+use tenure_cli_kit::text::{
+    age, cell, count, field_list, format_duration, print_line, sanitize, table,
+};
 use tenure_cli_kit::{Done, Output, print_json};
 
 /// Show a run: its parameters, its steps, who else triggered it
@@ -38,7 +40,7 @@ pub(crate) struct Show {
 
 impl Show {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
-        let link = cx.server.link()?;
+        let link = cx.server.transport()?;
         let mut detail = look(&link, self.id, Duration::ZERO).await?;
         let mut code = ExitCode::SUCCESS;
         if self.follow {
@@ -57,14 +59,14 @@ impl Show {
 }
 
 fn print(detail: &RunDetail, tenant: &str) -> anyhow::Result<()> {
-    out(&facts_of(&detail.run, tenant))?;
+    print_line(&facts_of(&detail.run, tenant))?;
     if !detail.steps.is_empty() {
-        out("")?;
-        out(&steps(detail))?;
+        print_line("")?;
+        print_line(&steps(detail))?;
     }
     if !detail.attached.is_empty() {
-        out("")?;
-        out(&attached(&detail.attached))?;
+        print_line("")?;
+        print_line(&attached(&detail.attached))?;
     }
     Ok(())
 }
@@ -72,29 +74,29 @@ fn print(detail: &RunDetail, tenant: &str) -> anyhow::Result<()> {
 fn facts_of(run: &RunAnswer, tenant: &str) -> String {
     let at = |at: &String| format!("{at} ({} ago)", age(at));
     let asked =
-        |asked: &AskedAnswer| plain(&format!("{} at {}: {}", asked.by, asked.at, asked.reason));
+        |asked: &AskedAnswer| sanitize(&format!("{} at {}: {}", asked.by, asked.at, asked.reason));
     let error = run.error.as_ref().filter(|_| run.status != RunStatus::Complete);
     let progress = run.progress.as_ref().filter(|_| run.status == RunStatus::Running);
     let number = |n: u32| (n > 0).then(|| n.to_string());
     let pipeline = match &*run.tenant_id {
-        own if own == tenant => plain(&run.pipeline_id),
-        other => plain(&format!("{other}/{}", run.pipeline_id)),
+        own if own == tenant => sanitize(&run.pipeline_id),
+        other => sanitize(&format!("{other}/{}", run.pipeline_id)),
     };
     let others = |n: usize| (n > 0).then(|| count(n, "other trigger"));
     let duplicates = others(usize::try_from(run.duplicates).unwrap_or(usize::MAX));
     let parameters = (!run.parameters.is_empty()).then(|| Value::from(run.parameters.clone()));
-    facts(&[
+    field_list(&[
         ("run", Some(run.pipeline_logging_id.to_string())),
         ("pipeline", Some(pipeline)),
         ("status", Some(run.status.as_str().to_owned())),
         ("attempt", number(run.attempt)),
-        ("progress", progress.map(|p| plain(&format!("{} % {}", p.percent, p.message)))),
-        ("error", error.map(|error| plain(&said(error)))),
+        ("progress", progress.map(|p| sanitize(&format!("{} % {}", p.percent, p.message)))),
+        ("error", error.map(|error| sanitize(&said(error)))),
         ("asked to stop by", run.cancel.as_ref().map(asked)),
-        ("triggered", Some(format!("{} by {}", at(&run.triggered_at), plain(&run.trigger_by)))),
+        ("triggered", Some(format!("{} by {}", at(&run.triggered_at), sanitize(&run.trigger_by)))),
         ("started", run.started_at.as_ref().map(at)),
         ("ended", run.ended_at.as_ref().map(at)),
-        ("took", run.duration_ms.map(human)),
+        ("took", run.duration_ms.map(format_duration)),
         ("duplicates", duplicates.map(|others| format!("{others} got it"))),
         ("parameters", parameters.as_ref().map(Value::to_string)),
         ("result", run.result.as_ref().map(Value::to_string)),
@@ -104,11 +106,11 @@ fn facts_of(run: &RunAnswer, tenant: &str) -> String {
 fn steps(detail: &RunDetail) -> String {
     let row = |step: &StepAnswer| {
         [
-            plain(&step.name),
+            sanitize(&step.name),
             step.status.as_str().to_owned(),
             step.tries.to_string(),
             step.started_at.clone().unwrap_or_default(),
-            took(step, &detail.run).map(human).unwrap_or_default(),
+            took(step, &detail.run).map(format_duration).unwrap_or_default(),
             step.error.as_ref().map(|error| cell(&said(error))).unwrap_or_default(),
         ]
     };
@@ -117,7 +119,7 @@ fn steps(detail: &RunDetail) -> String {
 }
 
 fn attached(attached: &[AttachedAnswer]) -> String {
-    let row = |one: &AttachedAnswer| [plain(&one.trigger_by), one.at.clone()];
+    let row = |one: &AttachedAnswer| [sanitize(&one.trigger_by), one.at.clone()];
     table(["ALSO TRIGGERED BY", "AT"], attached.iter().map(row))
 }
 

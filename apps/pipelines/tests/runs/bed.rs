@@ -147,7 +147,7 @@ impl Site {
         self.servers[n].launch();
         let (server, listen) = (&mut self.servers[n], &self.listen[n]);
         until(async || {
-            assert_eq!(server.ended(), None, "server {n} has ended: {}", server.said());
+            assert_eq!(server.poll_exit(), None, "server {n} has ended: {}", server.log());
             http(listen, &["GET /readyz HTTP/1.1"], "").is_ok_and(|a| a.starts_with("HTTP/1.1 200"))
         })
         .await;
@@ -278,7 +278,7 @@ impl Site {
 
     /// What all servers have said.
     pub(crate) fn said(&self) -> String {
-        self.servers.iter().map(Process::said).collect()
+        self.servers.iter().map(Process::log).collect()
     }
 
     /// Nothing contradicts the promise of one holder at a time.

@@ -20,7 +20,7 @@ async fn a_restart_in_the_middle_of_a_run_settles_it(on: On) {
     let pid = site.until_begun("default", "billing", 1).await;
     site.servers[0].signal("TERM");
     let server = &mut site.servers[0];
-    until(async || server.ended().is_some()).await;
+    until(async || server.poll_exit().is_some()).await;
     assert!(!lives(pid), "what it ran was stopped");
     site.launch(0).await;
     let again = site.trigger("billing", json!({})).await;
@@ -137,7 +137,7 @@ async fn a_frozen_server_has_no_step_alive_when_another_goes_on() {
     assert_eq!(done["status"], "COMPLETE", "{done:#}");
     site.servers[holder].signal("CONT");
     // What it says now comes too late, and changes nothing.
-    until(async || site.servers[holder].said().contains("is lost")).await;
+    until(async || site.servers[holder].log().contains("is lost")).await;
     assert_eq!(site.over(&run, "COMPLETE").await["attempt"], 2);
     assert_eq!(site.begun("default", "billing"), 2);
     site.verify().await;

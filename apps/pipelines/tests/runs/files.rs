@@ -22,7 +22,7 @@ async fn a_new_file_is_taken_up_and_a_broken_one_changes_nothing() {
 
     site.pipeline("default/costs", "limit = \"1s\"\n[[steps]]\nname = \"a\"\n");
     site.pipeline("default/third", WORKS);
-    until(async || site.said().contains("nothing has changed")).await;
+    until(async || site.said().contains("the live configuration is unchanged")).await;
     let said = site.said();
     for problem in ["costs.toml:1: limit: a run may take", "costs.toml:2: steps[0]: a step has"] {
         assert!(said.contains(problem), "{said}");
@@ -77,7 +77,7 @@ async fn a_run_keeps_the_steps_that_it_began_with() {
     let run = site.begin("billing").await;
     site.until_begun("default", "billing", 1).await;
     site.pipeline("default/billing", WORKS);
-    until(async || site.said().contains("was read again")).await;
+    until(async || site.said().contains("reloaded")).await;
     site.go("billing");
     let done = site.over(&run, "COMPLETE").await;
     assert_eq!(done["steps"][0]["name"], "work", "{done:#}");

@@ -23,7 +23,7 @@ async fn several_runs_at_once_are_as_many_as_the_pipeline_says(on: On) {
     let site = Site::start(on, &[]).await;
     let dir = site.dir.path().display().to_string();
     site.pipeline("default/billing", &two.replace("DIR", &dir));
-    until(async || site.said().contains("was read again: 1 kind, 1 operation, 1 pipeline")).await;
+    until(async || site.said().contains("reloaded: 1 kind, 1 operation, 1 pipeline")).await;
     let first = site.begin("billing").await;
     let second = site.begin("billing").await;
     assert_ne!(first, second);

@@ -1,4 +1,4 @@
-//! `tenure audit`: what was done on a server, by whom, and what was refused.
+//! `tenure audit`: the audit log of a server.
 
 use std::process::ExitCode;
 
@@ -6,13 +6,12 @@ use clap::Args;
 use tenure_wire::{AuditLine, ListAnswer};
 
 use tenure_cli_kit::ServerArgs;
-use tenure_cli_kit::text::{out, plain, query, table};
+use tenure_cli_kit::text::{print_line, query, sanitize, table};
 use tenure_cli_kit::{Done, Output, print_json};
 
-/// Show what was done on a server, and what was refused
+/// Show the audit log of a server: actions, and requests that were refused
 ///
-/// The newest comes first. Each server keeps its own audit; the file is audit.jsonl in its data
-/// directory.
+/// Newest entries first. Each server keeps its own audit log, audit.jsonl in its data directory.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -20,10 +19,10 @@ Examples:
   tenure audit --action lock.break
   tenure audit --limit 1000 -o json | jq '.items[] | select(.status == 403)'")]
 pub(super) struct AuditVerb {
-    /// Only this, such as lock.break or key.create
+    /// Only this action, such as lock.break or key.create
     #[arg(long)]
     action: Option<String>,
-    /// At most so many
+    /// Maximum number of entries
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
 }
@@ -32,24 +31,25 @@ impl AuditVerb {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let parts = [("action", self.action.clone()), ("limit", Some(self.limit.to_string()))];
         let path = query("/v1/audit", &parts);
-        let lines: ListAnswer<AuditLine> = server.link()?.get(&path).await?;
+        let list: ListAnswer<AuditLine> = server.transport()?.get(&path).await?;
         if output == Output::Json {
-            print_json(&lines)?;
+            print_json(&list)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let rows = lines.items.iter().map(|line| {
-            let or = |text: &Option<String>| text.as_deref().map(plain).unwrap_or_default();
+        let rows = list.items.iter().map(|entry| {
+            let optional =
+                |text: &Option<String>| text.as_deref().map(sanitize).unwrap_or_default();
             [
-                line.at.clone(),
-                line.principal.as_deref().map_or_else(|| "nobody".to_owned(), plain),
-                or(&line.address),
-                line.action.clone(),
-                plain(&line.path),
-                line.outcome.clone(),
-                or(&line.reason),
+                entry.at.clone(),
+                entry.principal.as_deref().map_or_else(|| "anonymous".to_owned(), sanitize),
+                optional(&entry.address),
+                entry.action.clone(),
+                sanitize(&entry.path),
+                entry.outcome.clone(),
+                optional(&entry.reason),
             ]
         });
-        out(&table(["when", "who", "from", "what", "on", "outcome", "why"], rows))?;
+        print_line(&table(["when", "who", "from", "what", "on", "outcome", "why"], rows))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -7,7 +7,9 @@ use clap_complete::Shell;
 
 use tenure_cli_kit::Done;
 
-/// Print a completion script, for example into your shell's completion directory
+/// Print a completion script for a shell
+///
+/// Redirect it into a file in the completion directory of the shell.
 #[derive(Args)]
 pub(super) struct Completions {
     /// The shell

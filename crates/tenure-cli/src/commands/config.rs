@@ -1,4 +1,4 @@
-//! `tenure config`: checks `tenure.toml`.
+//! `tenure config`: validation of `tenure.toml`.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use tenure_cli_kit::check::print_check;
 use tenure_cli_kit::{Done, Output};
 use tenure_config::{BadConfig, Error, FILE_NAME};
 
-/// Kinds and settings in tenure.toml
+/// Check tenure.toml
 #[derive(Subcommand)]
 pub(super) enum ConfigVerb {
-    /// Name everything that is wrong with a file, at once
+    /// Report all problems of a configuration file
     ///
-    /// Exits with 0 when nothing is, with 1 when something is, and with 2 when the file cannot be
+    /// Exits with 0 if the file is valid, with 1 if it has problems, and with 2 if it cannot be
     /// read.
     #[command(after_help = "\
 Examples:
@@ -23,7 +23,7 @@ Examples:
     Check(Check),
 }
 
-/// Name everything that is wrong with a file, at once
+/// Report all problems of a configuration file
 #[derive(Args)]
 pub(super) struct Check {
     /// The file [default: $TENURE_CONFIG, else ./tenure.toml]
@@ -40,7 +40,7 @@ impl ConfigVerb {
     }
 }
 
-/// Numbers of kinds, operations, and of what each app declares.
+/// Returns the numbers of kinds, operations, and of what each app declares.
 fn counts(apps: &Apps, loaded: Option<&Loaded>) -> Map<String, Value> {
     let config = loaded.map(|loaded| &loaded.config);
     let kinds = config.map_or(0, |config| config.kinds.iter().count());
@@ -62,7 +62,7 @@ pub(super) fn load(apps: &Apps, file: &Path) -> anyhow::Result<Loaded> {
         Err(Error::Bad(BadConfig(problems))) => {
             let (n, name) = (problems.len(), file.display());
             let problems = BadConfig(problems);
-            anyhow::bail!("{name} is refused, it has {n} problem(s):\n{problems}")
+            anyhow::bail!("{name} is invalid, it has {n} problem(s):\n{problems}")
         }
         other => Ok(other?),
     }

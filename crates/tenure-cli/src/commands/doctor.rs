@@ -1,7 +1,7 @@
-//! `tenure doctor`
+//! `tenure doctor`: checks of a deployment.
 //!
-//! What is looked at in a database is in `tenure_store::postgres`; here are the file, the server,
-//! and the table for people.
+//! The checks of a database are in `tenure_store::postgres`. This module checks the file of an
+//! embedded store and the server, and prints the findings.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,14 +14,14 @@ use tenure::http::HttpTransport;
 use tenure_store::postgres::{self, Finding, Verdict};
 
 use super::serve::store_url;
-use tenure_cli_kit::store::STORES;
+use tenure_cli_kit::store::STORE_FORMS;
 use tenure_cli_kit::store::explain;
 use tenure_cli_kit::{DEFAULT_LISTEN, ServerArgs};
 use tenure_cli_kit::{Done, Output, print_json};
 use tenure_cli_kit::{exit, text};
 
-/// File systems that are not a local disk, by the numbers the kernel gives them.
-const NETWORK: [(i64, &str); 7] = [
+/// Network file systems, by their `statfs` magic number.
+const NETWORK_FILE_SYSTEMS: [(i64, &str); 7] = [
     (0x6969, "NFS"),
     (0x517B, "SMB"),
     (0xFF53_4D42, "CIFS"),
@@ -31,39 +31,39 @@ const NETWORK: [(i64, &str); 7] = [
     (0x0102_1997, "9P"),
 ];
 const TMPFS: i64 = 0x0102_1994;
-/// Less room than this on the disk is soon none.
-const ROOM_MIN: u64 = 256 * 1024 * 1024;
+/// Free disk space below which a warning is reported.
+const FREE_BYTES_MIN: u64 = 256 * 1024 * 1024;
 
-/// Probe the deployment and say what it voids
+/// Check the deployment and list the guarantees it weakens
 ///
-/// Looks at a store and at a server, and says for each finding which promise does not hold with it
-/// and what to do. Exits with 1 if something is bad, and with 0 if there are warnings at most.
+/// Checks a store and a server. Each problem is listed with the guarantee that it voids and a
+/// remedy. Exits with 1 if a guarantee is void, and with 0 if there are only warnings.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  tenure doctor                                  the server of this machine and its data directory
-  tenure doctor --store postgres://tenure@db/ops the database, as servers with this address see it
-  tenure doctor --server http://10.0.0.5:7117    only that server
-  tenure doctor -o json                          for programs")]
+  tenure doctor                                  check the local server and its data directory
+  tenure doctor --store postgres://tenure@db/ops check a database
+  tenure doctor --server http://10.0.0.5:7117    check one server
+  tenure doctor -o json                          print the findings as JSON")]
 pub(super) struct Doctor {
-    /// Store to probe: embedded:PATH or postgres://…
+    /// Store to check: embedded:PATH or postgres://…
     #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL")]
     store: Option<String>,
-    /// Server to probe; it needs no key
-    // The same as for every verb. It is said again here, because those want a key as well.
+    /// Server to check; needs no key
+    // Repeats the global option: `ServerArgs::transport` would also require a key.
     #[arg(long, env = "TENURE_SERVER", value_name = "URL")]
     server: Option<String>,
 }
 
-/// What was found, and where.
+/// The JSON output.
 #[derive(Serialize)]
 struct Report {
     ok: bool,
-    findings: Vec<Placed>,
+    findings: Vec<LocatedFinding>,
 }
 
 #[derive(Serialize)]
-struct Placed {
+struct LocatedFinding {
     about: &'static str,
     #[serde(flatten)]
     finding: Finding,
@@ -73,7 +73,7 @@ impl Doctor {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let mut findings = Vec::new();
         let mut add = |about, found: Vec<Finding>| {
-            findings.extend(found.into_iter().map(|finding| Placed { about, finding }));
+            findings.extend(found.into_iter().map(|finding| LocatedFinding { about, finding }));
         };
         if self.store.is_some() || self.server.is_none() {
             add("store", self.store(server).await?);
@@ -81,7 +81,7 @@ impl Doctor {
         if self.server.is_some() || self.store.is_none() {
             add("server", self.server(server).await);
         }
-        let ok = findings.iter().all(|placed| placed.finding.verdict != Verdict::Bad);
+        let ok = findings.iter().all(|located| located.finding.verdict != Verdict::Bad);
         let report = Report { ok, findings };
         match output {
             Output::Json => print_json(&report)?,
@@ -99,66 +99,66 @@ impl Doctor {
             Some(("postgres" | "postgresql", _)) => {
                 postgres::examine(&url).await.map_err(|error| explain(&error))
             }
-            Some(("embedded", path)) if !path.is_empty() => Ok(embedded(Path::new(path))),
+            Some(("embedded", path)) if !path.is_empty() => Ok(check_embedded(Path::new(path))),
             Some(("memory", "")) => Ok(vec![Finding::bad(
                 "safety class",
                 "best effort",
-                "everything is forgotten when the server ends, tokens included",
+                "all state is lost when the server ends, tokens included",
                 "use embedded:PATH or postgres://… for anything that matters",
             )]),
-            // What it is may be an address with a password.
-            Some((scheme, _)) => bail!("{scheme}: is not a store; {STORES}"),
-            None => bail!("this is not a store; {STORES}"),
+            // The rest of the URL may contain a password.
+            Some((scheme, _)) => bail!("{scheme}: is not a store; {STORE_FORMS}"),
+            None => bail!("this is not a store; {STORE_FORMS}"),
         }
     }
 
     async fn server(&self, server: &ServerArgs) -> Vec<Finding> {
         let answer: Result<Value, _> =
             match HttpTransport::new(&self.address(server), "-", "default") {
-                // Nobody has to show a key to be told how a server is.
-                Ok(link) => link.get("/readyz").await,
+                // Needs no key.
+                Ok(transport) => transport.get("/readyz").await,
                 Err(error) => Err(error),
             };
         match answer {
-            Ok(ready) => judge_ready(&ready),
+            Ok(ready) => evaluate_ready(&ready),
             Err(error) if self.server.is_some() => vec![Finding::bad(
                 "ready",
                 error.to_string(),
-                "nothing is granted there, and jobs do not start",
-                "see that it runs and that its store answers: its log says why it does not",
+                "the server grants no locks and starts no jobs",
+                "see that it runs and that its store is reachable; its log has the reason",
             )],
             Err(error) => vec![Finding::warn(
                 "ready",
                 error.to_string(),
-                "nothing, if no server should run here",
-                "start one with: tenure serve; or name one with --server URL",
+                "nothing, if no server is supposed to run here",
+                "start one with `tenure serve`, or name one with --server URL",
             )],
         }
     }
 }
 
 impl Doctor {
-    /// The server that was named, or the one that runs on this machine.
+    /// Returns the address of the named server, or of the one that runs on this machine.
     fn address(&self, server: &ServerArgs) -> String {
-        let noted = || std::fs::read_to_string(server.data().address_file().ok()?).ok();
-        let noted = || noted().map(|url| url.trim().to_owned()).filter(|url| !url.is_empty());
-        let found = self.server.clone().or_else(noted);
-        found.unwrap_or_else(|| format!("http://{DEFAULT_LISTEN}"))
+        let published = || std::fs::read_to_string(server.data().address_file().ok()?).ok();
+        let published = || published().map(|url| url.trim().to_owned());
+        let published = || published().filter(|url| !url.is_empty());
+        self.server.clone().or_else(published).unwrap_or_else(|| format!("http://{DEFAULT_LISTEN}"))
     }
 }
 
-/// What a server says of itself.
-fn judge_ready(ready: &Value) -> Vec<Finding> {
-    let said = |name: &str| ready[name].as_str().unwrap_or("unknown").to_owned();
+/// Evaluates the readiness report of a server.
+fn evaluate_ready(ready: &Value) -> Vec<Finding> {
+    let field = |name: &str| ready[name].as_str().unwrap_or("unknown").to_owned();
     let incarnation = ready["incarnation"].as_u64().unwrap_or(0);
-    let found = format!("store {}, incarnation {incarnation}", said("store"));
+    let found = format!("store {}, incarnation {incarnation}", field("store"));
     let mut findings = vec![Finding::ok("ready", found)];
-    findings.push(match &*said("safety") {
+    findings.push(match &*field("safety") {
         "best effort" => Finding::bad(
             "safety class",
             "best effort",
-            "a grant can be forgotten, and the same lock given to another",
-            "probe its store, with: tenure doctor --store URL",
+            "a grant can be lost, and the same lock granted to another holder",
+            "check its store with `tenure doctor --store URL`",
         ),
         safety => Finding::ok("safety class", safety),
     });
@@ -171,9 +171,8 @@ fn judge_ready(ready: &Value) -> Vec<Finding> {
                 Finding::warn(
                     "wake-ups",
                     detail,
-                    "nothing of what locks promise; waiting requests are served up to a second \
-                     later",
-                    "probe its store, with: tenure doctor --store URL",
+                    "no lock guarantee; but waiting requests are served up to a second later",
+                    "check its store with `tenure doctor --store URL`",
                 )
             });
         }
@@ -189,51 +188,51 @@ fn judge_ready(ready: &Value) -> Vec<Finding> {
     findings
 }
 
-/// The file of an embedded store, without opening it: a server may have it.
-fn embedded(file: &Path) -> Vec<Finding> {
+/// Checks the file of an embedded store without opening it: a server may have it locked.
+fn check_embedded(file: &Path) -> Vec<Finding> {
     let mut dir = file.parent().unwrap_or(Path::new(".")).to_owned();
     if dir.as_os_str().is_empty() {
         dir = PathBuf::from(".");
     }
     let shown = dir.display();
-    let (Ok(system), Ok(room)) = (rustix::fs::statfs(&dir), rustix::fs::statvfs(&dir)) else {
+    let (Ok(system), Ok(space)) = (rustix::fs::statfs(&dir), rustix::fs::statvfs(&dir)) else {
         return vec![Finding::warn(
             "directory",
             format!("{shown} cannot be read"),
-            "nothing is kept there yet",
-            "start a server with: tenure serve; or name the store with --store",
+            "nothing, if no store is supposed to be there",
+            "start a server with `tenure serve`, or name the store with --store",
         )];
     };
     let what = if file.exists() { "has a store" } else { "has no store yet" };
     let mut findings = vec![Finding::ok("directory", format!("{shown} {what}"))];
-    // The width of the number is not the same on all machines.
-    #[expect(clippy::useless_conversion, reason = "it is one elsewhere")]
-    let number = i64::from(system.f_type);
-    findings.push(file_system(number));
-    let free = room.f_bavail.saturating_mul(room.f_frsize);
+    // The width of the field depends on the platform.
+    #[expect(clippy::useless_conversion, reason = "needed on other platforms")]
+    let magic = i64::from(system.f_type);
+    findings.push(check_file_system(magic));
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
     let found = format!("{} MB free", free / 1024 / 1024);
-    findings.push(if free >= ROOM_MIN {
+    findings.push(if free >= FREE_BYTES_MIN {
         Finding::ok("disk", found)
     } else {
-        Finding::warn("disk", found, "without room nothing is granted", "make room on the disk")
+        Finding::warn("disk", found, "nothing is granted once the disk is full", "free disk space")
     });
     findings
 }
 
-fn file_system(number: i64) -> Finding {
+fn check_file_system(magic: i64) -> Finding {
     let name = "file system";
-    let network = NETWORK.iter().find(|(magic, _)| *magic == number);
+    let network = NETWORK_FILE_SYSTEMS.iter().find(|(network, _)| *network == magic);
     match network {
         Some((_, kind)) => Finding::bad(
             name,
             *kind,
-            "its locks and flushes cannot be trusted, so a server refuses to start on it",
+            "its file locks and fsync are unreliable, so a server refuses to start on it",
             "put the store on a local disk, or use postgres://…",
         ),
-        None if number == TMPFS => Finding::bad(
+        None if magic == TMPFS => Finding::bad(
             name,
             "in memory",
-            "a restart of the machine forgets everything, tokens included",
+            "a reboot loses all state, tokens included",
             "put the store on a local disk",
         ),
         None => Finding::ok(name, "local"),
@@ -241,8 +240,8 @@ fn file_system(number: i64) -> Finding {
 }
 
 fn print(report: &Report) -> anyhow::Result<()> {
-    let row = |placed: &Placed| {
-        let Placed { about, finding } = placed;
+    let row = |located: &LocatedFinding| {
+        let LocatedFinding { about, finding } = located;
         let verdict = match finding.verdict {
             Verdict::Ok => "ok",
             Verdict::Warn => "WARN",
@@ -251,12 +250,12 @@ fn print(report: &Report) -> anyhow::Result<()> {
         let about = format!("{about}: {}", finding.name);
         [verdict.to_owned(), about, text::cell(&finding.found)]
     };
-    text::out(&text::table(["", "WHAT", "FOUND"], report.findings.iter().map(row)))?;
-    for Placed { finding, .. } in &report.findings {
+    text::print_line(&text::table(["", "WHAT", "FOUND"], report.findings.iter().map(row)))?;
+    for LocatedFinding { finding, .. } in &report.findings {
         if let (Some(voids), Some(remedy)) = (finding.voids, finding.remedy) {
-            let found = text::plain(&finding.found);
-            text::out(&format!(
-                "\n{}: {found}\n  voids: {voids}\n  do:    {remedy}",
+            let found = text::sanitize(&finding.found);
+            text::print_line(&format!(
+                "\n{}: {found}\n  voids:  {voids}\n  remedy: {remedy}",
                 finding.name
             ))?;
         }
@@ -269,23 +268,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_on_another_machine_or_in_memory_is_no_store() {
-        assert_eq!(file_system(0xEF53).verdict, Verdict::Ok);
-        assert_eq!(file_system(0x6969).verdict, Verdict::Bad);
-        assert_eq!(file_system(TMPFS).verdict, Verdict::Bad);
+    fn network_and_in_memory_file_systems_are_bad() {
+        assert_eq!(check_file_system(0xEF53).verdict, Verdict::Ok);
+        assert_eq!(check_file_system(0x6969).verdict, Verdict::Bad);
+        assert_eq!(check_file_system(TMPFS).verdict, Verdict::Bad);
     }
 
     #[test]
-    fn what_a_server_says_of_itself_is_judged() {
+    fn readiness_reports_become_findings() {
         let ready = serde_json::json!({
             "store": "postgres", "safety": "exclusive", "incarnation": 3,
-            "dependencies": [{ "name": "wake-ups", "ok": false, "detail": "none heard" }],
+            "dependencies": [{ "name": "wake-ups", "ok": false, "detail": "none received" }],
         });
-        let findings = judge_ready(&ready);
+        let findings = evaluate_ready(&ready);
         let verdicts: Vec<_> = findings.iter().map(|finding| finding.verdict).collect();
         assert_eq!(verdicts, [Verdict::Ok, Verdict::Ok, Verdict::Warn]);
         assert_eq!(findings[0].found, "store postgres, incarnation 3");
-        let findings = judge_ready(&serde_json::json!({ "safety": "best effort" }));
+        let findings = evaluate_ready(&serde_json::json!({ "safety": "best effort" }));
         assert_eq!(findings[1].verdict, Verdict::Bad);
     }
 }

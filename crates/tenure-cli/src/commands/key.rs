@@ -1,4 +1,4 @@
-//! `tenure key`: who may ask, for which tenant, and for what.
+//! `tenure key`: API keys.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tenure_core::Role;
 use tenure_wire::{KeyAnswer, KeyBody, ListAnswer, NewKeyAnswer, ReasonBody};
 
 use tenure_cli_kit::ServerArgs;
-use tenure_cli_kit::text::{out, parse_duration, plain, table};
+use tenure_cli_kit::text::{parse_duration, print_line, sanitize, table};
 use tenure_cli_kit::{Done, Output, print_json};
 
-/// Make keys, list and revoke them
+/// Create, list and revoke API keys
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -21,39 +21,39 @@ Examples:
   tenure key ls
   tenure key revoke 3f2a9c41d07b --reason \"it was in a log\"
 
-A key is shown once, when it is made. Roles: viewer < worker < operator < admin.")]
+A key is printed only when it is created. Roles: viewer < worker < operator < admin.")]
 pub(super) enum Key {
-    /// Make a key; it is printed once and kept nowhere
+    /// Create a key and print it; only its hash is stored
     Create(Create),
-    /// Show all keys: whose, what for, when last used
+    /// List keys with tenant, role, state and last use
     Ls,
-    /// Take a key back; servers refuse it within seconds
+    /// Revoke a key; servers reject it within seconds
     Revoke(Revoke),
 }
 
-/// What the key is to be
+/// Properties of the key
 #[derive(Args)]
 pub(super) struct Create {
-    /// What people call it
+    /// Name of the key
     #[arg(long)]
     name: String,
-    /// What it may do: viewer, worker, operator or admin
+    /// Role: viewer, worker, operator or admin
     #[arg(long)]
     role: Role,
-    /// How long it is good for, such as 90d [default: for ever]
+    /// Time after which the key expires, such as 90d [default: never]
     #[arg(long, value_parser = parse_duration, value_name = "DUR")]
     expires: Option<Duration>,
-    /// Why it is made; kept in the audit
+    /// Reason, recorded in the audit log
     #[arg(long)]
     reason: String,
 }
 
-/// Which one
+/// Which key to revoke
 #[derive(Args)]
 pub(super) struct Revoke {
-    /// Its id, from `tenure key ls`
+    /// Id of the key, from `tenure key ls`
     id: String,
-    /// Why; kept in the audit
+    /// Reason, recorded in the audit log
     #[arg(long)]
     reason: String,
 }
@@ -78,15 +78,15 @@ impl Create {
             expires_in_ms: self.expires.map(millis),
             reason: Some(self.reason.clone()),
         };
-        let made: NewKeyAnswer =
-            server.link()?.post("/v1/keys", None, &body, Duration::ZERO).await?;
+        let created: NewKeyAnswer =
+            server.transport()?.post("/v1/keys", None, &body, Duration::ZERO).await?;
         match output {
-            Output::Json => print_json(&made)?,
+            Output::Json => print_json(&created)?,
             Output::Table => {
-                let KeyAnswer { id, tenant, role, .. } = &made.key;
-                let (id, tenant) = (plain(id), plain(tenant));
+                let KeyAnswer { id, tenant, role, .. } = &created.key;
+                let (id, tenant) = (sanitize(id), sanitize(tenant));
                 anstream::eprintln!("key {id}: {role} of {tenant}. It is not shown again:");
-                out(&made.secret)?;
+                print_line(&created.secret)?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -97,17 +97,17 @@ impl Revoke {
     async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let path = format!("/v1/keys/{}/revoke", self.id);
         let body = ReasonBody { reason: Some(self.reason.clone()) };
-        let key: KeyAnswer = server.link()?.post(&path, None, &body, Duration::ZERO).await?;
+        let key: KeyAnswer = server.transport()?.post(&path, None, &body, Duration::ZERO).await?;
         match output {
             Output::Json => print_json(&key)?,
-            Output::Table => anstream::eprintln!("key {} is revoked", plain(&key.id)),
+            Output::Table => anstream::eprintln!("key {} revoked", sanitize(&key.id)),
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
 async fn list(server: &ServerArgs, output: Output) -> Done {
-    let keys: ListAnswer<KeyAnswer> = server.link()?.get("/v1/keys").await?;
+    let keys: ListAnswer<KeyAnswer> = server.transport()?.get("/v1/keys").await?;
     if output == Output::Json {
         print_json(&keys)?;
         return Ok(ExitCode::SUCCESS);
@@ -120,9 +120,9 @@ async fn list(server: &ServerArgs, output: Output) -> Done {
         };
         let or_never = |at: &Option<String>| at.clone().unwrap_or_else(|| "never".to_owned());
         [
-            plain(&key.id),
-            plain(&key.name),
-            plain(&key.tenant),
+            sanitize(&key.id),
+            sanitize(&key.name),
+            sanitize(&key.tenant),
             key.role.to_string(),
             state.to_owned(),
             key.created_at.clone(),
@@ -131,6 +131,6 @@ async fn list(server: &ServerArgs, output: Output) -> Done {
         ]
     });
     let head = ["id", "name", "tenant", "role", "state", "created", "last used", "expires"];
-    out(&table(head, rows))?;
+    print_line(&table(head, rows))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `tenure lock`
+//! `tenure lock`: shows locks, and acquires, renews, releases and breaks them.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use tenure_core::{
 };
 use tenure_wire::{ListAnswer, ResourceLocks, TenureAnswer};
 
-use tenure_cli_kit::text::{human, parse_duration};
+use tenure_cli_kit::text::{format_duration, parse_duration};
 use tenure_cli_kit::{Done, Output, print_json};
 use tenure_cli_kit::{ServerArgs, process_name};
 
-/// Look at locks and handle them by hand
+/// Show locks, acquire and release them manually
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -27,44 +27,45 @@ Examples:
   tenure lock release cluster/c1 --token $TOKEN
   tenure lock break cluster/c1 --token 7 --reason \"host is gone for good\"")]
 pub(super) enum Lock {
-    /// List the locks that are held
+    /// List held locks
     Ls(Ls),
-    /// Show who holds and who waits for the locks of a resource
+    /// Show the holders and waiters of a resource's locks
     Show {
         /// KIND/NAME
         resource: LockPath,
     },
-    /// Take a lock by hand; it must be renewed before its time to live is over
+    /// Acquire a lock manually; it expires unless renewed within its TTL
     Acquire(AcquireArgs),
-    /// Renew a lock that was taken by hand
+    /// Renew a lock that was acquired manually
     Renew {
         /// KIND/NAME or KIND/NAME#LOCK
         lock: LockPath,
-        /// The token of the tenure
+        /// Token of the tenure
         #[arg(long)]
         token: u64,
-        /// Another time to live
+        /// New time to live
         #[arg(long, value_parser = parse_duration, value_name = "DUR")]
         ttl: Option<Duration>,
     },
-    /// Give a lock back
+    /// Release a lock
     Release {
         /// KIND/NAME for all locks of the tenure, KIND/NAME#LOCK for one of them
         lock: LockPath,
-        /// The token of the tenure
+        /// Token of the tenure
         #[arg(long)]
         token: u64,
     },
-    /// End a tenure, with all its locks, against its holder's will
+    /// Forcibly end a tenure, with all its locks
     ///
-    /// The holder is told at its next heartbeat; until then only its token gives it away.
+    /// The holder learns of it at its next heartbeat. Until then only guards that check its token
+    /// reject its writes.
     Break {
         /// KIND/NAME or KIND/NAME#LOCK
         lock: LockPath,
-        /// The exact token of the present tenure, as `tenure lock show` prints it
+        /// Token of the current tenure, as printed by `tenure lock show`
         #[arg(long)]
         token: u64,
-        /// Why; kept in the history
+        /// Reason, recorded in the history
         #[arg(long)]
         reason: String,
     },
@@ -73,88 +74,88 @@ pub(super) enum Lock {
 /// Which locks to list
 #[derive(Args)]
 pub(super) struct Ls {
-    /// Only of this kind
+    /// Only this kind
     #[arg(long)]
     kind: Option<String>,
-    /// Only of this resource name
+    /// Only this resource name
     #[arg(long)]
     name: Option<String>,
-    /// Only of this holder
+    /// Only this holder
     #[arg(long)]
     holder: Option<String>,
-    /// At most so many
+    /// Maximum number of locks
     #[arg(long, default_value_t = 100)]
     limit: usize,
 }
 
-/// What to take
+/// Which locks to acquire
 #[derive(Args)]
 pub(super) struct AcquireArgs {
-    /// KIND/NAME or KIND/NAME#LOCK; several locks of one resource are taken all or none
+    /// KIND/NAME or KIND/NAME#LOCK; several locks of one resource are acquired atomically
     #[arg(required = true)]
     locks: Vec<LockPath>,
-    /// How long it lasts without a renewal
+    /// Time after which the lock expires without a renewal
     #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "5m")]
     ttl: Duration,
-    /// How long to wait for it
+    /// Maximum time to wait for the lock
     #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "0s")]
     wait: Duration,
-    /// Under what name [default: this host and process]
+    /// Name of the holder [default: host and process id]
     #[arg(long)]
     holder: Option<String>,
-    /// What for
+    /// Purpose, shown to others who wait for the lock
     #[arg(long)]
     reason: Option<String>,
 }
 
 impl Lock {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
-        let link = server.link()?;
+        let transport = server.transport()?;
         match self {
-            Self::Ls(ls) => ls.run(&link, output).await,
-            Self::Show { resource } => show(&link, resource, output).await,
-            Self::Acquire(args) => args.run(server, &link, output).await,
+            Self::Ls(ls) => ls.run(&transport, output).await,
+            Self::Show { resource } => show(&transport, resource, output).await,
+            Self::Acquire(args) => args.run(server, &transport, output).await,
             Self::Renew { lock, token, ttl } => {
                 let ttl_ms = ttl.map(millis);
                 let action = LockAction::Renew { token: Token(*token), ttl_ms };
-                match send(server, &link, lock, action).await? {
+                match send(server, &transport, lock, action).await? {
                     Outcome::Renewed(view) => print_tenure(&view, output),
                     other => Err(unexpected(&other)),
                 }
             }
             Self::Release { lock, token } => {
-                let action = LockAction::Release { token: Token(*token), locks: only(lock) };
-                let said = match send(server, &link, lock, action).await? {
-                    Outcome::Released { already: true } => "was released before",
+                let action = LockAction::Release { token: Token(*token), locks: named_lock(lock) };
+                let result = match send(server, &transport, lock, action).await? {
+                    Outcome::Released { already: true } => "already released",
                     _ => "released",
                 };
-                said_of(lock, said);
+                print_result(lock, result);
                 Ok(ExitCode::SUCCESS)
             }
             Self::Break { lock, token, reason } => {
-                let (token, locks) = (Token(*token), only(lock));
+                let (token, locks) = (Token(*token), named_lock(lock));
                 let (by, reason) = (process_name().into(), reason.as_str().into());
                 send(
                     server,
-                    &link,
+                    &transport,
                     lock,
                     LockAction::Break { token, locks, by, reason, end_job: false },
                 )
                 .await?;
-                said_of(lock, "broken");
+                print_result(lock, "broken");
                 Ok(ExitCode::SUCCESS)
             }
         }
     }
 }
 
-/// The lock that was named beside `main`, if any: a token alone names the whole tenure.
-fn only(path: &LockPath) -> Option<LockSet> {
+/// Returns the lock if it is not `main`. A token without a lock stands for the whole tenure.
+fn named_lock(path: &LockPath) -> Option<LockSet> {
     (!path.lock.is_main()).then(|| path.lock.clone().into())
 }
 
-fn said_of(lock: &LockPath, what: &str) {
-    anstream::eprintln!("{lock}: {what}");
+fn print_result(lock: &LockPath, result: &str) {
+    anstream::eprintln!("{lock}: {result}");
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -162,29 +163,31 @@ fn millis(duration: Duration) -> u64 {
 }
 
 fn unexpected(outcome: &Outcome) -> anyhow::Error {
-    Error::Protocol(format!("{outcome:?} answers another question")).into()
+    Error::Protocol(format!("unexpected outcome {outcome:?}")).into()
 }
 
 async fn send(
     server: &ServerArgs,
-    link: &HttpTransport,
+    transport: &HttpTransport,
     path: &LockPath,
     action: LockAction,
 ) -> anyhow::Result<Outcome> {
     let key = path.resource(server.tenant())?;
-    match link.send(Command::Lock { key, action }, Duration::ZERO).await? {
+    match transport.send(Command::Lock { key, action }, Duration::ZERO).await? {
         Outcome::Refused(refusal) => Err(Error::Refused(refusal).into()),
         outcome => Ok(outcome),
     }
 }
 
 impl AcquireArgs {
-    async fn run(&self, server: &ServerArgs, link: &HttpTransport, output: Output) -> Done {
+    async fn run(&self, server: &ServerArgs, transport: &HttpTransport, output: Output) -> Done {
         let key = self.locks[0].resource(server.tenant())?;
         if let Some(other) =
             self.locks.iter().find(|l| l.resource(server.tenant()) != Ok(key.clone()))
         {
-            anyhow::bail!("{other} is of another resource; only locks of one come together");
+            anyhow::bail!(
+                "{other} belongs to another resource; locks acquired together must share one"
+            );
         }
         let locks = LockSet::new(self.locks.iter().map(|path| path.lock.clone()).collect())?;
         let name = self.holder.clone().unwrap_or_else(process_name).into();
@@ -196,7 +199,7 @@ impl AcquireArgs {
             purpose: self.reason.as_deref().map(Into::into),
         };
         let command = Command::Lock { key, action: LockAction::Acquire(acquire) };
-        match link.send(command, self.wait).await? {
+        match transport.send(command, self.wait).await? {
             Outcome::Granted(view) => print_tenure(&view, output),
             Outcome::Refused(refusal) => Err(Error::Refused(refusal).into()),
             other => Err(unexpected(&other)),
@@ -214,22 +217,20 @@ fn print_tenure(view: &TenureView, output: Output) -> Done {
 }
 
 impl Ls {
-    async fn run(&self, link: &HttpTransport, output: Output) -> Done {
+    async fn run(&self, transport: &HttpTransport, output: Output) -> Done {
         let filter = |name: &str, value: &Option<String>| {
             value.as_ref().map_or_else(String::new, |value| format!("&{name}={value}"))
         };
         let (kind, name) = (filter("kind", &self.kind), filter("name", &self.name));
         let holder = filter("holder", &self.holder);
         let path = format!("/v1/locks?limit={}{kind}{name}{holder}", self.limit);
-        let page: ListAnswer<TenureAnswer> = link.get(&path).await?;
+        let page: ListAnswer<TenureAnswer> = transport.get(&path).await?;
         match output {
             Output::Json => print_json(&page)?,
             Output::Table => {
                 print_tenures(&page.items);
                 if page.next.is_some() {
-                    anstream::eprintln!(
-                        "there are more; see them with --limit, or narrow the list"
-                    );
+                    anstream::eprintln!("more results exist; raise --limit or narrow the filters");
                 }
             }
         }
@@ -237,9 +238,9 @@ impl Ls {
     }
 }
 
-async fn show(link: &HttpTransport, resource: &LockPath, output: Output) -> Done {
+async fn show(transport: &HttpTransport, resource: &LockPath, output: Output) -> Done {
     let path = format!("/v1/locks/{}/{}", resource.kind, resource.name);
-    let answer: ResourceLocks = link.get(&path).await?;
+    let answer: ResourceLocks = transport.get(&path).await?;
     if output == Output::Json {
         print_json(&answer)?;
         return Ok(ExitCode::SUCCESS);
@@ -250,16 +251,16 @@ async fn show(link: &HttpTransport, resource: &LockPath, output: Output) -> Done
         print_tenures(&answer.tenures);
     }
     for waiter in &answer.queue {
-        let (name, since) = (&waiter.name, human(waiter.waiting_ms));
+        let (name, waited) = (&waiter.name, format_duration(waiter.waiting_ms));
         let locks = waiter.locks.join(" ");
-        anstream::println!("{}. {name} waits for {locks} since {since}", waiter.position);
+        anstream::println!("{}. {name} has been waiting for {locks} for {waited}", waiter.position);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn print_tenures(tenures: &[TenureAnswer]) {
     if tenures.is_empty() {
-        anstream::eprintln!("no lock is held");
+        anstream::eprintln!("no locks are held");
         return;
     }
     let mut table = Table::new();
@@ -271,8 +272,8 @@ fn print_tenures(tenures: &[TenureAnswer]) {
             tenure.token.to_string(),
             tenure.holder.name.clone(),
             tenure.holder.purpose.clone().unwrap_or_default(),
-            human(tenure.age_ms),
-            human(tenure.expires_in_ms),
+            format_duration(tenure.age_ms),
+            format_duration(tenure.expires_in_ms),
             tenure.waiters.to_string(),
         ]);
     }

@@ -26,8 +26,8 @@ use tenure_cli_kit::{CliContext, Done, Output, ServerArgs, exit};
 
 use crate::{apps, log};
 
-/// One operation at a time on a resource, even when workers crash, freeze, lose the network or are
-/// started twice.
+/// Lock and job server: one operation at a time on a resource, even if workers crash, freeze, lose
+/// the network or are started twice.
 #[derive(Parser)]
 #[command(
     name = "tenure",
@@ -37,11 +37,11 @@ use crate::{apps, log};
 Examples:
   tenure serve                                   start a durable server for locks and jobs
   tenure exec cluster/c1 -- ./install.sh         run a command under a lock
-  tenure lock ls                                 see who holds what
-  tenure job submit database/orders create -f    ask for an operation and follow it
-  tenure why database/orders                     see what it waits for
+  tenure lock ls                                 list held locks
+  tenure job submit database/orders create -f    submit a job and follow it
+  tenure why database/orders                     explain what a resource is waiting for
   tenure verify                                  prove that no lock ever had two holders
-  tenure doctor                                  see what this deployment is worth
+  tenure doctor                                  list the guarantees this deployment weakens
 
 Exit codes: 0 ok, 1 failed, 2 usage, 3 held by another, 4 not found, 5 conflict or refused,
 6 lost, 69 store or server unavailable. `tenure exec` has its own; see its help."
@@ -58,51 +58,51 @@ struct Cli {
 struct Shared {
     #[command(flatten)]
     server: ServerArgs,
-    /// How to print data
+    /// Output format
     #[arg(long, short, value_enum, default_value = "table", global = true)]
     output: Output,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Serve the API on a durable store
+    /// Serve the API, with a worker for the commands of tenure.toml
     Serve(serve::Serve),
     Worker(worker::WorkerVerb),
     /// Run a command under a lock
     Exec(exec::Exec),
-    /// Look at locks and handle them by hand
+    /// Show locks, acquire and release them manually
     #[command(subcommand)]
     Lock(lock::Lock),
-    /// Submit jobs, look at them, cancel and retry them
+    /// Submit, show, cancel and retry jobs
     #[command(subcommand)]
     Job(job::Job),
-    /// Look at resources, pause and change them
+    /// Show, pause, change and delete resources
     #[command(subcommand)]
     Resource(resource::ResourceVerb),
-    /// Jobs that used up their attempts: look at them, try again or throw away
+    /// Manage dead letters: jobs that have used up their attempts
     #[command(subcommand)]
     Dead(dead::Dead),
-    /// Make keys, list and revoke them
+    /// Create, list and revoke API keys
     #[command(subcommand)]
     Key(key::Key),
-    /// Show what was done on a server, and what was refused
+    /// Show the audit log of a server
     Audit(audit::AuditVerb),
-    /// Say what a job or a resource waits for
+    /// Explain what a job or a resource is waiting for
     Why(why::Why),
     /// Prove from the history that every lock had at most one holder at a time
     Verify(verify::Verify),
-    /// Probe the deployment and say what it voids
+    /// Check the deployment and list the guarantees it weakens
     Doctor(doctor::Doctor),
-    /// Bring the tables of a database up to date
+    /// Migrate the schema of a database
     Migrate(migrate::Migrate),
-    /// Kinds and settings in tenure.toml
+    /// Check tenure.toml
     #[command(subcommand)]
     Config(config::ConfigVerb),
     /// Print a completion script for a shell
     Completions(completions::Completions),
 }
 
-/// Verbs that are added at run time.
+/// Verbs added at run time.
 struct AddedVerbs {
     /// `tenure VERB`, of apps.
     apps: Vec<Box<dyn tenure_cli_kit::Verb>>,
@@ -122,7 +122,7 @@ impl AddedVerbs {
     /// Adds the verbs to the command line.
     fn command(&self) -> clap::Command {
         let bench = clap::Command::new("bench")
-            .about("Measure this machine, the stores and their peers")
+            .about("Benchmark this machine, the stores and comparable systems")
             .subcommand_required(true)
             .arg_required_else_help(true)
             .subcommands(self.benches.iter().map(|verb| verb.command()));
@@ -151,7 +151,7 @@ impl AddedVerbs {
     }
 }
 
-/// The whole command line, with the verbs of the installed apps.
+/// Returns the whole command line, with the verbs of the installed apps.
 fn command() -> clap::Command {
     AddedVerbs::new(&apps::installed()).command()
 }
@@ -162,11 +162,11 @@ pub fn run() -> ExitCode {
     let added = AddedVerbs::new(&apps);
     let matches = added.command().get_matches();
     if let Some((verb, verb_matches)) = added.find(&matches) {
-        let Shared { server, output } = parsed(&matches);
+        let Shared { server, output } = parse_matches(&matches);
         let cx = CliContext { server, output };
         return with_log(None, || on_runtime(verb.run(verb_matches, &cx)));
     }
-    let Cli { command, shared: Shared { server, output } } = parsed(&matches);
+    let Cli { command, shared: Shared { server, output } } = parse_matches(&matches);
     let log = match &command {
         Verb::Serve(serve::Serve { log, .. }) | Verb::Worker(worker::WorkerVerb { log, .. }) => {
             Some(log.log_format)
@@ -192,14 +192,14 @@ pub fn run() -> ExitCode {
     })
 }
 
-/// Parses matches of a command that clap derived, so an error is a mistake of the user.
-fn parsed<T: clap::FromArgMatches>(matches: &clap::ArgMatches) -> T {
+/// Parses matches of a derived command. Errors are usage errors.
+fn parse_matches<T: clap::FromArgMatches>(matches: &clap::ArgMatches) -> T {
     T::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
 }
 
 /// Starts the log, runs a verb and reports its error. The log is flushed last.
-fn with_log(serves: Option<log::LogFormat>, run: impl FnOnce() -> Done) -> ExitCode {
-    let _log = match log::start(serves) {
+fn with_log(daemon: Option<log::LogFormat>, run: impl FnOnce() -> Done) -> ExitCode {
+    let _log = match log::start(daemon) {
         Ok(log) => log,
         Err(error) => return exit::report(&error),
     };

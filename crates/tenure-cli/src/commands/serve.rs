@@ -1,4 +1,4 @@
-//! `tenure serve`
+//! `tenure serve`: the server process.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -33,18 +33,18 @@ use super::reload::Reload;
 use super::worker_pool::WorkerPool;
 use crate::log::LogArgs;
 
-/// Serve the API on a durable store
+/// Serve the API, with a worker for the commands of tenure.toml
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  tenure serve                                   on 127.0.0.1:7117, data in the user's directory
+  tenure serve                                   on 127.0.0.1:7117, with the default data directory
   tenure serve --data /var/lib/tenure --listen 127.0.0.1:7200
   tenure serve --config deploy/tenure.toml       with kinds, and a worker for their commands
-  tenure serve --store memory:                   forgets everything when it ends
-  tenure serve --store postgres://tenure@db/ops  beside others on one database
+  tenure serve --store memory:                   without durability, for tests
+  tenure serve --store postgres://tenure@db/ops  with other servers on one database
 
-tenure.toml is read again on SIGHUP and when it has changed; one that is wrong changes nothing.
-On SIGTERM the worker gets the time of `drain` to finish; a second SIGTERM cuts that short.")]
+tenure.toml is reloaded on SIGHUP and when it changes; a file with problems is rejected.
+On SIGTERM, running jobs have the time of `drain` to finish; a second SIGTERM ends the wait.")]
 pub(super) struct Serve {
     /// Address to listen on
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN)]
@@ -52,16 +52,16 @@ pub(super) struct Serve {
     /// Store: memory:, embedded:PATH or postgres://… [default: a file in the data directory]
     #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL")]
     store: Option<String>,
-    /// Serve plain HTTP on an address that others can reach: keys travel unprotected. For servers
-    /// behind a proxy that does TLS
+    /// Allow plain HTTP on an address other than loopback, where API keys are sent in clear text.
+    /// For servers behind a proxy that terminates TLS
     #[arg(long)]
     plain_http: bool,
-    /// How long to go on answering after SIGTERM while /readyz says no, so that load balancers
-    /// send nobody here any more when the server stops
+    /// Time to keep serving after SIGTERM while /readyz reports not ready, so that load balancers
+    /// stop sending requests before the server stops
     #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "0s")]
     linger: Duration,
     /// File with the admin key, for servers that share one [default: admin.key in the data
-    /// directory, made at the first start]
+    /// directory, created at the first start]
     #[arg(long, env = ADMIN_KEY_FILE, value_name = "FILE")]
     admin_key_file: Option<PathBuf>,
     #[command(flatten)]
@@ -73,7 +73,7 @@ pub(super) struct Serve {
 impl Serve {
     pub(super) async fn run(&self, apps: &Apps, args: &ServerArgs) -> Done {
         let dir = args.data().dir()?;
-        make_dir(&dir)?;
+        create_data_dir(&dir)?;
         let file = self.config.find();
         let loaded = file.as_deref().map(|file| load(apps, file)).transpose()?.unwrap_or_default();
         let config = &loaded.config;
@@ -82,7 +82,7 @@ impl Serve {
             None => keyfile::ensure(&dir)?,
         };
         let store = open_store(&store_url(self.store.as_deref(), &dir)).await?;
-        let front = front(&config.server, &dir)?;
+        let front = front_config(&config.server, &dir)?;
         let listener = self.bind(front.tls.is_some()).await?;
         let scheme = if front.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", listener.local_addr()?);
@@ -91,58 +91,65 @@ impl Serve {
         let server = Server::start(Arc::clone(&store), server_config, &process_name()).await?;
         server.state().metrics.per_tenant(config.metrics.per_tenant);
         // Before the address is published: from then on the process may be signalled.
-        let stop = StopSignal::telling(server.state().leaving.clone())?;
-        let note = AddressNote::write(args.data().address_file()?, &url)?;
-        greet(&url, &server.state().sign_in_link(), &key_path, &*store).await?;
-        tell_config(file.as_deref(), &loaded);
+        let stop = StopSignal::with_token(server.state().leaving.clone())?;
+        let address_file = AddressFile::write(args.data().address_file()?, &url)?;
+        print_greeting(&url, &server.state().sign_in_link(), &key_path, &*store).await?;
+        print_config(file.as_deref(), &loaded);
         let reload = Reload::new(apps, file, &loaded)?;
-        let work = Work { apps, loaded, reload, stop, linger: self.linger };
-        work.run(server, listener).await?;
-        drop(note);
+        let process = ServerProcess { apps, loaded, reload, stop, linger: self.linger };
+        process.run(server, listener).await?;
+        drop(address_file);
         close(store).await;
         say("stopped");
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn bind(&self, secure: bool) -> anyhow::Result<TcpListener> {
+    async fn bind(&self, tls: bool) -> anyhow::Result<TcpListener> {
         let listen = &self.listen;
         let bound = TcpListener::bind(listen).await.with_context(|| {
             format!(
-                "cannot listen on {listen}; another server may run there: stop it, or choose \
+                "cannot listen on {listen}; if another server runs there, stop it or choose \
                  another address with --listen"
             )
         })?;
-        if !secure && !self.plain_http && !bound.local_addr()?.ip().is_loopback() {
+        if !tls && !self.plain_http && !bound.local_addr()?.ip().is_loopback() {
             bail!(
-                "{listen} can be reached by others, and without TLS everybody on the way reads \
-                 keys: set tls_certificate and tls_key in [server] of tenure.toml, or say \
-                 --plain-http if a proxy in front of it does TLS"
+                "{listen} is not a loopback address, and without TLS API keys are sent in clear \
+                 text: set tls_certificate and tls_key in [server] of tenure.toml, or pass \
+                 --plain-http if a proxy in front of the server terminates TLS"
             );
         }
         Ok(bound)
     }
 }
 
-async fn greet(url: &str, link: &str, key: &Path, store: &dyn Store) -> anyhow::Result<()> {
+async fn print_greeting(
+    url: &str,
+    sign_in_link: &str,
+    key: &Path,
+    store: &dyn Store,
+) -> anyhow::Result<()> {
     let status = store.status().await?;
     let (kind, safety) = (status.store, status.safety.as_str());
     say(&format!("listening on {url}"));
     say(&format!("store {kind}, safety class: {safety}"));
     say(&format!("the admin key is in {}", key.display()));
-    // Whoever has the link is admin once; logs in JSON are kept and read by others.
+    // The link grants one sign-in as admin; JSON logs are shipped and stored.
     if message::is_text() {
-        say(&format!("sign in once within 15 minutes: {url}{link}"));
+        say(&format!("sign in once within 15 minutes: {url}{sign_in_link}"));
     }
     Ok(())
 }
 
-/// How to deal with those who ask.
-fn front(settings: &ServerSettings, data: &Path) -> anyhow::Result<Front> {
+/// Returns the settings of the HTTP front end.
+fn front_config(settings: &ServerSettings, data: &Path) -> anyhow::Result<Front> {
     let tls = settings.tls.as_ref().map(|(chain, key)| listen::tls(chain, key)).transpose()?;
     let open = |path: &Path| {
         Audit::open(path).with_context(|| {
             let path = path.display();
-            format!("cannot write the audit to {path}; name another file by `audit` in [server]")
+            format!(
+                "cannot write the audit log to {path}; name another file with `audit` in [server]"
+            )
         })
     };
     let audit = match &settings.audit {
@@ -156,8 +163,8 @@ fn front(settings: &ServerSettings, data: &Path) -> anyhow::Result<Front> {
     Ok(Front { tls, audit, tenants, wrong_keys, connections_max, ..Front::default() })
 }
 
-/// What `tenure serve` runs beside the HTTP server.
-struct Work<'a> {
+/// The parts of the process: the HTTP server, the workers and the reload.
+struct ServerProcess<'a> {
     apps: &'a Apps,
     loaded: Loaded,
     reload: Reload,
@@ -165,8 +172,9 @@ struct Work<'a> {
     linger: Duration,
 }
 
-impl Work<'_> {
-    /// Serves and works until a signal. The server answers until the workers are done, and lingers.
+impl ServerProcess<'_> {
+    /// Runs until a signal. The server answers until the workers have drained and the linger time
+    /// has passed.
     async fn run(self, server: Server, listener: TcpListener) -> anyhow::Result<()> {
         let Self { apps, loaded, reload, stop, linger } = self;
         let state = server.state().clone();
@@ -175,7 +183,7 @@ impl Work<'_> {
         let pool = WorkerPool::new(client, apps, loaded, None, store);
         let stopped = CancellationToken::new();
         let serve = server.serve(listener, stopped.clone().cancelled_owned());
-        let put_in_force = async |loaded: &Loaded| put_in_force(&state, loaded).await;
+        let apply = async |loaded: &Loaded| apply_config(&state, loaded).await;
         let work = async {
             let _stopped = stopped.drop_guard();
             let lingered = async {
@@ -183,7 +191,7 @@ impl Work<'_> {
                 tokio::time::sleep(linger).await;
             };
             let worked = async {
-                let worked = pool.run(stop, reload, put_in_force).await;
+                let worked = pool.run(stop, reload, apply).await;
                 state.leaving.cancel();
                 worked
             };
@@ -191,7 +199,7 @@ impl Work<'_> {
         };
         tokio::pin!(serve);
         tokio::select! {
-            // Only a failure ends it before the workers.
+            // Ends before the workers only on a failure.
             served = &mut serve => served?,
             worked = work => {
                 serve.await?;
@@ -202,7 +210,7 @@ impl Work<'_> {
     }
 }
 
-async fn put_in_force(
+async fn apply_config(
     state: &ServerState,
     loaded: &Loaded,
 ) -> Result<(), tenure_store::StoreError> {
@@ -211,30 +219,30 @@ async fn put_in_force(
     Ok(())
 }
 
-/// The store that was named, or the one in the data directory.
+/// Returns the URL of the named store, or of the one in the data directory.
 pub(super) fn store_url(named: Option<&str>, data: &Path) -> String {
     let default = || format!("embedded:{}", data.join("tenure.db").display());
     named.map_or_else(default, str::to_owned)
 }
 
-fn tell_config(file: Option<&Path>, loaded: &Loaded) {
+fn print_config(file: Option<&Path>, loaded: &Loaded) {
     match file {
         Some(file) => say(&format!("kinds from {}: {}", file.display(), loaded.summary())),
-        None => say("no tenure.toml here: no kinds are declared"),
+        None => say("no tenure.toml found: no kinds are declared"),
     }
 }
 
-fn make_dir(dir: &Path) -> anyhow::Result<()> {
+fn create_data_dir(dir: &Path) -> anyhow::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(|| {
         let dir = dir.display();
-        format!("cannot make the data directory {dir}; choose another with --data DIR")
+        format!("cannot create the data directory {dir}; choose another with --data DIR")
     })
 }
 
-/// The server's address, for the CLI on the same machine; removed when the server ends.
-struct AddressNote(PathBuf);
+/// The file with the server's address, for the CLI on the same machine. Removed on drop.
+struct AddressFile(PathBuf);
 
-impl AddressNote {
+impl AddressFile {
     fn write(path: PathBuf, url: &str) -> anyhow::Result<Self> {
         fs::write(&path, format!("{url}\n"))
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -242,15 +250,15 @@ impl AddressNote {
     }
 }
 
-impl Drop for AddressNote {
+impl Drop for AddressFile {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.0) {
-            tracing::debug!(%error, "cannot remove the note of the address");
+            tracing::debug!(%error, "cannot remove the address file");
         }
     }
 }
 
-/// Tells of SIGINT and SIGTERM.
+/// Receives SIGINT and SIGTERM.
 pub(super) struct StopSignal {
     interrupt: Signal,
     terminate: Signal,
@@ -259,17 +267,17 @@ pub(super) struct StopSignal {
 
 impl StopSignal {
     pub(super) fn new() -> anyhow::Result<Self> {
-        Self::telling(CancellationToken::new())
+        Self::with_token(CancellationToken::new())
     }
 
-    /// Cancels `leaving` on the first one.
-    fn telling(leaving: CancellationToken) -> anyhow::Result<Self> {
+    /// Cancels `leaving` on the first signal.
+    fn with_token(leaving: CancellationToken) -> anyhow::Result<Self> {
         let interrupt = signal(SignalKind::interrupt())?;
         Ok(Self { interrupt, terminate: signal(SignalKind::terminate())?, leaving })
     }
 
-    /// Completes on the next one.
-    pub(super) async fn told(&mut self) {
+    /// Waits for the next signal.
+    pub(super) async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

@@ -1,4 +1,4 @@
-//! `tenure verify`
+//! `tenure verify`: offline proof of mutual exclusion from the history.
 
 use std::process::ExitCode;
 
@@ -12,13 +12,13 @@ use tenure_cli_kit::{Done, Output, print_json};
 /// Prove from the history that every lock had at most one holder at a time
 ///
 /// Reads the whole history, checks its hash chains, replays every grant and end, and compares the
-/// result with the locks of the present. Exits with 1 and prints the counterexample otherwise.
+/// result with the current locks. Exits with 1 and prints a counterexample if the proof fails.
 #[derive(Args)]
 pub(super) struct Verify {}
 
 impl Verify {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
-        let answer: VerifyAnswer = server.link()?.get("/v1/verify").await?;
+        let answer: VerifyAnswer = server.transport()?.get("/v1/verify").await?;
         match output {
             Output::Json => print_json(&answer)?,
             Output::Table => print(&answer),

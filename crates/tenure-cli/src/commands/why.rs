@@ -1,4 +1,4 @@
-//! `tenure why`: what a job or a resource waits for, in one sentence and its facts.
+//! `tenure why`: explains what a job or a resource is waiting for.
 
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -10,10 +10,10 @@ use tenure_wire::WhyAnswer;
 
 use super::resource::ResourcePath;
 use tenure_cli_kit::ServerArgs;
-use tenure_cli_kit::text::{facts, human, out, plain};
+use tenure_cli_kit::text::{field_list, format_duration, print_line, sanitize};
 use tenure_cli_kit::{Done, Output, print_json};
 
-/// Say what a job or a resource waits for
+/// Explain what a job or a resource is waiting for
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -44,30 +44,33 @@ impl FromStr for Subject {
 
 impl Why {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
-        let link = server.link()?;
+        let transport = server.transport()?;
         match &self.subject {
-            Subject::Job(id) => of_job(&link, *id, output).await,
-            Subject::Resource(resource) => of_resource(&link, resource, output).await,
+            Subject::Job(id) => print_job(&transport, *id, output).await,
+            Subject::Resource(resource) => print_resource(&transport, resource, output).await,
         }
     }
 }
 
-pub(super) async fn of_job(link: &HttpTransport, id: JobId, output: Output) -> Done {
-    let answer = ask_job(link, id).await?;
+pub(super) async fn print_job(transport: &HttpTransport, id: JobId, output: Output) -> Done {
+    let answer = explain_job(transport, id).await?;
     print(&format!("job {id}"), &answer, output)
 }
 
-/// What a job waits for.
-pub(super) async fn ask_job(link: &HttpTransport, id: JobId) -> Result<WhyAnswer, tenure::Error> {
-    link.get(&format!("/v1/jobs/{id}/why")).await
+/// Returns what a job is waiting for.
+pub(super) async fn explain_job(
+    transport: &HttpTransport,
+    id: JobId,
+) -> Result<WhyAnswer, tenure::Error> {
+    transport.get(&format!("/v1/jobs/{id}/why")).await
 }
 
-pub(super) async fn of_resource(
-    link: &HttpTransport,
+pub(super) async fn print_resource(
+    transport: &HttpTransport,
     resource: &ResourcePath,
     output: Output,
 ) -> Done {
-    let answer: WhyAnswer = link.get(&resource.route("/why")).await?;
+    let answer: WhyAnswer = transport.get(&resource.route("/why")).await?;
     print(&resource.to_string(), &answer, output)
 }
 
@@ -75,42 +78,43 @@ fn print(subject: &str, answer: &WhyAnswer, output: Output) -> Done {
     match output {
         Output::Json => print_json(answer)?,
         Output::Table => {
-            out(&format!("{subject}: {}", plain(&answer.text)))?;
-            let facts = facts_of(answer);
-            if !facts.is_empty() {
-                out(&facts)?;
+            print_line(&format!("{subject}: {}", sanitize(&answer.text)))?;
+            let details = format_details(answer);
+            if !details.is_empty() {
+                print_line(&details)?;
             }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the sentence leaves out, or says only in passing.
-fn facts_of(answer: &WhyAnswer) -> String {
-    let asked = |asked: &tenure_wire::AskedAnswer| {
-        format!("{} at {}: {}", plain(&asked.by), asked.at, plain(&asked.reason))
+/// Formats the details behind the sentence.
+fn format_details(answer: &WhyAnswer) -> String {
+    let request = |request: &tenure_wire::AskedAnswer| {
+        format!("{} at {}: {}", sanitize(&request.by), request.at, sanitize(&request.reason))
     };
     let behind = answer.behind.as_ref().map(|behind| {
-        let (job, operation, state) = (behind.job, plain(&behind.operation), behind.state.as_str());
-        let worker = behind.worker.as_ref().map(|worker| format!(" on {}", plain(worker)));
-        let (worker, since) = (worker.unwrap_or_default(), human(behind.for_ms));
+        let (job, operation, state) =
+            (behind.job, sanitize(&behind.operation), behind.state.as_str());
+        let worker = behind.worker.as_ref().map(|worker| format!(" on {}", sanitize(worker)));
+        let (worker, since) = (worker.unwrap_or_default(), format_duration(behind.for_ms));
         format!("job {job}, {operation}, {state}{worker} for {since}")
     });
     let held = answer.held_by.as_ref().map(|tenure| {
-        let (lock, holder, token) = (&tenure.lock, plain(&tenure.holder.name), tenure.token);
+        let (lock, holder, token) = (&tenure.lock, sanitize(&tenure.holder.name), tenure.token);
         format!("{lock} by {holder} since {}, token {token}", tenure.since)
     });
     let progress = answer.progress.as_ref();
     let cap = answer.running.zip(answer.max).map(|(running, max)| format!("{running} of {max}"));
-    facts(&[
+    field_list(&[
         ("job", answer.job.map(|job| job.to_string())),
-        ("worker", answer.worker.as_deref().map(plain)),
+        ("worker", answer.worker.as_deref().map(sanitize)),
         ("token", answer.token.map(|token| token.to_string())),
-        ("progress", progress.map(|p| format!("{} % {}", p.percent, plain(&p.message)))),
-        ("asked to stop by", answer.cancel.as_ref().map(asked)),
-        ("paused by", answer.paused.as_ref().map(asked)),
+        ("progress", progress.map(|p| format!("{} % {}", p.percent, sanitize(&p.message)))),
+        ("asked to stop by", answer.cancel.as_ref().map(request)),
+        ("paused by", answer.paused.as_ref().map(request)),
         ("attempts so far", answer.attempt.map(|n| n.to_string())),
-        ("error", answer.error.as_ref().map(|e| plain(&format!("{}: {}", e.code, e.message)))),
+        ("error", answer.error.as_ref().map(|e| sanitize(&format!("{}: {}", e.code, e.message)))),
         ("state", answer.state.clone()),
         ("may start from", answer.from.as_ref().map(|from| from.join(", "))),
         ("behind", behind),

@@ -1,4 +1,4 @@
-//! `tenure worker`: works jobs without serving the API.
+//! `tenure worker`: runs jobs without serving the API.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use super::serve::StopSignal;
 use super::worker_pool::WorkerPool;
 use crate::log::LogArgs;
 
-/// Work jobs by running the commands of tenure.toml
+/// Run jobs with the commands of tenure.toml
 ///
-/// Takes jobs of the kinds whose operations have a `run`, and those of apps, for the tenant of
-/// --tenant (`*` for all tenants). Ends on SIGTERM: no more jobs are taken, those that run have the
-/// time of `drain`.
+/// Claims jobs of the kinds whose operations have a `run`, and those of apps, for the tenant given
+/// by --tenant (`*` for all tenants). On SIGTERM it claims no more jobs and waits up to the time of
+/// `drain` for running ones.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  tenure worker                                  for the server on this machine
+  tenure worker                                  connect to the server on this machine
   tenure worker --server http://10.0.0.5:7117 --tenant '*' --slots 8")]
 pub(super) struct WorkerVerb {
     #[command(flatten)]
     config: ConfigFile,
-    /// Store to work on without a server: memory:, embedded:PATH or postgres://…
+    /// Store to use directly, without a server: memory:, embedded:PATH or postgres://…
     #[arg(long, value_name = "URL", conflicts_with = "server")]
     store: Option<String>,
-    /// Jobs at once, and as many of each app [default: as tenure.toml says, else the number of
-    /// cores]
+    /// Maximum number of concurrent jobs, for commands and for each app [default: from tenure.toml,
+    /// or the number of cores]
     #[arg(long, value_name = "N")]
     slots: Option<usize>,
     #[command(flatten)]
@@ -45,24 +45,22 @@ pub(super) struct WorkerVerb {
 
 impl WorkerVerb {
     pub(super) async fn run(&self, apps: &Apps, server: &ServerArgs) -> Done {
-        let file = self.config.find().context(
-            "there is no tenure.toml here that says what to run; name one with --config",
-        )?;
+        let file = self.config.find().context("no tenure.toml found; name one with --config")?;
         let loaded = load(apps, &file)?;
         let has_apps = loaded.apps.iter().next().is_some();
         if loaded.config.command_kinds().is_empty() && !has_apps {
             let names: Vec<String> = apps.iter().map(|app| format!("[{}]", app.name())).collect();
             let (file, names) = (file.display(), names.join(" or "));
             bail!(
-                "no operation in {file} has a `run`, and there is no {names}: there is nothing to \
-                 do for this worker"
+                "no operation in {file} has a `run`, and there is no section {names}: this worker \
+                 has nothing to do"
             );
         }
         say(&format!("commands from {}: {}", file.display(), loaded.summary()));
         let (client, store) = self.client(server, &loaded.config).await?;
         let name = match &store {
             Some(store) => store.status().await?.store.to_owned(),
-            None if has_apps => server.link()?.get::<ReadyAnswer>("/readyz").await?.store,
+            None if has_apps => server.transport()?.get::<ReadyAnswer>("/readyz").await?.store,
             None => String::new(),
         };
         let stop = StopSignal::new()?;
@@ -77,14 +75,17 @@ impl WorkerVerb {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The way to the server, or to a store of its own.
+    /// Returns a client of the server, or of a store that this process opens.
     async fn client(
         &self,
         server: &ServerArgs,
         config: &Config,
     ) -> anyhow::Result<(Client, Option<Arc<dyn Store>>)> {
         let Some(url) = &self.store else {
-            return Ok((Client::with_transport(Arc::new(server.link()?), server.tenant()), None));
+            return Ok((
+                Client::with_transport(Arc::new(server.transport()?), server.tenant()),
+                None,
+            ));
         };
         let store = store::open(url).await?;
         store.declare(Arc::clone(&config.kinds)).await?;

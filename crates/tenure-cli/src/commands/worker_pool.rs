@@ -30,11 +30,11 @@ pub(super) struct WorkerPool {
     settings: WorkerSettings,
     config: Arc<Config>,
     live: watch::Sender<LiveConfig>,
-    /// Kind of the store.
+    /// Kind of store.
     store: String,
-    /// Slots of each worker, whatever the file says.
+    /// Slots of each worker; overrides the file.
     slots: Option<usize>,
-    /// Operations that the started workers run, or all of them, by kind.
+    /// Operations that the started workers run, by kind; `None` for all.
     covered: BTreeMap<Text, Option<Vec<Text>>>,
     /// Apps whose worker or controllers were started.
     started: BTreeSet<&'static str>,
@@ -44,7 +44,7 @@ pub(super) struct WorkerPool {
 }
 
 impl WorkerPool {
-    /// Creates a pool without workers. `slots` overrides the file; `store` is the kind of the store.
+    /// Creates a pool without workers. `slots` overrides the file, `store` is the kind of store.
     pub(super) fn new(
         client: Client,
         apps: &Apps,
@@ -71,8 +71,8 @@ impl WorkerPool {
         }
     }
 
-    /// Starts workers for kinds and apps that have none yet. The present ones stay: ending one
-    /// because a file has changed would end the commands that it runs.
+    /// Starts workers for kinds and apps that have none yet. Existing workers stay: stopping one
+    /// because a file has changed would stop its running commands.
     fn start_workers(&mut self) -> Result<(), tenure::Error> {
         self.start_command_workers();
         for app in self.apps.clone().iter() {
@@ -92,7 +92,7 @@ impl WorkerPool {
                     // A later file may give it slots.
                     continue;
                 }
-                let mut handling = self.worker(Some(worker.slots));
+                let mut handling = self.new_worker(Some(worker.slots));
                 for (kind, handler) in worker.handlers {
                     handling = handling.handle(kind, handler);
                 }
@@ -122,12 +122,12 @@ impl WorkerPool {
                 Some(covered) if *covered == operations => {}
                 Some(_) => {
                     let kind = &kind.name;
-                    say(&format!("kind {kind}: only a restart gives its worker all commands"));
+                    say(&format!("kind {kind}: restart the process to run its added commands"));
                 }
             }
         }
         for kinds in new.chunks(limits::CLAIM_KINDS_MAX) {
-            let mut worker = self.worker(self.settings.slots);
+            let mut worker = self.new_worker(self.settings.slots);
             for kind in kinds {
                 worker = self.handle(worker, kind);
             }
@@ -135,7 +135,7 @@ impl WorkerPool {
         }
     }
 
-    fn worker(&self, slots: Option<usize>) -> Worker {
+    fn new_worker(&self, slots: Option<usize>) -> Worker {
         let WorkerSettings { ttl, drain, name, .. } = self.settings.clone();
         let name = name.unwrap_or_else(process_name);
         let mut worker = Worker::new(&self.client, &name).ttl(ttl).drain(drain);
@@ -144,7 +144,7 @@ impl WorkerPool {
         }
         #[cfg(feature = "otel")]
         {
-            worker = worker.span(crate::otel::span);
+            worker = worker.span(crate::otel::create_attempt_span);
         }
         worker
     }
@@ -154,133 +154,136 @@ impl WorkerPool {
         self.workers.spawn(worker.run(async move { stop.cancelled().await }));
     }
 
-    /// Why the present workers could not go on with another file: they would take jobs for which
-    /// there is no command.
-    fn objection(&self, config: &Config) -> Option<String> {
+    /// Returns why the started workers cannot apply a changed file: they would claim jobs without a
+    /// command.
+    fn rejection(&self, config: &Config) -> Option<String> {
         let kinds =
             config.kinds.iter().filter_map(|kind| Some((kind, self.covered.get(&kind.name)?)));
         for (kind, covered) in kinds {
-            let taken = |name: &Text| covered.as_ref().is_none_or(|names| names.contains(name));
-            let bare = kind.operations.values().find(|one| one.run.is_empty() && taken(&one.name));
-            if let Some(Operation { name, .. }) = bare {
+            let is_covered =
+                |name: &Text| covered.as_ref().is_none_or(|names| names.contains(name));
+            let mut operations = kind.operations.values();
+            let missing = operations.find(|one| one.run.is_empty() && is_covered(&one.name));
+            if let Some(Operation { name, .. }) = missing {
                 let kind = &kind.name;
-                return Some(format!("{name} of {kind} has no `run`: that needs a restart"));
+                return Some(format!("{name} of {kind} has no `run`: this requires a restart"));
             }
         }
         None
     }
 
     fn handle(&self, mut worker: Worker, kind: &Kind) -> Worker {
-        let runner = || FromFile { live: Live::new(&self.live) };
+        let handler = || ConfiguredCommand { live: Live::new(&self.live) };
         match command_operations(kind) {
-            None => worker.handle(&kind.name, runner()),
+            None => worker.handle(&kind.name, handler()),
             Some(operations) => {
                 for operation in operations {
-                    worker = worker.handle_operation(&kind.name, &operation, runner());
+                    worker = worker.handle_operation(&kind.name, &operation, handler());
                 }
                 worker
             }
         }
     }
 
-    /// Works until the stop signal and follows the file; `put_in_force` makes a changed one live.
-    /// Then no more jobs are claimed, and running ones may end, until a second signal.
+    /// Runs the workers until the stop signal, and reloads the file; `apply` makes a changed one
+    /// live. Then claims no more jobs and waits for running ones, until a second signal.
     pub(super) async fn run(
         mut self,
         mut stop: StopSignal,
         mut reload: Reload,
-        put_in_force: impl AsyncFn(&Loaded) -> Result<(), StoreError>,
+        apply: impl AsyncFn(&Loaded) -> Result<(), StoreError>,
     ) -> anyhow::Result<()> {
         self.start_workers()?;
         loop {
             tokio::select! {
-                () = stop.told() => break,
-                error = self.fails() => return Err(error.into()),
-                loaded = reload.next() => self.reload(loaded, &mut reload, &put_in_force).await?,
+                () = stop.received() => break,
+                error = self.worker_error() => return Err(error.into()),
+                loaded = reload.next() => self.reload(loaded, &mut reload, &apply).await?,
             }
         }
         tokio::select! {
             () = self.drain() => {}
-            () = stop.told() => say("not waiting for what runs"),
+            () = stop.received() => say("not waiting for running jobs"),
         }
         Ok(())
     }
 
-    /// Puts another file in force.
+    /// Applies a changed file, or rejects it.
     async fn reload(
         &mut self,
         loaded: Loaded,
         reload: &mut Reload,
-        put_in_force: &impl AsyncFn(&Loaded) -> Result<(), StoreError>,
+        apply: &impl AsyncFn(&Loaded) -> Result<(), StoreError>,
     ) -> Result<(), tenure::Error> {
-        if let Some(why) = self.objection(&loaded.config) {
-            Reload::refused(&why);
+        if let Some(why) = self.rejection(&loaded.config) {
+            Reload::report_rejected(&why);
             return Ok(());
         }
-        match put_in_force(&loaded).await {
+        match apply(&loaded).await {
             Ok(()) => {
-                reload.took(&loaded);
+                reload.report_applied(&loaded);
                 self.live.send_replace(loaded.live());
                 self.config = Arc::new(loaded.config);
                 self.start_workers()
             }
             Err(error) => {
-                say(&format!("the kinds cannot be declared, trying on: {error}"));
-                reload.again();
+                say(&format!("cannot declare the kinds; retrying: {error}"));
+                reload.retry();
                 Ok(())
             }
         }
     }
 
-    /// Waits until a worker fails; only one that may not work does.
-    async fn fails(&mut self) -> tenure::Error {
+    /// Waits until a worker fails, which happens only if it is not permitted to work.
+    async fn worker_error(&mut self) -> tenure::Error {
         loop {
             match self.workers.join_next().await {
                 Some(Ok(Err(error))) => return error,
                 Some(Ok(Ok(_))) => {}
-                Some(Err(error)) => say(&format!("a worker has died: {error}")),
+                Some(Err(error)) => say(&format!("worker task failed: {error}")),
                 None => return std::future::pending().await,
             }
         }
     }
 
-    /// Waits until everything that runs has ended or was handed back.
+    /// Stops the workers and waits until all jobs have finished or were handed back.
     async fn drain(&mut self) {
         self.stop.cancel();
         while self.controllers.join_next().await.is_some() {}
         while let Some(ended) = self.workers.join_next().await {
             match ended {
-                Ok(Ok(summary)) => tracing::debug!(?summary, "a worker has ended"),
-                Ok(Err(error)) => say(&format!("a worker has ended: {error}")),
-                Err(error) => say(&format!("a worker has died: {error}")),
+                Ok(Ok(summary)) => tracing::debug!(?summary, "worker stopped"),
+                Ok(Err(error)) => say(&format!("worker stopped with an error: {error}")),
+                Err(error) => say(&format!("worker task failed: {error}")),
             }
         }
     }
 }
 
-/// The operations of a kind that have a command; nothing when all have.
+/// Returns the operations of a kind that have a command, or `None` if all have one.
 fn command_operations(kind: &Kind) -> Option<Vec<Text>> {
-    let runs = |operation: &&Operation| !operation.run.is_empty();
-    let all = kind.operations.values().all(|operation| runs(&operation));
-    let with = || kind.operations.values().filter(runs).map(|operation| operation.name.clone());
-    (!all).then(|| with().collect())
+    let has_command = |operation: &&Operation| !operation.run.is_empty();
+    let all = kind.operations.values().all(|operation| has_command(&operation));
+    let names = || kind.operations.values().filter(has_command).map(|one| one.name.clone());
+    (!all).then(|| names().collect())
 }
 
-/// The span around an attempt, for commands to go on with; none when nobody takes spans.
+/// Returns the span of the attempt as the parent for its command, or `None` if spans are not
+/// exported.
 fn current_span() -> Option<TraceParent> {
     #[cfg(feature = "otel")]
-    return crate::otel::current();
+    return crate::otel::current_span();
     #[cfg(not(feature = "otel"))]
     None
 }
 
-/// Runs the command that the file has for a job when it starts.
-struct FromFile {
+/// Runs the command that the live configuration has when the job starts.
+struct ConfiguredCommand {
     live: Live,
 }
 
 #[async_trait]
-impl Handler for FromFile {
+impl Handler for ConfiguredCommand {
     async fn run(&self, job: &Context) -> Result<Done, Failure> {
         let kinds = self.live.kinds();
         let kind = kinds.get(job.key().kind());
@@ -290,7 +293,7 @@ impl Handler for FromFile {
                 Command::new(&operation.run).traceparent(current_span()).run(job).await
             }
             None => {
-                let why = "tenure.toml has no `run` for this operation any more";
+                let why = "tenure.toml no longer has a `run` for this operation";
                 Err(Failure::transient(CANNOT_START, why))
             }
         }

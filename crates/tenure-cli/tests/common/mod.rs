@@ -1,4 +1,4 @@
-//! A real server process with a data directory of its own, and ways to run the real binary.
+//! A real server process with its own data directory, and helpers to run the real binary.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use tempfile::TempDir;
 
 pub const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 
-/// The binary, deaf to the environment of whoever runs the tests.
+/// Returns a command for the binary, without the `TENURE_*` variables of the environment.
 pub fn tenure(data: &Path) -> Command {
     let mut command = Command::new(TENURE);
-    let ours = ["SERVER", "KEY", "STORE", "TENANT", "LOG", "CONFIG", "CA"];
-    for name in ours.into_iter().chain(["LOG_FORMAT", "ADMIN_KEY_FILE"]) {
+    let names = ["SERVER", "KEY", "STORE", "TENANT", "LOG", "CONFIG", "CA"];
+    for name in names.into_iter().chain(["LOG_FORMAT", "ADMIN_KEY_FILE"]) {
         command.env_remove(format!("TENURE_{name}"));
     }
     command.env("TENURE_DATA", data).stdin(Stdio::null());
@@ -31,7 +31,7 @@ impl Server {
         Self::start_with(None)
     }
 
-    /// Starts one that knows the kinds of a `tenure.toml`.
+    /// Starts a server with the given `tenure.toml`.
     pub fn start_with(config: Option<&str>) -> Self {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let listen = free.local_addr().expect("it is bound").to_string();
@@ -45,7 +45,7 @@ impl Server {
         server
     }
 
-    /// Starts the process and waits until it answers.
+    /// Starts the process and waits until it accepts connections.
     pub fn launch(&mut self) {
         let config = Some(self.file("tenure.toml")).filter(|config| config.exists());
         let child = tenure(self.dir.path())
@@ -58,10 +58,11 @@ impl Server {
             .spawn()
             .expect("the binary starts");
         self.child = Some(child);
-        // It listens before it notes its address, by which the binary finds it.
-        let (listen, note) = (&self.listen, self.file("server.url"));
-        let noted = || std::fs::read_to_string(&note).is_ok_and(|url| url.contains(&**listen));
-        until(|| noted() && std::net::TcpStream::connect(listen).is_ok());
+        // It listens before it publishes its address, by which the binary finds it.
+        let (listen, file) = (&self.listen, self.file("server.url"));
+        let is_published =
+            || std::fs::read_to_string(&file).is_ok_and(|url| url.contains(&**listen));
+        until(|| is_published() && std::net::TcpStream::connect(listen).is_ok());
     }
 
     pub fn data(&self) -> &Path {
@@ -78,14 +79,14 @@ impl Server {
 
     pub fn key(&self) -> String {
         let key = std::fs::read_to_string(self.dir.path().join("admin.key"));
-        key.expect("the key was made").trim().to_owned()
+        key.expect("the key was created").trim().to_owned()
     }
 
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
     }
 
-    /// kill -9.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         let mut child = self.child.take().expect("it runs");
         child.kill().expect("it is ours");
@@ -96,8 +97,8 @@ impl Server {
         signal(self.pid(), name);
     }
 
-    /// Waits for the end after a signal.
-    pub fn ended(&mut self) -> std::process::ExitStatus {
+    /// Waits until the process has exited.
+    pub fn wait(&mut self) -> std::process::ExitStatus {
         self.child.take().expect("it runs").wait().expect("it is ours")
     }
 
@@ -136,30 +137,30 @@ pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Waits for a condition, at most thirty seconds.
+/// Waits for a condition, for up to thirty seconds.
 #[expect(clippy::disallowed_methods, reason = "the one bounded wait of these tests")]
 pub fn until(condition: impl Fn() -> bool) {
     let started = Instant::now();
     while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(30), "it never happened");
+        assert!(started.elapsed() < Duration::from_secs(30), "timed out waiting for the condition");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// An address that nobody listens on.
+/// Returns an address without a listener.
 pub fn free_address() -> String {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     free.local_addr().expect("it is bound").to_string()
 }
 
-/// One request on a connection: what is sent is `lines` and `body`; the answer as it came.
+/// Sends one request with `lines` as its head, and returns the raw response.
 pub fn http(listen: &str, lines: &[&str], body: &str) -> std::io::Result<String> {
     use std::io::{Read as _, Write as _};
     let mut stream = std::net::TcpStream::connect(listen)?;
     let length = format!("content-length: {}", body.len());
     let head = [lines, &["host: tenure", "connection: close", &length, "", body]].concat();
     stream.write_all(head.join("\r\n").as_bytes())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    Ok(response)
 }

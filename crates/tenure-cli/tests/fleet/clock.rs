@@ -1,29 +1,29 @@
-//! Waiting: for what is polled, and for as long as a fault lasts.
+//! Polling for conditions, and sleeping for the duration of a fault.
 
 use std::time::{Duration, Instant};
 
-/// How long anything may take to come back after a fault.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// Maximum time to recover after a fault.
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 #[expect(clippy::disallowed_methods, reason = "the one stopwatch of these tests")]
 pub(crate) fn stopwatch() -> Instant {
     Instant::now()
 }
 
-/// Lets a fault last.
-#[expect(clippy::disallowed_methods, reason = "the length of a fault")]
-pub(crate) fn lasts(time: Duration) {
+/// Sleeps for the duration of a fault.
+#[expect(clippy::disallowed_methods, reason = "the duration of a fault")]
+pub(crate) fn sleep(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Polls until there is something, and says what was missing if it never comes.
-pub(crate) fn until<T>(mut look: impl FnMut() -> Result<T, String>) -> T {
+/// Polls until `check` succeeds, and panics with its last error on a timeout.
+pub(crate) fn until<T>(mut check: impl FnMut() -> Result<T, String>) -> T {
     let started = stopwatch();
     loop {
-        match look() {
+        match check() {
             Ok(found) => return found,
-            Err(missing) => assert!(started.elapsed() < PATIENCE, "it never happened: {missing}"),
+            Err(missing) => assert!(started.elapsed() < TIMEOUT, "timed out: {missing}"),
         }
-        lasts(Duration::from_millis(20));
+        sleep(Duration::from_millis(20));
     }
 }

@@ -1,4 +1,4 @@
-//! One process of ours, started again as it was whenever the test wants.
+//! A process of the binary that can be restarted with the same arguments.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 
 use crate::common::{signal, tenure};
 
-/// The binary with its arguments; killed on drop, also when it is stopped.
+/// The binary with its arguments; killed on drop, even if it is stopped.
 pub(crate) struct Process {
     pub(crate) args: Vec<String>,
     data: PathBuf,
@@ -31,7 +31,7 @@ impl Process {
         self.child = Some(command.spawn().expect("the binary starts"));
     }
 
-    /// kill -9.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().ok();
@@ -47,14 +47,14 @@ impl Process {
         self.child.as_ref().expect("it runs").id()
     }
 
-    /// How it ended, if it has.
-    pub(crate) fn ended(&mut self) -> Option<Option<i32>> {
+    /// Returns the exit code if the process has exited; the inner `None` means by a signal.
+    pub(crate) fn poll_exit(&mut self) -> Option<Option<i32>> {
         let status = self.child.as_mut().expect("it runs").try_wait().expect("it is ours")?;
         Some(status.code())
     }
 
-    /// What it has said.
-    pub(crate) fn said(&self) -> String {
+    /// Returns its stderr output.
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 }

@@ -1,5 +1,5 @@
-//! The fleet: a database, two servers with a proxy before each, and four workers. Two of these ask
-//! the servers; two have the database themselves, one of them through a pooler.
+//! The fleet: a database, two servers with a proxy in front of each, and four workers. Two of these
+//! connect to the servers; two connect to the database, one of them through a pooler.
 
 use std::fs;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use crate::common::{stderr, stdout, tenure};
 use crate::process::Process;
 use crate::trace::SCRIPT;
 
-/// The kinds, for servers: they have no commands, so that only workers work.
+/// The kinds, for servers: without commands, so that only workers run jobs.
 const KINDS: &str = "\
 [kinds.quick.operations.run]
 retry = { attempts = 100, initial = \"100ms\", max = \"500ms\" }
@@ -25,20 +25,20 @@ retry = { attempts = 100, initial = \"100ms\", max = \"500ms\" }
 #run = [\"./work.sh\", \"8\", \"0.05\"]
 ";
 
-/// The resources that jobs are about.
+/// The resources of the jobs.
 pub(crate) const RESOURCES: [&str; 6] =
     ["quick/q0", "quick/q1", "quick/q2", "quick/q3", "steady/s0", "steady/s1"];
 
 pub(crate) const WORKERS: [&str; 4] = ["w0", "w1", "w2", "w3"];
 
 pub(crate) struct Fleet {
-    // Dropped in this order: what works, what serves, the database.
+    // Dropped in this order: workers, servers, database.
     pub(crate) workers: Vec<Process>,
     pub(crate) servers: Vec<Process>,
     listen: [String; 2],
     key: String,
     pooler: PgBouncer,
-    /// Before the two servers, and before the workers that have the database themselves.
+    /// In front of the database: one per server, and one for the workers without a server.
     pub(crate) proxies: [Proxy; 3],
     pub(crate) database: String,
     pub(crate) postgres: Postgres,
@@ -83,9 +83,9 @@ impl Fleet {
         let mut server = Process::new(&data, self.file(&format!("server{n}.log")), &args, None);
         server.launch();
         self.servers.push(server);
-        self.until_answers(n);
+        self.wait_until_listening(n);
         if n == 0 {
-            let key = fs::read_to_string(data.join("admin.key")).expect("it was made");
+            let key = fs::read_to_string(data.join("admin.key")).expect("it was created");
             key.trim().clone_into(&mut self.key);
         }
     }
@@ -95,7 +95,7 @@ impl Fleet {
         let settings = format!("[worker]\nslots = 2\nttl = \"3s\"\nname = \"{name}\"\n");
         let config = self.file(&format!("{name}.toml"));
         fs::write(&config, KINDS.replace('#', "") + &settings).expect("it is writable");
-        let (way, url) = match n {
+        let (option, url) = match n {
             0 | 1 => ("--server", self.url(n)),
             2 => ("--store", self.store(2)),
             _ => (
@@ -104,24 +104,24 @@ impl Fleet {
             ),
         };
         let config = self.text(&format!("{name}.toml"));
-        let args = ["worker", way, &url, "--config", &config];
+        let args = ["worker", option, &url, "--config", &config];
         let log = self.file(&format!("{name}.log"));
         let mut worker = Process::new(self.dir.path(), log, &args, Some(&self.key));
         worker.launch();
         self.workers.push(worker);
     }
 
-    /// The address of the database for a server, or for workers that have it themselves.
+    /// Returns the store URL through a proxy.
     pub(crate) fn store(&self, n: usize) -> String {
         let port = self.proxies[n].port();
         format!("postgres://postgres@127.0.0.1:{port}/{}", self.database)
     }
 
-    /// Waits until a server answers at all; it must not have ended.
-    pub(crate) fn until_answers(&mut self, n: usize) {
+    /// Waits until a server accepts connections. Panics if it has exited.
+    pub(crate) fn wait_until_listening(&mut self, n: usize) {
         let (server, listen) = (&mut self.servers[n], &self.listen[n]);
         until(|| {
-            assert_eq!(server.ended(), None, "server {n} has ended: {}", server.said());
+            assert_eq!(server.poll_exit(), None, "server {n} has exited: {}", server.log());
             std::net::TcpStream::connect(listen).map_err(|error| error.to_string())
         });
     }
@@ -134,7 +134,7 @@ impl Fleet {
         &self.key
     }
 
-    pub(crate) fn link(&self, n: usize) -> HttpTransport {
+    pub(crate) fn transport(&self, n: usize) -> HttpTransport {
         HttpTransport::new(&self.url(n), &self.key, "default").expect("an address")
     }
 
@@ -150,21 +150,21 @@ impl Fleet {
         self.file(name).display().to_string()
     }
 
-    /// Proves the history through a server.
+    /// Verifies the history through a server.
     pub(crate) fn verify(&self, n: usize) -> Result<String, String> {
         let mut command = tenure(self.dir.path());
         command.env("TENURE_KEY", &self.key).args(["verify", "--server", &self.url(n)]);
         let output = command.output().expect("it runs");
-        let said = stdout(&output) + &stderr(&output);
-        if output.status.success() { Ok(said) } else { Err(said) }
+        let printed = stdout(&output) + &stderr(&output);
+        if output.status.success() { Ok(printed) } else { Err(printed) }
     }
 
-    /// The last lines of every log, for whoever wonders.
+    /// Returns the last lines of every log, for panic messages.
     pub(crate) fn logs(&self) -> String {
         let all = self.servers.iter().chain(&self.workers).zip(["0", "1", "w0", "w1", "w2", "w3"]);
         let tail = |(process, name): (&Process, &str)| {
-            let said = process.said();
-            let lines: Vec<&str> = said.lines().collect();
+            let log = process.log();
+            let lines: Vec<&str> = log.lines().collect();
             let tail = lines[lines.len().saturating_sub(12)..].join("\n");
             format!("--- {name}\n{tail}\n")
         };
@@ -172,13 +172,13 @@ impl Fleet {
     }
 }
 
-/// An address that nobody listens on.
+/// Returns an address without a listener.
 pub(crate) fn free_address() -> String {
     let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
     free.local_addr().expect("it is bound").to_string()
 }
 
-/// Where the work writes what it does.
+/// The directory of the trace files.
 pub(crate) fn traces(dir: &Path) -> PathBuf {
     dir.join("trace")
 }

@@ -1,12 +1,11 @@
-//! What the work itself has written: who began, went on and ended, in the order in which it
-//! happened.
+//! Traces that the commands write: start, progress and end, in the order in which they happened.
 //!
-//! Each resource has a file that all its holders append to, a line at a time. So the order of the
-//! lines is the order of the world, and no clock and no server has a say in it.
+//! All holders of a resource append to one file, a line at a time. The order of the lines is the
+//! real order of events, independent of clocks and servers.
 
 use std::path::Path;
 
-/// What holders do: `start`, `at` a few times, `end`, each with the token.
+/// The command of holders. Writes `start`, `at` a few times and `end`, each with the token.
 pub(crate) const SCRIPT: &str = r#"#!/bin/sh
 # work.sh TIMES SECONDS [RESOURCE]
 what=${3:-$TENURE_RESOURCE}
@@ -21,15 +20,15 @@ done
 echo "end $TENURE_TOKEN" >> "$file"
 "#;
 
-/// What the files tell.
+/// Statistics and violations found in the trace files.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
-    /// Work that began, and that came to its end.
-    pub(crate) begun: usize,
+    /// Commands that started, and that completed.
+    pub(crate) started: usize,
     pub(crate) ended: usize,
-    /// Holders whose token is not higher than that of one before.
-    pub(crate) falls: Vec<String>,
-    /// Holders that went on after another had begun.
+    /// Starts whose token is not higher than that of an earlier holder.
+    pub(crate) non_increasing: Vec<String>,
+    /// Lines written by a holder after another had started.
     pub(crate) overlaps: Vec<String>,
 }
 
@@ -37,34 +36,34 @@ impl Trace {
     /// Reads all files of a directory.
     pub(crate) fn read(dir: &Path) -> Self {
         let mut trace = Self::default();
-        for entry in std::fs::read_dir(dir).expect("it was made") {
+        for entry in std::fs::read_dir(dir).expect("it was created") {
             let path = entry.expect("it is readable").path();
             let text = std::fs::read_to_string(&path).expect("it is readable");
             let name = path.file_name().expect("it has one").to_string_lossy().into_owned();
-            trace.take(&name, &text);
+            trace.add_file(&name, &text);
         }
         trace
     }
 
-    fn take(&mut self, name: &str, text: &str) {
-        let (mut highest, mut present) = (0, None);
+    fn add_file(&mut self, name: &str, text: &str) {
+        let (mut highest, mut current) = (0, None);
         for (n, line) in text.lines().enumerate() {
             let (what, token) = line.split_once(' ').expect("a word and a token");
             let token: u64 = token.parse().expect("a token");
-            let around = || {
+            let context = || {
                 let lines: Vec<&str> = text.lines().take(n + 3).skip(n.saturating_sub(6)).collect();
                 format!("{name}:{n}: {line}; around it: {lines:?}")
             };
             match what {
-                "start" if token <= highest => self.falls.push(around()),
+                "start" if token <= highest => self.non_increasing.push(context()),
                 "start" => {
-                    self.begun += 1;
-                    (highest, present) = (token, Some(token));
+                    self.started += 1;
+                    (highest, current) = (token, Some(token));
                 }
-                _ if present != Some(token) => self.overlaps.push(around()),
+                _ if current != Some(token) => self.overlaps.push(context()),
                 "end" => {
                     self.ended += 1;
-                    present = None;
+                    current = None;
                 }
                 _ => {}
             }
@@ -73,15 +72,15 @@ impl Trace {
 }
 
 #[test]
-fn overlaps_and_tokens_that_fall_are_seen() {
+fn overlaps_and_non_increasing_tokens_are_detected() {
     let problems = |text| {
         let mut trace = Trace::default();
-        trace.take("x", text);
-        (trace.falls.len(), trace.overlaps.len())
+        trace.add_file("x", text);
+        (trace.non_increasing.len(), trace.overlaps.len())
     };
     assert_eq!(problems("start 1\nat 1\nend 1\nstart 2\nend 2\n"), (0, 0));
     assert_eq!(problems("start 1\nat 1\nstart 2\nend 2\n"), (0, 0), "the first was killed");
-    assert_eq!(problems("start 1\nstart 2\nat 1\nend 2\n"), (0, 1), "the first lives");
+    assert_eq!(problems("start 1\nstart 2\nat 1\nend 2\n"), (0, 1), "the first is alive");
     assert_eq!(problems("start 2\nend 2\nstart 1\n"), (1, 0));
     assert_eq!(problems("start 2\nstart 2\n"), (1, 0));
 }

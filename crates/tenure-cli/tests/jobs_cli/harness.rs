@@ -1,4 +1,4 @@
-//! A server with kinds, a worker whose every step the test takes, and the binary on a terminal.
+//! A server with kinds, a worker controlled step by step, and the binary on a pseudo-terminal.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use crate::common::{Server, TENURE, stderr, stdout, until};
 
-/// A kind with states and policies, and one without; nobody works them but the tests.
+/// A kind with states and policies, and one without. Only the tests run their jobs.
 const CONFIG: &str = r#"
 [kinds.database]
 states = ["PENDING", "CREATING", "READY", "DESTROYING", "DESTROYED", "FAILED"]
@@ -48,33 +48,33 @@ impl Site {
         Self::start_with(CONFIG)
     }
 
-    /// Starts one with another `tenure.toml`.
+    /// Starts a server with the given `tenure.toml`.
     pub(crate) fn start_with(config: &str) -> Self {
         let runtime = Runtime::new().expect("a runtime");
         Self { server: Server::start_with(Some(config)), runtime }
     }
 
-    /// What the binary prints as data when it succeeds.
+    /// Runs the binary, which must succeed, and returns its stdout.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let output = self.server.run(args);
         assert!(output.status.success(), "{args:?}: {}", stderr(&output));
         stdout(&output)
     }
 
-    /// Data for programs.
+    /// Runs the binary with `-o json` and returns its output.
     pub(crate) fn json(&self, args: &[&str]) -> Value {
         let printed = self.ok(&[args, &["-o", "json"]].concat());
         serde_json::from_str(&printed)
             .unwrap_or_else(|error| panic!("{args:?}: {error}: {printed}"))
     }
 
-    /// The exit code, and what the binary says about it.
+    /// Runs the binary and returns its exit code and stderr.
     pub(crate) fn code(&self, args: &[&str]) -> (i32, String) {
         let output = self.server.run(args);
         (output.status.code().expect("it was not killed"), stderr(&output))
     }
 
-    /// Submits a job and gives its id.
+    /// Submits a job and returns its id.
     pub(crate) fn submit(&self, resource: &str, operation: &str) -> String {
         id_in(&self.ok(&["job", "submit", resource, operation]))
     }
@@ -83,72 +83,72 @@ impl Site {
         self.json(&["job", "show", id])["state"].as_str().expect("it has a state").to_owned()
     }
 
-    /// Starts the binary with what it says in files.
+    /// Starts the binary in the background, with its output in files.
     pub(crate) fn spawn(&self, args: &[&str]) -> Running {
-        let (out, err) = (self.fresh("out"), self.fresh("err"));
+        let (out, err) = (self.unused_path("out"), self.unused_path("err"));
         let file = |path| File::create(path).expect("it is writable");
         let mut command = self.server.tenure();
         command.args(args).stdout(file(&out)).stderr(file(&err));
         Running { child: command.spawn().expect("the binary starts"), out, err }
     }
 
-    fn fresh(&self, name: &str) -> PathBuf {
+    fn unused_path(&self, name: &str) -> PathBuf {
         let files = (0..).map(|n| self.server.file(&format!("{name}.{n}")));
-        files.into_iter().find(|path| !path.exists()).expect("there are names enough")
+        files.into_iter().find(|path| !path.exists()).expect("an unused name")
     }
 
-    /// A worker that does nothing by itself.
-    pub(crate) fn worker(&self, name: &str) -> Hand<'_> {
+    /// Opens a session for a worker controlled by the test.
+    pub(crate) fn worker(&self, name: &str) -> ManualWorker<'_> {
         let body = json!({ "name": name, "ttl_ms": 3_600_000 });
         let answer = self.post("/v1/sessions", &body);
         let session = answer["session"].as_str().expect("it has an id").to_owned();
-        Hand { site: self, session }
+        ManualWorker { site: self, session }
     }
 
     fn post(&self, path: &str, body: &Value) -> Value {
         let (url, key) = (self.server.url(), self.server.key());
-        let link = HttpTransport::new(&url, &key, "default").expect("an address");
-        let patience = Duration::from_secs(30);
-        self.runtime.block_on(link.post(path, None, body, patience)).expect("it is taken")
+        let transport = HttpTransport::new(&url, &key, "default").expect("an address");
+        let timeout = Duration::from_secs(30);
+        self.runtime.block_on(transport.post(path, None, body, timeout)).expect("it is accepted")
     }
 }
 
-/// The id in `started 019a…`.
+/// Returns the id in `started 019a…`.
 pub(crate) fn id_in(line: &str) -> String {
     let id = line.split_whitespace().nth(1).unwrap_or_else(|| panic!("no id in {line:?}"));
     assert_eq!(id.len(), 32, "{line}");
     id.to_owned()
 }
 
-/// A worker in the hand of a test.
-pub(crate) struct Hand<'a> {
+/// A worker controlled by the test.
+pub(crate) struct ManualWorker<'a> {
     site: &'a Site,
     session: String,
 }
 
-/// A job in its hand.
-pub(crate) struct Held<'a> {
+/// A job claimed by a [`ManualWorker`].
+pub(crate) struct ClaimedJob<'a> {
     site: &'a Site,
     pub(crate) id: String,
     token: Value,
 }
 
-impl<'a> Hand<'a> {
-    pub(crate) fn claim(&self) -> Held<'a> {
+impl<'a> ManualWorker<'a> {
+    pub(crate) fn claim(&self) -> ClaimedJob<'a> {
         let kinds = ["database", "report"];
         let body = json!({ "session": self.session, "kinds": kinds, "wait_ms": 30_000 });
         let answer = self.site.post("/v1/jobs/claim", &body);
         let job = &answer["jobs"][0];
         let id = job["job"]["id"].as_str().unwrap_or_else(|| panic!("nothing to do: {answer}"));
-        Held { site: self.site, id: id.to_owned(), token: job["tenure"]["token"].clone() }
+        ClaimedJob { site: self.site, id: id.to_owned(), token: job["tenure"]["token"].clone() }
     }
 }
 
-impl Held<'_> {
+impl ClaimedJob<'_> {
     pub(crate) fn progress(&self, percent: u8, message: &str) -> bool {
         let body = json!({ "token": self.token, "percent": percent, "message": message });
-        let noted = self.site.post(&format!("/v1/jobs/{}/progress", self.id), &body);
-        noted["cancelling"].as_bool().expect("it is said")
+        let answer = self.site.post(&format!("/v1/jobs/{}/progress", self.id), &body);
+        answer["cancelling"].as_bool().expect("a boolean")
     }
 
     pub(crate) fn log(&self, text: &str) {
@@ -173,7 +173,7 @@ impl Held<'_> {
     }
 }
 
-/// The binary at work.
+/// The binary in the background; killed on drop.
 pub(crate) struct Running {
     child: Child,
     out: PathBuf,
@@ -186,25 +186,25 @@ impl Running {
     }
 
     pub(crate) fn out(&self) -> String {
-        std::fs::read_to_string(&self.out).expect("it was made")
+        std::fs::read_to_string(&self.out).expect("it was created")
     }
 
     pub(crate) fn err(&self) -> String {
-        std::fs::read_to_string(&self.err).expect("it was made")
+        std::fs::read_to_string(&self.err).expect("it was created")
     }
 
     pub(crate) fn until_err(&self, words: &str) {
         until(|| self.err().contains(words));
     }
 
-    /// The id in the first line that it prints.
+    /// Returns the id in the first line of its output.
     pub(crate) fn id(&self) -> String {
         until(|| self.out().contains('\n'));
         id_in(&self.out())
     }
 
-    pub(crate) fn ended(mut self) -> Option<i32> {
-        until_ended(&mut self.child).code()
+    pub(crate) fn exit_code(mut self) -> Option<i32> {
+        wait_until_exited(&mut self.child).code()
     }
 }
 
@@ -215,7 +215,7 @@ impl Drop for Running {
     }
 }
 
-fn until_ended(child: &mut Child) -> std::process::ExitStatus {
+fn wait_until_exited(child: &mut Child) -> std::process::ExitStatus {
     let status = std::cell::Cell::new(None);
     let child = std::cell::RefCell::new(child);
     until(|| {
@@ -225,7 +225,7 @@ fn until_ended(child: &mut Child) -> std::process::ExitStatus {
     status.get().expect("it has ended")
 }
 
-/// The binary on a terminal of its own.
+/// The binary on its own pseudo-terminal.
 pub(crate) struct Terminal {
     child: Child,
     master: File,
@@ -243,7 +243,7 @@ impl Terminal {
         let noctty = OpenptFlags::NOCTTY.bits().cast_signed();
         let mut open = OpenOptions::new();
         let slave = open.read(true).write(true).custom_flags(noctty);
-        let slave = slave.open(path.expect("plain letters")).expect("the other end");
+        let slave = slave.open(path.expect("ASCII")).expect("the other end");
         let side = || Stdio::from(slave.try_clone().expect("a file"));
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", TENURE]).args(args).env("TERM", "xterm");
@@ -260,7 +260,7 @@ impl Terminal {
         Self { child: child.expect("setsid is there"), master, screen }
     }
 
-    /// Everything that was ever drawn.
+    /// Returns all output so far.
     pub(crate) fn screen(&self) -> String {
         self.screen.lock().expect("no panic").clone()
     }
@@ -273,8 +273,8 @@ impl Terminal {
         self.master.write_all(keys).expect("it is open");
     }
 
-    pub(crate) fn ended(&mut self) -> Option<i32> {
-        until_ended(&mut self.child).code()
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        wait_until_exited(&mut self.child).code()
     }
 }
 
@@ -285,7 +285,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Reads until the other end is closed, which is an error on a terminal.
+/// Reads until the other end is closed, which is an error on a pseudo-terminal.
 fn read(mut master: File, screen: &Mutex<String>) {
     let mut bytes = [0; 4096];
     while let Ok(n @ 1..) = master.read(&mut bytes) {
@@ -293,7 +293,7 @@ fn read(mut master: File, screen: &Mutex<String>) {
     }
 }
 
-/// Runs a command with something on stdin.
+/// Runs a command with `input` on stdin.
 pub(crate) fn with_input(command: &mut Command, input: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary starts");

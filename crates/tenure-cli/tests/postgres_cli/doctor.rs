@@ -1,53 +1,53 @@
-//! `tenure doctor`, and what `/readyz` says of a database.
+//! `tenure doctor`, and `/readyz` of servers on a database.
 
 use serde_json::Value;
 use tenure_testbed::{Durability, Postgres, shared, shared_bouncer};
 
-use crate::bed::{Served, doctor, finding, run};
 use crate::common::{stderr, stdout, until};
+use crate::testbed::{TestServer, doctor, finding, run};
 
-/// The names of what has a verdict.
-fn named<'a>(report: &'a Value, verdict: &str) -> Vec<&'a str> {
+/// Returns the names of the findings with this verdict.
+fn names_with<'a>(report: &'a Value, verdict: &str) -> Vec<&'a str> {
     let findings = report["findings"].as_array().expect("it is a report").iter();
-    let named = findings.filter(|finding| finding["verdict"] == verdict);
-    named.map(|finding| finding["name"].as_str().expect("it is a report")).collect()
+    let matching = findings.filter(|finding| finding["verdict"] == verdict);
+    matching.map(|finding| finding["name"].as_str().expect("it is a report")).collect()
 }
 
 #[test]
-fn settings_that_void_something_are_named_with_a_remedy() {
+fn unsafe_settings_are_reported_with_a_remedy() {
     let server = shared();
     let store = server.url(&server.new_database().unwrap());
     run(&["migrate", "--store", &store]);
     let (code, report) = doctor(&store);
     let bad = ["synchronous_commit", "fsync", "full_page_writes", "safety class"];
     assert_eq!((code, &report["ok"]), (Some(1), &Value::Bool(false)));
-    assert_eq!(named(&report, "bad"), bad, "{report}");
+    assert_eq!(names_with(&report, "bad"), bad, "{report}");
     assert_eq!(finding(&report, "wake-ups")["found"], "received on the main address");
     let shown = run(&["doctor", "--store", &store]);
     let shown = stdout(&shown);
-    for part in ["BAD", "store: fsync", "voids: a crash", "do:    switch it on"] {
+    for part in ["BAD", "store: fsync", "voids:  a crash", "remedy: switch it on"] {
         assert!(shown.contains(part), "{part} is missing: {shown}");
     }
 }
 
 #[test]
-fn a_sound_database_passes_and_its_standby_does_not() {
+fn a_safe_database_passes_and_its_standby_does_not() {
     let primary = Postgres::start(Durability::Disk).unwrap();
     let database = primary.new_database().unwrap();
     let store = primary.url(&database);
     run(&["migrate", "--store", &store]);
     let (code, report) = doctor(&store);
-    assert_eq!((code, named(&report, "bad").len()), (Some(0), 0), "{report}");
-    assert_eq!(named(&report, "warn").len(), 0, "{report}");
+    assert_eq!((code, names_with(&report, "bad").len()), (Some(0), 0), "{report}");
+    assert_eq!(names_with(&report, "warn").len(), 0, "{report}");
 
     let standby = primary.standby(Durability::Disk).unwrap();
     let attached = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'";
     until(|| primary.psql("postgres", attached).unwrap() == "1");
     let (code, report) = doctor(&store);
-    assert_eq!((code, named(&report, "warn")), (Some(0), vec!["standbys"]), "{report}");
+    assert_eq!((code, names_with(&report, "warn")), (Some(0), vec!["standbys"]), "{report}");
 
     let (code, report) = doctor(&standby.url(&database));
-    assert_eq!((code, named(&report, "bad")), (Some(1), vec!["primary", "safety class"]));
+    assert_eq!((code, names_with(&report, "bad")), (Some(1), vec!["primary", "safety class"]));
     let refused = run(&["serve", "--listen", "127.0.0.1:0", "--store", &standby.url(&database)]);
     assert!(stderr(&refused).contains("this is a standby: name the primary"), "{refused:?}");
 
@@ -61,7 +61,7 @@ fn a_sound_database_passes_and_its_standby_does_not() {
 
     primary.psql("postgres", "ALTER ROLE postgres SET synchronous_commit = off").unwrap();
     let (code, report) = doctor(&store);
-    assert_eq!((code, named(&report, "bad")[0]), (Some(1), "synchronous_commit"));
+    assert_eq!((code, names_with(&report, "bad")[0]), (Some(1), "synchronous_commit"));
 }
 
 #[test]
@@ -73,18 +73,18 @@ fn a_pooler_needs_a_direct_address_for_wake_ups() {
     let found = &finding(&report, "wake-ups")["found"];
     assert_eq!(found, "a pooler is in between, received on the address of listen=");
 
-    let (deaf, _) = store.split_once('?').unwrap();
-    let (code, report) = doctor(deaf);
+    let (without_listen, _) = store.split_once('?').unwrap();
+    let (code, report) = doctor(without_listen);
     let wakeups = finding(&report, "wake-ups");
     assert_eq!((code, &wakeups["verdict"]), (Some(1), &Value::from("bad")), "{report}");
     assert!(wakeups["remedy"].as_str().unwrap().contains("listen=HOST:PORT"), "{report}");
 
-    let (code, report) = doctor(&format!("{deaf}?listen=127.0.0.1:1"));
+    let (code, report) = doctor(&format!("{without_listen}?listen=127.0.0.1:1"));
     assert_eq!((code, &finding(&report, "wake-ups")["verdict"]), (Some(1), &Value::from("bad")));
 }
 
 #[test]
-fn what_idles_in_a_transaction_is_seen() {
+fn idle_transactions_are_reported() {
     let server = shared();
     let database = server.new_database().unwrap();
     let mut idle = std::process::Command::new("psql")
@@ -107,31 +107,31 @@ fn what_idles_in_a_transaction_is_seen() {
 }
 
 #[test]
-fn a_server_says_whether_wake_ups_come_through_and_is_ready_without() {
+fn a_server_reports_missing_wake_ups_and_stays_ready() {
     let server = shared();
     let store = shared_bouncer().url(server, &server.new_database().unwrap());
-    let probe = |served: &Served| {
-        let output = run(&["doctor", "--server", &served.url(), "-o", "json"]);
+    let probe = |server_process: &TestServer| {
+        let output = run(&["doctor", "--server", &server_process.url(), "-o", "json"]);
         serde_json::from_slice::<Value>(&output.stdout).unwrap()
     };
-    let served = Served::start(&store);
-    until(|| served.log().contains("store postgres, safety class: "));
-    until(|| finding(&probe(&served), "wake-ups")["verdict"] == "ok");
+    let server_process = TestServer::start(&store);
+    until(|| server_process.log().contains("store postgres, safety class: "));
+    until(|| finding(&probe(&server_process), "wake-ups")["verdict"] == "ok");
 
-    let (deaf, _) = store.split_once('?').unwrap();
-    let deaf = Served::start(deaf);
-    // Its first hello may come with the answer to its LISTEN; later ones do not.
-    until(|| finding(&probe(&deaf), "wake-ups")["verdict"] == "warn");
-    let report = probe(&deaf);
+    let (without_listen, _) = store.split_once('?').unwrap();
+    let isolated = TestServer::start(without_listen);
+    // The first notification may arrive with the response to LISTEN; later ones do not.
+    until(|| finding(&probe(&isolated), "wake-ups")["verdict"] == "warn");
+    let report = probe(&isolated);
     assert_eq!(finding(&report, "ready")["verdict"], "ok", "{report}");
-    assert_eq!(deaf.acquire("cluster/c1"), 1);
+    assert_eq!(isolated.acquire("cluster/c1"), 1);
 }
 
 #[test]
-fn a_server_that_is_not_there_is_a_problem() {
+fn an_unreachable_server_or_database_is_reported() {
     let output = run(&["doctor", "--server", "http://127.0.0.1:1"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stdout(&output).contains("nothing is granted there"), "{output:?}");
+    assert!(stdout(&output).contains("the server grants no locks"), "{output:?}");
     let output = run(&["doctor", "--store", "postgres://u:s3cret@127.0.0.1:1/d"]);
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output) + &stderr(&output);

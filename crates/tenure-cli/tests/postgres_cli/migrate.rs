@@ -1,38 +1,39 @@
-//! `tenure migrate`
+//! `tenure migrate`.
 
 use serde_json::Value;
 use tenure_testbed::shared;
 
-use crate::bed::{Served, doctor, finding, run};
 use crate::common::{stderr, stdout};
+use crate::testbed::{TestServer, doctor, finding, run};
 
 #[test]
-fn a_plan_changes_nothing_and_a_migration_is_done_once() {
+fn a_plan_changes_nothing_and_a_migration_runs_once() {
     let server = shared();
     let database = server.new_database().unwrap();
     let store = server.url(&database);
-    let there = || server.psql(&database, "SELECT to_regclass('tenure.meta') IS NOT NULL").unwrap();
+    let exists =
+        || server.psql(&database, "SELECT to_regclass('tenure.meta') IS NOT NULL").unwrap();
     let (_, before) = doctor(&store);
     assert_eq!(finding(&before, "tables")["verdict"], "warn", "{before}");
 
     let plan = run(&["migrate", "--plan", "--store", &store]);
     assert!(plan.status.success(), "{}", stderr(&plan));
     assert!(stdout(&plan).contains("CREATE TABLE tenure.meta"), "{}", stdout(&plan));
-    assert_eq!(there(), "f");
+    assert_eq!(exists(), "f");
 
     let done = run(&["migrate", "--store", &store]);
-    assert!(stdout(&done).starts_with("tables brought from version 0 to "), "{done:?}");
-    assert_eq!(there(), "t");
+    assert!(stdout(&done).starts_with("migrated from version 0 to "), "{done:?}");
+    assert_eq!(exists(), "t");
     for args in [&["migrate", "--store", &store][..], &["migrate", "--plan", "--store", &store]] {
         assert!(stdout(&run(args)).starts_with("nothing to do: "), "{args:?}");
     }
-    // The doctor knows the same version as the migrations.
+    // The doctor expects the version to which the migrations lead.
     let (_, after) = doctor(&store);
     assert_eq!(finding(&after, "tables")["verdict"], "ok", "{after}");
 }
 
 #[test]
-fn tables_of_a_newer_version_are_left_alone() {
+fn a_newer_schema_is_not_changed() {
     let server = shared();
     let database = server.new_database().unwrap();
     let store = server.url(&database);
@@ -61,22 +62,22 @@ fn the_sql_of_a_plan_is_what_a_migration_runs() {
 }
 
 #[test]
-fn a_new_incarnation_lifts_tokens_above_all_others() {
+fn tokens_of_a_new_incarnation_are_higher_than_all_before() {
     let server = shared();
     let store = server.url(&server.new_database().unwrap());
-    let served = Served::start(&store);
-    assert_eq!(served.acquire("cluster/c1"), 1);
+    let server_process = TestServer::start(&store);
+    assert_eq!(server_process.acquire("cluster/c1"), 1);
     let output = run(&["migrate", "--new-incarnation", "--store", &store]);
-    assert!(stdout(&output).contains("incarnation 1 has begun"), "{output:?}");
-    assert!(stderr(&output).contains("higher than all that were given out"), "{output:?}");
-    assert_eq!(served.acquire("cluster/c2"), (1 << 32) + 1);
+    assert!(stdout(&output).contains("incarnation 1 started"), "{output:?}");
+    assert!(stderr(&output).contains("higher than every token granted before"), "{output:?}");
+    assert_eq!(server_process.acquire("cluster/c2"), (1 << 32) + 1);
     let (_, report) = doctor(&store);
     let found = finding(&report, "tables")["found"].as_str().unwrap();
     assert!(found.ends_with("incarnation 1"), "{report}");
 }
 
 #[test]
-fn errors_name_the_remedy_and_never_the_password() {
+fn errors_have_the_remedy_and_never_the_password() {
     let server = shared();
     let database = server.new_database().unwrap();
     server.psql(&database, "CREATE ROLE nobody_special LOGIN").unwrap();
@@ -96,20 +97,20 @@ fn errors_name_the_remedy_and_never_the_password() {
         (at("postgres", "missing"), 1, "createdb NAME"),
         (at("nobody_special", &database), 1, "tenure migrate --roles | psql"),
     ];
-    for (store, code, said) in cases {
+    for (store, code, expected) in cases {
         let output = run(&["migrate", "--store", &store]);
         let text = stderr(&output) + &stdout(&output);
         assert_eq!(output.status.code(), Some(code), "{text}");
-        assert!(text.contains(said), "{said} is missing: {text}");
+        assert!(text.contains(expected), "{expected} is missing: {text}");
         assert!(!text.contains("s3cret"), "{text}");
     }
 }
 
 #[test]
-fn an_embedded_store_sees_to_itself() {
+fn an_embedded_store_migrates_itself() {
     let output = run(&["migrate", "-o", "json"]);
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["by_itself"], true);
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed["by_itself"], true);
     let output = run(&["migrate", "--new-incarnation"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("remove tenure.db.life"), "{output:?}");

@@ -1,34 +1,34 @@
-//! Roles with no more than they need, and the examples of docs/postgresql.md.
+//! Least-privilege roles, and the examples of docs/postgresql.md.
 
 use std::sync::Mutex;
 
 use tenure_testbed::{Postgres, shared};
 
-use crate::bed::{Served, doctor, finding, psql, run, url_as};
 use crate::common::{stderr, stdout};
+use crate::testbed::{TestServer, doctor, finding, psql, run, url_as};
 
 const GUIDE: &str = include_str!("../../../../docs/postgresql.md");
 
-/// Tables and roles in a new database, by the scripts that operators have; gives its name.
-fn with_roles(server: &Postgres) -> String {
-    // Roles are of the whole cluster, and making one is not for two at once.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _turn = ONE_AT_A_TIME.lock().expect("no panic");
+/// Creates a database with tables and roles, using the scripts for operators. Returns its name.
+fn create_database_with_roles(server: &Postgres) -> String {
+    // Roles belong to the whole cluster, and concurrent creation fails.
+    static ROLE_CREATION: Mutex<()> = Mutex::new(());
+    let _guard = ROLE_CREATION.lock().expect("no panic");
     let database = server.new_database().expect("the server is there");
     let owner = server.url(&database);
     assert!(run(&["migrate", "--store", &owner]).status.success());
     let roles = stdout(&run(&["migrate", "--roles"]));
-    // Twice, since running it again must be harmless.
+    // Twice: the script must be idempotent.
     psql(&owner, &roles).expect("the owner may");
     psql(&owner, &roles).expect("the owner may");
     for role in ["app", "reader", "guard"] {
-        let make = format!("CREATE ROLE {role}_{database} LOGIN IN ROLE tenure_{role}");
-        server.psql(&database, &make).expect("the server is there");
+        let create = format!("CREATE ROLE {role}_{database} LOGIN IN ROLE tenure_{role}");
+        server.psql(&database, &create).expect("the server is there");
     }
     database
 }
 
-/// The blocks of the guide with this name.
+/// Returns the code blocks of the guide with this info string.
 fn blocks(name: &str) -> Vec<&'static str> {
     let open = format!("```{name}\n");
     let parts = GUIDE.split(&open).skip(1);
@@ -36,17 +36,17 @@ fn blocks(name: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_server_works_as_tenure_app_and_cannot_do_more() {
+fn a_server_runs_as_tenure_app_without_further_privileges() {
     let server = shared();
-    let database = with_roles(server);
+    let database = create_database_with_roles(server);
     let app = url_as(server, &format!("app_{database}"), &database);
-    let served = Served::start(&app);
-    let token = served.acquire("cluster/c1");
-    served.ok(&["lock", "renew", "cluster/c1", "--token", &token.to_string()]);
-    served.ok(&["lock", "release", "cluster/c1", "--token", &token.to_string()]);
-    served.ok(&["job", "submit", "report/june", "build"]);
-    assert!(served.ok(&["verify"]).contains("every lock had at most one holder"));
-    assert!(!served.log().contains("permission denied"), "{}", served.log());
+    let server_process = TestServer::start(&app);
+    let token = server_process.acquire("cluster/c1");
+    server_process.ok(&["lock", "renew", "cluster/c1", "--token", &token.to_string()]);
+    server_process.ok(&["lock", "release", "cluster/c1", "--token", &token.to_string()]);
+    server_process.ok(&["job", "submit", "report/june", "build"]);
+    assert!(server_process.ok(&["verify"]).contains("every lock had at most one holder"));
+    assert!(!server_process.log().contains("permission denied"), "{}", server_process.log());
     let (_, report) = doctor(&app);
     assert_eq!(finding(&report, "privileges")["verdict"], "ok", "{report}");
     for sql in [
@@ -60,7 +60,7 @@ fn a_server_works_as_tenure_app_and_cannot_do_more() {
         let error = psql(&app, sql).unwrap_err();
         assert!(error.contains("permission denied") || error.contains("must be owner"), "{error}");
     }
-    // And one without the role is told how to get it.
+    // Without the role the report has the remedy.
     let reader = url_as(server, &format!("reader_{database}"), &database);
     let (code, report) = doctor(&reader);
     let privileges = finding(&report, "privileges");
@@ -69,14 +69,14 @@ fn a_server_works_as_tenure_app_and_cannot_do_more() {
 }
 
 #[test]
-fn a_reader_reads_and_the_queries_of_the_guide_work() {
+fn a_reader_can_run_the_queries_of_the_guide() {
     let server = shared();
-    let database = with_roles(server);
-    let served = Served::start(&server.url(&database));
-    served.acquire("cluster/c1");
-    served.ok(&["job", "submit", "report/june", "build"]);
-    // A list that is read from the tables brings them up to date.
-    served.ok(&["job", "ls"]);
+    let database = create_database_with_roles(server);
+    let server_process = TestServer::start(&server.url(&database));
+    server_process.acquire("cluster/c1");
+    server_process.ok(&["job", "submit", "report/june", "build"]);
+    // Reading a list flushes the projection.
+    server_process.ok(&["job", "ls"]);
     let reader = url_as(server, &format!("reader_{database}"), &database);
     let answers: Vec<_> =
         blocks("sql query").into_iter().map(|sql| psql(&reader, sql).unwrap()).collect();
@@ -90,24 +90,24 @@ fn a_reader_reads_and_the_queries_of_the_guide_work() {
 }
 
 #[test]
-fn a_guard_asserts_and_reads_nothing() {
+fn a_guard_can_assert_tenures_but_read_nothing() {
     let server = shared();
-    let database = with_roles(server);
-    let make = format!(
+    let database = create_database_with_roles(server);
+    let create = format!(
         "CREATE TABLE clusters AS SELECT 'c1' AS name, '15.3' AS version; \
          GRANT SELECT, UPDATE ON clusters TO guard_{database}"
     );
-    server.psql(&database, &make).unwrap();
-    let served = Served::start(&server.url(&database));
-    assert_eq!(served.acquire("cluster/c1"), 1);
+    server.psql(&database, &create).unwrap();
+    let server_process = TestServer::start(&server.url(&database));
+    assert_eq!(server_process.acquire("cluster/c1"), 1);
     let guard = url_as(server, &format!("guard_{database}"), &database);
 
-    // As the guide has it: once while the lock is held, and once after it was lost.
+    // The example of the guide: once while the lock is held, and once after it was lost.
     let [example] = blocks("sql guard")[..] else { panic!("the example is gone") };
     psql(&guard, example).unwrap();
     let version = || server.psql(&database, "SELECT version FROM clusters").unwrap();
     assert_eq!(version(), "15.4");
-    served.ok(&["lock", "break", "cluster/c1", "--token", "1", "--reason", "test"]);
+    server_process.ok(&["lock", "break", "cluster/c1", "--token", "1", "--reason", "test"]);
     let error = psql(&guard, &example.replace("15.4", "15.5")).unwrap_err();
     assert_eq!(version(), "15.4");
     for line in ["the lock default/cluster/c1 is not held with token 1", "It was lost. Stop"] {

@@ -1,6 +1,6 @@
-//! What the tests of the supervision need: traces of processes, and a supervisor to be killed.
+//! Test harness of the supervision: trace files of processes, and a supervisor process.
 //!
-//! Nothing here sleeps to let something happen: [`until`] waits for a condition, with a limit.
+//! No test relies on sleeps: [`until`] waits for a condition, with a timeout.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -20,11 +20,11 @@ pub(crate) const FAR: Deadlines = Deadlines {
     term_at: BootInstant::from_nanos(u64::MAX),
     kill_at: BootInstant::from_nanos(u64::MAX),
 };
-/// How much later than `kill_at` the last process may die: one look of the watchdog, and slack.
+/// Maximum delay after `kill_at` until the last process is dead: one watchdog poll and slack.
 pub(crate) const SLACK: Duration = ms(300);
 
-/// How long a test waits before it has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+/// Time after which a waiting test fails.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -35,16 +35,16 @@ pub(crate) fn within(term_ms: u64, kill_ms: u64) -> Deadlines {
     Deadlines { term_at: now + ms(term_ms), kill_at: now + ms(kill_ms) }
 }
 
-/// Waits for a condition; the limit only ends a test that has failed.
+/// Waits for a condition. Panics on a timeout.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let limit = BootInstant::now() + PATIENCE;
+    let limit = BootInstant::now() + TIMEOUT;
     while !holds() {
-        assert!(!limit.has_passed(), "waited in vain until {what}");
+        assert!(!limit.has_passed(), "timed out waiting until {what}");
         tokio::time::sleep(ms(5)).await;
     }
 }
 
-/// A directory in which the processes of a command leave their ids and other traces.
+/// A directory in which the processes of a command record their ids and other traces.
 pub(crate) struct Traces(TempDir);
 
 impl Traces {
@@ -60,7 +60,7 @@ impl Traces {
         self.path(name).exists()
     }
 
-    /// A shell script that finds this directory in `$D`, and `id NAME` to leave its process id.
+    /// Returns a shell script with this directory as `$D`, and `id NAME` to record its process id.
     pub(crate) fn script(&self, script: &str) -> Spec {
         let mut spec = Spec::new(["sh", "-c", &format!("{PRELUDE}\n{script}")]);
         spec.helper = HELPER.into();
@@ -69,7 +69,7 @@ impl Traces {
         spec
     }
 
-    /// The process that left its id under this name.
+    /// Returns the process that recorded its id under this name.
     pub(crate) async fn process(&self, name: &str) -> Process {
         let path = self.path(name);
         until(&format!("{name} has started"), || path.exists()).await;
@@ -78,15 +78,15 @@ impl Traces {
     }
 }
 
-/// `far` starts a process that has left: its parent is dead, and it leads a session of its own. Its
-/// second argument is run there first, `trap "" TERM` for example.
+/// `far` starts a process outside of the tree: its parent is dead, and it leads its own session. It
+/// evaluates the second argument first, for example `trap "" TERM`.
 const PRELUDE: &str = r#"
 export PRELUDE='id() { echo $$ > $D/$1.new; mv $D/$1.new $D/$1; }'
 eval "$PRELUDE"
 far() { (setsid sh -c 'eval "$PRELUDE"; eval "$2"; id $1; exec sleep 60' sh "$1" "${2-}" &) }
 "#;
 
-/// A process, told apart from a later one with the same id.
+/// A process, distinguished by its start time from a later one with the same id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) id: i32,
@@ -98,7 +98,7 @@ impl Process {
         Self { id, start: stat(id).map(|stat| stat[19].clone()).unwrap_or_default() }
     }
 
-    /// In this state: `R`, `S`, `T`... or none if it does not exist.
+    /// Returns its state (`R`, `S`, `T`...), or `None` if it does not exist.
     pub(crate) fn state(&self) -> Option<String> {
         stat(self.id).filter(|stat| stat[19] == self.start).map(|mut stat| stat.swap_remove(0))
     }
@@ -117,7 +117,7 @@ impl Process {
     }
 }
 
-/// A process that is stopped as long as this lives: a failed test must not leave one behind.
+/// Keeps a process stopped until dropped: a failed test must not leave one behind.
 pub(crate) struct Stopped<'a>(&'a Process);
 
 impl<'a> Stopped<'a> {
@@ -130,7 +130,7 @@ impl<'a> Stopped<'a> {
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        // It may have been killed meanwhile.
+        // It may have been killed.
         kill_process(pid(self.0.id), Signal::CONT).ok();
     }
 }
@@ -139,7 +139,7 @@ pub(crate) fn pid(id: i32) -> Pid {
     Pid::from_raw(id).expect("a process id")
 }
 
-/// The words of `/proc/ID/stat` from the state on.
+/// Returns the fields of `/proc/ID/stat` from the state on.
 fn stat(id: i32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(") ")?;
@@ -154,23 +154,23 @@ pub(crate) async fn run(spec: Spec) -> CommandEnd {
     end_of(&mut start(spec, FAR).await).await
 }
 
-/// Waits with a limit, like [`until`].
+/// Waits for the end of the command, with a timeout.
 pub(crate) async fn end_of(command: &mut Supervisor) -> CommandEnd {
-    let ended = tokio::time::timeout(PATIENCE, command.wait()).await;
+    let ended = tokio::time::timeout(TIMEOUT, command.wait()).await;
     ended.expect("the command ends").expect("its end is known")
 }
 
-pub(crate) fn by_itself(status: ExitKind) -> CommandEnd {
+pub(crate) fn exited_by_itself(status: ExitKind) -> CommandEnd {
     CommandEnd { status, reason: EndReason::Exited }
 }
 
 pub(crate) const SIGKILL: ExitKind = ExitKind::Signal(9);
 
-/// Time that a heartbeat of the host gives.
+/// Time by which a heartbeat of the host extends the deadlines.
 pub(crate) const HOST_TERM_MS: u64 = 500;
 pub(crate) const HOST_KILL_MS: u64 = 800;
 
-/// A process that supervises a command and extends its time every 50 ms, like `tenure exec`.
+/// A process that supervises a command and extends its deadlines every 50 ms, like `tenure exec`.
 pub(crate) struct Host {
     pub(crate) child: Child,
     pub(crate) traces: Traces,
@@ -190,7 +190,7 @@ impl Host {
         Process::of(i32::try_from(self.child.id()).expect("a process id"))
     }
 
-    /// How the command ended, told by the host after its wait.
+    /// Returns how the command ended, as reported by the host.
     pub(crate) async fn ended(&self) -> String {
         until("the wait ends", || self.traces.has("ended")).await;
         fs::read_to_string(self.traces.path("ended")).expect("a trace")
@@ -205,7 +205,7 @@ impl Drop for Host {
     }
 }
 
-/// Not a test but the body of [`Host`].
+/// Not a test: the main function of [`Host`].
 #[test]
 fn acts_as_supervisor() {
     if let Ok(script) = std::env::var("HOST_SCRIPT") {
@@ -225,7 +225,7 @@ async fn supervise(script: &str) {
         tokio::select! {
             ended = command.wait() => break ended.expect("the command ends"),
             () = tokio::time::sleep(ms(50)) => {
-                // The server would not renew what is lost.
+                // A server would not renew a lost tenure.
                 if !last.term_at.has_passed() {
                     last = within(HOST_TERM_MS, HOST_KILL_MS);
                     command.extend(last);

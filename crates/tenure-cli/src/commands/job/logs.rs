@@ -1,4 +1,4 @@
-//! `tenure job logs`: what workers wrote, as they wrote it.
+//! `tenure job logs`: the output of a job's attempts.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -9,67 +9,67 @@ use tenure::http::HttpTransport;
 use tenure_core::JobId;
 use tenure_wire::{JobAnswer, LogAnswer};
 
-use super::{WAIT, look};
-use tenure_cli_kit::log_reader::{Reader, for_people};
+use super::{WAIT_MAX, get_job};
+use tenure_cli_kit::log_reader::{LogReader, without_data_lines};
 use tenure_cli_kit::{Done, Output};
 
-/// Print what the workers of a job wrote
+/// Print the log of a job
 ///
-/// With `-o json` each piece is one line of JSON, and has all of it. Otherwise the lines are left
-/// out in which a run of a pipeline notes its steps; `tenure pipeline show` tells them.
+/// With `-o json`, prints each chunk of the log as one line of JSON. Otherwise leaves out the lines
+/// in which a pipeline run records its steps; `tenure pipeline show` prints those.
 #[derive(Args)]
 pub(in crate::commands) struct Logs {
-    /// The job
+    /// Id of the job
     id: JobId,
-    /// Go on until the job is over
+    /// Follow the log until the job finishes
     #[arg(long, short)]
     follow: bool,
-    /// Only of this attempt, counted from 1
+    /// Only this attempt, counted from 1
     #[arg(long, value_name = "N")]
     attempt: Option<u32>,
 }
 
 impl Logs {
-    pub(super) async fn run(&self, link: &HttpTransport, output: Output) -> Done {
-        let mut reader = Reader::new(self.id, self.attempt);
-        let mut shown = 0;
+    pub(super) async fn run(&self, transport: &HttpTransport, output: Output) -> Done {
+        let mut reader = LogReader::new(self.id, self.attempt);
+        let mut shown_attempt = 0;
         loop {
-            // Before the log: what was written before the end is there then.
-            let over =
-                !self.follow || self.is_finished(&look(link, self.id, Duration::ZERO).await?);
-            let wait = if over { Duration::ZERO } else { WAIT };
-            let pieces = reader.next(link, wait).await?;
-            for piece in &pieces {
-                print(piece, &mut shown, output)?;
+            // Read the job before its log: the log is complete once the job has finished.
+            let finished = !self.follow
+                || self.is_finished(&get_job(transport, self.id, Duration::ZERO).await?);
+            let wait = if finished { Duration::ZERO } else { WAIT_MAX };
+            let chunks = reader.next(transport, wait).await?;
+            for chunk in &chunks {
+                print(chunk, &mut shown_attempt, output)?;
             }
-            if over && pieces.is_empty() {
+            if finished && chunks.is_empty() {
                 return Ok(ExitCode::SUCCESS);
             }
         }
     }
 
-    /// Whether nothing more is to come.
+    /// Returns whether the log is complete.
     fn is_finished(&self, job: &JobAnswer) -> bool {
-        let this = |n| job.attempts.iter().rfind(|attempt| attempt.n == n);
-        let ended = self.attempt.and_then(this).is_some_and(|attempt| attempt.ended_at.is_some());
+        let find = |n| job.attempts.iter().rfind(|attempt| attempt.n == n);
+        let ended = self.attempt.and_then(find).is_some_and(|attempt| attempt.ended_at.is_some());
         job.state.is_finished() || ended
     }
 }
 
-/// Prints a piece; `shown` is the attempt that was named last.
-fn print(piece: &LogAnswer, shown: &mut u32, output: Output) -> anyhow::Result<()> {
+/// Prints a chunk, with a heading if its attempt is not `shown_attempt`.
+fn print(chunk: &LogAnswer, shown_attempt: &mut u32, output: Output) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     if output == Output::Json {
-        writeln!(stdout, "{}", serde_json::to_string(piece)?)?;
+        writeln!(stdout, "{}", serde_json::to_string(chunk)?)?;
         return Ok(stdout.flush()?);
     }
-    let text = for_people(&piece.text);
+    let text = without_data_lines(&chunk.text);
     if text.is_empty() {
         return Ok(());
     }
-    if *shown != piece.attempt {
-        anstream::eprintln!("attempt {}:", piece.attempt);
-        *shown = piece.attempt;
+    if *shown_attempt != chunk.attempt {
+        anstream::eprintln!("attempt {}:", chunk.attempt);
+        *shown_attempt = chunk.attempt;
     }
     let end = if text.ends_with('\n') { "" } else { "\n" };
     write!(stdout, "{text}{end}")?;

@@ -1,7 +1,7 @@
-//! `tenure job`: submit, look at, follow, cancel and retry jobs.
+//! `tenure job`: submits, shows, follows, cancels and retries jobs.
 //!
-//! Here are the verbs that are one request; the others have a file each. Nothing that is done here
-//! stops a job, but `cancel`.
+//! Verbs that are a single request are in this file, each of the others in its own. Only `cancel`
+//! stops a job.
 
 mod follow;
 mod logs;
@@ -18,15 +18,15 @@ use tenure_wire::{CancelAnswer, JobAnswer, ReasonBody};
 
 use super::why;
 use tenure_cli_kit::ServerArgs;
-use tenure_cli_kit::listing::{fetch, tell_more};
-use tenure_cli_kit::text::{age, cell, human, out, plain, table};
+use tenure_cli_kit::listing::{fetch, print_more_hint};
+use tenure_cli_kit::text::{age, cell, format_duration, print_line, sanitize, table};
 use tenure_cli_kit::{Done, Output, print_json};
 use tenure_cli_kit::{clock, exit};
 
-/// How long one answer is waited for; it is asked again until the job is over.
-const WAIT: Duration = Duration::from_secs(20);
+/// Maximum wait of one request, which is repeated until the job has finished.
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// Submit jobs, look at them, cancel and retry them
+/// Submit, show, cancel and retry jobs
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -41,29 +41,29 @@ pub(super) enum Job {
     Ls(Ls),
     /// Show a job with its attempts
     Show {
-        /// The job
+        /// Id of the job
         id: JobId,
-        /// Show its progress first, until it is over; exits as `submit --follow` does
+        /// Follow the job until it finishes, then show it; exits like `submit --follow`
         #[arg(long, short)]
         follow: bool,
     },
     Logs(logs::Logs),
-    /// Say what a job waits for
+    /// Explain what a job is waiting for
     Why {
-        /// The job
+        /// Id of the job
         id: JobId,
     },
-    /// Stop a job
+    /// Cancel a job
     ///
-    /// One that waits is over at once. One that runs is asked to stop; its worker may need a
-    /// moment. Cancelling a job that is over in another way is refused.
+    /// A waiting job is cancelled immediately. A running job is asked to stop, which may take its
+    /// worker a moment. Cancelling a job that has finished otherwise is refused.
     Cancel {
-        /// The job
+        /// Id of the job
         id: JobId,
-        /// Why; kept with the job
+        /// Reason, recorded with the job
         #[arg(long, default_value = "")]
         reason: String,
-        /// Return when it has stopped
+        /// Wait until the job has stopped
         #[arg(long)]
         wait: bool,
     },
@@ -73,19 +73,19 @@ pub(super) enum Job {
 /// Which jobs to list
 #[derive(Args)]
 pub(super) struct Ls {
-    /// Only of this kind
+    /// Only this kind
     #[arg(long)]
     kind: Option<String>,
-    /// Only of this resource name
+    /// Only this resource name
     #[arg(long)]
     name: Option<String>,
-    /// Only of this operation
+    /// Only this operation
     #[arg(long)]
     operation: Option<String>,
-    /// Only in this state: queued, backoff, running, cancelling, succeeded, failed, dead, …
+    /// Only this state: queued, backoff, running, cancelling, succeeded, failed, dead, …
     #[arg(long)]
     state: Option<JobState>,
-    /// At most so many
+    /// Maximum number of jobs
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
@@ -96,10 +96,10 @@ impl Job {
             Self::Submit(submit) => submit.run(server, output).await,
             Self::Ls(ls) => ls.run(server, output).await,
             Self::Show { id, follow } => show::run(server, *id, *follow, output).await,
-            Self::Logs(logs) => logs.run(&server.link()?, output).await,
-            Self::Why { id } => why::of_job(&server.link()?, *id, output).await,
+            Self::Logs(logs) => logs.run(&server.transport()?, output).await,
+            Self::Why { id } => why::print_job(&server.transport()?, *id, output).await,
             Self::Cancel { id, reason, wait } => {
-                cancel(&server.link()?, *id, reason, *wait, output).await
+                cancel(&server.transport()?, *id, reason, *wait, output).await
             }
             Self::Retry(retry) => retry.run(server, output).await,
         }
@@ -115,30 +115,30 @@ impl Ls {
             ("state", self.state.map(|state| state.as_str().to_owned())),
         ];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
-        let list = fetch::<JobAnswer>(&server.link()?, "/v1/jobs", &filters, limit).await?;
+        let list = fetch::<JobAnswer>(&server.transport()?, "/v1/jobs", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
-            Output::Table if list.items.is_empty() => anstream::eprintln!("there is no such job"),
+            Output::Table if list.items.is_empty() => anstream::eprintln!("no matching jobs"),
             Output::Table => {
-                out(&jobs_table(&list.items, server.tenant()))?;
-                tell_more(&list);
+                print_line(&jobs_table(&list.items, server.tenant()))?;
+                print_more_hint(&list);
             }
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Jobs as a table; the tenant is named where it is not the one that was asked for.
+/// Formats jobs as a table. Resources of a tenant other than `tenant` include their tenant.
 pub(super) fn jobs_table(jobs: &[JobAnswer], tenant: &str) -> String {
     let row = |job: &JobAnswer| {
         [
             job.id.to_string(),
-            resource_of(job, tenant),
+            resource_name(job, tenant),
             job.operation.clone(),
             job.state.as_str().to_owned(),
             job.attempt.to_string(),
             age(&job.submitted_at),
-            plain(&job.by),
+            sanitize(&job.by),
             note(job),
         ]
     };
@@ -146,7 +146,7 @@ pub(super) fn jobs_table(jobs: &[JobAnswer], tenant: &str) -> String {
     table(header, jobs.iter().map(row))
 }
 
-fn resource_of(job: &JobAnswer, tenant: &str) -> String {
+fn resource_name(job: &JobAnswer, tenant: &str) -> String {
     let JobAnswer { kind, name, .. } = job;
     if job.tenant == tenant {
         format!("{kind}/{name}")
@@ -155,7 +155,7 @@ fn resource_of(job: &JobAnswer, tenant: &str) -> String {
     }
 }
 
-/// What is worth knowing about a job in a few words.
+/// Returns the progress, the error or the due time of a job.
 fn note(job: &JobAnswer) -> String {
     match (&job.progress, &job.error) {
         (Some(progress), _) if job.state.is_running() => {
@@ -164,28 +164,34 @@ fn note(job: &JobAnswer) -> String {
         (_, Some(error)) if job.state != JobState::Succeeded => {
             cell(&format!("{}: {}", error.code, error.message))
         }
-        _ => due(job).unwrap_or_default(),
+        _ => due_in(job).unwrap_or_default(),
     }
 }
 
-/// When a job that waits may start, if that is later than now.
-fn due(job: &JobAnswer) -> Option<String> {
-    let waits = matches!(job.state, JobState::Queued | JobState::Backoff);
-    let at = tenure_wire::parse_instant(&job.due_at).ok().filter(|_| waits)?;
-    let left = at.since(clock::wall());
-    (left > 0).then(|| format!("due in {}", human(left)))
+/// Returns when a waiting job becomes due, if that is in the future.
+fn due_in(job: &JobAnswer) -> Option<String> {
+    let is_waiting = matches!(job.state, JobState::Queued | JobState::Backoff);
+    let at = tenure_wire::parse_instant(&job.due_at).ok().filter(|_| is_waiting)?;
+    let left = at.since(clock::wall_time());
+    (left > 0).then(|| format!("due in {}", format_duration(left)))
 }
 
-async fn cancel(link: &HttpTransport, id: JobId, reason: &str, wait: bool, output: Output) -> Done {
+async fn cancel(
+    transport: &HttpTransport,
+    id: JobId,
+    reason: &str,
+    wait: bool,
+    output: Output,
+) -> Done {
     let body = ReasonBody { reason: Some(reason.to_owned()) };
     let path = format!("/v1/jobs/{id}/cancel");
-    let mut answer: CancelAnswer = link.post(&path, None, &body, Duration::ZERO).await?;
+    let mut answer: CancelAnswer = transport.post(&path, None, &body, Duration::ZERO).await?;
     if wait {
-        answer.state = over(link, id).await?.state;
+        answer.state = wait_until_finished(transport, id).await?.state;
     }
     match output {
         Output::Json => print_json(&answer)?,
-        Output::Table => out(&format!("{} {id}", answer.state.as_str()))?,
+        Output::Table => print_line(&format!("{} {id}", answer.state.as_str()))?,
     }
     Ok(match answer.state {
         JobState::Cancelled | JobState::Cancelling => ExitCode::SUCCESS,
@@ -193,17 +199,24 @@ async fn cancel(link: &HttpTransport, id: JobId, reason: &str, wait: bool, outpu
     })
 }
 
-/// Waits until a job is over.
-async fn over(link: &HttpTransport, id: JobId) -> Result<JobAnswer, tenure::Error> {
+/// Waits until a job has finished.
+async fn wait_until_finished(
+    transport: &HttpTransport,
+    id: JobId,
+) -> Result<JobAnswer, tenure::Error> {
     loop {
-        let job = look(link, id, WAIT).await?;
+        let job = get_job(transport, id, WAIT_MAX).await?;
         if job.state.is_finished() {
             return Ok(job);
         }
     }
 }
 
-/// A job, as soon as it is over or `wait` has passed.
-async fn look(link: &HttpTransport, id: JobId, wait: Duration) -> Result<JobAnswer, tenure::Error> {
-    link.get_with_wait(&format!("/v1/jobs/{id}?wait_ms={}", wait.as_millis()), wait).await
+/// Returns a job as soon as it has finished or `wait` has passed.
+async fn get_job(
+    transport: &HttpTransport,
+    id: JobId,
+    wait: Duration,
+) -> Result<JobAnswer, tenure::Error> {
+    transport.get_with_wait(&format!("/v1/jobs/{id}?wait_ms={}", wait.as_millis()), wait).await
 }

@@ -9,19 +9,24 @@ use tenure_wire::{AskedAnswer, AttemptAnswer, JobAnswer};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::follow::{exit_code, follow};
-use super::{due, look, resource_of};
+use super::{due_in, get_job, resource_name};
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::exit;
-use tenure_cli_kit::text::{age, cell, facts, out, plain, span, table};
+use tenure_cli_kit::text::{age, cell, field_list, print_line, sanitize, span, table};
 use tenure_cli_kit::{Done, Output, print_json};
 
-pub(super) async fn run(server: &ServerArgs, id: JobId, followed: bool, output: Output) -> Done {
-    let link = server.link()?;
-    let mut job = look(&link, id, Duration::ZERO).await?;
+pub(super) async fn run(
+    server: &ServerArgs,
+    id: JobId,
+    follow_first: bool,
+    output: Output,
+) -> Done {
+    let transport = server.transport()?;
+    let mut job = get_job(&transport, id, Duration::ZERO).await?;
     let mut code = ExitCode::SUCCESS;
-    if followed {
-        match follow(&link, &job, signal(SignalKind::interrupt())?).await? {
-            Some(over) => (code, job) = (exit_code(over.state), over),
+    if follow_first {
+        match follow(&transport, &job, signal(SignalKind::interrupt())?).await? {
+            Some(finished) => (code, job) = (exit_code(finished.state), finished),
             None => code = ExitCode::from(exit::INTERRUPTED),
         }
     }
@@ -33,18 +38,19 @@ pub(super) async fn run(server: &ServerArgs, id: JobId, followed: bool, output: 
 }
 
 fn print(job: &JobAnswer, tenant: &str) -> anyhow::Result<()> {
-    out(&facts_of(job, tenant))?;
+    print_line(&format_job(job, tenant))?;
     if !job.attempts.is_empty() {
-        out("")?;
-        out(&attempts(&job.attempts))?;
+        print_line("")?;
+        print_line(&attempts_table(&job.attempts))?;
     }
     Ok(())
 }
 
-fn facts_of(job: &JobAnswer, tenant: &str) -> String {
+fn format_job(job: &JobAnswer, tenant: &str) -> String {
     let at = |at: &String| format!("{at} ({} ago)", age(at));
-    let asked =
-        |asked: &AskedAnswer| plain(&format!("{} at {}: {}", asked.by, asked.at, asked.reason));
+    let request = |request: &AskedAnswer| {
+        sanitize(&format!("{} at {}: {}", request.by, request.at, request.reason))
+    };
     let id = |id: &JobId| id.to_string();
     let json = Value::to_string;
     let error = job.error.as_ref().filter(|_| job.state != JobState::Succeeded);
@@ -55,17 +61,17 @@ fn facts_of(job: &JobAnswer, tenant: &str) -> String {
         None => n,
     });
     let priority = (job.priority != 0).then(|| job.priority.to_string());
-    facts(&[
+    field_list(&[
         ("job", Some(id(&job.id))),
-        ("resource", Some(resource_of(job, tenant))),
+        ("resource", Some(resource_name(job, tenant))),
         ("operation", Some(job.operation.clone())),
         ("state", Some(job.state.as_str().to_owned())),
         ("attempt", attempt),
-        ("progress", progress.map(|p| plain(&format!("{} % {}", p.percent, p.message)))),
-        ("error", error.map(|e| plain(&format!("{}: {}", e.code, e.message)))),
-        ("asked to stop by", job.cancel.as_ref().map(asked)),
-        ("submitted", Some(format!("{} by {}", at(&job.submitted_at), plain(&job.by)))),
-        ("due", due(job).map(|left| format!("{} ({left})", job.due_at))),
+        ("progress", progress.map(|p| sanitize(&format!("{} % {}", p.percent, p.message)))),
+        ("error", error.map(|e| sanitize(&format!("{}: {}", e.code, e.message)))),
+        ("asked to stop by", job.cancel.as_ref().map(request)),
+        ("submitted", Some(format!("{} by {}", at(&job.submitted_at), sanitize(&job.by)))),
+        ("due", due_in(job).map(|left| format!("{} ({left})", job.due_at))),
         ("ended", job.ended_at.as_ref().map(at)),
         ("priority", priority),
         ("joined by", number(job.joined).map(|n| format!("{n} other submits"))),
@@ -76,15 +82,15 @@ fn facts_of(job: &JobAnswer, tenant: &str) -> String {
     ])
 }
 
-fn attempts(attempts: &[AttemptAnswer]) -> String {
+fn attempts_table(attempts: &[AttemptAnswer]) -> String {
     let row = |attempt: &AttemptAnswer| {
         let took = attempt.ended_at.as_ref().map(|end| span(&attempt.started_at, end));
-        let outcome = attempt.outcome.map_or("under way", |outcome| outcome.as_str());
+        let outcome = attempt.outcome.map_or("in progress", |outcome| outcome.as_str());
         let message = attempt.message.as_deref().unwrap_or_default();
         let error = attempt.code.as_ref().map(|code| cell(&format!("{code}: {message}")));
         [
             attempt.n.to_string(),
-            plain(&attempt.worker),
+            sanitize(&attempt.worker),
             attempt.token.to_string(),
             attempt.started_at.clone(),
             took.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! `tenure job submit` and `tenure job retry`: new jobs, and following them.
+//! `tenure job submit` and `tenure job retry`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use tenure_core::{JobId, Verdict};
 use tenure_wire::{ReasonBody, SubmitAnswer, SubmitBody, instant, parse_instant};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::follow::{ending, exit_code, follow};
+use super::follow::{describe_end, exit_code, follow};
 use crate::commands::resource::ResourcePath;
-use crate::commands::why::ask_job;
+use crate::commands::why::explain_job;
 use tenure_cli_kit::ServerArgs;
-use tenure_cli_kit::document::{Arg, arguments};
-use tenure_cli_kit::text::{out, parse_duration, plain};
+use tenure_cli_kit::document::{Arg, merge_args};
+use tenure_cli_kit::text::{parse_duration, print_line, sanitize};
 use tenure_cli_kit::{Done, Output, print_json};
 use tenure_cli_kit::{clock, exit};
 
-/// Ask for an operation on a resource
+/// Submit a job: one operation on one resource
 ///
-/// Prints the verdict and the id of the job that counts: `started` when nothing is in its way,
-/// `queued`, `attached` when it joined a job that is there, `replaced` when it took the place of
-/// jobs that waited. A kind may also refuse it.
+/// Prints the verdict and the id of the resulting job: `started`, `queued`, `attached` if it joined
+/// an existing job, or `replaced` if it replaced waiting jobs. The policies of the kind may also
+/// reject it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -32,53 +32,53 @@ Examples:
   tenure job submit pipeline/billing run --in 30m --priority 10
   tenure job submit pipeline/billing run --at 2030-01-31T03:00:00Z --idempotency-key jan-30
 
-With --follow it exits with 0 when the job succeeded, 1 when it failed or is a dead letter, 5 when
-it was cancelled or superseded. Ctrl-C stops following, not the job, and exits with 130.")]
+With --follow, exits with 0 if the job succeeded, 1 if it failed or is a dead letter, 5 if it was
+cancelled or superseded. Ctrl-C stops following, not the job, and exits with 130.")]
 pub(in crate::commands) struct Submit {
     /// KIND/NAME
     resource: ResourcePath,
-    /// The operation, one of those that the kind declares
+    /// Operation declared by the kind
     operation: String,
     /// All arguments: JSON, @FILE, or - for stdin
     #[arg(long, value_name = "JSON")]
     args: Option<String>,
-    /// One argument: NAME=TEXT, or NAME:=JSON for what is not a text
+    /// One argument: NAME=TEXT for a string, NAME:=JSON for any other value
     #[arg(long, value_name = "NAME=TEXT")]
     arg: Vec<Arg>,
-    /// Higher goes first among the jobs of the tenant
+    /// Priority among the jobs of the tenant; higher runs first
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     priority: i32,
-    /// Not before this instant, for example 2030-01-31T03:00:00Z
+    /// Earliest start, for example 2030-01-31T03:00:00Z
     #[arg(long, value_name = "INSTANT", value_parser = parse_at, conflicts_with = "after")]
     at: Option<String>,
-    /// Not before so long from now, by this machine's clock
+    /// Earliest start as a delay from now, by the local clock
     #[arg(long = "in", id = "after", value_name = "DUR", value_parser = parse_duration)]
     after: Option<Duration>,
-    /// Show its progress until it is over
+    /// Follow the job until it finishes
     #[arg(long, short)]
     follow: bool,
-    /// Repeating a submit with the same key gives the same job [default: a new one each time]
+    /// Repeated submits with the same key return the same job [default: a random key]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 }
 
 fn parse_at(text: &str) -> Result<String, String> {
-    let hint = |why| format!("not an instant like 2030-01-31T03:00:00Z: {why}");
+    let hint = |why| format!("not an instant such as 2030-01-31T03:00:00Z: {why}");
     parse_instant(text).map(instant).map_err(hint)
 }
 
-/// Try a job again that is over or rests
+/// Retry a job that has finished or is in backoff
 ///
-/// A job that is over is submitted again, as a new job with the same arguments; the policies of
-/// its kind hold for it as for any other. One that rests between two attempts is tried at once.
+/// A finished job is submitted again as a new job with the same arguments; the policies of its kind
+/// apply to it. The next attempt of a job in backoff becomes due immediately.
 #[derive(Args)]
 pub(in crate::commands) struct Retry {
-    /// The job
+    /// Id of the job
     id: JobId,
-    /// Why; kept in the history
+    /// Reason, recorded in the history
     #[arg(long)]
     reason: String,
-    /// Show the progress of the job that counts until it is over
+    /// Follow the resulting job until it finishes
     #[arg(long, short)]
     follow: bool,
 }
@@ -87,14 +87,14 @@ impl Submit {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let body = SubmitBody {
             operation: self.operation.clone(),
-            args: arguments(self.args.as_deref(), &self.arg)?,
+            args: merge_args(self.args.as_deref(), &self.arg)?,
             priority: self.priority,
-            run_at: self.at.clone().or_else(|| self.after.map(clock::wall_in)),
+            run_at: self.at.clone().or_else(|| self.after.map(clock::wall_time_in)),
         };
         let key = self.idempotency_key.clone();
-        let ask = Ask { path: self.resource.route("/jobs"), key, follow: self.follow };
-        let again = |key| format!("repeat it with --idempotency-key {key}");
-        ask.run(&server.link()?, &body, output, again).await
+        let request = JobRequest { path: self.resource.route("/jobs"), key, follow: self.follow };
+        let remedy = |key| format!("retry with --idempotency-key {key}");
+        request.run(&server.transport()?, &body, output, remedy).await
     }
 }
 
@@ -102,48 +102,48 @@ impl Retry {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let body = ReasonBody { reason: Some(self.reason.clone()) };
         let path = format!("/v1/jobs/{}/retry", self.id);
-        let ask = Ask { path, key: None, follow: self.follow };
-        let again = |_| format!("look at `tenure job show {}` first", self.id);
-        ask.run(&server.link()?, &body, output, again).await
+        let request = JobRequest { path, key: None, follow: self.follow };
+        let remedy = |_| format!("check with `tenure job show {}`", self.id);
+        request.run(&server.transport()?, &body, output, remedy).await
     }
 }
 
-/// A request that gives a job.
-struct Ask {
+/// A request that creates a job.
+struct JobRequest {
     path: String,
     key: Option<String>,
     follow: bool,
 }
 
-impl Ask {
-    /// Sends it and shows what it came to; `again` says what to do when there is no answer.
+impl JobRequest {
+    /// Sends the request and prints the result. `remedy` says what to do if there is no answer.
     async fn run(
         self,
-        link: &HttpTransport,
+        transport: &HttpTransport,
         body: &impl Serialize,
         output: Output,
-        again: impl Fn(String) -> String,
+        remedy: impl Fn(String) -> String,
     ) -> Done {
         let key = self.key.unwrap_or_else(|| tenure_store::random::request_id().to_string());
-        let sent = link.post(&self.path, Some(key.clone()), body, Duration::ZERO).await;
+        let sent = transport.post(&self.path, Some(key.clone()), body, Duration::ZERO).await;
         let mut answer: SubmitAnswer = sent.inspect_err(|error| {
             if error.is_unavailable() {
-                anstream::eprintln!("it may have been submitted all the same; {}", again(key));
+                anstream::eprintln!("the job may have been submitted; {}", remedy(key));
             }
         })?;
-        // Listened to before the verdict is seen: from then on Ctrl-C only stops following.
+        // Installed before the verdict is printed: from then on Ctrl-C only stops following.
         let interrupt = self.follow.then(|| signal(SignalKind::interrupt())).transpose()?;
         if output == Output::Table {
-            tell(link, &answer).await?;
+            print_verdict(transport, &answer).await?;
         }
         let mut code = ExitCode::SUCCESS;
         if let Some(interrupt) = interrupt {
-            match follow(link, &answer.job, interrupt).await? {
+            match follow(transport, &answer.job, interrupt).await? {
                 Some(job) => {
-                    anstream::eprintln!("{}", ending(&job));
+                    anstream::eprintln!("{}", describe_end(&job));
                     (code, answer.job) = (exit_code(job.state), job);
                     if output == Output::Table {
-                        out(&format!("{} {}", answer.job.state.as_str(), answer.job.id))?;
+                        print_line(&format!("{} {}", answer.job.state.as_str(), answer.job.id))?;
                     }
                 }
                 None => code = ExitCode::from(exit::INTERRUPTED),
@@ -156,16 +156,16 @@ impl Ask {
     }
 }
 
-/// Says what a submit came to, and what the job waits for if it does not start.
-async fn tell(link: &HttpTransport, answer: &SubmitAnswer) -> anyhow::Result<()> {
+/// Prints the verdict, and what the job waits for if it has not started.
+async fn print_verdict(transport: &HttpTransport, answer: &SubmitAnswer) -> anyhow::Result<()> {
     let id = answer.job.id;
-    out(&format!("{} {id}", answer.verdict.as_str()))?;
-    // Only talk: the job is there whatever this gives.
-    let why = ask_job(link, id).await.ok();
-    let starts = |why: &str| matches!(why, "ready" | "running" | "succeeded");
+    print_line(&format!("{} {id}", answer.verdict.as_str()))?;
+    // Informational only: the job is submitted even if this request fails.
+    let why = explain_job(transport, id).await.ok();
+    let runs = |why: &str| matches!(why, "ready" | "running" | "succeeded");
     let started = answer.verdict == Verdict::Started;
-    if let Some(why) = why.filter(|why| !(started && starts(&why.why))) {
-        anstream::eprintln!("{}", plain(&why.text));
+    if let Some(why) = why.filter(|why| !(started && runs(&why.why))) {
+        anstream::eprintln!("{}", sanitize(&why.text));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `tenure resource`: what resources are like, what happened to them, and what may happen.
+//! `tenure resource`: shows, pauses, changes and deletes resources.
 
 mod history;
 
@@ -19,13 +19,13 @@ use tenure_wire::{
 
 use super::job::jobs_table;
 use super::why;
-use tenure_cli_kit::document::read;
-use tenure_cli_kit::listing::{fetch, tell_more};
-use tenure_cli_kit::text::{age, cell, facts, out, plain, table};
+use tenure_cli_kit::document::read_json;
+use tenure_cli_kit::listing::{fetch, print_more_hint};
+use tenure_cli_kit::text::{age, cell, field_list, print_line, sanitize, table};
 use tenure_cli_kit::{Done, Output, print_json};
 use tenure_cli_kit::{ServerArgs, process_name};
 
-/// Look at resources, pause and change them
+/// Show, pause, change and delete resources
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -37,49 +37,49 @@ Examples:
 pub(super) enum ResourceVerb {
     /// List resources
     Ls(Ls),
-    /// Show a resource with the jobs that are not over
+    /// Show a resource with its unfinished jobs
     Show {
         /// KIND/NAME
         resource: ResourcePath,
     },
-    /// Show what happened to a resource, oldest first
+    /// Show the history of a resource, oldest entry first
     History {
         /// KIND/NAME
         resource: ResourcePath,
-        /// At most so many, the latest
+        /// Maximum number of entries, the latest ones
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
     },
-    /// Say what a resource waits for
+    /// Explain what a resource is waiting for
     Why {
         /// KIND/NAME
         resource: ResourcePath,
     },
-    /// Let nothing start on a resource; what runs goes on
+    /// Pause a resource: no job starts, a running one continues
     Pause {
         /// KIND/NAME
         resource: ResourcePath,
-        /// Why; shown to everybody who asks why nothing starts
+        /// Reason, shown by `tenure why`
         #[arg(long)]
         reason: String,
     },
-    /// Let things start again
+    /// Resume a paused resource
     Resume {
         /// KIND/NAME
         resource: ResourcePath,
-        /// Why; kept in the history
+        /// Reason, recorded in the history
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Say what a resource should be like; makes it known if it is not
+    /// Set the spec (desired state) of a resource; creates the resource if needed
     Put {
         /// KIND/NAME
         resource: ResourcePath,
-        /// What it should be like: JSON, @FILE, or - for stdin
+        /// Spec: JSON, @FILE, or - for stdin
         #[arg(long, value_name = "JSON")]
         spec: String,
     },
-    /// Forget a resource, but for its tokens and its history
+    /// Delete a resource; its token counter and history are kept
     Delete {
         /// KIND/NAME
         resource: ResourcePath,
@@ -89,18 +89,18 @@ pub(super) enum ResourceVerb {
 /// Which resources to list
 #[derive(Args)]
 pub(super) struct Ls {
-    /// Only of this kind
+    /// Only this kind
     #[arg(long)]
     kind: Option<String>,
-    /// Only in this state
+    /// Only this state
     #[arg(long)]
     state: Option<String>,
-    /// At most so many
+    /// Maximum number of resources
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
 
-/// A resource as people write it: `KIND/NAME`.
+/// A resource of the command line: `KIND/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ResourcePath {
     kind: String,
@@ -108,9 +108,9 @@ pub(super) struct ResourcePath {
 }
 
 impl ResourcePath {
-    /// The route of the resource, or of something below it.
-    pub(super) fn route(&self, below: &str) -> String {
-        format!("/v1/resources/{}/{}{below}", self.kind, self.name)
+    /// Returns the HTTP path of the resource, with `suffix` appended.
+    pub(super) fn route(&self, suffix: &str) -> String {
+        format!("/v1/resources/{}/{}{suffix}", self.kind, self.name)
     }
 }
 
@@ -137,15 +137,17 @@ impl ResourceVerb {
             Self::Ls(ls) => ls.run(server, output).await,
             Self::Show { resource } => show(server, resource, output).await,
             Self::History { resource, limit } => {
-                history::run(&server.link()?, resource, *limit, output).await
+                history::run(&server.transport()?, resource, *limit, output).await
             }
-            Self::Why { resource } => why::of_resource(&server.link()?, resource, output).await,
+            Self::Why { resource } => {
+                why::print_resource(&server.transport()?, resource, output).await
+            }
             Self::Pause { resource, reason } => {
                 let reason = Some(reason.clone());
-                paused(&server.link()?, resource, "/pause", reason, output).await
+                set_paused(&server.transport()?, resource, "/pause", reason, output).await
             }
             Self::Resume { resource, reason } => {
-                paused(&server.link()?, resource, "/resume", reason.clone(), output).await
+                set_paused(&server.transport()?, resource, "/resume", reason.clone(), output).await
             }
             Self::Put { resource, spec } => put(server, resource, spec, output).await,
             Self::Delete { resource } => delete(server, resource, output).await,
@@ -158,15 +160,15 @@ impl Ls {
         let filters = [("kind", self.kind.clone()), ("state", self.state.clone())];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
         let list =
-            fetch::<ResourceAnswer>(&server.link()?, "/v1/resources", &filters, limit).await?;
+            fetch::<ResourceAnswer>(&server.transport()?, "/v1/resources", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
             Output::Table if list.items.is_empty() => {
-                anstream::eprintln!("there is no such resource");
+                anstream::eprintln!("no matching resources");
             }
             Output::Table => {
-                out(&resources_table(&list.items, server.tenant()))?;
-                tell_more(&list);
+                print_line(&resources_table(&list.items, server.tenant()))?;
+                print_more_hint(&list);
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -179,20 +181,20 @@ fn resources_table(resources: &[ResourceAnswer], tenant: &str) -> String {
         let running = resource.current_job.as_ref();
         let paused = resource.paused.as_ref();
         [
-            named(resource, tenant),
+            resource_name(resource, tenant),
             resource.state.clone(),
             age(&resource.since),
             format!("{observed_generation}/{generation}"),
             running.map(|job| format!("{} {}", job.operation, job.id)).unwrap_or_default(),
             resource.queue_length.to_string(),
-            paused.map(|asked| cell(&asked.reason)).unwrap_or_default(),
+            paused.map(|request| cell(&request.reason)).unwrap_or_default(),
         ]
     };
     let header = ["RESOURCE", "STATE", "SINCE", "GENERATION", "RUNNING", "WAITING", "PAUSED"];
     table(header, resources.iter().map(row))
 }
 
-fn named(resource: &ResourceAnswer, tenant: &str) -> String {
+fn resource_name(resource: &ResourceAnswer, tenant: &str) -> String {
     let ResourceAnswer { kind, name, .. } = resource;
     match &resource.tenant {
         other if other != tenant => format!("{other}/{kind}/{name}"),
@@ -201,7 +203,7 @@ fn named(resource: &ResourceAnswer, tenant: &str) -> String {
 }
 
 async fn show(server: &ServerArgs, resource: &ResourcePath, output: Output) -> Done {
-    let answer: ResourceAnswer = server.link()?.get(&resource.route("")).await?;
+    let answer: ResourceAnswer = server.transport()?.get(&resource.route("")).await?;
     match output {
         Output::Json => print_json(&answer)?,
         Output::Table => print(&answer, server.tenant())?,
@@ -210,39 +212,40 @@ async fn show(server: &ServerArgs, resource: &ResourcePath, output: Output) -> D
 }
 
 fn print(resource: &ResourceAnswer, tenant: &str) -> anyhow::Result<()> {
-    let asked =
-        |asked: &AskedAnswer| plain(&format!("{} at {}: {}", asked.by, asked.at, asked.reason));
+    let request = |request: &AskedAnswer| {
+        sanitize(&format!("{} at {}: {}", request.by, request.at, request.reason))
+    };
     let since = format!("{} since {} ({})", resource.state, resource.since, age(&resource.since));
     let ResourceAnswer { generation, observed_generation, .. } = resource;
-    out(&facts(&[
-        ("resource", Some(named(resource, tenant))),
+    print_line(&field_list(&[
+        ("resource", Some(resource_name(resource, tenant))),
         ("state", Some(since)),
         ("generation", Some(format!("{generation}, observed {observed_generation}"))),
-        ("paused by", resource.paused.as_ref().map(asked)),
-        ("running", resource.current_job.as_ref().map(running)),
+        ("paused by", resource.paused.as_ref().map(request)),
+        ("running", resource.current_job.as_ref().map(describe_running)),
         ("waiting", Some(resource.queue_length.to_string())),
         ("spec", resource.spec.as_ref().map(Value::to_string)),
     ]))?;
     if !resource.queue.is_empty() {
-        out("")?;
-        out(&jobs_table(&resource.queue, tenant))?;
+        print_line("")?;
+        print_line(&jobs_table(&resource.queue, tenant))?;
     }
     let hidden = resource.queue_length - resource.queue.len().min(resource.queue_length);
     if hidden > 0 {
-        anstream::eprintln!("{hidden} more wait; see them with `tenure job ls`");
+        anstream::eprintln!("{hidden} more jobs are waiting; list them with `tenure job ls`");
     }
     Ok(())
 }
 
-fn running(job: &JobAnswer) -> String {
+fn describe_running(job: &JobAnswer) -> String {
     let worker = job.attempts.last().map(|attempt| format!(" on {}", attempt.worker));
     let progress = job.progress.as_ref().map(|p| format!(", {} % {}", p.percent, p.message));
     let (worker, progress) = (worker.unwrap_or_default(), progress.unwrap_or_default());
-    plain(&format!("{} as job {}{worker}{progress}", job.operation, job.id))
+    sanitize(&format!("{} as job {}{worker}{progress}", job.operation, job.id))
 }
 
-async fn paused(
-    link: &HttpTransport,
+async fn set_paused(
+    transport: &HttpTransport,
     resource: &ResourcePath,
     verb: &str,
     reason: Option<String>,
@@ -250,52 +253,57 @@ async fn paused(
 ) -> Done {
     let body = ReasonBody { reason };
     let answer: PausedAnswer =
-        link.post(&resource.route(verb), None, &body, Duration::ZERO).await?;
-    let said = if answer.paused { "paused" } else { "not paused any more" };
-    done(resource, said, &answer, output)
+        transport.post(&resource.route(verb), None, &body, Duration::ZERO).await?;
+    let result = if answer.paused { "paused" } else { "resumed" };
+    print_result(resource, result, &answer, output)
 }
 
 async fn put(server: &ServerArgs, resource: &ResourcePath, spec: &str, output: Output) -> Done {
-    let spec = document(&read("--spec", spec)?);
-    let (link, by) = (server.link()?, process_name().into());
+    let spec = document(&read_json("--spec", spec)?);
+    let (transport, by) = (server.transport()?, process_name().into());
     let action = ResourceAction::Put { spec, by };
-    let Outcome::Put { job, .. } = send(server, &link, resource, action).await? else {
-        return Err(Error::Protocol("the answer is not about a resource".to_owned()).into());
+    let Outcome::Put { job, .. } = send(server, &transport, resource, action).await? else {
+        return Err(Error::Protocol("unexpected outcome of put".to_owned()).into());
     };
-    let answer = PutAnswer { resource: link.get(&resource.route("")).await?, job };
+    let answer = PutAnswer { resource: transport.get(&resource.route("")).await?, job };
     let generation = answer.resource.generation;
-    let said = match job {
-        Some(job) => format!("generation {generation}, job {job} brings it there"),
+    let result = match job {
+        Some(job) => format!("generation {generation}, job {job} submitted"),
         None => format!("generation {generation}"),
     };
-    done(resource, &said, &answer, output)
+    print_result(resource, &result, &answer, output)
 }
 
 async fn delete(server: &ServerArgs, resource: &ResourcePath, output: Output) -> Done {
     let action = ResourceAction::Delete { by: process_name().into() };
-    send(server, &server.link()?, resource, action).await?;
-    done(resource, "deleted", &tenure_wire::DeletedAnswer { deleted: true }, output)
+    send(server, &server.transport()?, resource, action).await?;
+    print_result(resource, "deleted", &tenure_wire::DeletedAnswer { deleted: true }, output)
 }
 
 async fn send(
     server: &ServerArgs,
-    link: &HttpTransport,
+    transport: &HttpTransport,
     resource: &ResourcePath,
     action: ResourceAction,
 ) -> anyhow::Result<Outcome> {
     let ResourcePath { kind, name } = resource;
     let key = tenure_core::ResourceKey::new(server.tenant(), kind, name).map_err(Error::from)?;
-    match link.send(Command::Resource { key, action }, Duration::ZERO).await? {
+    match transport.send(Command::Resource { key, action }, Duration::ZERO).await? {
         Outcome::Refused(refusal) => Err(Error::Refused(refusal).into()),
         outcome => Ok(outcome),
     }
 }
 
-/// Says what was done: to people as talk, to programs as data.
-fn done(resource: &ResourcePath, said: &str, answer: &impl Serialize, output: Output) -> Done {
+/// Prints the result: as a message on stderr, or as JSON on stdout.
+fn print_result(
+    resource: &ResourcePath,
+    result: &str,
+    answer: &impl Serialize,
+    output: Output,
+) -> Done {
     match output {
         Output::Json => print_json(answer)?,
-        Output::Table => anstream::eprintln!("{resource}: {said}"),
+        Output::Table => anstream::eprintln!("{resource}: {result}"),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! Servers of ours on a database, and programs that are run beside them.
+//! Tenure servers on a database, and helpers to run the binary and `psql`.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -11,15 +11,15 @@ use tenure_testbed::Postgres;
 
 use crate::common::{stderr, stdout, tenure, until};
 
-/// A server of ours on a database; it is killed on drop.
-pub(crate) struct Served {
+/// A Tenure server on a database; killed on drop.
+pub(crate) struct TestServer {
     child: Child,
     listen: String,
     dir: TempDir,
 }
 
-impl Served {
-    /// Starts one and waits until it answers.
+impl TestServer {
+    /// Starts a server and waits until it accepts connections.
     pub(crate) fn start(store: &str) -> Self {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let listen = free.local_addr().expect("it is bound").to_string();
@@ -36,12 +36,13 @@ impl Served {
             .spawn()
             .expect("it runs");
         let mut server = Self { child, listen, dir };
-        let note = server.dir.path().join("server.url");
+        let address_file = server.dir.path().join("server.url");
         let ended = std::cell::RefCell::new(&mut server.child);
         until(|| {
             let ended = ended.borrow_mut().try_wait().expect("it is ours");
-            assert!(ended.is_none(), "{}", read(&note.with_file_name("log")));
-            read(&note).contains(&server.listen) && TcpStream::connect(&server.listen).is_ok()
+            assert!(ended.is_none(), "{}", read(&address_file.with_file_name("log")));
+            read(&address_file).contains(&server.listen)
+                && TcpStream::connect(&server.listen).is_ok()
         });
         server
     }
@@ -50,25 +51,25 @@ impl Served {
         format!("http://{}", self.listen)
     }
 
-    /// What it has said.
+    /// Returns its stderr output.
     pub(crate) fn log(&self) -> String {
         read(&self.dir.path().join("log"))
     }
 
-    /// Runs the binary against it, which must succeed.
+    /// Runs the binary against this server, which must succeed.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         ok(tenure(self.dir.path()).args(args))
     }
 
-    /// Takes a lock by hand, and gives its token.
+    /// Acquires a lock and returns its token.
     pub(crate) fn acquire(&self, lock: &str) -> u64 {
-        let told = self.ok(&["lock", "acquire", lock, "--ttl", "1h", "-o", "json"]);
-        let told: Value = serde_json::from_str(&told).expect("it is JSON");
-        told["token"].as_u64().expect("it has a token")
+        let output = self.ok(&["lock", "acquire", lock, "--ttl", "1h", "-o", "json"]);
+        let tenure: Value = serde_json::from_str(&output).expect("it is JSON");
+        tenure["token"].as_u64().expect("it has a token")
     }
 }
 
-impl Drop for Served {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
@@ -79,39 +80,39 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Runs the binary without any server.
+/// Runs the binary without a server.
 pub(crate) fn run(args: &[&str]) -> Output {
     let dir = TempDir::new().expect("a temporary directory");
     tenure(dir.path()).args(args).env_remove("PGPASSWORD").output().expect("it runs")
 }
 
-/// Runs a program, which must succeed, and gives what it prints.
+/// Runs a program, which must succeed, and returns its stdout.
 pub(crate) fn ok(command: &mut Command) -> String {
     let output = command.output().expect("it runs");
     assert!(output.status.success(), "{command:?}: {}{}", stderr(&output), stdout(&output));
     stdout(&output)
 }
 
-/// Probes a store: the exit code, and what was found.
+/// Runs `tenure doctor` and returns its exit code and report.
 pub(crate) fn doctor(store: &str) -> (Option<i32>, Value) {
     let output = run(&["doctor", "--store", store, "-o", "json"]);
     let found = serde_json::from_slice(&output.stdout);
     (output.status.code(), found.unwrap_or_else(|_| panic!("{}", stderr(&output))))
 }
 
-/// One finding, by its name.
+/// Returns a finding by its name.
 pub(crate) fn finding<'a>(report: &'a Value, name: &str) -> &'a Value {
     let findings = report["findings"].as_array().expect("it has findings");
     let found = findings.iter().find(|finding| finding["name"] == name);
-    found.unwrap_or_else(|| panic!("nothing about {name}: {report}"))
+    found.unwrap_or_else(|| panic!("no finding {name}: {report}"))
 }
 
-/// The address of a database for another role.
+/// Returns the URL of a database for another role.
 pub(crate) fn url_as(server: &Postgres, role: &str, database: &str) -> String {
     format!("postgres://{role}@127.0.0.1:{}/{database}", server.port())
 }
 
-/// Runs a script by the program of PostgreSQL: what it prints, or what it complains about.
+/// Runs a script with `psql` and returns its stdout, or its stderr if it fails.
 pub(crate) fn psql(url: &str, script: &str) -> Result<String, String> {
     let mut child = Command::new("psql")
         .args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"])
