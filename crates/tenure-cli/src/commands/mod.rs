@@ -65,10 +65,9 @@ struct Shared {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Serve the API, with a worker for the commands of tenure.toml
+    // Verbs without a comment here are documented by their arguments: one here would hide it.
     Serve(serve::Serve),
     Worker(worker::WorkerVerb),
-    /// Run a command under a lock
     Exec(exec::Exec),
     /// Show locks, acquire and release them manually
     #[command(subcommand)]
@@ -85,20 +84,14 @@ enum Verb {
     /// Create, list and revoke API keys
     #[command(subcommand)]
     Key(key::Key),
-    /// Show the audit log of a server
     Audit(audit::AuditVerb),
-    /// Explain what a job or a resource is waiting for
     Why(why::Why),
-    /// Prove from the history that every lock had at most one holder at a time
     Verify(verify::Verify),
-    /// Check the deployment and list the guarantees it weakens
     Doctor(doctor::Doctor),
-    /// Migrate the schema of a database
     Migrate(migrate::Migrate),
     /// Check tenure.toml
     #[command(subcommand)]
     Config(config::ConfigVerb),
-    /// Print a completion script for a shell
     Completions(completions::Completions),
 }
 
