@@ -1,4 +1,4 @@
-//! Access rules: which role a route requires, and what the audit log calls it.
+//! Access rules: the role that a route requires, and its action in the audit log.
 //!
 //! The server has one table of rules; apps add theirs through [`crate::AppRoutes`]. A route without
 //! a rule is refused to every caller.
@@ -21,7 +21,7 @@ pub struct Rule {
 /// Who may call a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everyone, without a key.
+    /// Any client, without a key.
     Public,
     /// Keys of this role or higher, for resources of their tenant.
     Tenant(Role),
@@ -32,23 +32,22 @@ pub enum Access {
 /// Whether the audit log records the calls of a route, and under which action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audit {
-    /// Only calls that were denied: the route reads.
+    /// Only denied calls: the route is read-only.
     Denied,
     /// Every call.
     Always(&'static str),
-    /// Only calls that were refused: the route is called all the time and neither begins nor ends
-    /// anything.
+    /// Only refused calls: the route is called frequently and starts or ends nothing.
     Refused(&'static str),
 }
 
 impl Rule {
-    /// A route that reads.
+    /// Creates the rule of a read-only route.
     #[must_use]
     pub const fn read(path: &'static str, access: Access) -> Self {
         Self { method: "GET", path, access, audit: Audit::Denied }
     }
 
-    /// A route that changes something of a tenant.
+    /// Creates the rule of a mutation within a tenant.
     #[must_use]
     pub const fn write(
         method: &'static str,
@@ -59,7 +58,7 @@ impl Rule {
         Self { method, path, access: Access::Tenant(role), audit: Audit::Always(action) }
     }
 
-    /// A route that changes something and requires no key.
+    /// Creates the rule of a mutation that requires no key.
     #[must_use]
     pub const fn public_write(
         method: &'static str,
@@ -69,7 +68,7 @@ impl Rule {
         Self { method, path, access: Access::Public, audit: Audit::Always(action) }
     }
 
-    /// A route that workers call all the time.
+    /// Creates the rule of a route that workers call frequently.
     #[must_use]
     pub const fn routine(path: &'static str, role: Role, action: &'static str) -> Self {
         Self { method: "POST", path, access: Access::Tenant(role), audit: Audit::Refused(action) }

@@ -84,7 +84,7 @@ impl Caller {
         let Some(reason) = body.reason else { return Ok("".into()) };
         check_text("reason", &reason, REASON_BYTES_MAX)?;
         let reason: Text = reason.into();
-        // A request has one reason; should a handler ask twice, the first counts.
+        // If a handler calls this twice, the first reason counts.
         self.audit.reason.set(reason.clone()).ok();
         Ok(reason)
     }

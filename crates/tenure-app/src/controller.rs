@@ -1,10 +1,10 @@
-//! Controllers: fleet-wide singletons of apps that talk to the outside.
+//! Controllers: fleet-wide singletons of apps that talk to external systems.
 //!
 //! Every process that runs workers competes for the lock `controller/NAME` of the tenant `tenure`;
 //! the holder runs the controller, the others wait in the queue of the lock. When the lock is lost,
 //! the controller's future is dropped before the store can grant the lock to another process. A
-//! process that is frozen meanwhile cannot be stopped from here: what it writes afterwards carries
-//! an old token, which a guard refuses. `GET /v1/controllers` shows who runs which.
+//! frozen process cannot drop it in time: its later writes carry an old token, which a guard
+//! refuses. `GET /v1/controllers` shows the holders.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::problem::Problem;
 
 /// Tenant of the resources that Tenure keeps for itself.
 pub const SYSTEM_TENANT: &str = "tenure";
-/// Kind of the resources whose locks say who runs which controller.
+/// Kind of the resources whose locks elect the processes that run controllers.
 pub const CONTROLLER_KIND: &str = "controller";
 
-/// Returns the resource whose lock says which process runs a controller.
+/// Returns the resource whose lock elects the process that runs a controller.
 pub fn resource(name: &str) -> Result<ResourceKey, Problem> {
     let key = ResourceKey::new(SYSTEM_TENANT, CONTROLLER_KIND, name);
     key.map_err(|error| Problem::invalid(&error))
@@ -33,7 +33,7 @@ pub fn resource(name: &str) -> Result<ResourceKey, Problem> {
 const TTL: Duration = Duration::from_secs(10);
 /// Time that one request for the lock waits in its queue; then it is repeated.
 const WAIT: Duration = Duration::from_secs(60 * 60);
-/// Pause after the lock was lost, or after a first failure; it doubles with each further one.
+/// Pause before the next run; it doubles with each consecutive failure.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum pause between two runs.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ pub trait Controller: Send + Sync + 'static {
     async fn run(&self, cx: ControllerContext) -> Result<(), Failure>;
 }
 
-/// What a running controller has at hand; cheap to clone.
+/// Context of a running controller; cheap to clone.
 #[derive(Clone)]
 pub struct ControllerContext {
     tenure: Arc<Tenure>,
@@ -61,13 +61,13 @@ pub struct ControllerContext {
 }
 
 impl ControllerContext {
-    /// The token of the lock: pass it to whatever the controller writes to.
+    /// Returns the token of the lock, to be passed with each external write.
     #[must_use]
     pub fn token(&self) -> Token {
         self.tenure.token()
     }
 
-    /// Returns whether the lock is held. Call it right before each effect that no guard protects.
+    /// Fails if the lock is lost. Call it right before each effect that no guard protects.
     pub fn check(&self) -> Result<(), Lost> {
         self.tenure.check()
     }
@@ -101,7 +101,7 @@ impl ControllerRunner {
         let controller = self.controller.name();
         let mut failures: u32 = 0;
         while !stop.is_cancelled() {
-            match self.hold_once(&stop).await {
+            match self.run_once(&stop).await {
                 Ok(()) => failures = 0,
                 Err(error) => {
                     failures = failures.saturating_add(1);
@@ -118,17 +118,17 @@ impl ControllerRunner {
     }
 
     /// Acquires the lock, runs the controller under it once, and releases the lock.
-    async fn hold_once(&self, stop: &CancellationToken) -> Result<(), Failure> {
+    async fn run_once(&self, stop: &CancellationToken) -> Result<(), Failure> {
         let session = self.client.for_tenant(SYSTEM_TENANT)?.session(&self.name, self.ttl).await?;
-        let held = tokio::select! {
-            held = self.hold(&session) => held,
+        let result = tokio::select! {
+            result = self.run_in(&session) => result,
             () = stop.cancelled() => Ok(()),
         };
         session.close().await;
-        held
+        result
     }
 
-    async fn hold(&self, session: &Session) -> Result<(), Failure> {
+    async fn run_in(&self, session: &Session) -> Result<(), Failure> {
         let controller = self.controller.name();
         let path = format!("{CONTROLLER_KIND}/{controller}");
         let tenure = session.lock(&path)?.wait(WAIT).purpose("controller").acquire().await?;

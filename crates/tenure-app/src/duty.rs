@@ -1,4 +1,4 @@
-//! Duties: store-only housekeeping that the janitor of the server repeats.
+//! Duties: periodic housekeeping within the store, run by the janitor of the server.
 
 use std::time::Duration;
 
@@ -7,34 +7,34 @@ use tenure_store::{Committer, Store, StoreError};
 
 use crate::live::Live;
 
-/// Housekeeping that is repeated on one server of a fleet.
+/// Periodic housekeeping on one server of a fleet.
 ///
-/// The janitor's lock saves work and protects nothing: running a duty twice, or on two servers at
-/// once, must be harmless. The janitor's runtime has no I/O driver, so a duty talks to the store
-/// and to nothing else; work that needs the network is a [`crate::Controller`].
+/// The janitor's lock only saves work: running a duty twice, or on two servers at once, must be
+/// harmless. The janitor's runtime has no I/O driver, so a duty can use only the store; work that
+/// needs the network is a [`crate::Controller`].
 #[async_trait]
 pub trait Duty: Send {
-    /// Name in metrics, logs and `GET /v1/janitor`.
+    /// Returns the name in metrics, logs and `GET /v1/janitor`.
     fn name(&self) -> &'static str;
 
-    /// Interval between two runs.
+    /// Returns the interval between two runs.
     fn interval(&self) -> Duration;
 
-    /// Runs it once. Must return soon: bound what one run does.
+    /// Runs the duty once. Must return soon: bound the work of one run.
     async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError>;
 }
 
-/// What a duty has at hand.
+/// Context of a duty.
 #[derive(Clone)]
 pub struct DutyContext {
-    /// The way to the store.
+    /// Committer of the store.
     pub committer: Committer,
     /// The live configuration.
     pub live: Live,
 }
 
 impl DutyContext {
-    /// The store.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         self.committer.store()
@@ -44,16 +44,16 @@ impl DutyContext {
 /// Result of one run of a duty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DutyReport {
-    /// Number of things found or dealt with.
+    /// Number of items found or handled.
     pub count: usize,
-    /// How many of them no earlier run has counted.
+    /// Number of those that no earlier run has counted.
     pub new: usize,
-    /// What an operator should know.
+    /// Note for an operator.
     pub note: Option<String>,
 }
 
 impl DutyReport {
-    /// Reports `count` things that were dealt with and that no later run finds again.
+    /// Creates a report of `count` handled items, which no later run finds again.
     #[must_use]
     pub fn done(count: usize) -> Self {
         Self { count, new: count, note: None }

@@ -43,45 +43,45 @@ impl<T: DeserializeOwned, const BYTES_MAX: usize> Body<T, BYTES_MAX> {
     pub async fn from_json(request: Request, services: &Services) -> Result<Self, Problem> {
         let bytes = Self::bytes(request, services).await?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-        read(text).map(Self).map_err(|error| {
-            Problem::invalid(&format!("the body is not what is expected: {error}"))
-        })
+        parse_json(text)
+            .map(Self)
+            .map_err(|error| Problem::invalid(&format!("invalid body: {error}")))
     }
 
     /// Reads the body of an HTML form.
     pub async fn from_form(request: Request, services: &Services) -> Result<Self, Problem> {
         let bytes = Self::bytes(request, services).await?;
-        serde_urlencoded::from_bytes(&bytes).map(Self).map_err(|error| {
-            Problem::invalid(&format!("the form is not what is expected: {error}"))
-        })
+        serde_urlencoded::from_bytes(&bytes)
+            .map(Self)
+            .map_err(|error| Problem::invalid(&format!("invalid form: {error}")))
     }
 
     async fn bytes(request: Request, services: &Services) -> Result<Bytes, Problem> {
         let (body, timeout) = (to_bytes(request.into_body(), BYTES_MAX), services.body_timeout);
         let Ok(bytes) = tokio::time::timeout(timeout, body).await else {
-            let detail = format!("the body did not arrive within {timeout:?}; send it again");
+            let detail = format!("the body did not arrive within {timeout:?}; retry");
             return Err(Problem::new(408, "timeout", &detail));
         };
         bytes.map_err(|_| {
-            let detail = format!("the body is cut off or has more than {BYTES_MAX} bytes");
+            let detail = format!("the body is truncated or has more than {BYTES_MAX} bytes");
             Problem::new(413, "too_large", &detail)
         })
     }
 }
 
 /// Parses JSON; the error names the field.
-fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+fn parse_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     let mut json = serde_json::Deserializer::from_slice(text);
     let Object(value) = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
-        let what = error.into_inner();
-        if path == "." { what.to_string() } else { format!("{path}: {what}") }
+        let cause = error.into_inner();
+        if path == "." { cause.to_string() } else { format!("{path}: {cause}") }
     })?;
     json.end().map_err(|error| error.to_string())?;
     Ok(value)
 }
 
-/// Serializes a document as the model stores it; `field` is the one it was sent in.
+/// Serializes a document in its stored form; `field` is the name of the field it was sent in.
 pub fn document(field: &str, value: &Value) -> Result<Text, Problem> {
     if depth(value, DOCUMENT_DEPTH_MAX).is_none() {
         let detail = format!("{field} is nested deeper than {DOCUMENT_DEPTH_MAX} levels");
@@ -90,7 +90,7 @@ pub fn document(field: &str, value: &Value) -> Result<Text, Problem> {
     Ok(tenure_wire::document(value))
 }
 
-/// Returns the remaining depth if `value` is nested at most `left` levels.
+/// Returns the remaining depth; `None` if `value` is nested deeper than `left` levels.
 fn depth(value: &Value, left: usize) -> Option<usize> {
     let left = left.checked_sub(1)?;
     match value {
@@ -199,7 +199,7 @@ pub struct Idempotency {
 }
 
 impl Idempotency {
-    /// Returns the id of the request within a scope: two scopes may use the same key.
+    /// Returns the request id within a scope; different scopes may use the same key.
     pub fn id(self, scope: &str) -> Result<RequestId, Problem> {
         match self.key {
             Some(key) => self.services.request_id(&key, scope),

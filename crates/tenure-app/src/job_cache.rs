@@ -1,4 +1,4 @@
-//! A bounded cache of facts about jobs that never change, so that the store is asked once.
+//! A bounded cache of immutable facts about jobs.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use tenure_core::JobId;
 /// Maximum number of jobs in one cache.
 const JOBS_MAX: usize = 100_000;
 
-/// An immutable fact about each of many jobs.
+/// A cache of one immutable fact per job.
 pub(crate) struct JobCache<T>(Mutex<HashMap<JobId, T>>);
 
 impl<T> Default for JobCache<T> {
@@ -25,7 +25,7 @@ impl<T: Clone> JobCache<T> {
     pub(crate) fn insert(&self, id: JobId, fact: T) {
         let mut map = self.map();
         if map.len() >= JOBS_MAX {
-            // Entries that are still needed are fetched again.
+            // Entries still in use are read again.
             map.clear();
         }
         map.insert(id, fact);

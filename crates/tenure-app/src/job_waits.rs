@@ -1,7 +1,7 @@
-//! Requests that wait for the end of a job.
+//! Registry of requests that wait for the end of a job.
 //!
-//! One task reads the hints of the store for all of them; with one subscription per request every
-//! hint would wake every waiter. Hints can be lost, so a waiter also polls.
+//! One task receives the hints of the store for all waiters; with one subscription per request,
+//! every hint would wake every waiter. Hints can be lost, so waiters also poll.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn every_waiter_of_a_job_is_woken_and_nothing_is_left_behind() {
+    async fn every_waiter_of_a_job_is_woken_and_then_removed() {
         let waits = Arc::new(JobWaits::default());
         let (hints, listener) = broadcast::channel(4);
         let listening = tokio::spawn(Arc::clone(&waits).listen(listener));

@@ -1,3 +1,5 @@
+//! The app contract: what an app implements, and what its HTTP handlers share with the server.
+//!
 #![doc = include_str!("../README.md")]
 
 pub mod access;
@@ -39,7 +41,7 @@ pub use routes::AppRoutes;
 pub use services::Services;
 pub use worker::{AppWorker, WorkerEnv};
 
-/// A system built on the engine, as one binary has it: what exists once per process, whether it is
+/// A system built on the engine: the parts that exist once per process, whether the app is
 /// configured or not.
 pub trait App: Send + Sync + 'static {
     /// Name of the section in `tenure.toml`, in the plural: `pipelines`.
@@ -54,22 +56,23 @@ pub trait App: Send + Sync + 'static {
         report: &mut Report<'_>,
     ) -> Option<Arc<dyn LoadedApp>>;
 
-    /// The HTTP routes. Handlers find the loaded app through [`Services::live`].
+    /// Returns the HTTP routes. Handlers find the loaded app through
+    /// [`Services::live`](services::Inner::live).
     fn routes(&self) -> AppRoutes {
         AppRoutes::default()
     }
 
-    /// Housekeeping for the janitor of the server.
+    /// Returns the duties for the janitor of the server.
     fn duties(&self) -> Vec<Box<dyn Duty>> {
         Vec::new()
     }
 
-    /// Fleet-wide singletons, run by processes with workers while the app is configured.
+    /// Returns fleet-wide singletons, run by processes with workers while the app is configured.
     fn controllers(&self) -> Vec<Arc<dyn Controller>> {
         Vec::new()
     }
 
-    /// Definitions of all metrics that [`App::metrics`] exports.
+    /// Returns the definitions of all metrics that [`App::metrics`] registers.
     fn metric_definitions(&self) -> &'static [metrics::Definition] {
         &[]
     }
@@ -79,12 +82,12 @@ pub trait App: Send + Sync + 'static {
         None
     }
 
-    /// The verb of the command line: `tenure pipeline …`.
+    /// Returns the CLI subcommand, for example `tenure pipeline …`.
     fn cli(&self) -> Option<Box<dyn Verb>> {
         None
     }
 
-    /// Benchmarks: `tenure bench …`.
+    /// Returns the benchmarks: `tenure bench …`.
     fn benches(&self) -> Vec<Box<dyn Verb>> {
         Vec::new()
     }
@@ -92,14 +95,14 @@ pub trait App: Send + Sync + 'static {
 
 /// An app as configured by one version of `tenure.toml`.
 pub trait LoadedApp: Any + Send + Sync {
-    /// The kinds of the app's resources.
+    /// Returns the kinds of the app's resources.
     fn kinds(&self) -> Vec<Kind>;
 
-    /// Number of things that the configuration declares, for example pipelines.
+    /// Returns the number of items that the configuration declares, for example pipelines.
     fn size(&self) -> usize;
 
-    /// Validates a job that is submitted through the general API. An app refuses what it could not
-    /// run, and accepts kinds that are not its own.
+    /// Validates a job that is submitted through the general API. An app refuses jobs that it could
+    /// not run, and accepts all jobs of other kinds.
     fn check_submit(
         &self,
         _key: &ResourceKey,
@@ -109,18 +112,18 @@ pub trait LoadedApp: Any + Send + Sync {
         Ok(())
     }
 
-    /// The worker for the app's kinds; `None` if its jobs are worked elsewhere. It is asked once
-    /// per process and follows later changes through [`WorkerEnv::live`].
+    /// Returns the worker for the app's kinds; `None` if its jobs run elsewhere. Called once per
+    /// process; the worker sees later changes through [`WorkerEnv::live`].
     fn worker(&self, _env: &WorkerEnv) -> Result<Option<AppWorker>, tenure::Error> {
         Ok(None)
     }
 
-    /// Reasons why an operator should look at this app, shown by `/readyz`.
-    fn ready(&self) -> Vec<String> {
+    /// Returns warnings for an operator, shown by `/readyz`.
+    fn readiness_warnings(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Files and directories to watch: when one changes, the configuration is loaded again.
+    /// Returns files and directories to watch: when one changes, the configuration is reloaded.
     fn watched_paths(&self) -> Vec<PathBuf> {
         Vec::new()
     }

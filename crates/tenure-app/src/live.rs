@@ -1,4 +1,4 @@
-//! The live configuration: what is in force now and may change while a process runs.
+//! The live configuration: the part that may change while a process runs.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -12,14 +12,14 @@ use tokio::sync::watch;
 use crate::LoadedApp;
 use crate::problem::Problem;
 
-/// The configuration in force.
+/// A version of the live configuration.
 #[derive(Clone, Default)]
 pub struct LiveConfig {
     /// All kinds, those of apps included.
     pub kinds: Arc<Kinds>,
     /// The apps that are configured.
     pub apps: LoadedApps,
-    /// How long finished jobs, dead letters and history are kept.
+    /// Retention of finished jobs, dead letters and history.
     pub retention: Keep,
 }
 
@@ -54,30 +54,30 @@ impl LoadedApps {
     }
 }
 
-/// A handle that always sees the configuration in force; cheap to clone.
+/// A handle to the current live configuration; cheap to clone.
 #[derive(Clone)]
 pub struct Live(watch::Receiver<LiveConfig>);
 
 impl Live {
-    /// A handle to what `sender` publishes.
+    /// Creates a handle to what `sender` publishes.
     #[must_use]
     pub fn new(sender: &watch::Sender<LiveConfig>) -> Self {
         Self(sender.subscribe())
     }
 
-    /// A handle to a configuration that never changes.
+    /// Creates a handle to a configuration that never changes.
     #[must_use]
     pub fn fixed(config: LiveConfig) -> Self {
         Self(watch::Sender::new(config).subscribe())
     }
 
-    /// Returns the configuration in force.
+    /// Returns the current configuration.
     #[must_use]
     pub fn get(&self) -> LiveConfig {
         self.0.borrow().clone()
     }
 
-    /// Returns the kinds in force.
+    /// Returns the current kinds.
     #[must_use]
     pub fn kinds(&self) -> Arc<Kinds> {
         Arc::clone(&self.0.borrow().kinds)
@@ -100,8 +100,8 @@ impl Live {
         apps.iter().try_for_each(|(_, app)| app.check_submit(key, operation, args))
     }
 
-    /// Completes when the configuration has changed since the last call; never once nothing can
-    /// change it any more.
+    /// Completes when the configuration has changed since the last call; never if its sender is
+    /// dropped.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -17,14 +17,14 @@ pub struct Apps(Vec<Arc<dyn App>>);
 /// A `tenure.toml` with the apps that it configures.
 #[derive(Clone, Default)]
 pub struct Loaded {
-    /// The file. Its kinds include those of apps.
+    /// The parsed file. Its kinds include those of apps.
     pub config: Config,
     /// The configured apps.
     pub apps: LoadedApps,
 }
 
 impl Loaded {
-    /// The part that may change while a process runs.
+    /// Returns the part that may change while a process runs.
     #[must_use]
     pub fn live(&self) -> LiveConfig {
         LiveConfig {
@@ -34,25 +34,25 @@ impl Loaded {
         }
     }
 
-    /// Files and directories that apps have read beside `tenure.toml`.
+    /// Returns files and directories that apps have read beside `tenure.toml`.
     #[must_use]
     pub fn watched_paths(&self) -> Vec<PathBuf> {
         self.apps.iter().flat_map(|(_, app)| app.watched_paths()).collect()
     }
 
-    /// Returns how much is declared, for example `2 kinds, 3 operations, 1 pipeline`.
+    /// Returns a summary of the declarations, for example `2 kinds, 3 operations, 1 pipeline`.
     #[must_use]
     pub fn summary(&self) -> String {
         let count = |n: usize, plural: &str| {
             let singular = plural.strip_suffix('s').unwrap_or(plural);
             format!("{n} {}", if n == 1 { singular } else { plural })
         };
-        let own = [
+        let of_file = [
             count(self.config.kinds.iter().count(), "kinds"),
             count(self.config.operations(), "operations"),
         ];
         let of_apps = self.apps.iter().map(|(name, app)| count(app.size(), name));
-        own.into_iter().chain(of_apps).collect::<Vec<_>>().join(", ")
+        of_file.into_iter().chain(of_apps).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -73,8 +73,8 @@ impl Apps {
         self.load_sections(file, false)
     }
 
-    /// Loads a `tenure.toml` that may have sections of apps beside these.
-    pub fn load_own(&self, file: &Path) -> Result<Loaded, tenure_config::Error> {
+    /// Loads a `tenure.toml`, ignoring sections of apps that are not installed.
+    pub fn load_known_sections(&self, file: &Path) -> Result<Loaded, tenure_config::Error> {
         self.load_sections(file, true)
     }
 
@@ -101,7 +101,7 @@ impl Apps {
     }
 }
 
-/// Has each app parse its own section.
+/// Dispatches each section to its app.
 struct Sections<'a> {
     apps: &'a Apps,
     ignores_unknown: bool,
@@ -134,8 +134,7 @@ fn with_app_kinds(
         for kind in loaded.kinds() {
             if all.get(&kind.name).is_some() {
                 let name = &kind.name;
-                let message =
-                    format!("this kind belongs to the app [{app}]; give yours another name");
+                let message = format!("this kind belongs to the app [{app}]; choose another name");
                 let place = format!("kinds.{name}");
                 return Err(bad(place, message));
             }

@@ -1,4 +1,4 @@
-//! Definitions of metrics, and what an app counts.
+//! Definitions of metrics, and the metrics of apps.
 //!
 //! Events are counted when the store reports them as durable. Levels are not counted up and down
 //! but read from the store at each scrape. Every label has a bound on its values.
@@ -24,7 +24,7 @@ pub const OTHER: &str = "other";
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// Only rises; starts at zero with the process.
+    /// A count that starts at zero with the process and never decreases.
     Counter,
     /// A current level.
     Gauge,
@@ -33,7 +33,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// Name of the type in the exposition format.
+    /// Returns the name of the type in the exposition format.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl Type {
 /// Definition of one metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Definition {
-    /// Name, as Prometheus knows it.
+    /// Name in Prometheus.
     pub name: &'static str,
     /// Type.
     pub kind: Type,
@@ -121,14 +121,14 @@ pub use tenure_store::census::seconds;
 /// Adds the gauges of one scrape to a registry.
 pub type Sample = Arc<dyn Fn(&mut Registry) + Send + Sync>;
 
-/// What an app counts.
+/// The metrics of an app.
 #[async_trait]
 pub trait AppMetrics: Send + Sync {
-    /// The configuration has changed.
+    /// Applies a change of the configuration.
     fn reload(&self, apps: &LoadedApps);
 
-    /// Counts a fact that has become durable.
-    fn count(&self, fact: &MetricEvent);
+    /// Counts an event that has become durable.
+    fn count(&self, event: &MetricEvent);
 
     /// Reads levels from the store for a scrape.
     async fn sample(&self, store: &dyn Store) -> Result<Sample, StoreError>;

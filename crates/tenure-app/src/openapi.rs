@@ -39,7 +39,7 @@ impl IntoParams for OnJob {
 
 impl IntoParams for Idempotency {
     fn into_params(_: impl Fn() -> In) -> Vec<Parameter> {
-        let description = "The same key with the same request gives the same answer";
+        let description = "Repeating a request with the same key returns the same response";
         let schema = schema::RequestKey::schema();
         vec![optional(ParameterIn::Header, "Idempotency-Key", description, schema)]
     }
@@ -54,8 +54,8 @@ impl IntoParams for OnSession {
 /// Describes the query parameter `tenant`.
 #[must_use]
 pub fn tenant(schema: RefOr<Schema>) -> Parameter {
-    let description = "Act for this tenant, with a key of all tenants; that of the key, or \
-                       `default`, when nothing is said";
+    let description = "Tenant to act for; only a key of all tenants may choose it. By default the \
+                       tenant of the key, or `default`";
     optional(ParameterIn::Query, "tenant", description, schema)
 }
 
@@ -81,39 +81,39 @@ fn parameter(
 
 /// Problems that several operations respond with: status, name and meaning.
 pub const PROBLEMS: [(u16, &str, &str); 9] = [
-    (401, "Unauthenticated", "There is no key, or it is not known"),
-    (403, "Forbidden", "The role of the key is too low, or it belongs to another tenant"),
-    (404, "NotFound", "There is no such thing"),
-    (408, "Timeout", "The body did not come in time; nothing happened"),
-    (409, "Conflict", "It does not fit the present state; `code` and the facts say why"),
-    (413, "TooLarge", "The body is longer than this route reads"),
-    (422, "Invalid", "The input is wrong; `detail` names the field and the remedy"),
-    (429, "RateLimited", "Too many requests with this key; ask again later"),
-    (503, "Unavailable", "Nobody can say yes now; what was asked may or may not have happened"),
+    (401, "Unauthenticated", "The key is missing or unknown"),
+    (403, "Forbidden", "The role of the key is too low, or it is bound to another tenant"),
+    (404, "NotFound", "The object does not exist"),
+    (408, "Timeout", "The body did not arrive in time; nothing was changed"),
+    (409, "Conflict", "The request conflicts with the current state; see `code` and `detail`"),
+    (413, "TooLarge", "The body exceeds the limit of this route"),
+    (422, "Invalid", "The input is invalid; `detail` names the field and the remedy"),
+    (429, "RateLimited", "Too many requests with this key; retry later"),
+    (503, "Unavailable", "The server cannot respond now; the request may or may not be applied"),
 ];
 
-/// Refers to the shared response of a status in [`PROBLEMS`].
+/// Returns a reference to the shared response of a status in [`PROBLEMS`].
 #[must_use]
-pub fn refer(status: u16) -> RefOr<Response> {
-    let (_, name, _) = PROBLEMS.iter().find(|known| known.0 == status).expect("it is in the table");
+pub fn response_ref(status: u16) -> RefOr<Response> {
+    let (_, name, _) = PROBLEMS.iter().find(|row| row.0 == status).expect("in the table");
     Ref::from_response_name(*name).into()
 }
 
-/// Sets of responses for annotations: `responses(…, NotFound, Conflict)`.
-macro_rules! refusals {
+/// Defines responses for annotations: `responses(…, NotFound, Conflict)`.
+macro_rules! problem_responses {
     ($($(#[$doc:meta])+ $name:ident = $status:literal;)+) => {$(
         $(#[$doc])+
         pub struct $name;
 
         impl IntoResponses for $name {
             fn responses() -> BTreeMap<String, RefOr<Response>> {
-                BTreeMap::from([($status.to_string(), refer($status))])
+                BTreeMap::from([($status.to_string(), response_ref($status))])
             }
         }
     )+};
 }
 
-refusals! {
+problem_responses! {
     /// The operation can respond with 404.
     NotFound = 404;
     /// The operation can respond with 409.

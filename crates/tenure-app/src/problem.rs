@@ -1,4 +1,4 @@
-//! Every no of the API, in one form: RFC 9457 problem details with a stable code.
+//! Error responses of the API: RFC 9457 problem details with a stable code.
 
 use std::fmt::Display;
 
@@ -13,15 +13,15 @@ use tenure_wire::{self as wire, TenureAnswer};
 #[derive(Clone, Debug)]
 pub struct ProblemCode(pub String);
 
-/// A no, ready to be sent.
+/// An error response.
 #[derive(Debug)]
 pub struct Problem(Box<wire::Problem>);
 
 impl Problem {
-    /// A no with a status, a stable code and a sentence that names the remedy.
+    /// Creates a problem with a status, a stable code and a sentence that names the remedy.
     #[must_use]
     pub fn new(status: u16, code: &str, detail: &str) -> Self {
-        debug_assert!(wire::CODES.contains(&code), "{code} is not among the stable codes");
+        debug_assert!(wire::CODES.contains(&code), "{code} is not a stable code");
         Self(Box::new(wire::Problem {
             kind: format!("/docs/errors/{code}"),
             title: code.replace('_', " "),
@@ -33,43 +33,43 @@ impl Problem {
         }))
     }
 
-    /// The input is wrong.
+    /// Creates the problem of invalid input.
     #[must_use]
     pub fn invalid(error: &dyn Display) -> Self {
         Self::new(422, "invalid", &error.to_string())
     }
 
-    /// There is no such thing.
+    /// Creates the problem of an object that does not exist.
     #[must_use]
     pub fn not_found(detail: &str) -> Self {
         Self::new(404, "not_found", detail)
     }
 
-    /// No key, or none that is good.
+    /// Creates the problem of a missing or invalid key.
     #[must_use]
     pub fn unauthenticated() -> Self {
         let detail = "send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`; `tenure \
-                      key create` makes one, and the admin key is in admin.key in the server's \
+                      key create` creates one, and the admin key is in admin.key in the server's \
                       data directory";
         Self::new(401, "unauthenticated", detail)
     }
 
-    /// Too much was asked; after so many seconds it may be asked again.
+    /// Creates the problem of a rate limit.
     #[must_use]
     pub fn rate_limited(retry_after_s: u64) -> Self {
-        let detail = format!("too many requests; send this one again after {retry_after_s} s");
+        let detail = format!("too many requests; retry after {retry_after_s} s");
         let mut problem = Self::new(429, "rate_limited", &detail);
         problem.0.retry_after_s = Some(retry_after_s);
         problem
     }
 
-    /// The route answers to other methods.
+    /// Creates the problem of a method that the route does not support.
     #[must_use]
-    pub fn no_method(method: &Method) -> Self {
-        Self::new(405, "not_found", &format!("this route does not answer {method}"))
+    pub fn method_not_allowed(method: &Method) -> Self {
+        Self::new(405, "not_found", &format!("this route does not support {method}"))
     }
 
-    /// Nothing can be done now: fail closed.
+    /// Creates the problem of a server or store that cannot respond: fail closed.
     #[must_use]
     pub fn unavailable(detail: &str) -> Self {
         let mut problem = Self::new(503, "unavailable", detail);
@@ -77,10 +77,10 @@ impl Problem {
         problem
     }
 
-    /// An acquire that still waits.
+    /// Creates the problem of an acquire that is still waiting.
     #[must_use]
     pub fn waiting(position: usize, queue_length: usize, held_by: Option<&TenureView>) -> Self {
-        let detail = "still waiting; send the same request with the same Idempotency-Key to go on";
+        let detail = "still waiting; repeat the request with the same Idempotency-Key to continue";
         let mut problem = Self::new(409, "held", detail);
         problem.0.position = Some(position);
         problem.0.queue_length = Some(queue_length);
@@ -88,21 +88,21 @@ impl Problem {
         problem
     }
 
-    /// Whether it has this code.
+    /// Returns whether the problem has this code.
     #[must_use]
     pub fn is(&self, code: Code) -> bool {
         self.0.code == code.as_str()
     }
 
-    /// An outcome that a handler did not expect: a bug, said without a panic.
+    /// Creates the problem of an outcome that does not belong to the command: a bug.
     #[must_use]
     pub fn unexpected(outcome: &Outcome) -> Self {
-        tracing::error!(?outcome, "an outcome that answers another command");
-        Self::new(500, "unavailable", "the server made a mistake; see its log")
+        tracing::error!(?outcome, "bug: the outcome does not belong to the command");
+        Self::new(500, "unavailable", "internal error; see the log of the server")
     }
 }
 
-/// The one table from codes to statuses.
+/// Maps codes to statuses.
 fn status(code: Code) -> u16 {
     match code {
         Code::Held | Code::Lost | Code::Rejected | Code::BadTransition | Code::Conflict => 409,
@@ -123,7 +123,7 @@ impl From<Refusal> for Problem {
     }
 }
 
-/// Puts in the facts of a refusal.
+/// Adds the facts of a refusal.
 fn add_facts(problem: &mut wire::Problem, refusal: Refusal) {
     match refusal {
         Refusal::Held { by, queue_length } => {

@@ -1,4 +1,4 @@
-//! The id of the request that is being served, for logs, problems and the audit log.
+//! The id of the current request, for logs, problems and the audit log.
 
 tokio::task_local! {
     static CURRENT: String;
@@ -10,13 +10,13 @@ pub fn current() -> String {
     CURRENT.try_with(Clone::clone).unwrap_or_else(|_| new())
 }
 
-/// Draws a new request id.
+/// Generates a request id.
 #[must_use]
 pub fn new() -> String {
     tenure_store::random::request_id().to_string()
 }
 
-/// Serves a request under an id.
+/// Runs `serve` with `id` as the id of the current request.
 pub async fn scope<T>(id: String, serve: impl Future<Output = T>) -> T {
     CURRENT.scope(id, serve).await
 }

@@ -1,4 +1,4 @@
-//! What the HTTP handlers of the server and of apps share: the way to the store, the live
+//! Services shared by the HTTP handlers of the server and of apps: the committer, the live
 //! configuration, and waiting for jobs.
 
 use std::ops::Deref;
@@ -19,20 +19,21 @@ use crate::job_waits::JobWaits;
 use crate::live::Live;
 use crate::problem::Problem;
 
-/// Maximum time that a response is held back; a client that wants to wait longer asks again.
+/// Maximum time that a response is held back; a client that wants to wait longer repeats the
+/// request.
 const WAIT_MS_MAX: u64 = 60_000;
 /// Interval at which a waiting request polls in case a hint was lost.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of an `Idempotency-Key`.
 const IDEMPOTENCY_KEY_MAX: usize = 256;
 
-/// What handlers share; cheap to clone.
+/// Services shared by handlers; cheap to clone.
 #[derive(Clone)]
 pub struct Services(Arc<Inner>);
 
 /// The fields of [`Services`].
 pub struct Inner {
-    /// The way to the store.
+    /// Committer of the store.
     pub committer: Committer,
     /// The live configuration.
     pub live: Live,
@@ -73,13 +74,13 @@ impl Services {
         }))
     }
 
-    /// The store.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         self.committer.store()
     }
 
-    /// Submits a command; a refusal becomes a problem.
+    /// Submits a command and converts a refusal to a problem.
     pub async fn submit(&self, command: Command) -> Result<Outcome, Problem> {
         match self.committer.submit(command).await? {
             Outcome::Refused(refusal) => Err(refusal.into()),
@@ -89,8 +90,8 @@ impl Services {
 
     /// Finds a job that the caller may see.
     pub async fn find_job(&self, caller: &Caller, id: JobId) -> Result<JobView, Problem> {
-        let shown = self.store().reads().job(id).await?;
-        let visible = shown.filter(|shown| caller.sees(shown.key.tenant()));
+        let view = self.store().reads().job(id).await?;
+        let visible = view.filter(|view| caller.sees(view.key.tenant()));
         visible.ok_or_else(|| Refusal::NoSuchJob.into())
     }
 
@@ -107,21 +108,21 @@ impl Services {
         loop {
             // Register before reading: an end in between wakes this request.
             let mut wait = self.job_waits.register(id);
-            let shown = self.find_job(caller, id).await?;
-            if shown.job.state.is_finished() || timeout.is_zero() {
-                return Ok(shown);
+            let view = self.find_job(caller, id).await?;
+            if view.job.state.is_finished() || timeout.is_zero() {
+                return Ok(view);
             }
             tokio::select! {
                 () = wait.ended() => {}
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
-                () = &mut timed_out => return Ok(shown),
-                () = self.closing.cancelled() => return Ok(shown),
+                () = &mut timed_out => return Ok(view),
+                () = self.closing.cancelled() => return Ok(view),
             }
         }
     }
 
-    /// Refuses a job that the caller may not see. The tenant of a job never changes, so the store
-    /// is asked once.
+    /// Refuses a job that the caller may not see. The tenant of a job never changes, so it is
+    /// cached.
     pub async fn check_job(&self, caller: &Caller, id: JobId) -> Result<(), Problem> {
         if caller.only_tenant().is_none() {
             return Ok(());
@@ -129,8 +130,8 @@ impl Services {
         let tenant = match self.job_tenants.get(id) {
             Some(tenant) => Some(tenant),
             None => {
-                let shown = self.store().reads().job(id).await?;
-                let tenant = shown.map(|shown| Text::from(shown.key.tenant()));
+                let view = self.store().reads().job(id).await?;
+                let tenant = view.map(|view| Text::from(view.key.tenant()));
                 tenant.inspect(|tenant| self.job_tenants.insert(id, tenant.clone()))
             }
         };
@@ -149,17 +150,17 @@ impl Services {
         }
     }
 
-    /// Returns whether a job is known to have other arguments than `args`. They never change, so
-    /// the store is asked once: a request that attaches in a storm of duplicates does not wait for
-    /// a second batch.
+    /// Returns whether a job has other arguments than `args`; false if there is no such job. They
+    /// never change, so a digest is cached: in a burst of duplicates, a request that attaches does
+    /// not wait for a second batch.
     pub async fn has_other_args(&self, id: JobId, args: &str) -> Result<bool, StoreError> {
         let of_job = match self.job_args.get(id) {
-            Some(known) => known,
+            Some(cached) => cached,
             None => {
-                let Some(shown) = self.store().reads().job(id).await? else { return Ok(false) };
-                let read = shown.job.args.as_deref().map(digest);
-                self.job_args.insert(id, read);
-                read
+                let Some(view) = self.store().reads().job(id).await? else { return Ok(false) };
+                let args = view.job.args.as_deref().map(digest);
+                self.job_args.insert(id, args);
+                args
             }
         };
         Ok(of_job != Some(digest(args)))
@@ -169,7 +170,8 @@ impl Services {
     /// id, otherwise a keyed hash of both, so that clients cannot guess the ids of others.
     pub fn request_id(&self, key: &str, scope: &str) -> Result<RequestId, Problem> {
         if key.is_empty() || key.len() > IDEMPOTENCY_KEY_MAX {
-            let detail = format!("an Idempotency-Key has 1 to {IDEMPOTENCY_KEY_MAX} characters");
+            let detail =
+                format!("an Idempotency-Key must have 1 to {IDEMPOTENCY_KEY_MAX} characters");
             return Err(Problem::invalid(&detail));
         }
         if let Ok(id) = key.parse() {
@@ -195,7 +197,7 @@ pub fn mac(secret: &str, usage: &str, text: &str) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// Returns how long a response may be held back for a client that asked for `wait_ms`.
+/// Returns the time that a response may be held back for a requested `wait_ms`.
 #[must_use]
 pub fn wait_timeout(wait_ms: Option<u64>) -> Duration {
     Duration::from_millis(wait_ms.unwrap_or(0).min(WAIT_MS_MAX))
@@ -251,14 +253,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_arguments_of_a_job_are_read_once() {
+    async fn the_arguments_of_a_job_are_cached() {
         let store = Arc::new(Memory::new());
-        let (known, unknown) =
+        let (services, other) =
             (services(Arc::clone(&store) as _), services(Arc::new(Memory::new())));
         let id = submit(&*store).await;
-        assert!(!unknown.has_other_args(id, "{}").await.unwrap(), "no such job");
-        assert!(!known.has_other_args(id, "{}").await.unwrap());
-        assert!(known.has_other_args(id, r#"{"full":true}"#).await.unwrap());
-        assert_eq!(known.job_args.get(id), Some(Some(digest("{}"))));
+        assert!(!other.has_other_args(id, "{}").await.unwrap(), "no such job");
+        assert!(!services.has_other_args(id, "{}").await.unwrap());
+        assert!(services.has_other_args(id, r#"{"full":true}"#).await.unwrap());
+        assert_eq!(services.job_args.get(id), Some(Some(digest("{}"))));
     }
 }

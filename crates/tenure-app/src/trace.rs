@@ -1,10 +1,10 @@
-//! Traces of jobs: without the feature `otel` only the log knows about them.
+//! Traces of jobs; without the feature `otel`, the job is only a field in the log.
 
 use tenure_core::JobId;
 use tracing::Span;
 
 /// Records that the current request has submitted a job or attached to one. A job outlives the
-/// request and its record has no room for a trace id, so the trace of a job has the job's id, and
+/// request and its record does not store a trace id, so the trace of a job has the job's id, and
 /// the span of the request links to it.
 pub fn record_job(job: JobId) {
     let span = Span::current();

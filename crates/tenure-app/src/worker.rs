@@ -1,4 +1,4 @@
-//! How an app works its jobs in a process that runs workers.
+//! The worker of an app, in a process that runs workers.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tenure::trace::TraceParent;
 
 use crate::live::Live;
 
-/// What a process that runs workers offers to apps.
+/// Environment that a process with workers provides to apps.
 #[derive(Clone)]
 pub struct WorkerEnv {
     /// The live configuration.
@@ -18,9 +18,9 @@ pub struct WorkerEnv {
     pub span: fn() -> Option<TraceParent>,
 }
 
-/// A worker of an app, with slots of its own.
+/// The worker of an app, with its own slots.
 pub struct AppWorker {
-    /// Maximum number of jobs at once; zero if this process should work none.
+    /// Maximum number of concurrent jobs; zero if this process should run none.
     pub slots: usize,
     /// A handler for each kind.
     pub handlers: Vec<(&'static str, Arc<dyn Handler>)>,

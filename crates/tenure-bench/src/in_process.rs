@@ -9,7 +9,7 @@ use axum::Router;
 use tenure_app::{Apps, Loaded};
 use tenure_server::audit::Audit;
 use tenure_server::auth::Keys;
-use tenure_server::{Config, Front, Server};
+use tenure_server::{Config, HttpConfig, Server};
 use tenure_store::{Committer, Store};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -38,8 +38,8 @@ impl InProcess {
     ) -> Result<Self> {
         let key = tenure_store::random::secret();
         let audit = Audit::open(&scratch.path().join("audit.jsonl"))?;
-        let front = Front { audit, ..Front::default() };
-        let config = Config { keys: Keys::admin(&key), apps, live: loaded.live(), front };
+        let front = HttpConfig { audit, ..HttpConfig::default() };
+        let config = Config { keys: Keys::admin(&key), apps, live: loaded.live(), http: front };
         let server = Server::start(store, config, "bench").await?;
         let committer = server.state().services.committer.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -56,5 +56,5 @@ impl InProcess {
 /// Serves any router with the HTTP stack of the server, until `stop` is cancelled: what a peer that
 /// shares everything but the store would cost.
 pub async fn serve_plain(listener: TcpListener, router: Router, stop: CancellationToken) {
-    tenure_server::listen::plain(listener, router, stop).await;
+    tenure_server::listen::serve_plain(listener, router, stop).await;
 }

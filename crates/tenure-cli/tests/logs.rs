@@ -84,7 +84,8 @@ fn every_json_line_is_an_object_and_has_its_request_id() {
     assert!(!server.output().contains("/signin?code="), "the log must not grant admin rights");
     let end = |request: &str, level: &str, status: u16, route: &str| {
         let events = events_of(&events, request);
-        let end = events.iter().find(|one| one["message"] == "answered").expect("it has an end");
+        let end =
+            events.iter().find(|one| one["message"] == "request completed").expect("it has an end");
         assert_eq!(
             (&end["level"], &end["status"]),
             (&Value::from(level), &Value::from(status)),

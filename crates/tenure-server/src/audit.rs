@@ -1,8 +1,8 @@
-//! The audit: a line for everything that changed something or was refused, on this server.
+//! The audit log: an entry for each mutation and each refused request on this server.
 //!
-//! It is a file of JSON lines, for people with `jq` and for whatever collects logs. A line is
-//! handed to the writer before the answer is sent, so an answer without a line happens only when
-//! the machine fails in between. Old files are numbered and dropped; nothing here has a secret.
+//! It is a file of JSON lines. An entry is queued for the writer before the response is sent, so a
+//! response without an entry requires that the machine fails in between, or that the writer cannot
+//! keep up. The file is rotated; entries contain no secrets.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -22,24 +22,24 @@ use crate::auth::keys::Principal;
 use tenure_app::Caller;
 use tenure_app::problem::ProblemCode;
 
-/// Lines that wait to be written; whoever comes then waits, too.
+/// Maximum number of queued entries; beyond it, requests block for [`ENQUEUE_TIMEOUT`].
 const QUEUE_MAX: usize = 4_096;
-/// How long a line may have to wait for its place; then it is given up, and the server goes on.
-const WAIT_MAX: Duration = Duration::from_millis(250);
-/// Longest path that is noted.
+/// Time after which an entry that cannot be queued is dropped.
+const ENQUEUE_TIMEOUT: Duration = Duration::from_millis(250);
+/// Maximum length of a path in an entry.
 const PATH_BYTES_MAX: usize = 512;
-/// How large a file gets before a new one is begun.
+/// Size at which the file is rotated.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Old files that are kept.
+/// Number of rotated files that are kept.
 const FILES_KEPT: usize = 8;
 
-/// What becomes a line.
+/// An entry, without its time.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct AuditEntry {
     line: AuditLine,
 }
 
-impl Entry {
+impl AuditEntry {
     pub(crate) fn new(
         action: &str,
         path: &str,
@@ -72,9 +72,9 @@ impl Entry {
         }
     }
 
-    /// Who did it, or tried to.
-    pub(crate) fn by(mut self, caller: Option<&Caller>, whoever: Option<&Principal>) -> Self {
-        if let Some(principal) = whoever {
+    /// Adds the caller, or the principal that was refused.
+    pub(crate) fn by(mut self, caller: Option<&Caller>, principal: Option<&Principal>) -> Self {
+        if let Some(principal) = principal {
             self.line.principal = Some(principal.name.to_string());
             self.line.key = principal.key.as_ref().map(Text::to_string);
             self.line.role = Some(principal.role);
@@ -89,105 +89,112 @@ impl Entry {
     }
 }
 
-enum Ask {
-    Line(Box<Entry>),
-    /// All that was told before is in the file.
+enum WriterRequest {
+    Append(Box<AuditEntry>),
+    /// Acknowledges when all earlier entries are in the file.
     Flush(oneshot::Sender<()>),
 }
 
-/// Which lines.
+/// Filter for entries.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wish {
-    /// Only of this tenant.
+pub(crate) struct AuditQuery {
+    /// Tenant.
     pub(crate) tenant: Option<Text>,
-    /// Only of this action.
+    /// Action.
     pub(crate) action: Option<String>,
-    /// At most so many.
+    /// Maximum number of entries.
     pub(crate) limit: usize,
 }
 
-impl Wish {
-    fn wants(&self, line: &AuditLine) -> bool {
+impl AuditQuery {
+    fn matches(&self, line: &AuditLine) -> bool {
         let tenant = self.tenant.as_deref();
         tenant.is_none_or(|tenant| line.tenant.as_deref() == Some(tenant))
             && self.action.as_ref().is_none_or(|action| *action == line.action)
     }
 }
 
-/// The way to the audit; cheap to clone.
+/// Handle to the audit log; cheap to clone.
 #[derive(Clone)]
-pub struct Audit(Option<(mpsc::Sender<Ask>, PathBuf)>);
+pub struct Audit(Option<(mpsc::Sender<WriterRequest>, PathBuf)>);
 
 impl Audit {
-    /// No audit at all: for tests, and for those who say so.
+    /// Creates a handle that discards all entries.
     #[must_use]
     pub fn off() -> Self {
         Self(None)
     }
 
-    /// An audit in a file, which is made when it is not there.
+    /// Opens or creates an audit log and starts its writer thread.
     pub fn open(path: &Path) -> std::io::Result<Self> {
-        let mut book = Book::open(path)?;
-        let (asks, mut questions) = mpsc::channel(QUEUE_MAX);
+        let mut writer = AuditWriter::open(path)?;
+        let (requests, mut receiver) = mpsc::channel(QUEUE_MAX);
         std::thread::Builder::new().name("tenure-audit".to_owned()).spawn(move || {
-            while let Some(ask) = questions.blocking_recv() {
-                book.answer(ask);
-                // What waits goes in the same write.
-                while let Ok(ask) = questions.try_recv() {
-                    book.answer(ask);
+            while let Some(request) = receiver.blocking_recv() {
+                writer.handle(request);
+                // Queued entries go into the same write.
+                while let Ok(request) = receiver.try_recv() {
+                    writer.handle(request);
                 }
-                book.flush();
+                writer.flush();
             }
         })?;
-        Ok(Self(Some((asks, path.to_path_buf()))))
+        Ok(Self(Some((requests, path.to_path_buf()))))
     }
 
-    pub(crate) async fn write(&self, entry: Entry) {
-        if let Some((asks, _)) = &self.0
-            && asks.send_timeout(Ask::Line(Box::new(entry)), WAIT_MAX).await.is_err()
+    /// Queues an entry; drops it after [`ENQUEUE_TIMEOUT`].
+    pub(crate) async fn write(&self, entry: AuditEntry) {
+        if let Some((requests, _)) = &self.0
+            && requests
+                .send_timeout(WriterRequest::Append(Box::new(entry)), ENQUEUE_TIMEOUT)
+                .await
+                .is_err()
         {
-            tracing::error!("a line of the audit is lost: its file takes too long, or is gone");
+            tracing::error!("audit entry dropped: the writer is too slow or has stopped");
         }
     }
 
-    /// The same for one who cannot wait.
-    pub(crate) fn write_now(&self, entry: Entry) {
-        if let Some((asks, _)) = &self.0
-            && asks.try_send(Ask::Line(Box::new(entry))).is_err()
+    /// Queues an entry without waiting; drops it if the queue is full.
+    pub(crate) fn try_write(&self, entry: AuditEntry) {
+        if let Some((requests, _)) = &self.0
+            && requests.try_send(WriterRequest::Append(Box::new(entry))).is_err()
         {
-            tracing::error!("a line of the audit is lost: too many wait already");
+            tracing::error!("audit entry dropped: the queue is full");
         }
     }
 
-    /// Sees to it that all lines so far are in the file.
+    /// Completes when all entries queued so far are in the file.
     pub(crate) async fn flush(&self) -> std::io::Result<()> {
-        let Some((asks, _)) = &self.0 else { return Ok(()) };
-        let gone = || std::io::Error::other("the audit has stopped");
-        let (to, flushed) = oneshot::channel();
-        asks.send(Ask::Flush(to)).await.map_err(|_| gone())?;
-        flushed.await.map_err(|_| gone())
+        let Some((requests, _)) = &self.0 else { return Ok(()) };
+        let stopped = || std::io::Error::other("the audit writer has stopped");
+        let (ack, flushed) = oneshot::channel();
+        requests.send(WriterRequest::Flush(ack)).await.map_err(|_| stopped())?;
+        flushed.await.map_err(|_| stopped())
     }
 
-    /// The newest lines, newest first; nothing when there is no audit.
-    pub(crate) async fn newest(&self, wish: Wish) -> std::io::Result<Option<Vec<AuditLine>>> {
+    /// Returns the newest matching entries, newest first; `None` if the audit log is off.
+    pub(crate) async fn newest(
+        &self,
+        query: AuditQuery,
+    ) -> std::io::Result<Option<Vec<AuditLine>>> {
         let Some((_, path)) = self.0.clone() else { return Ok(None) };
         self.flush().await?;
-        let read = tokio::task::spawn_blocking(move || newest(&path, &wish)).await;
+        let read = tokio::task::spawn_blocking(move || newest(&path, &query)).await;
         read.map_err(std::io::Error::other)?.map(Some)
     }
 }
 
-/// The files.
-struct Book {
+/// Appends entries to the file and rotates it.
+struct AuditWriter {
     path: PathBuf,
     file: BufWriter<File>,
     bytes: u64,
     clock: ServerClock,
-    /// Whether the last write failed: it is said once.
+    /// Whether the last write failed: a failure is logged once.
     failing: bool,
 }
 
-impl Book {
+impl AuditWriter {
     fn open(path: &Path) -> std::io::Result<Self> {
         let file = append(path)?;
         let bytes = file.metadata()?.len();
@@ -196,49 +203,49 @@ impl Book {
         Ok(Self { path, file, bytes, clock, failing: false })
     }
 
-    fn answer(&mut self, ask: Ask) {
-        match ask {
-            Ask::Line(entry) => self.write(*entry),
-            Ask::Flush(to) => {
+    fn handle(&mut self, request: WriterRequest) {
+        match request {
+            WriterRequest::Append(entry) => self.write(*entry),
+            WriterRequest::Flush(ack) => {
                 self.flush();
-                // Whoever asked may have gone away.
-                to.send(()).ok();
+                // The requester may have been cancelled.
+                ack.send(()).ok();
             }
         }
     }
 
-    fn write(&mut self, Entry { mut line }: Entry) {
+    fn write(&mut self, AuditEntry { mut line }: AuditEntry) {
         line.at = instant(self.clock.now());
-        let mut text = serde_json::to_string(&line).expect("it is plain JSON");
+        let mut text = serde_json::to_string(&line).expect("plain JSON");
         text.push('\n');
-        let written = self.turn().and_then(|()| self.file.write_all(text.as_bytes()));
+        let written = self.rotate().and_then(|()| self.file.write_all(text.as_bytes()));
         self.bytes += text.len() as u64;
-        self.note(written);
+        self.report(written);
     }
 
     fn flush(&mut self) {
         let flushed = self.file.flush();
-        self.note(flushed);
+        self.report(flushed);
     }
 
-    fn note(&mut self, result: std::io::Result<()>) {
+    fn report(&mut self, result: std::io::Result<()>) {
         match result {
             Err(error) if !self.failing => {
                 self.failing = true;
-                tracing::error!(%error, "cannot write the audit");
+                tracing::error!(%error, "cannot write the audit log");
             }
             Err(_) => {}
             Ok(()) => self.failing = false,
         }
     }
 
-    /// Begins a new file when the present one is large.
-    fn turn(&mut self) -> std::io::Result<()> {
+    /// Rotates the file if it has reached [`FILE_BYTES_MAX`].
+    fn rotate(&mut self) -> std::io::Result<()> {
         if self.bytes < FILE_BYTES_MAX {
             return Ok(());
         }
         self.file.flush()?;
-        // After a failure the last one may have been moved away already.
+        // After a failed rotation the current file may have been renamed already.
         for n in (0..FILES_KEPT).rev().filter(|_| self.path.exists()) {
             let from = numbered(&self.path, n);
             if from.exists() {
@@ -251,21 +258,21 @@ impl Book {
     }
 }
 
-/// The newest lines that are wanted, newest first.
-fn newest(path: &Path, wish: &Wish) -> std::io::Result<Vec<AuditLine>> {
+/// Reads the newest matching entries, newest first.
+fn newest(path: &Path, query: &AuditQuery) -> std::io::Result<Vec<AuditLine>> {
     let mut found = Vec::new();
     for n in 0..=FILES_KEPT {
         let path = numbered(path, n);
-        if found.len() == wish.limit || !path.exists() {
+        if found.len() == query.limit || !path.exists() {
             break;
         }
         let mut of_file = VecDeque::new();
         for text in BufReader::new(File::open(path)?).lines() {
-            // A line that a crash has cut off is nobody's.
+            // A crash can leave a truncated line.
             let Ok(line) = serde_json::from_str::<AuditLine>(&text?) else { continue };
-            if wish.wants(&line) {
+            if query.matches(&line) {
                 of_file.push_front(line);
-                of_file.truncate(wish.limit - found.len());
+                of_file.truncate(query.limit - found.len());
             }
         }
         found.extend(of_file);
@@ -273,7 +280,7 @@ fn newest(path: &Path, wish: &Wish) -> std::io::Result<Vec<AuditLine>> {
     Ok(found)
 }
 
-/// The present file, or an older one.
+/// Returns the path of the current file, `n` = 0, or of a rotated one.
 fn numbered(path: &Path, n: usize) -> PathBuf {
     if n == 0 { path.to_path_buf() } else { path.with_added_extension(n.to_string()) }
 }
@@ -289,40 +296,41 @@ mod tests {
     use super::*;
     use tenure_app::Problem;
 
-    fn entry(action: &str, response: &Response) -> Entry {
-        Entry::new(action, "/v1/x", None, Some(response), Duration::ZERO)
+    fn entry(action: &str, response: &Response) -> AuditEntry {
+        AuditEntry::new(action, "/v1/x", None, Some(response), Duration::ZERO)
     }
 
     #[tokio::test]
-    async fn the_newest_lines_come_first_also_across_files() {
+    async fn entries_are_read_newest_first_across_files() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("audit.jsonl");
-        let mut book = Book::open(&path).expect("it is made");
+        let mut writer = AuditWriter::open(&path).expect("created");
         let (ok, no) = ("".into_response(), Problem::unauthenticated().into_response());
-        book.write(entry("one", &ok));
-        book.bytes = FILE_BYTES_MAX;
-        book.write(entry("two", &no));
-        book.write(entry("three", &ok));
-        book.flush();
+        writer.write(entry("one", &ok));
+        writer.bytes = FILE_BYTES_MAX;
+        writer.write(entry("two", &no));
+        writer.write(entry("three", &ok));
+        writer.flush();
         assert!(numbered(&path, 1).exists());
-        let wish = Wish { limit: 10, ..Wish::default() };
-        let found = newest(&path, &wish).expect("it is read");
-        let told: Vec<_> =
+        let query = AuditQuery { limit: 10, ..AuditQuery::default() };
+        let found = newest(&path, &query).expect("readable");
+        let outcomes: Vec<_> =
             found.iter().map(|line| (line.action.as_str(), line.outcome.as_str())).collect();
-        assert_eq!(told, [("three", "ok"), ("two", "unauthenticated"), ("one", "ok")]);
-        let wish = Wish { limit: 1, action: Some("one".to_owned()), ..Wish::default() };
-        assert_eq!(newest(&path, &wish).expect("it is read").len(), 1);
+        assert_eq!(outcomes, [("three", "ok"), ("two", "unauthenticated"), ("one", "ok")]);
+        let query =
+            AuditQuery { limit: 1, action: Some("one".to_owned()), ..AuditQuery::default() };
+        assert_eq!(newest(&path, &query).expect("readable").len(), 1);
     }
 
     #[test]
-    fn old_files_are_dropped() {
+    fn old_files_are_deleted() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("audit.jsonl");
-        let mut book = Book::open(&path).expect("it is made");
+        let mut writer = AuditWriter::open(&path).expect("created");
         for _ in 0..2 * FILES_KEPT {
-            book.bytes = FILE_BYTES_MAX;
-            book.write(entry("one", &"".into_response()));
+            writer.bytes = FILE_BYTES_MAX;
+            writer.write(entry("one", &"".into_response()));
         }
-        assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), FILES_KEPT + 1);
+        assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), FILES_KEPT + 1);
     }
 }

@@ -1,23 +1,24 @@
 //! The HTTP server in front of a store.
 //!
-//! [`run`] serves on a listener until a shutdown signal. A request passes `listen` and `auth`, which
-//! authenticates the caller and checks the access rule of the route; `api` has one file per resource
-//! of the API; `audit` records what was done. `keyfile` creates the admin key on the first start,
-//! `janitor` runs housekeeping, `metrics` exports every number that Prometheus sees. Apps add
-//! routes, duties and metrics through `tenure-app`; this crate names none of them.
+//! [`run`] serves on a listener until a shutdown signal. A request passes `listen` and `auth`,
+//! which authenticates the caller and checks the access rule of the route; `api` has one file per
+//! resource of the API; `audit` writes the audit log. `keyfile` creates the admin key on the first
+//! start, `janitor` runs housekeeping, `metrics` exports the Prometheus metrics. Apps add routes,
+//! duties and metrics through `tenure-app`; this crate names none of them.
 //!
-//! Handlers stay short: parse, build a command, submit it. No rule of the model is here.
+//! Handlers stay short: parse, build a command, submit it. The rules of the model are in
+//! `tenure-core`.
 
 pub mod api;
 pub mod audit;
 pub mod auth;
 pub mod docs;
+mod in_flight;
 pub mod janitor;
 pub mod keyfile;
 pub mod listen;
 pub mod metrics;
 mod openapi;
-mod repeats;
 mod request_id;
 mod security;
 mod state;
@@ -40,9 +41,9 @@ use tokio::sync::watch;
 
 use audit::Audit;
 use auth::Keys;
-use auth::limits::{Rate, WRONG_KEYS};
+use auth::limits::{AUTH_FAILURE_RATE, Rate};
 use janitor::Janitor;
-use listen::Door;
+use listen::HttpServer;
 use metrics::Metrics;
 pub use state::ServerState;
 use state::StateParts;
@@ -55,8 +56,8 @@ pub struct Config {
     pub apps: Apps,
     /// The configuration that may change while the server runs.
     pub live: LiveConfig,
-    /// Settings of the HTTP front.
-    pub front: Front,
+    /// HTTP settings.
+    pub http: HttpConfig,
 }
 
 impl Config {
@@ -64,35 +65,35 @@ impl Config {
     #[must_use]
     pub fn new(keys: Keys, kinds: Arc<Kinds>) -> Self {
         let live = LiveConfig { kinds, ..LiveConfig::default() };
-        Self { keys, apps: Apps::default(), live, front: Front::default() }
+        Self { keys, apps: Apps::default(), live, http: HttpConfig::default() }
     }
 }
 
-/// Settings of the HTTP front.
-pub struct Front {
+/// HTTP settings.
+pub struct HttpConfig {
     /// Certificate and key; `None` for plain HTTP.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// The audit log.
     pub audit: Audit,
     /// Request rate per tenant; unlimited if `None`.
-    pub tenants: Option<Rate>,
+    pub tenant_rate: Option<Rate>,
     /// Rate of failed authentications per address.
-    pub wrong_keys: Rate,
+    pub auth_failure_rate: Rate,
     /// Maximum number of open connections.
     pub connections_max: usize,
     /// Maximum time that reading a request may take, and that a connection may be idle.
-    pub patience: Duration,
+    pub read_timeout: Duration,
 }
 
-impl Default for Front {
+impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             tls: None,
             audit: Audit::off(),
-            tenants: None,
-            wrong_keys: WRONG_KEYS,
+            tenant_rate: None,
+            auth_failure_rate: AUTH_FAILURE_RATE,
             connections_max: listen::CONNECTIONS_MAX,
-            patience: listen::PATIENCE,
+            read_timeout: listen::READ_TIMEOUT,
         }
     }
 }
@@ -125,8 +126,8 @@ impl Server {
         config: Config,
         name: &str,
     ) -> Result<Self, StoreError> {
-        let Config { keys, apps, live, front } = config;
-        let Front { tls, audit, tenants, wrong_keys, connections_max, patience } = front;
+        let Config { keys, apps, live, http } = config;
+        let HttpConfig { tls, audit, connections_max, read_timeout, .. } = http;
         let metrics = Arc::new(Metrics::new(&apps));
         metrics.reload(&live);
         let observer = Arc::clone(&metrics) as Arc<dyn Observer>;
@@ -138,16 +139,16 @@ impl Server {
         let committer = Committer::start_with(Arc::clone(&store), Sweep::External);
         let live = watch::Sender::new(live);
         let janitor = Janitor::start(committer.clone(), Live::new(&live), &apps, name);
-        let services = Services::new(committer, Live::new(&live), secret.clone(), patience);
+        let services = Services::new(committer, Live::new(&live), secret.clone(), read_timeout);
         let state = ServerState::new(StateParts {
             services,
             apps,
             keys,
             secret,
-            rates: (tenants, wrong_keys),
+            rates: (http.tenant_rate, http.auth_failure_rate),
             audit,
             secure: tls.is_some(),
-            janitor: Arc::clone(janitor.board()),
+            janitor: Arc::clone(janitor.status()),
             metrics,
             live,
         });
@@ -170,20 +171,20 @@ impl Server {
         let services = &state.services;
         let wake_waiters =
             tokio::spawn(Arc::clone(&services.job_waits).listen(services.store().watch()));
-        let refresh_keys = tokio::spawn(Arc::clone(&state.keys).keep_fresh(Arc::clone(&store)));
-        let (leaving, closing) = (state.leaving.clone(), services.closing.clone());
+        let refresh_keys = tokio::spawn(Arc::clone(&state.keys).run_refresh(Arc::clone(&store)));
+        let (draining, closing) = (state.draining.clone(), services.closing.clone());
         let stop = tokio::spawn(async move {
             shutdown.await;
-            leaving.cancel();
+            draining.cancel();
             closing.cancel();
         });
-        let (patience, leaving) = (services.body_timeout, state.leaving.clone());
-        let door = Door { listener, tls, connections_max, patience, leaving };
-        door.serve(api::router(state.clone()), services.closing.clone()).await;
+        let (read_timeout, draining) = (services.body_timeout, state.draining.clone());
+        let http = HttpServer { listener, tls, connections_max, read_timeout, draining };
+        http.serve(api::router(state.clone()), services.closing.clone()).await;
         for task in [wake_waiters, refresh_keys, stop] {
             task.abort();
         }
-        state.keys.note_uses(&*store).await;
+        state.keys.flush_usage(&*store).await;
         state.audit.flush().await?;
         janitor.stop().await;
         Ok(())

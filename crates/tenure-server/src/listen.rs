@@ -1,7 +1,7 @@
-//! Takes connections: plain or with TLS, so many at once, and none for as long as it likes.
+//! Accepts connections, plain or with TLS, up to a limit, and serves HTTP on them.
 //!
-//! A client that is slow to say what it wants, or says too much, is cut off before it costs
-//! anything. What a request may then say and how long it may take is for `extract` and `api`.
+//! Slow clients and oversized request heads are cut off here; limits on bodies are in
+//! `tenure_app::extract`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -27,44 +27,44 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
-/// Connections that are open at once, unless told otherwise.
+/// Default maximum number of open connections.
 pub const CONNECTIONS_MAX: usize = 10_000;
-/// How long a client may take for each part of a request, unless told otherwise.
-pub const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a client may take to agree on TLS.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Largest head of a request, in bytes.
+/// Default maximum time to read the head, and the body, of a request.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum time for a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of the head of a request.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// Most headers of a request.
+/// Maximum number of headers of a request.
 const HEADERS_MAX: usize = 100;
-/// How long a connection without a request is kept after a shutdown began: what was sent on it
-/// before may still be on its way, and whoever hangs up on it has lost somebody's request.
-const LAST_CALL: Duration = Duration::from_millis(250);
-/// How long requests may take to end after a shutdown began.
-const DRAIN: Duration = Duration::from_secs(5);
-/// How long to wait after the system had no connection to give.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// Time that idle connections stay open after the start of a shutdown: closing one while a request
+/// is in transit would lose the request.
+const IDLE_GRACE: Duration = Duration::from_millis(250);
+/// Maximum time for open requests to complete after the start of a shutdown.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause after a failed accept, for example when out of file descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// Why TLS cannot be had.
+/// Failure to load the TLS certificate or key.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or has something else in it.
+    /// A file cannot be read or parsed.
     #[error("cannot read {what} from {}: {why}", .path.display())]
     File {
-        /// What was looked for.
+        /// What the file should contain.
         what: &'static str,
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         why: String,
     },
-    /// They do not fit.
+    /// The certificate and the key do not match, or are not supported.
     #[error("the certificate and the private key cannot be used: {0}")]
-    Unfit(String),
+    Invalid(String),
 }
 
-/// A certificate and its key, from files.
-pub fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+/// Loads a certificate chain and its private key from PEM files.
+pub fn load_tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     let bad = |what, path: &Path| {
         let path = path.to_path_buf();
         move |error: rustls::pki_types::pem::Error| TlsError::File {
@@ -81,129 +81,131 @@ pub fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
-        .map_err(|error| TlsError::Unfit(error.to_string()))?;
+        .map_err(|error| TlsError::Invalid(error.to_string()))?;
     Ok(Arc::new(config))
 }
 
-/// Serves somebody else's routes over plain HTTP in the way of a server, until `closing`: for what
-/// is measured beside one.
-pub async fn plain(listener: TcpListener, router: Router, closing: CancellationToken) {
-    let (connections_max, patience, leaving) = (CONNECTIONS_MAX, PATIENCE, closing.clone());
-    let door = Door { listener, tls: None, connections_max, patience, leaving };
-    door.serve(router, closing).await;
+/// Serves any router over plain HTTP with the limits of the server, until `closing` is cancelled.
+/// For benchmarks that compare with the server.
+pub async fn serve_plain(listener: TcpListener, router: Router, closing: CancellationToken) {
+    let (connections_max, read_timeout, draining) =
+        (CONNECTIONS_MAX, READ_TIMEOUT, closing.clone());
+    let http = HttpServer { listener, tls: None, connections_max, read_timeout, draining };
+    http.serve(router, closing).await;
 }
 
-/// How connections are taken.
-pub(crate) struct Door {
+/// Accepts and serves connections.
+pub(crate) struct HttpServer {
     pub(crate) listener: TcpListener,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) connections_max: usize,
-    pub(crate) patience: Duration,
-    /// Cancelled when clients should go elsewhere with their next request.
-    pub(crate) leaving: CancellationToken,
+    pub(crate) read_timeout: Duration,
+    /// Cancelled when responses should ask clients to close their connections.
+    pub(crate) draining: CancellationToken,
 }
 
-impl Door {
-    /// Serves until `closing`, then lets requests end, for a while.
+impl HttpServer {
+    /// Serves until `closing` is cancelled, then drains open requests for [`DRAIN_TIMEOUT`].
     pub(crate) async fn serve(self, router: Router, closing: CancellationToken) {
-        let places = Arc::new(Semaphore::new(self.connections_max));
+        let slots = Arc::new(Semaphore::new(self.connections_max));
         let tls = self.tls.map(TlsAcceptor::from);
         loop {
-            let place = Arc::clone(&places).acquire_owned();
+            let slot = Arc::clone(&slots).acquire_owned();
             let accepted = async {
-                let place = place.await.expect("it is never closed");
-                (self.listener.accept().await, place)
+                let slot = slot.await.expect("the semaphore is never closed");
+                (self.listener.accept().await, slot)
             };
-            let (accepted, place) = tokio::select! {
+            let (accepted, slot) = tokio::select! {
                 accepted = accepted => accepted,
                 () = closing.cancelled() => break,
             };
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot take a connection");
-                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_BACKOFF).await;
                     continue;
                 }
             };
             let (tls, router) = (tls.clone(), router.clone());
-            let (leaving, closing) = (self.leaving.clone(), closing.clone());
-            let guest = Guest { peer, router, patience: self.patience, leaving, closing };
+            let (draining, closing) = (self.draining.clone(), closing.clone());
+            let connection =
+                Connection { peer, router, read_timeout: self.read_timeout, draining, closing };
             tokio::spawn(async move {
-                guest.welcome(stream, tls).await;
-                drop(place);
+                connection.run(stream, tls).await;
+                drop(slot);
             });
         }
         drop(self.listener);
-        // When all places are free, nobody is left.
+        // All slots are free when all connections are closed.
         let all = u32::try_from(self.connections_max).unwrap_or(u32::MAX);
-        if tokio::time::timeout(DRAIN, places.acquire_many(all)).await.is_err() {
-            tracing::warn!("connections were still open after {DRAIN:?} and are cut");
+        if tokio::time::timeout(DRAIN_TIMEOUT, slots.acquire_many(all)).await.is_err() {
+            tracing::warn!(timeout = ?DRAIN_TIMEOUT, "drain timed out; closing open connections");
         }
     }
 }
 
-/// A connection.
-struct Guest {
+/// An accepted connection.
+struct Connection {
     peer: SocketAddr,
     router: Router,
-    patience: Duration,
-    leaving: CancellationToken,
+    read_timeout: Duration,
+    draining: CancellationToken,
     closing: CancellationToken,
 }
 
-impl Guest {
-    async fn welcome(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
-        // Small answers are sent at once.
+impl Connection {
+    async fn run(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
+        // Send small responses without delay.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
-        let Some(tls) = tls else { return self.talk(stream).await };
+        let Some(tls) = tls else { return self.serve(stream).await };
         let peer = self.peer;
-        match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
-            Ok(Ok(stream)) => self.talk(stream).await,
-            Ok(Err(error)) => tracing::debug!(%error, %peer, "no TLS with a client"),
-            Err(_) => tracing::debug!(%peer, "a client was too slow to agree on TLS"),
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+            Ok(Ok(stream)) => self.serve(stream).await,
+            Ok(Err(error)) => tracing::debug!(%error, %peer, "TLS handshake failed"),
+            Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
         }
     }
 
-    async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: S) {
-        let Self { peer, router, patience, leaving, closing } = self;
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: S) {
+        let Self { peer, router, read_timeout, draining, closing } = self;
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(ConnectInfo(peer));
-            let (answer, leaving) = (router.clone().call(request), leaving.clone());
+            let (response, draining) = (router.clone().call(request), draining.clone());
             async move {
-                let mut answer = answer.await;
-                // Whoever is told does not send its next request into a connection that closes.
-                if leaving.is_cancelled()
-                    && let Ok(answer) = &mut answer
+                let mut response = response.await;
+                // Keeps the client from sending its next request into a closing connection.
+                if draining.is_cancelled()
+                    && let Ok(response) = &mut response
                 {
-                    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
-                answer
+                response
             }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(patience)
+            .header_read_timeout(read_timeout)
             .max_buf_size(HEAD_BYTES_MAX)
             .max_headers(HEADERS_MAX)
             .serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
-        let last_call = async {
+        let idle_grace = async {
             closing.cancelled().await;
-            tokio::time::sleep(LAST_CALL).await;
+            tokio::time::sleep(IDLE_GRACE).await;
         };
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = last_call => {
+            () = idle_grace => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(%error, %peer, "a connection has ended");
+            tracing::debug!(%error, %peer, "connection closed with an error");
         }
     }
 }

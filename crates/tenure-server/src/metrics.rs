@@ -1,15 +1,15 @@
-//! Every metric of the server: its name, its labels, what it says, and where it is counted.
+//! The metrics of the server: their definitions, and the counting of events.
 //!
-//! What happens is counted when the store says that it is durable (`Observer`), so a number here is
-//! never ahead of the truth. What there *is* is not counted up and down but looked up when somebody
-//! scrapes: see `scrape.rs`. Every label has a bound: see `names.rs`. Nothing here is global, and
-//! nothing may ever be decided by a metric.
+//! Events are counted when the store reports them as durable (`Observer`), so a counter is never
+//! ahead of the store. Levels are not counted up and down but read from the store at each scrape:
+//! see `scrape.rs`. Every label is bounded: see `labels.rs`. There is no global state, and no
+//! decision may depend on a metric.
 //!
-//! A new metric is a [`Definition`] below and a row in `docs/guide/metrics.md`, which a test
+//! A new metric needs a definition below and a row in `docs/guide/metrics.md`, which a test
 //! compares.
 
 mod http;
-mod names;
+mod labels;
 mod scrape;
 
 use std::sync::Arc;
@@ -32,99 +32,99 @@ use tenure_store::observer::Observer;
 use tenure_store::store::Swept;
 
 pub(crate) use http::measure;
-use names::Names;
-use scrape::Sight;
+use labels::LabelValues;
+use scrape::SnapshotCache;
 
 tenure_app::define_metrics! {
     BUILD: Gauge "tenure_build_info" ["version"]
-        "Always 1; the version of the server is its label";
+        "Always 1; the label has the version of the server";
     ACQUISITIONS: Counter "tenure_lock_acquisitions_total" ["kind,result"]
-        "Requests for locks that came to an end: granted, also to a job, or failed";
+        "Completed lock requests, including those of jobs: granted or failed";
     FAILURES: Counter "tenure_lock_acquisition_failures_total" ["reason"]
-        "Requests for locks that failed: held, gave_up after waiting, or the reason of the refusal";
+        "Failed lock requests: held, gave_up after waiting, or the reason of the refusal";
     ACTIVE: Gauge "tenure_active_locks" ["kind"]
-        "Locks that are held now";
+        "Locks currently held";
     STALE: Gauge "tenure_stale_locks" ["kind"]
-        "Locks whose holder's session is dead and that nobody has cleaned up yet";
+        "Locks of expired sessions that have not been swept yet";
     WAITERS: Gauge "tenure_lock_waiters" ["kind"]
-        "Requests that wait for locks now";
+        "Requests waiting for a lock";
     HELD: Histogram "tenure_lock_held_duration_seconds" ["kind,operation"]
-        "How long tenures lasted, from the grant to the end; the operation is empty without a job";
+        "Duration of tenures, from grant to end; the operation is empty without a job";
     WAITED: Histogram "tenure_lock_wait_time_seconds" ["kind"]
-        "How long grants had waited: in the queue, or, for a job, since it could have started";
+        "Wait before a grant: in the queue, or for a job since it could have started";
     CLEANED: Counter "tenure_stale_locks_cleaned_total" [""]
-        "Tenures that were ended because their session had lapsed";
+        "Tenures ended by the expiry of their session";
     RATIO: Gauge "tenure_lock_age_ratio" ["kind"]
-        "Age of the running attempt closest to its operation's limit, as a part of the limit";
+        "Highest ratio of the age of a running attempt to its limit";
     LOST: Counter "tenure_lost_total" ["reason"]
-        "Tenures that ended against their holder's will: expired, closed with its session, broken";
+        "Tenures lost by their holder: expired, closed with the session, or broken";
     FENCED: Counter "tenure_fenced_writes_total" [""]
-        "Writes with the token of a tenure that was over, each of them refused";
+        "Writes refused because their token belongs to an ended tenure";
     SESSIONS: Gauge "tenure_sessions" [""]
-        "Sessions that there are now";
+        "Open sessions";
     JOBS: Gauge "tenure_jobs" ["kind,state"]
-        "Jobs that are not over, and dead ones, by their state";
+        "Unfinished and dead jobs by state";
     RUNNING: Gauge "tenure_jobs_running_duration_seconds" ["kind,operation"]
-        "How long the longest attempt has been under way";
+        "Age of the longest-running attempt";
     ATTEMPTS: Counter "tenure_job_attempts_total" ["kind,operation,outcome,code"]
-        "Attempts that ended: ok, failed, cancelled, handed_back or lost; the code says why";
+        "Ended attempts: ok, failed, cancelled, handed_back or lost; the code has the reason";
     DEPTH: Gauge "tenure_queue_depth" ["kind"]
-        "Jobs that wait for their turn or rest between two attempts";
+        "Jobs queued or in backoff";
     OLDEST: Gauge "tenure_queue_oldest_seconds" ["kind"]
-        "How long the job has been due that waits longest";
+        "Time since the longest-waiting job became due";
     DEAD: Gauge "tenure_dead_letters" ["kind"]
-        "Jobs in quarantine: their attempts are used up, and a person should look";
+        "Dead jobs: out of attempts, waiting for an operator";
     DEAD_OLDEST: Gauge "tenure_dead_letter_oldest_seconds" ["kind"]
-        "For how long the oldest dead letter is dead";
-    JANITOR_HERE: Gauge "tenure_janitor_here" [""]
+        "Age of the oldest dead job";
+    JANITOR_HOLDS_LOCK: Gauge "tenure_janitor_here" [""]
         "1 on the server that holds the janitor's lock, 0 on the others";
     JANITOR_RUNS: Counter "tenure_janitor_runs_total" ["duty"]
-        "Runs of a duty on this server that ended";
+        "Completed runs of a duty on this server";
     JANITOR_ERRORS: Counter "tenure_janitor_errors_total" ["duty"]
-        "Those of them that failed";
+        "Failed runs of a duty on this server";
     JANITOR_ITEMS: Counter "tenure_janitor_items_total" ["duty"]
-        "Things that a duty has dealt with or found for the first time";
+        "Items that a duty handled, or found for the first time";
     JANITOR_FOUND: Gauge "tenure_janitor_found" ["duty"]
-        "Things that the last run of a duty found";
+        "Items found by the last run of a duty";
     JANITOR_AGE: Gauge "tenure_janitor_last_run_age_seconds" ["duty"]
-        "How long ago a duty last ended on this server, once it has";
+        "Time since the end of the last run of a duty on this server; absent before the first";
     JANITOR_LAG: Gauge "tenure_janitor_lag_seconds" ["duty"]
-        "How late a duty is that is due on this server";
-    JANITOR_TOOK: Gauge "tenure_janitor_run_duration_seconds" ["duty"]
-        "How long the last run of a duty took";
+        "Time by which the next run of a duty on this server is overdue";
+    JANITOR_DURATION: Gauge "tenure_janitor_run_duration_seconds" ["duty"]
+        "Duration of the last run of a duty";
     STORE_UP: Gauge "tenure_store_up" [""]
-        "1 while the store answers, 0 while it does not; then what there is is not known";
+        "1 if the store answers; 0 if not, and then its gauges are absent";
     STORE_BATCH: Histogram "tenure_store_batch_seconds" [""]
-        "How long batches of commands took in the store, flush included";
+        "Duration of command batches in the store, including the flush";
     STORE_COMMANDS: Histogram "tenure_store_batch_commands" [""]
-        "How many commands batches had";
+        "Number of commands per batch";
     STORE_SWEEP: Histogram "tenure_store_sweep_seconds" [""]
-        "How long sweeps took";
+        "Duration of sweeps";
     STORE_ERRORS: Counter "tenure_store_errors_total" ["call"]
-        "Calls that the store failed";
+        "Failed calls of the store";
     HTTP_REQUESTS: Counter "tenure_http_requests_total" ["method,route,status"]
-        "Requests that were answered; the route is the pattern, none for what matches no route";
+        "Completed requests; the route is the pattern, or none if no route matches";
     HTTP_DURATION: Histogram "tenure_http_request_duration_seconds" ["route"]
-        "How long requests took, the time that they waited on purpose included";
+        "Duration of requests, including intentional waits";
     HTTP_IN_FLIGHT: Gauge "tenure_http_in_flight" [""]
-        "Requests that are being answered now";
+        "Requests in progress";
 }
 
-/// From a batch in memory to a database that is hardly there.
-const SHORT: [f64; 14] =
+/// Buckets for store calls, in seconds: from a batch in memory to an overloaded database.
+const STORE_BUCKETS: [f64; 14] =
     [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
-/// To the longest that an answer is held back.
-const ANSWER: [f64; 13] =
+/// Buckets for requests, in seconds: up to the maximum time that a response is held back.
+const REQUEST_BUCKETS: [f64; 13] =
     [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 30.0, 60.0];
-/// To the largest batch.
-const COMMANDS: [f64; 9] = [1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1_024.0, 2_048.0, 4_096.0];
+/// Buckets for commands per batch: up to the largest batch.
+const COMMANDS_BUCKETS: [f64; 9] = [1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1_024.0, 2_048.0, 4_096.0];
 
-/// What one server counts.
+/// The metrics of one server.
 pub struct Metrics {
     registry: Registry,
-    names: Names,
+    labels: LabelValues,
     per_tenant: AtomicBool,
-    sight: tokio::sync::Mutex<Sight>,
+    snapshots: tokio::sync::Mutex<SnapshotCache>,
     acquisitions: Counters<2>,
     failures: Counters<1>,
     held: Histograms<2>,
@@ -153,7 +153,7 @@ impl Metrics {
         build.get_or_create(&[("version", env!("CARGO_PKG_VERSION").into())]).set(1);
         let lost: Counters<1> = register(to, LOST, Family::default());
         let store_errors: Counters<1> = register(to, STORE_ERRORS, Family::default());
-        // What never happened is zero, so that the first time is seen as a rise.
+        // Start at zero, so that the first event is seen as an increase.
         for how in [EndKind::Expired, EndKind::Closed, EndKind::Broken] {
             drop(lost.get_or_create(&[("reason", how.as_str().into())]));
         }
@@ -169,41 +169,45 @@ impl Metrics {
             lost,
             fenced: register(to, FENCED, Counter::default()),
             attempts: register(to, ATTEMPTS, Family::default()),
-            store_batch: register(to, STORE_BATCH, Histogram::new(SHORT)),
-            store_commands: register(to, STORE_COMMANDS, Histogram::new(COMMANDS)),
-            store_sweep: register(to, STORE_SWEEP, Histogram::new(SHORT)),
+            store_batch: register(to, STORE_BATCH, Histogram::new(STORE_BUCKETS)),
+            store_commands: register(to, STORE_COMMANDS, Histogram::new(COMMANDS_BUCKETS)),
+            store_sweep: register(to, STORE_SWEEP, Histogram::new(STORE_BUCKETS)),
             store_errors,
             http_requests: register(to, HTTP_REQUESTS, Family::default()),
-            http_duration: register(to, HTTP_DURATION, Family::new_with_constructor(answer)),
+            http_duration: register(
+                to,
+                HTTP_DURATION,
+                Family::new_with_constructor(request_histogram),
+            ),
             http_in_flight: register(to, HTTP_IN_FLIGHT, Gauge::default()),
             apps: apps.iter().filter_map(|app| app.metrics(to)).collect(),
             registry,
-            names: Names::default(),
+            labels: LabelValues::default(),
             per_tenant: AtomicBool::new(false),
-            sight: tokio::sync::Mutex::default(),
+            snapshots: tokio::sync::Mutex::default(),
         }
     }
 
-    /// Follows a change of the live configuration: declared kinds and operations always have labels
-    /// of their own.
+    /// Applies a change of the live configuration: declared kinds and operations are always label
+    /// values.
     pub fn reload(&self, live: &LiveConfig) {
-        self.names.know(&live.kinds);
+        self.labels.declare(&live.kinds);
         for app in &self.apps {
             app.reload(&live.apps);
         }
     }
 
-    fn granted(&self, kind: &Text, waited_ms: u64) {
-        self.acquired(kind, &self.names.granted);
+    fn count_grant(&self, kind: &Text, waited_ms: u64) {
+        self.count_acquisition(kind, &self.labels.granted);
         self.waited.get_or_create(&[("kind", kind.clone())]).observe(seconds(waited_ms));
     }
 
-    fn acquired(&self, kind: &Text, result: &Text) {
+    fn count_acquisition(&self, kind: &Text, result: &Text) {
         let labels = [("kind", kind.clone()), ("result", result.clone())];
         self.acquisitions.get_or_create(&labels).inc();
     }
 
-    fn ended(&self, kind: Text, operation: Text, held_ms: u64, how: EndKind) {
+    fn count_tenure(&self, kind: Text, operation: Text, held_ms: u64, how: EndKind) {
         let labels = [("kind", kind), ("operation", operation)];
         self.held.get_or_create(&labels).observe(seconds(held_ms));
         match how {
@@ -214,47 +218,49 @@ impl Metrics {
         self.lost.get_or_create(&[("reason", how.as_str().into())]).inc();
     }
 
-    fn count(&self, fact: &MetricEvent) {
+    fn count(&self, event: &MetricEvent) {
         for app in &self.apps {
-            app.count(fact);
+            app.count(event);
         }
-        let names = &self.names;
-        let verb = |operation: &Option<Text>| match operation {
-            Some(operation) => names.operations.label(operation),
-            None => names.nothing.clone(),
+        let labels = &self.labels;
+        let operation_label = |operation: &Option<Text>| match operation {
+            Some(operation) => labels.operations.label(operation),
+            None => labels.empty.clone(),
         };
-        match fact {
+        match event {
             MetricEvent::Granted { key, waited_ms } => {
-                self.granted(&names.kinds.label(key.kind()), *waited_ms);
+                self.count_grant(&labels.kinds.label(key.kind()), *waited_ms);
             }
             MetricEvent::AcquireFailed { key, reason } => {
-                self.acquired(&names.kinds.label(key.kind()), &names.failed);
+                self.count_acquisition(&labels.kinds.label(key.kind()), &labels.failed);
                 self.failures.get_or_create(&[("reason", (*reason).into())]).inc();
             }
             MetricEvent::TenureEnded { key, operation, held_ms, how } => {
-                self.ended(names.kinds.label(key.kind()), verb(operation), *held_ms, *how);
+                let (kind, operation) =
+                    (labels.kinds.label(key.kind()), operation_label(operation));
+                self.count_tenure(kind, operation, *held_ms, *how);
             }
             MetricEvent::AttemptEnded { key, operation, outcome, code } => {
-                let code = code.as_ref().map_or(names.nothing.clone(), |c| names.codes.label(c));
+                let code = code.as_ref().map_or(labels.empty.clone(), |c| labels.codes.label(c));
                 let labels = [
-                    ("kind", names.kinds.label(key.kind())),
-                    ("operation", names.operations.label(operation)),
+                    ("kind", labels.kinds.label(key.kind())),
+                    ("operation", labels.operations.label(operation)),
                     ("outcome", outcome.as_str().into()),
                     ("code", code),
                 ];
                 self.attempts.get_or_create(&labels).inc();
             }
             MetricEvent::Fenced => drop(self.fenced.inc()),
-            // Not a request for a lock: nobody was refused anything.
+            // Not a lock request.
             MetricEvent::Attached { .. } => {}
         }
     }
 }
 
 impl Observer for Metrics {
-    fn on_facts(&self, facts: &[MetricEvent]) {
-        for fact in facts {
-            self.count(fact);
+    fn on_facts(&self, events: &[MetricEvent]) {
+        for event in events {
+            self.count(event);
         }
     }
 
@@ -273,6 +279,6 @@ impl Observer for Metrics {
     }
 }
 
-fn answer() -> Histogram {
-    Histogram::new(ANSWER)
+fn request_histogram() -> Histogram {
+    Histogram::new(REQUEST_BUCKETS)
 }

@@ -1,6 +1,6 @@
-//! Every request has an id: in the log, in the answer, in the audit, in a problem.
+//! Request ids, for the log, the response, the audit log and problems.
 //!
-//! Its span carries the id to every line of the log, and its end is a line of its own.
+//! The span of a request carries its id to every log event; the end of the request is logged.
 
 use std::time::Instant;
 
@@ -14,21 +14,21 @@ use tracing::{Instrument as _, Span};
 
 use crate::trace;
 
-/// The header that carries it.
+/// The header of the request id.
 pub(crate) const HEADER: &str = "x-request-id";
-/// Longest id of a client that is taken over.
+/// Maximum length of an id that a client may choose.
 const BYTES_MAX: usize = 64;
 
-/// The layer that gives ids. One that the client brings is kept, so that it can find its own.
-pub(crate) async fn give(request: Request, next: Next) -> Response {
-    let brought = request.headers().get(HEADER).and_then(|id| id.to_str().ok());
+/// Middleware that assigns an id to each request: the one that the client sent, or a new one.
+pub(crate) async fn assign(request: Request, next: Next) -> Response {
+    let client_id = request.headers().get(HEADER).and_then(|id| id.to_str().ok());
     let plain = |id: &&str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         (1..=BYTES_MAX).contains(&id.len()) && id.chars().all(allowed)
     };
-    let id = brought.filter(plain).map_or_else(tenure_app::request_id::new, str::to_owned);
+    let id = client_id.filter(plain).map_or_else(tenure_app::request_id::new, str::to_owned);
     let span = span(&request, &id);
-    let mut end = End { span: span.clone(), began: stopwatch(), status: None };
+    let mut end = EndLog { span: span.clone(), started: stopwatch(), status: None };
     let header = HeaderValue::from_str(&id);
     let mut response = tenure_app::request_id::scope(id, next.run(request).instrument(span)).await;
     end.status = Some(response.status());
@@ -39,8 +39,8 @@ pub(crate) async fn give(request: Request, next: Next) -> Response {
     response
 }
 
-/// Around everything that is done for a request. Its level is the highest, so that no filter takes
-/// the id away from a line.
+/// Creates the span of a request. Its level is the highest, so that no filter removes the id from
+/// log events.
 fn span(request: &Request, request_id: &str) -> Span {
     let (method, path) = (request.method(), request.uri().path());
     let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
@@ -57,30 +57,30 @@ fn span(request: &Request, request_id: &str) -> Span {
         otel.status_code = Empty,
         http.response.status_code = Empty,
     );
-    trace::adopt(&span, request);
+    trace::set_parent(&span, request);
     span
 }
 
-/// Says how a request has ended, also when nobody waited for its answer.
-struct End {
+/// Logs the end of a request on drop, also if the client disconnected before the response.
+struct EndLog {
     span: Span,
-    began: Instant,
+    started: Instant,
     status: Option<StatusCode>,
 }
 
-impl Drop for End {
+impl Drop for EndLog {
     fn drop(&mut self) {
-        let duration_ms = self.began.elapsed().as_secs_f64() * 1e3;
+        let duration_ms = self.started.elapsed().as_secs_f64() * 1e3;
         let Some(status) = self.status else {
-            return self.span.in_scope(|| tracing::debug!(duration_ms, "the client did not wait"));
+            return self.span.in_scope(|| tracing::debug!(duration_ms, "client disconnected"));
         };
-        trace::ended(&self.span, status);
+        trace::record_status(&self.span, status);
         let code = status.as_u16();
         self.span.in_scope(|| match code {
-            // It is told to come again, as under a load that cannot be carried.
-            503 => tracing::info!(status = code, duration_ms, "answered"),
-            500.. => tracing::warn!(status = code, duration_ms, "answered"),
-            _ => tracing::debug!(status = code, duration_ms, "answered"),
+            // Not a warning: the regular response under overload, and the client retries.
+            503 => tracing::info!(status = code, duration_ms, "request completed"),
+            500.. => tracing::warn!(status = code, duration_ms, "request completed"),
+            _ => tracing::debug!(status = code, duration_ms, "request completed"),
         });
     }
 }

@@ -1,11 +1,11 @@
-//! What every answer tells browsers: run nothing but ours, be framed by nobody, keep nothing.
+//! Security headers of every response: content security policy, no framing, no caching.
 
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
-const EVERYWHERE: [(HeaderName, &str); 5] = [
+const HEADERS: [(HeaderName, &str); 5] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),
     (header::REFERRER_POLICY, "no-referrer"),
@@ -16,14 +16,14 @@ const EVERYWHERE: [(HeaderName, &str); 5] = [
          connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     ),
 ];
-/// Browsers come back over TLS for so long.
+/// Lifetime of the browser's rule to use TLS only: one year.
 const HSTS: &str = "max-age=31536000";
 
-/// The layer that says so.
-pub(crate) async fn headers(secure: bool, request: Request, next: Next) -> Response {
+/// Middleware that adds the security headers.
+pub(crate) async fn add_headers(secure: bool, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
-    for (name, value) in EVERYWHERE {
+    for (name, value) in HEADERS {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));

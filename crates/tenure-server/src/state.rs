@@ -11,15 +11,15 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::events::STREAMS_MAX;
-use crate::api::signin::Links;
+use crate::api::signin::SignInLinks;
 use crate::audit::Audit;
 use crate::auth::access::Rules;
 use crate::auth::limits::{Limits, Rate};
-use crate::auth::{Keys, Signer, Veil};
+use crate::auth::{Keys, PositionCipher, Signer};
 use crate::docs::Docs;
-use crate::janitor::Board;
+use crate::in_flight::InFlightRequests;
+use crate::janitor::JanitorStatus;
 use crate::metrics::Metrics;
-use crate::repeats::Repeats;
 
 /// The state shared by the HTTP handlers; cheap to clone.
 #[derive(Clone)]
@@ -42,15 +42,15 @@ pub struct Inner {
     /// Whether clients connect over TLS.
     pub secure: bool,
     /// Status of the janitor.
-    pub janitor: Arc<Board>,
+    pub janitor: Arc<JanitorStatus>,
     /// Cancelled when the server is about to shut down: it is no longer ready, but still serves.
-    pub leaving: CancellationToken,
+    pub draining: CancellationToken,
     /// The metrics.
     pub metrics: Arc<Metrics>,
     pub(crate) rules: Rules,
     pub(crate) docs: Docs,
-    pub(crate) repeats: Arc<Repeats>,
-    pub(crate) links: Links,
+    pub(crate) in_flight: Arc<InFlightRequests>,
+    pub(crate) links: SignInLinks,
     pub(crate) streams: Arc<Semaphore>,
     live: watch::Sender<LiveConfig>,
 }
@@ -65,7 +65,7 @@ pub(crate) struct StateParts {
     pub(crate) rates: (Option<Rate>, Rate),
     pub(crate) audit: Audit,
     pub(crate) secure: bool,
-    pub(crate) janitor: Arc<Board>,
+    pub(crate) janitor: Arc<JanitorStatus>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) live: watch::Sender<LiveConfig>,
 }
@@ -87,7 +87,7 @@ impl FromRef<ServerState> for Services {
 impl ServerState {
     pub(crate) fn new(parts: StateParts) -> Self {
         let StateParts { services, apps, keys, secret, rates, .. } = parts;
-        let signer = Signer::new(secret, keys.root_mark());
+        let signer = Signer::new(secret, keys.admin_fingerprint());
         Self(Arc::new(Inner {
             services,
             rules: Rules::new(&apps),
@@ -99,10 +99,10 @@ impl ServerState {
             audit: parts.audit,
             secure: parts.secure,
             janitor: parts.janitor,
-            leaving: CancellationToken::new(),
+            draining: CancellationToken::new(),
             metrics: parts.metrics,
-            repeats: Arc::default(),
-            links: Links::default(),
+            in_flight: Arc::default(),
+            links: SignInLinks::default(),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             live: parts.live,
         }))
@@ -116,20 +116,20 @@ impl ServerState {
         Ok(())
     }
 
-    /// Changes how long finished jobs and history are kept.
-    pub fn retain(&self, retention: Keep) {
+    /// Changes the retention of finished jobs and history.
+    pub fn set_retention(&self, retention: Keep) {
         self.live.send_modify(|live| live.retention = retention);
     }
 
-    /// What a caller sees in place of positions; `None` for one who may see them.
-    pub(crate) fn veil(&self, caller: &Caller) -> Option<Veil> {
-        caller.bound_tenant().map(|tenant| Veil::new(self.signer.secret(), tenant))
+    /// Returns the cipher of the positions shown to `caller`; `None` if it may see them in clear.
+    pub(crate) fn position_cipher(&self, caller: &Caller) -> Option<PositionCipher> {
+        caller.bound_tenant().map(|tenant| PositionCipher::new(self.signer.secret(), tenant))
     }
 
-    /// The position that a caller means.
-    pub(crate) fn position(&self, caller: &Caller, shown: Option<u64>) -> Option<u64> {
-        let veil = self.veil(caller);
-        shown.map(|shown| veil.map_or(shown, |veil| veil.show(shown)))
+    /// Decrypts a position that was shown to `caller`.
+    pub(crate) fn decrypt_position(&self, caller: &Caller, shown: Option<u64>) -> Option<u64> {
+        let cipher = self.position_cipher(caller);
+        shown.map(|shown| cipher.map_or(shown, |cipher| cipher.decrypt(shown)))
     }
 
     /// Returns the path of a link that signs its bearer in as admin, once.

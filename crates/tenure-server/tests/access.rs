@@ -1,4 +1,4 @@
-//! Who may do what: every route against every role, and without a key.
+//! Access control: every route with every role, and without a key.
 
 mod common;
 
@@ -11,13 +11,13 @@ use tenure_app::{Access, Rule};
 use tenure_core::Role;
 use tenure_store::Memory;
 
-/// A path of the route, with names filled in. Nothing of the kind is there.
+/// Returns a path of the route, for objects that do not exist.
 fn path(rule: &Rule) -> String {
     let id = "00000000000000000000000000000001";
     rule.path.replace("{kind}", "cluster").replace("{name}", "c1").replace("{id}", id)
 }
 
-async fn ask(server: &Server, rule: &Rule, key: Option<&str>) -> (StatusCode, Value) {
+async fn send(server: &Server, rule: &Rule, key: Option<&str>) -> (StatusCode, Value) {
     let method = rule.method.parse().expect("a method");
     let mut request = http().request(method, format!("{}{}", server.url, path(rule)));
     if let Some(key) = key {
@@ -28,7 +28,7 @@ async fn ask(server: &Server, rule: &Rule, key: Option<&str>) -> (StatusCode, Va
     if rule.path == "/v1/events" && status.is_success() {
         return (status, Value::Null);
     }
-    let text = response.text().await.expect("a whole answer");
+    let text = response.text().await.expect("a complete response");
     (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
 }
 
@@ -37,7 +37,7 @@ fn denied(status: StatusCode) -> bool {
 }
 
 #[tokio::test]
-async fn every_route_answers_exactly_the_roles_of_its_rule() {
+async fn every_route_admits_exactly_the_roles_of_its_rule() {
     let server = Server::start(Arc::new(Memory::new())).await;
     for tenant in ["acme", "*"] {
         for role in Role::ALL {
@@ -48,9 +48,9 @@ async fn every_route_answers_exactly_the_roles_of_its_rule() {
                     Access::Tenant(least) => role >= least,
                     Access::AllTenants(least) => role >= least && tenant == "*",
                 };
-                let (status, answer) = ask(&server, rule, Some(&key)).await;
+                let (status, answer) = send(&server, rule, Some(&key)).await;
                 let (method, path) = (rule.method, rule.path);
-                // Who must sign in is told so by the page itself.
+                // The sign-in page has its own refusals.
                 if path == "/signin" {
                     continue;
                 }
@@ -66,13 +66,13 @@ async fn every_route_answers_exactly_the_roles_of_its_rule() {
 }
 
 #[tokio::test]
-async fn without_a_good_key_only_what_is_for_anybody_answers() {
+async fn without_a_valid_key_only_public_routes_respond() {
     let server = Server::start(Arc::new(Memory::new())).await;
     let wrong = format!("{}0", &KEY[..KEY.len() - 1]);
     for rule in rules().iter().filter(|rule| rule.path != "/signin") {
         for key in [None, Some("nonsense"), Some(wrong.as_str())] {
-            let (status, answer) = ask(&server, rule, key).await;
-            // Wrong keys from one address get fewer answers after a while.
+            let (status, answer) = send(&server, rule, key).await;
+            // Failed authentications from one address are rate limited.
             let refused = status == StatusCode::UNAUTHORIZED || status.as_u16() == 429;
             assert_eq!(refused, rule.access != Access::Public, "{} {answer}", rule.path);
         }
@@ -83,16 +83,11 @@ async fn without_a_good_key_only_what_is_for_anybody_answers() {
 async fn every_route_of_the_router_has_a_rule_and_every_rule_a_route() {
     let server = Server::start(Arc::new(Memory::new())).await;
     for rule in &rules() {
-        let (status, answer) = ask(&server, rule, Some(KEY)).await;
+        let (status, answer) = send(&server, rule, Some(KEY)).await;
         let missing = answer["detail"].as_str().is_some_and(|why| why.contains("no such route"));
         assert!(!missing && status != StatusCode::METHOD_NOT_ALLOWED, "{}", rule.path);
         let mutation = rule.method != "GET";
-        assert_eq!(
-            rule.action().is_some(),
-            mutation,
-            "{}: what changes something is audited",
-            rule.path
-        );
+        assert_eq!(rule.action().is_some(), mutation, "{}: mutations are audited", rule.path);
     }
     for (method, path) in [("PATCH", "/v1/locks"), ("DELETE", "/v1/keys"), ("PUT", "/signin")] {
         let method = method.parse().expect("a method");
@@ -118,9 +113,9 @@ async fn a_revoked_key_is_refused_and_only_its_own_tenant_may_revoke_it() {
     let revoke = format!("/v1/keys/{id}/revoke");
 
     let (status, _) = as_key(&other, &revoke, json!({ "reason": "mischief" })).await;
-    assert_eq!(status, 404, "it is not there for others");
+    assert_eq!(status, 404, "invisible to other tenants");
     let (status, answer) = as_key(&acme, &revoke, json!({})).await;
-    assert_eq!((status, answer["code"].as_str()), (422, Some("invalid")), "say why");
+    assert_eq!((status, answer["code"].as_str()), (422, Some("invalid")), "a reason is required");
     let open = json!({ "name": "w", "ttl_ms": 10_000 });
     assert_eq!(as_key(secret, "/v1/sessions", open.clone()).await.0, 200);
     let (status, answer) = as_key(&acme, &revoke, json!({ "reason": "it leaked" })).await;
@@ -138,7 +133,7 @@ async fn a_revoked_key_is_refused_and_only_its_own_tenant_may_revoke_it() {
 }
 
 #[tokio::test]
-async fn a_key_is_made_once_however_often_it_is_asked_for() {
+async fn a_repeated_request_creates_no_second_key() {
     let server = Server::start(Arc::new(Memory::new())).await;
     let body = json!({ "name": "ci", "role": "worker", "tenant": "acme", "reason": "builds" });
     assert_eq!(server.post_as("/v1/keys", "once", body.clone()).await.0, 201);
@@ -150,7 +145,7 @@ async fn a_key_is_made_once_however_often_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_stream_of_events_ends_with_its_key() {
+async fn an_event_stream_ends_when_its_key_is_revoked() {
     let server = Server::start(Arc::new(Memory::new())).await;
     let viewer = key(&server, "acme", "viewer").await;
     let request = http().get(format!("{}/v1/events", server.url)).header("x-api-key", &viewer);
@@ -159,7 +154,7 @@ async fn a_stream_of_events_ends_with_its_key() {
     let (_, keys) = server.get("/v1/keys").await;
     let id = keys["items"][0]["id"].as_str().expect("an id");
     server.post(&format!("/v1/keys/{id}/revoke"), json!({ "reason": "a test" })).await;
-    let end = async { while events.chunk().await.expect("it goes on").is_some() {} };
-    let patience = std::time::Duration::from_secs(10);
-    tokio::time::timeout(patience, end).await.expect("it ends");
+    let end = async { while events.chunk().await.expect("a chunk").is_some() {} };
+    let timeout = std::time::Duration::from_secs(10);
+    tokio::time::timeout(timeout, end).await.expect("it ends");
 }

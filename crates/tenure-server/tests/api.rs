@@ -1,4 +1,4 @@
-//! What the API does with good, bad and impatient callers.
+//! Locks over HTTP: acquire, wait, disconnect, and bad input.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn solo(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_lock_is_taken_shown_renewed_and_given_back() {
+async fn a_lock_is_acquired_shown_renewed_and_released() {
     let server = server().await;
     let lock = "/v1/locks/cluster/c1";
     let body = json!({ "holder": "ann", "ttl_ms": 30_000, "purpose": "install" });
@@ -43,7 +43,7 @@ async fn a_lock_is_taken_shown_renewed_and_given_back() {
 }
 
 #[tokio::test]
-async fn who_comes_second_learns_who_holds_it() {
+async fn a_refused_acquire_names_the_holder() {
     let server = server().await;
     server.post("/v1/locks/cluster/c1/acquire", solo("ann")).await;
     let (status, problem) = server.post("/v1/locks/cluster/c1/acquire", solo("bob")).await;
@@ -57,7 +57,7 @@ async fn who_comes_second_learns_who_holds_it() {
 }
 
 #[tokio::test]
-async fn a_release_wakes_the_request_that_waits() {
+async fn a_release_wakes_the_waiting_request() {
     let server = Arc::new(server().await);
     server.post("/v1/locks/cluster/c1/acquire", solo("ann")).await;
     let waiter = wait_behind(&server).await;
@@ -67,7 +67,7 @@ async fn a_release_wakes_the_request_that_waits() {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_leaves_the_queue() {
+async fn a_disconnected_client_leaves_the_queue() {
     let server = Arc::new(server().await);
     server.post("/v1/locks/cluster/c1/acquire", solo("ann")).await;
     let waiter = wait_behind(&server).await;
@@ -76,7 +76,7 @@ async fn a_client_that_hangs_up_leaves_the_queue() {
 }
 
 #[tokio::test]
-async fn who_sends_a_waiting_request_again_is_the_one_that_gets_the_lock() {
+async fn a_repeated_request_supersedes_the_waiting_one_and_gets_the_lock() {
     let server = Arc::new(server().await);
     server.post("/v1/locks/cluster/c1/acquire", solo("ann")).await;
     let send = || {
@@ -89,7 +89,7 @@ async fn who_sends_a_waiting_request_again_is_the_one_that_gets_the_lock() {
     let first = send();
     until(|| async { queue(&server).await == 1 }).await;
     let second = send();
-    assert_eq!(first.await.unwrap().0, 503, "the connection of the first may be gone by now");
+    assert_eq!(first.await.unwrap().0, 503, "superseded");
     server.post("/v1/locks/cluster/c1/release", json!({ "token": 1 })).await;
     let (status, tenure) = second.await.unwrap();
     assert_eq!((status, &tenure["token"]), (200, &json!(2)));
@@ -98,7 +98,7 @@ async fn who_sends_a_waiting_request_again_is_the_one_that_gets_the_lock() {
 }
 
 #[tokio::test]
-async fn a_poll_answers_with_the_place_and_keeps_it() {
+async fn a_poll_returns_the_position_and_keeps_it() {
     let server = server().await;
     server.post("/v1/locks/cluster/c1/acquire", solo("ann")).await;
     let bearer = format!("Bearer {KEY}");
@@ -117,7 +117,7 @@ async fn a_poll_answers_with_the_place_and_keeps_it() {
 }
 
 #[tokio::test]
-async fn shutting_down_tells_those_who_wait() {
+async fn a_shutdown_answers_waiting_requests() {
     let mut server = server().await;
     server.post("/v1/locks/cluster/c1/acquire", solo("ann")).await;
     let (url, body) = (
@@ -133,7 +133,7 @@ async fn shutting_down_tells_those_who_wait() {
 }
 
 #[tokio::test]
-async fn without_a_key_nothing_is_told() {
+async fn without_a_valid_key_requests_are_unauthenticated() {
     let server = server().await;
     for headers in [
         &[][..],
@@ -156,7 +156,7 @@ async fn without_a_key_nothing_is_told() {
 }
 
 #[tokio::test]
-async fn bad_input_is_named_and_nothing_happens() {
+async fn bad_input_is_refused_and_changes_nothing() {
     let server = server().await;
     let acquire = "/v1/locks/cluster/c1/acquire";
     let big = "x".repeat(70_000);
@@ -208,7 +208,7 @@ async fn bad_input_is_named_and_nothing_happens() {
 }
 
 #[tokio::test]
-async fn lists_go_on_where_the_cursor_says() {
+async fn lists_continue_at_the_cursor() {
     let server = server().await;
     for n in 0..5 {
         server.post(&format!("/v1/locks/cluster/c{n}/acquire"), solo("ann")).await;
@@ -226,7 +226,7 @@ async fn lists_go_on_where_the_cursor_says() {
 }
 
 #[tokio::test]
-async fn tenants_do_not_meet() {
+async fn tenants_have_separate_locks() {
     let server = server().await;
     server.post("/v1/locks/cluster/c1/acquire?tenant=acme", solo("ann")).await;
     let (status, _) = server.post("/v1/locks/cluster/c1/acquire?tenant=other", solo("bob")).await;
@@ -239,7 +239,7 @@ async fn tenants_do_not_meet() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_is_a_clear_no() {
+async fn an_unavailable_store_is_a_503() {
     use tenure_store::fault_injector::{FaultInjector, FaultRates};
     let rates = FaultRates { drop_requests: 100, ..FaultRates::default() };
     let store: Arc<dyn Store> = Arc::new(FaultInjector::new(Memory::new(), rates, 1));
@@ -248,7 +248,7 @@ async fn a_store_that_is_away_is_a_clear_no() {
     assert_eq!((status, &problem["code"]), (503, &json!("unavailable")));
 }
 
-/// A request that waits in the queue behind the holder.
+/// Starts a request that waits in the queue.
 async fn wait_behind(server: &Arc<Server>) -> tokio::task::JoinHandle<(u16, Value)> {
     let waiting = Arc::clone(server);
     let waiter = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Bad input about jobs: every one is a clear no that names the field, and nothing happens.
+//! Bad input for jobs: every request is refused with the name of the field, and changes nothing.
 
 mod common;
 
@@ -8,16 +8,16 @@ use common::{KEY, Server, Worker};
 use serde_json::{Value, json};
 use tenure_store::{Memory, scenario};
 
-/// A job that runs, with its token.
-async fn running(server: &Server) -> (String, Value) {
+/// Starts a job and returns its id and token.
+async fn start_job(server: &Server) -> (String, Value) {
     server.post("/v1/resources/task/t1/jobs", json!({ "operation": "work" })).await;
     let claimed = Worker::open(server, "w1").await.claim(server, &["task"], 0).await;
     let id = claimed[0]["job"]["id"].as_str().expect("a job").to_owned();
     (id, claimed[0]["tenure"]["token"].clone())
 }
 
-/// Sends a body and expects a problem with this status whose detail has this word.
-async fn refused(server: &Server, path: &str, body: &str, status: u16, word: &str) {
+/// Sends a body and expects a problem with this status whose detail contains `word`.
+async fn assert_refused(server: &Server, path: &str, body: &str, status: u16, word: &str) {
     let (got, problem) = server.post_with(path, &[("x-api-key", KEY)], body.to_owned()).await;
     let shown: String = body.chars().take(120).collect();
     assert_eq!(got, status, "{path} {shown}: {problem}");
@@ -27,7 +27,7 @@ async fn refused(server: &Server, path: &str, body: &str, status: u16, word: &st
 }
 
 #[tokio::test]
-async fn submits_and_claims() {
+async fn bad_submits_and_claims_are_refused() {
     let server = Server::start_with(Arc::new(Memory::new()), scenario::kinds()).await;
     let jobs = "/v1/resources/task/t1/jobs";
     let deep = format!(r#"{{"operation":"work","args":{}{}}}"#, "[".repeat(65), "]".repeat(65));
@@ -55,10 +55,10 @@ async fn submits_and_claims() {
         (&large, 422, "args has 65537 bytes"),
         (&"x".repeat(600_000), 413, "524288"),
     ] {
-        refused(&server, jobs, body, status, word).await;
+        assert_refused(&server, jobs, body, status, word).await;
     }
     for path in ["/v1/resources/task/a%20b/jobs", "/v1/resources/ta!sk/t1/jobs"] {
-        refused(&server, path, r#"{"operation":"work"}"#, 422, "character").await;
+        assert_refused(&server, path, r#"{"operation":"work"}"#, 422, "character").await;
     }
     let session = Worker::open(&server, "w1").await.session;
     let kind = "k".repeat(64);
@@ -78,16 +78,16 @@ async fn submits_and_claims() {
         (json!({ "session": session, "kinds": ["task"], "wait_ms": -1 }), 422, "wait_ms"),
         (json!({ "session": session, "kinds": ["task"], "wait": 1 }), 422, "wait"),
     ] {
-        refused(&server, "/v1/jobs/claim", &body.to_string(), status, word).await;
+        assert_refused(&server, "/v1/jobs/claim", &body.to_string(), status, word).await;
     }
     assert_eq!(server.get("/v1/jobs").await.1["items"], json!([]));
     assert_eq!(server.get("/v1/resources/task/t1").await.0, 404);
 }
 
 #[tokio::test]
-async fn what_workers_say() {
+async fn bad_requests_of_workers_are_refused() {
     let server = Server::start_with(Arc::new(Memory::new()), scenario::kinds()).await;
-    let (job, token) = running(&server).await;
+    let (job, token) = start_job(&server).await;
     let large = "x".repeat(65_535);
     for (verb, body, status, word) in [
         ("progress", json!({ "percent": 1 }), 422, "token"),
@@ -138,20 +138,21 @@ async fn what_workers_say() {
         ("finish", json!({ "token": token, "outcome": "cancelled", "result": 1 }), 422, "result"),
         ("finish", json!({ "token": 99, "outcome": "ok" }), 409, "99"),
     ] {
-        refused(&server, &format!("/v1/jobs/{job}/{verb}"), &body.to_string(), status, word).await;
+        assert_refused(&server, &format!("/v1/jobs/{job}/{verb}"), &body.to_string(), status, word)
+            .await;
     }
     let (_, shown) = server.get(&format!("/v1/jobs/{job}")).await;
     assert_eq!((&shown["state"], &shown["progress"]), (&json!("running"), &Value::Null));
     assert_eq!(server.get(&format!("/v1/jobs/{job}/logs")).await.1["items"], json!([]));
     let nul = json!({ "token": token, "text": "\0".repeat(65_536) });
     let (status, answer) = server.post(&format!("/v1/jobs/{job}/logs"), nul).await;
-    assert_eq!(status, 200, "the longest piece, in its longest spelling: {answer}");
+    assert_eq!(status, 200, "the longest text, in its longest encoding: {answer}");
 }
 
 #[tokio::test]
-async fn what_people_ask() {
+async fn bad_requests_of_operators_are_refused() {
     let server = Server::start_with(Arc::new(Memory::new()), scenario::kinds()).await;
-    let (job, _) = running(&server).await;
+    let (job, _) = start_job(&server).await;
     let (_, before) = server.get("/v1/history?limit=1000").await;
     let reason = "x".repeat(513);
     let missing = format!("/v1/jobs/{}", "0".repeat(32));
@@ -186,7 +187,7 @@ async fn what_people_ask() {
             "ids",
         ),
     ] {
-        refused(&server, &path, &body.to_string(), status, word).await;
+        assert_refused(&server, &path, &body.to_string(), status, word).await;
     }
     for (body, status) in [
         (json!({}), 422),
@@ -219,12 +220,12 @@ async fn what_people_ask() {
     }
     assert_eq!(server.get(&format!("/v1/jobs/{job}?wait_ms=x")).await.0, 422);
     let (_, after) = server.get("/v1/history?limit=1000").await;
-    let fenced = |page: &Value| page["items"].as_array().unwrap().len();
-    assert_eq!(fenced(&before), fenced(&after), "nothing happened");
+    let events = |page: &Value| page["items"].as_array().unwrap().len();
+    assert_eq!(events(&before), events(&after), "no event was recorded");
 }
 
 #[tokio::test]
-async fn the_largest_and_the_deepest_that_fit_come_through() {
+async fn the_largest_and_deepest_documents_are_accepted() {
     let server = Server::start_with(Arc::new(Memory::new()), scenario::kinds()).await;
     let deep: Value =
         serde_json::from_str(&format!("{}{}", "[".repeat(64), "]".repeat(64))).unwrap();
@@ -246,7 +247,7 @@ async fn the_largest_and_the_deepest_that_fit_come_through() {
 }
 
 #[tokio::test]
-async fn a_repetition_is_checked_like_the_first() {
+async fn a_repeated_request_is_validated_like_the_first() {
     let server = Server::start_with(Arc::new(Memory::new()), scenario::kinds()).await;
     let jobs = "/v1/resources/task/t1/jobs";
     let (status, first) = server.post_as(jobs, "key-1", json!({ "operation": "work" })).await;

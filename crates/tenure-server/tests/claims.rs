@@ -1,4 +1,4 @@
-//! Claims that wait, and clients that go away while they do.
+//! Claims that wait, and clients that disconnect meanwhile.
 
 mod common;
 
@@ -17,31 +17,31 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{broadcast, watch};
 
-/// A store that holds claims back while its gate is shut.
-struct Gated {
+/// A store that blocks claims while its gate is closed.
+struct GatedStore {
     inner: Memory,
     open: watch::Sender<bool>,
     held: watch::Sender<bool>,
 }
 
-impl Gated {
+impl GatedStore {
     fn new() -> Arc<Self> {
         let (open, held) = (watch::Sender::new(true), watch::Sender::new(false));
         Arc::new(Self { inner: Memory::new(), open, held })
     }
 
-    async fn holds_one(&self) {
-        self.held.subscribe().wait_for(|held| *held).await.expect("the store is there");
+    async fn wait_for_held_claim(&self) {
+        self.held.subscribe().wait_for(|held| *held).await.expect("not dropped");
     }
 }
 
 #[async_trait]
-impl Store for Gated {
+impl Store for GatedStore {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
         let claims = commands.iter().any(|command| matches!(command, Command::Claim(_)));
         if claims && !*self.open.borrow() {
             self.held.send_replace(true);
-            self.open.subscribe().wait_for(|open| *open).await.expect("it is ours");
+            self.open.subscribe().wait_for(|open| *open).await.expect("not dropped");
         }
         self.inner.apply(commands).await
     }
@@ -79,8 +79,8 @@ impl Store for Gated {
     }
 }
 
-async fn server() -> (Arc<Gated>, Server) {
-    let store = Gated::new();
+async fn server() -> (Arc<GatedStore>, Server) {
+    let store = GatedStore::new();
     let server = Server::start_with(Arc::clone(&store) as Arc<dyn Store>, scenario::kinds()).await;
     (store, server)
 }
@@ -91,8 +91,8 @@ async fn submit(server: &Server, name: &str) -> String {
     answer["job"]["id"].as_str().expect("a job").to_owned()
 }
 
-/// A claim on a connection of its own.
-async fn claim_by_hand(server: &Server, worker: &Worker, wait_ms: u64) -> TcpStream {
+/// Sends a claim on a raw connection.
+async fn send_raw_claim(server: &Server, worker: &Worker, wait_ms: u64) -> TcpStream {
     let session = &worker.session;
     let body = json!({ "session": session, "kinds": ["task"], "wait_ms": wait_ms }).to_string();
     let mut stream = TcpStream::connect(&server.url["http://".len()..]).await.expect("it listens");
@@ -105,11 +105,11 @@ async fn claim_by_hand(server: &Server, worker: &Worker, wait_ms: u64) -> TcpStr
     stream
 }
 
-/// Hangs up, and waits until the server has noticed.
-async fn hang_up(mut stream: TcpStream) {
+/// Disconnects, and waits until the server has noticed.
+async fn disconnect(mut stream: TcpStream) {
     stream.shutdown().await.expect("it is open");
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.expect("it is closed in peace");
+    stream.read_to_end(&mut answer).await.expect("closed cleanly");
     assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
 }
 
@@ -118,7 +118,7 @@ async fn shown(server: &Server, job: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_claim_that_waits_is_woken_by_a_submit() {
+async fn a_waiting_claim_is_woken_by_a_submit() {
     let (_, server) = server().await;
     let server = Arc::new(server);
     let mut best = Duration::MAX;
@@ -139,59 +139,59 @@ async fn a_claim_that_waits_is_woken_by_a_submit() {
         assert_eq!(waiting.await.unwrap()[0]["job"]["id"], job);
         best = best.min(since.elapsed());
     }
-    // Without being woken it would ask again after a second.
+    // Without the wake-up it would poll after a second.
     assert!(best < Duration::from_millis(500), "{best:?}");
 }
 
 #[tokio::test]
-async fn a_claim_that_waits_for_nothing_is_answered_in_time() {
+async fn a_waiting_claim_times_out_without_jobs() {
     let (_, server) = server().await;
     let worker = Worker::open(&server, "w1").await;
     assert_eq!(worker.claim(&server, &["task"], 50).await, json!([]));
 }
 
 #[tokio::test]
-async fn who_hangs_up_while_nothing_is_ready_gets_nothing_later() {
+async fn a_waiting_claim_of_a_disconnected_client_takes_no_job() {
     let (_, server) = server().await;
     let (gone, other) = (Worker::open(&server, "w1").await, Worker::open(&server, "w2").await);
-    let stream = claim_by_hand(&server, &gone, 60_000).await;
+    let stream = send_raw_claim(&server, &gone, 60_000).await;
     until(|| async { server.get("/v1/workers").await.1["items"] != json!([]) }).await;
-    hang_up(stream).await;
+    disconnect(stream).await;
     let job = submit(&server, "t1").await;
     let claimed = other.claim(&server, &["task"], 10_000).await;
     assert_eq!(claimed[0]["job"]["id"], job);
-    assert_eq!(claimed[0]["tenure"]["token"], 1, "nobody else had it in between");
+    assert_eq!(claimed[0]["tenure"]["token"], 1, "it is the first tenure");
 }
 
 #[tokio::test]
-async fn what_was_taken_for_a_client_that_hung_up_is_handed_back() {
+async fn a_job_claimed_for_a_disconnected_client_is_handed_back() {
     let (store, server) = server().await;
     let worker = Worker::open(&server, "w1").await;
     let job = submit(&server, "t1").await;
     store.open.send_replace(false);
-    let stream = claim_by_hand(&server, &worker, 0).await;
-    store.holds_one().await;
-    hang_up(stream).await;
+    let stream = send_raw_claim(&server, &worker, 0).await;
+    store.wait_for_held_claim().await;
+    disconnect(stream).await;
     store.open.send_replace(true);
     let handed_back = || async {
         let job = shown(&server, &job).await;
         job["state"] == "queued" && job["attempts"][0]["outcome"] == "handed_back"
     };
     until(handed_back).await;
-    assert_eq!(shown(&server, &job).await["attempt"], 0, "it does not count");
+    assert_eq!(shown(&server, &job).await["attempt"], 0, "a handed-back attempt does not count");
     let claimed = worker.claim(&server, &["task"], 0).await;
     assert_eq!((&claimed[0]["job"]["id"], &claimed[0]["job"]["attempt"]), (&json!(job), &json!(1)));
 }
 
 #[tokio::test]
-async fn who_sends_a_claim_again_is_not_robbed_of_what_it_got() {
+async fn a_repeated_claim_keeps_its_job_when_the_first_delivery_ends() {
     let (store, server) = server().await;
     let worker = Worker::open(&server, "w1").await;
     let job = submit(&server, "t1").await;
     store.open.send_replace(false);
-    let stream = claim_by_hand(&server, &worker, 0).await;
-    store.holds_one().await;
-    hang_up(stream).await;
+    let stream = send_raw_claim(&server, &worker, 0).await;
+    store.wait_for_held_claim().await;
+    disconnect(stream).await;
     let server = Arc::new(server);
     let again = {
         let (server, session) = (Arc::clone(&server), worker.session.clone());
@@ -200,32 +200,32 @@ async fn who_sends_a_claim_again_is_not_robbed_of_what_it_got() {
     };
     store.open.send_replace(true);
     let got = again.await.unwrap();
-    // Either the first sending had handed the job back by then, or this one has it for good.
-    let Some(mine) = got["jobs"].get(0) else {
+    // Either the first delivery had handed the job back already, or this one keeps it.
+    let Some(claimed) = got["jobs"].get(0) else {
         assert_eq!(shown(&server, &job).await["state"], "queued");
         return;
     };
-    let body = json!({ "token": mine["tenure"]["token"], "outcome": "ok" });
+    let body = json!({ "token": claimed["tenure"]["token"], "outcome": "ok" });
     let (status, done) = server.post(&format!("/v1/jobs/{job}/finish"), body).await;
     assert_eq!(status, 200, "{done}");
 }
 
 #[tokio::test]
-async fn shutting_down_tells_claims_that_wait() {
+async fn a_shutdown_answers_waiting_claims() {
     let (_, mut server) = server().await;
     let worker = Worker::open(&server, "w1").await;
-    let stream = claim_by_hand(&server, &worker, 60_000).await;
+    let stream = send_raw_claim(&server, &worker, 60_000).await;
     until(|| async { server.get("/v1/workers").await.1["items"] != json!([]) }).await;
     let task = server.stop();
     let mut answer = String::new();
     let mut stream = stream;
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
-    task.await.unwrap().expect("a graceful end");
+    task.await.unwrap().expect("a graceful shutdown");
 }
 
 #[tokio::test]
-async fn a_session_that_is_over_gets_nothing() {
+async fn a_closed_session_cannot_claim() {
     let (_, server) = server().await;
     submit(&server, "t1").await;
     let worker = Worker::open(&server, "w1").await;

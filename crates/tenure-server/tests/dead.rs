@@ -1,4 +1,4 @@
-//! Dead letters over HTTP: grouped, rehearsed, tried again, thrown away.
+//! Dead letters over HTTP: groups, dry runs, redrive and discard.
 
 mod common;
 
@@ -14,16 +14,16 @@ use tenure_store::{Memory, Store, random, scenario};
 
 async fn server() -> (Arc<Memory>, Server) {
     let store = Arc::new(Memory::new());
-    store.declare(scenario::kinds()).await.expect("it is in memory");
+    store.declare(scenario::kinds()).await.expect("in memory");
     let server = Server::start_with(Arc::clone(&store) as _, scenario::kinds()).await;
     (store, server)
 }
 
-/// Lets a pipeline run fail for good, with a code.
-async fn kill(store: &Memory, name: &str, code: &str) -> String {
+/// Makes a pipeline run fail permanently with a code.
+async fn bury(store: &Memory, name: &str, code: &str) -> String {
     let session = SessionId(7);
-    let key = ResourceKey::new("default", "pipeline", name).expect("a good name");
-    let ask = Submit {
+    let key = ResourceKey::new("default", "pipeline", name).expect("a valid name");
+    let submit = Submit {
         request: random::request_id(),
         operation: "run".into(),
         args: None,
@@ -35,16 +35,16 @@ async fn kill(store: &Memory, name: &str, code: &str) -> String {
         Claim { session, request: random::request_id(), kinds: vec!["pipeline".into()], max: 1 };
     let commands = vec![
         Command::Open { session, tenant: "*".into(), name: "w".into(), ttl_ms: 60_000 },
-        Command::Resource { key, action: ResourceAction::Submit(ask) },
+        Command::Resource { key, action: ResourceAction::Submit(submit) },
         Command::Claim(claim),
     ];
-    let mut outcomes = store.apply(commands).await.expect("it is in memory");
+    let mut outcomes = store.apply(commands).await.expect("in memory");
     let Some(Outcome::Claimed(jobs)) = outcomes.pop() else { panic!("{outcomes:?}") };
     let (id, token) = (jobs[0].job.id, jobs[0].tenure.token);
     let (class, message) = (Some(Class::Transient), format!("{name} broke").into());
     let finish = Finish::Failed { code: code.into(), message, class, state: None };
     let action = JobAction::Finish { token, finish };
-    store.apply(vec![Command::Job { id, action }]).await.expect("it is in memory");
+    store.apply(vec![Command::Job { id, action }]).await.expect("in memory");
     id.to_string()
 }
 
@@ -55,10 +55,10 @@ async fn count(server: &Server, query: &str) -> usize {
 }
 
 #[tokio::test]
-async fn dead_letters_are_grouped_by_what_they_died_of() {
+async fn dead_letters_are_grouped_by_error_code() {
     let (store, server) = server().await;
     for (name, code) in [("p1", "DISK"), ("p2", "DISK"), ("p3", "NET")] {
-        kill(&store, name, code).await;
+        bury(&store, name, code).await;
     }
     let (status, dead) = server.get("/v1/dead").await;
     assert_eq!((status, &dead["complete"]), (200, &json!(true)), "{dead}");
@@ -78,10 +78,10 @@ async fn dead_letters_are_grouped_by_what_they_died_of() {
 }
 
 #[tokio::test]
-async fn a_rehearsal_changes_nothing_and_a_redrive_is_done_once() {
+async fn a_dry_run_changes_nothing_and_a_repeated_redrive_has_no_effect() {
     let (store, server) = server().await;
-    let mut disks = vec![kill(&store, "p1", "DISK").await, kill(&store, "p2", "DISK").await];
-    kill(&store, "p3", "NET").await;
+    let mut disks = vec![bury(&store, "p1", "DISK").await, bury(&store, "p2", "DISK").await];
+    bury(&store, "p3", "NET").await;
     let filter = json!({ "kind": "pipeline", "code": "DISK" });
     let (_, before) = server.get("/v1/jobs").await;
 
@@ -122,10 +122,10 @@ async fn a_rehearsal_changes_nothing_and_a_redrive_is_done_once() {
 }
 
 #[tokio::test]
-async fn more_dead_letters_than_one_batch_are_all_dealt_with() {
+async fn a_redrive_covers_more_dead_letters_than_one_batch() {
     let (store, server) = server().await;
     for n in 0..601 {
-        kill(&store, &format!("p{n}"), if n == 0 { "NET" } else { "DISK" }).await;
+        bury(&store, &format!("p{n}"), if n == 0 { "NET" } else { "DISK" }).await;
     }
     let body = json!({ "filter": { "code": "DISK" }, "reason": "fixed" });
     let (_, done) = server.post("/v1/dead/redrive", body).await;
@@ -138,24 +138,24 @@ async fn more_dead_letters_than_one_batch_are_all_dealt_with() {
 }
 
 #[tokio::test]
-async fn a_redrive_says_which_could_not_be_tried_again_and_why() {
+async fn a_discard_lists_refused_jobs_with_their_codes() {
     let (store, server) = server().await;
-    let dead = kill(&store, "p1", "DISK").await;
+    let dead = bury(&store, "p1", "DISK").await;
     let (_, answer) =
         server.post("/v1/resources/pipeline/p2/jobs", json!({ "operation": "run" })).await;
     let alive = answer["job"]["id"].clone();
-    let nobody = "0".repeat(32);
-    let ids = json!([dead, alive, nobody, dead]);
+    let missing = "0".repeat(32);
+    let ids = json!([dead, alive, missing, dead]);
     let body = json!({ "filter": { "ids": ids }, "reason": "fixed" });
     let (_, done) = server.post("/v1/dead/discard", body).await;
     assert_eq!(done["discarded"], json!([dead]), "{done}");
     let refused: Vec<_> = done["refused"].as_array().unwrap().iter().collect();
     assert_eq!((&refused[0]["job"], &refused[0]["code"]), (&alive, &json!("conflict")));
-    assert_eq!((&refused[1]["job"], &refused[1]["code"]), (&json!(nobody), &json!("not_found")));
+    assert_eq!((&refused[1]["job"], &refused[1]["code"]), (&json!(missing), &json!("not_found")));
     assert_eq!(server.get(&format!("/v1/jobs/{dead}")).await.1["state"], "discarded");
     let body = json!({ "reason": "again" });
     let (status, _) = server.post(&format!("/v1/jobs/{dead}/discard"), body.clone()).await;
-    assert_eq!(status, 200, "it is thrown away already");
+    assert_eq!(status, 200, "already discarded");
     let (status, problem) = server.post(&format!("/v1/jobs/{dead}/retry"), body).await;
     assert_eq!((status, &problem["state"]), (409, &json!("discarded")));
 }
@@ -163,7 +163,7 @@ async fn a_redrive_says_which_could_not_be_tried_again_and_why() {
 #[tokio::test]
 async fn a_redriven_job_runs() {
     let (store, server) = server().await;
-    kill(&store, "p1", "DISK").await;
+    bury(&store, "p1", "DISK").await;
     let body = json!({ "filter": {}, "reason": "fixed" });
     let (_, done) = server.post("/v1/dead/redrive", body).await;
     let worker = Worker::open(&server, "w1").await;

@@ -1,5 +1,5 @@
-//! What the guide and the examples show as `tenure.toml` is what the program reads; each error code
-//! has a page, and the server shows it.
+//! Examples of `tenure.toml` in the guide are accepted; each error code has a page, which the
+//! server serves.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The blocks of a page that are in this language, each with the line it begins on.
+/// Returns the code blocks of a page in one language, each with its first line number.
 fn blocks(page: &str, language: &str) -> Vec<(usize, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(usize, String)> = None;
@@ -30,13 +30,13 @@ fn blocks(page: &str, language: &str) -> Vec<(usize, String)> {
     blocks
 }
 
-/// A directory in which the directories exist that a `tenure.toml` names by `dir`.
-fn dir_with_what_it_names(text: &str) -> tempfile::TempDir {
+/// Creates the directories that a `tenure.toml` names by `dir` in a temporary directory.
+fn dir_for_config(text: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let named =
         text.lines().filter_map(|line| line.trim().strip_prefix("dir = \"")?.split('"').next());
     for name in named {
-        std::fs::create_dir_all(dir.path().join(name)).expect("there is room");
+        std::fs::create_dir_all(dir.path().join(name)).expect("writable");
     }
     dir
 }
@@ -48,7 +48,7 @@ fn every_tenure_toml_of_the_guide_is_accepted() {
         let path = entry.expect("a page").path();
         let page = std::fs::read_to_string(&path).expect("a text");
         for (line, text) in blocks(&page, "toml") {
-            let dir = dir_with_what_it_names(&text);
+            let dir = dir_for_config(&text);
             let problems = common::apps().parse(&text, dir.path()).err();
             assert!(problems.is_none(), "{}:{line}: {problems:?}", path.display());
             seen += 1;
@@ -62,11 +62,11 @@ fn every_pipeline_of_the_guide_is_accepted() {
     let page = std::fs::read_to_string(root().join("apps/pipelines/README.md")).expect("a text");
     let dir = tempfile::tempdir().expect("a temporary directory");
     let tenant = dir.path().join("acme");
-    std::fs::create_dir(&tenant).expect("there is room");
+    std::fs::create_dir(&tenant).expect("writable");
     let blocks = blocks(&page, "toml pipeline");
     assert!(!blocks.is_empty(), "is the guide still there?");
     for (line, text) in blocks {
-        std::fs::write(tenant.join("billing.toml"), text).expect("there is room");
+        std::fs::write(tenant.join("billing.toml"), text).expect("writable");
         let settings = "[pipelines]\ndir = \".\"\nsecrets = \"s\"";
         let problems = common::apps().parse(settings, dir.path()).err();
         assert!(problems.is_none(), "{line}: {problems:?}");
@@ -74,7 +74,7 @@ fn every_pipeline_of_the_guide_is_accepted() {
 }
 
 #[test]
-fn the_example_is_accepted_and_its_commands_are_there() {
+fn the_example_is_accepted_and_its_commands_exist() {
     let config =
         common::apps().load(&root().join("examples/jobs/tenure.toml")).expect("a good file").config;
     let operations: Vec<_> =
@@ -88,7 +88,7 @@ fn the_example_is_accepted_and_its_commands_are_there() {
 }
 
 #[test]
-fn the_pages_about_errors_are_those_of_the_stable_codes() {
+fn every_stable_code_has_a_page_and_every_page_a_code() {
     let pages = std::fs::read_dir(root().join("docs/errors")).expect("the pages");
     let names = pages.map(|page| page.expect("a page").file_name().into_string().expect("a name"));
     let mut files: Vec<String> = names.collect();
@@ -102,7 +102,7 @@ fn the_pages_about_errors_are_those_of_the_stable_codes() {
 }
 
 #[test]
-fn a_page_about_an_error_says_what_to_do_and_shows_an_answer() {
+fn an_error_page_has_all_sections_and_a_valid_example() {
     for (code, page) in PAGES {
         assert!(page.starts_with(&format!("# {code}\n\nHTTP ")), "{code}: title and status");
         for part in ["\n## When\n", "\n## What to do\n", "\n## Example\n"] {
@@ -116,12 +116,12 @@ fn a_page_about_an_error_says_what_to_do_and_shows_an_answer() {
     }
 }
 
-/// The codes that are written in the source of the server and of apps as `new(STATUS, "CODE"`.
-fn written(folder: &Path, codes: &mut Vec<String>) {
+/// Collects the codes that appear in source files as `new(STATUS, "CODE"`.
+fn collect_codes(folder: &Path, codes: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).expect("the source") {
         let path = entry.expect("a file").path();
         if path.is_dir() {
-            written(&path, codes);
+            collect_codes(&path, codes);
         } else if path.extension().is_some_and(|ending| ending == "rs") {
             let text = std::fs::read_to_string(&path).expect("a text");
             let calls = text.split("::new(").skip(1).map(|call| call.trim_start());
@@ -135,26 +135,26 @@ fn written(folder: &Path, codes: &mut Vec<String>) {
 }
 
 #[test]
-fn every_code_in_the_source_is_a_stable_one() {
+fn every_code_in_the_source_is_stable() {
     let mut codes = Vec::new();
     for folder in ["crates/tenure-server/src", "crates/tenure-app/src", "apps"] {
-        written(&root().join(folder), &mut codes);
+        collect_codes(&root().join(folder), &mut codes);
     }
-    assert!(codes.len() >= 8, "only {codes:?} were found: are problems still made so?");
+    assert!(codes.len() >= 8, "only {codes:?} were found: are problems still created this way?");
     for code in codes {
         assert!(CODES.contains(&&*code), "{code} has no page: add docs/errors/{code}.md");
     }
 }
 
 #[tokio::test]
-async fn each_error_code_is_explained_where_its_type_points() {
+async fn the_type_of_a_problem_links_to_the_page_of_its_code() {
     let server = Server::start(Arc::new(Memory::new())).await;
     for code in CODES {
         let answer = common::http().get(format!("{}/docs/errors/{code}", server.url)).send().await;
         let answer = answer.expect("the server answers without a key");
         assert_eq!(answer.status(), 200, "{code}");
         assert_eq!(answer.headers()["content-type"], "text/html; charset=utf-8");
-        let page = answer.text().await.expect("a whole page");
+        let page = answer.text().await.expect("a complete page");
         assert!(page.contains(&format!("<h1>{code}</h1>")), "{page}");
         assert!(page.contains("<h2>What to do</h2>"), "{page}");
     }

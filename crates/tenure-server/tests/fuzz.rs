@@ -1,5 +1,4 @@
-//! Ten thousand requests that nobody would send: none of them is a mistake of the server, and all
-//! of them are answered in form.
+//! Ten thousand random requests: none causes a server error, and every error is a problem document.
 
 mod common;
 
@@ -12,13 +11,13 @@ use tenure_core::{Kind, Kinds, Operation};
 use tenure_store::Memory;
 
 const REQUESTS: u64 = 10_000;
-const LANES: u64 = 8;
+const CLIENTS: u64 = 8;
 
-/// Numbers that look random and are the same each time.
-struct Dice(u64);
+/// Deterministic xorshift generator.
+struct Rng(u64);
 
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
+impl Rng {
+    fn below(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -26,7 +25,7 @@ impl Dice {
     }
 
     fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[self.roll(from.len())]
+        &from[self.below(from.len())]
     }
 }
 
@@ -63,8 +62,8 @@ const FIELDS: [&str; 30] = [
     "state",
 ];
 
-fn value(dice: &mut Dice, depth: usize) -> Value {
-    match dice.roll(if depth == 0 { 12 } else { 14 }) {
+fn value(rng: &mut Rng, depth: usize) -> Value {
+    match rng.below(if depth == 0 { 12 } else { 14 }) {
         0 => Value::Null,
         1 => json!(true),
         2 => json!(0),
@@ -74,8 +73,8 @@ fn value(dice: &mut Dice, depth: usize) -> Value {
         6 => json!(1.5e300),
         7 => json!(1_000),
         8 => json!(""),
-        9 => json!("a".repeat(dice.roll(5_000))),
-        10 => json!(*dice.pick(&[
+        9 => json!("a".repeat(rng.below(5_000))),
+        10 => json!(*rng.pick(&[
             "work",
             "task",
             "main",
@@ -92,35 +91,35 @@ fn value(dice: &mut Dice, depth: usize) -> Value {
             "2030-01-31T12:00:00Z",
             "worker"
         ])),
-        11 => json!("😀".repeat(dice.roll(300))),
-        12 => (0..dice.roll(4)).map(|_| value(dice, depth - 1)).collect(),
-        _ => object(dice, depth - 1),
+        11 => json!("😀".repeat(rng.below(300))),
+        12 => (0..rng.below(4)).map(|_| value(rng, depth - 1)).collect(),
+        _ => object(rng, depth - 1),
     }
 }
 
-fn object(dice: &mut Dice, depth: usize) -> Value {
-    let fields = (0..dice.roll(6)).map(|_| ((*dice.pick(&FIELDS)).to_owned(), value(dice, depth)));
+fn object(rng: &mut Rng, depth: usize) -> Value {
+    let fields = (0..rng.below(6)).map(|_| ((*rng.pick(&FIELDS)).to_owned(), value(rng, depth)));
     Value::Object(fields.collect())
 }
 
-fn body(dice: &mut Dice) -> Vec<u8> {
-    match dice.roll(10) {
+fn body(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(10) {
         0 => Vec::new(),
-        1 => (0..dice.roll(200)).map(|_| u8::try_from(dice.roll(256)).expect("a byte")).collect(),
-        2 => "[".repeat(dice.roll(3_000)).into_bytes(),
+        1 => (0..rng.below(200)).map(|_| u8::try_from(rng.below(256)).expect("a byte")).collect(),
+        2 => "[".repeat(rng.below(3_000)).into_bytes(),
         3 => {
-            let mut text = object(dice, 2).to_string().into_bytes();
-            text.truncate(dice.roll(text.len() + 1));
+            let mut text = object(rng, 2).to_string().into_bytes();
+            text.truncate(rng.below(text.len() + 1));
             text
         }
         4 => vec![b'1'; 70_000],
-        _ => object(dice, 3).to_string().into_bytes(),
+        _ => object(rng, 3).to_string().into_bytes(),
     }
 }
 
 static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
 
-fn path(dice: &mut Dice) -> (String, String) {
+fn path(rng: &mut Rng) -> (String, String) {
     const WORDS: [&str; 12] = [
         "cluster",
         "task",
@@ -136,11 +135,11 @@ fn path(dice: &mut Dice) -> (String, String) {
         "x",
     ];
     let rules = RULES.get_or_init(common::rules);
-    let rule = dice.pick(rules);
+    let rule = rng.pick(rules);
     let mut path = rule.path.to_owned();
     for name in ["{kind}", "{name}", "{id}"] {
-        let long = "n".repeat(dice.roll(400));
-        let word = if dice.roll(20) == 0 { long.as_str() } else { dice.pick(&WORDS) };
+        let long = "n".repeat(rng.below(400));
+        let word = if rng.below(20) == 0 { long.as_str() } else { rng.pick(&WORDS) };
         path = path.replace(name, if word.is_empty() { "x" } else { word });
     }
     const QUERIES: [&str; 14] = [
@@ -159,29 +158,29 @@ fn path(dice: &mut Dice) -> (String, String) {
         "wait_ms=0",
         "&&==&",
     ];
-    if dice.roll(2) == 0 {
-        path = format!("{path}?{}", dice.pick(&QUERIES));
+    if rng.below(2) == 0 {
+        path = format!("{path}?{}", rng.pick(&QUERIES));
     }
     let methods = [rule.method, rule.method, rule.method, "GET", "POST", "PUT", "DELETE", "PATCH"];
-    ((*dice.pick(&methods)).to_owned(), path)
+    ((*rng.pick(&methods)).to_owned(), path)
 }
 
-async fn lane(url: String, seed: u64) -> u64 {
-    let mut dice = Dice(seed);
+async fn client(url: String, seed: u64) -> u64 {
+    let mut rng = Rng(seed);
     let mut answered = 0;
-    for n in 0..REQUESTS / LANES {
-        let (method, path) = path(&mut dice);
-        // A stream of events does not end.
+    for n in 0..REQUESTS / CLIENTS {
+        let (method, path) = path(&mut rng);
+        // An event stream does not end.
         if path.starts_with("/v1/events") {
             continue;
         }
-        let mut sent = body(&mut dice);
+        let mut sent = body(&mut rng);
         if method == "GET" {
-            // Nobody reads it, and what is not read may cut the answer short.
+            // An unread body may truncate the response.
             sent.truncate(1_000);
         }
         let mut request = http().request(method.parse().expect("a method"), format!("{url}{path}"));
-        request = match dice.roll(10) {
+        request = match rng.below(10) {
             0 => request,
             1 => request.header("authorization", "Bearer"),
             2 => request.header("x-api-key", KEY).header("idempotency-key", "é"),
@@ -194,10 +193,9 @@ async fn lane(url: String, seed: u64) -> u64 {
         let answer = answer.unwrap_or_else(|error| panic!("{what}: {error}"));
         let (status, kind) = (answer.status(), answer.headers().get("content-type").cloned());
         let text = answer.text().await.unwrap_or_else(|error| panic!("{what}: {error}"));
-        // What the server cannot do now it says with 503; nothing else is its own fault.
         assert!(!status.is_server_error(), "{what}: {status} {text}");
         if status.is_client_error() && !path.starts_with("/signin") {
-            let kind = kind.expect("it says what it is");
+            let kind = kind.expect("a content type");
             assert_eq!(kind, "application/problem+json", "{what}: {status} {text}");
             let problem: Value = serde_json::from_str(&text).expect("JSON");
             assert_eq!(problem["status"], status.as_u16(), "{what}");
@@ -209,21 +207,21 @@ async fn lane(url: String, seed: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn ten_thousand_odd_requests_are_answered_in_form() {
+async fn random_requests_get_well_formed_responses() {
     let kinds = Kinds::new([Kind::new("task").operation(Operation::new("work"))]);
-    let kinds = Arc::new(kinds.expect("they are good"));
+    let kinds = Arc::new(kinds.expect("valid kinds"));
     let server = Server::start_with(Arc::new(Memory::new()), kinds).await;
     let local = tokio::task::LocalSet::new();
-    let lanes: Vec<_> = (1..=LANES)
-        .map(|seed| local.spawn_local(lane(server.url.clone(), seed * 0x9e37_79b9_7f4a)))
+    let clients: Vec<_> = (1..=CLIENTS)
+        .map(|seed| local.spawn_local(client(server.url.clone(), seed * 0x9e37_79b9_7f4a)))
         .collect();
     local
         .run_until(async {
             let mut answered = 0;
-            for lane in lanes {
-                answered += lane.await.expect("it ends");
+            for client in clients {
+                answered += client.await.expect("no panic");
             }
-            println!("{answered} odd requests were answered");
+            println!("{answered} random requests were answered");
             assert!(answered > REQUESTS * 9 / 10);
         })
         .await;

@@ -1,4 +1,4 @@
-//! The janitor of real servers: one works, the others stand by, and all can be seen.
+//! The janitor of real servers: one holds the lock, the others stand by, all report their status.
 
 mod common;
 
@@ -20,7 +20,7 @@ use tokio::sync::broadcast;
 
 const DUTIES: [&str; 6] = ["expiry", "retries", "overdue", "orphans", "retention", "dead"];
 
-/// Asks again until the answer is as wanted, at most thirty seconds.
+/// Polls until the response satisfies `wanted`, for at most thirty seconds.
 #[expect(clippy::disallowed_methods, reason = "the one bounded wait of these tests")]
 async fn until(server: &Server, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let started = Instant::now();
@@ -29,34 +29,34 @@ async fn until(server: &Server, path: &str, wanted: impl Fn(&Value) -> bool) -> 
         if wanted(&answer) {
             return answer;
         }
-        assert!(started.elapsed() < Duration::from_secs(30), "it never happened: {answer:#}");
+        assert!(started.elapsed() < Duration::from_secs(30), "timed out: {answer:#}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-async fn works(server: &Server) -> Value {
+async fn wait_for_lock(server: &Server) -> Value {
     until(server, "/v1/janitor", |janitor| janitor["here"] == true).await
 }
 
 fn row<'a>(janitor: &'a Value, duty: &str) -> &'a Value {
     let items = janitor["items"].as_array().expect("a list");
-    items.iter().find(|row| row["duty"] == duty).expect("there is such a duty")
+    items.iter().find(|row| row["duty"] == duty).expect("no such duty")
 }
 
 /// A store whose sweeps are counted, fail, or never end.
 #[derive(Default)]
-struct Odd {
+struct TestStore {
     memory: Memory,
-    how: Sweeps,
+    sweep_mode: SweepMode,
     sweeps: Arc<AtomicU64>,
-    /// How many sweeps there were before the first kinds were declared, one too many if any.
-    hasty: Arc<AtomicU64>,
-    /// How long the first prune kept jobs.
-    kept: Arc<OnceLock<u64>>,
+    /// Number of sweeps before kinds were declared, which must be zero.
+    sweeps_before_declare: Arc<AtomicU64>,
+    /// Retention of jobs in the first prune.
+    jobs_ms: Arc<OnceLock<u64>>,
 }
 
 #[derive(Clone, Copy, Default)]
-enum Sweeps {
+enum SweepMode {
     #[default]
     Counted,
     Failing,
@@ -64,29 +64,29 @@ enum Sweeps {
 }
 
 #[async_trait]
-impl Store for Odd {
+impl Store for TestStore {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
         self.memory.apply(commands).await
     }
 
     async fn sweep(&self) -> Result<Swept> {
         self.sweeps.fetch_add(1, Ordering::SeqCst);
-        match self.how {
-            Sweeps::Counted => self.memory.sweep().await,
-            Sweeps::Failing => Err(StoreError::unavailable("the disk is on fire")),
-            Sweeps::Hanging => std::future::pending().await,
+        match self.sweep_mode {
+            SweepMode::Counted => self.memory.sweep().await,
+            SweepMode::Failing => Err(StoreError::unavailable("the disk is on fire".to_owned())),
+            SweepMode::Hanging => std::future::pending().await,
         }
     }
 
     async fn prune(&self, keep: Retention) -> Result<Pruned> {
-        self.kept.get_or_init(|| keep.jobs_ms);
+        self.jobs_ms.get_or_init(|| keep.jobs_ms);
         self.memory.prune(keep).await
     }
 
     async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
-        // Whoever sweeps without waiting for this has plenty of time to do so.
+        // Gives a sweep that does not wait for this enough time to run first.
         tokio::time::sleep(Duration::from_millis(300)).await;
-        self.hasty.fetch_add(self.sweeps.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.sweeps_before_declare.fetch_add(self.sweeps.load(Ordering::SeqCst), Ordering::SeqCst);
         self.memory.declare(kinds).await
     }
 
@@ -112,19 +112,19 @@ impl Store for Odd {
 }
 
 #[tokio::test]
-async fn every_duty_runs_and_can_be_seen() {
+async fn every_duty_runs_and_reports_its_status() {
     let server = Server::start(Arc::new(Memory::new())).await;
-    let ran = |janitor: &Value| {
+    let has_run = |janitor: &Value| {
         let items = janitor["items"].as_array().expect("a list");
         items.iter().all(|row| row["last_run"].is_string())
     };
-    let janitor = until(&server, "/v1/janitor", ran).await;
+    let janitor = until(&server, "/v1/janitor", has_run).await;
     assert_eq!(janitor["here"], true);
     for duty in DUTIES {
         let row = row(&janitor, duty);
         assert!(row["error"].is_null() && row["every_ms"].as_u64() >= Some(100), "{row}");
     }
-    // What was seen moves on.
+    // The status is updated.
     let before = row(&janitor, "expiry")["last_run"].clone();
     until(&server, "/v1/janitor", |janitor| row(janitor, "expiry")["last_run"] != before).await;
     let (status, ready) = server.get("/readyz").await;
@@ -133,7 +133,7 @@ async fn every_duty_runs_and_can_be_seen() {
 }
 
 #[tokio::test]
-async fn what_expiry_ended_is_counted() {
+async fn expiry_counts_the_sessions_and_tenures_it_ended() {
     let server = Server::start(Arc::new(Memory::new())).await;
     let body = json!({ "holder": "ann", "ttl_ms": 1_000 });
     server.post("/v1/locks/cluster/c1/acquire", body).await;
@@ -145,24 +145,24 @@ async fn what_expiry_ended_is_counted() {
 }
 
 #[tokio::test]
-async fn one_server_works_and_the_next_takes_over_when_it_stops() {
+async fn one_server_runs_the_duties_and_the_next_takes_over_when_it_stops() {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let mut first = Server::start(Arc::clone(&store)).await;
-    works(&first).await;
+    wait_for_lock(&first).await;
     let second = Server::start(Arc::clone(&store)).await;
     let swept = |janitor: &Value| row(janitor, "expiry")["last_run"].is_string();
     let standing_by = until(&second, "/v1/janitor", swept).await;
     assert_eq!(standing_by["here"], false);
     assert!(row(&standing_by, "retention")["last_run"].is_null(), "{standing_by:#}");
-    assert!(server_is_at_ease(&second).await);
+    assert!(is_ready_without_reasons(&second).await);
     first.stop().await.expect("no panic").expect("it stops");
-    let took_over = works(&second).await;
+    let took_over = wait_for_lock(&second).await;
     assert_eq!(took_over["here"], true);
-    let ran = |janitor: &Value| row(janitor, "retention")["last_run"].is_string();
-    until(&second, "/v1/janitor", ran).await;
+    let has_run = |janitor: &Value| row(janitor, "retention")["last_run"].is_string();
+    until(&second, "/v1/janitor", has_run).await;
 }
 
-async fn server_is_at_ease(server: &Server) -> bool {
+async fn is_ready_without_reasons(server: &Server) -> bool {
     server.get("/readyz").await.1["reasons"].is_null()
 }
 
@@ -170,7 +170,7 @@ async fn server_is_at_ease(server: &Server) -> bool {
 async fn a_server_whose_lock_is_broken_stops_its_duties_and_stands_by() {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let first = Server::start(Arc::clone(&store)).await;
-    works(&first).await;
+    wait_for_lock(&first).await;
     let second = Server::start(Arc::clone(&store)).await;
     let lock = "/v1/locks/janitor/main?tenant=tenure";
     let queued = |lock: &Value| lock["queue"].as_array().is_some_and(|queue| !queue.is_empty());
@@ -179,35 +179,35 @@ async fn a_server_whose_lock_is_broken_stops_its_duties_and_stands_by() {
     let body = json!({ "token": token, "reason": "test" });
     let broken = first.post("/v1/locks/janitor/main/break?tenant=tenure", body).await;
     assert_eq!(broken.0, 200, "{broken:?}");
-    works(&second).await;
+    wait_for_lock(&second).await;
     until(&first, "/v1/janitor", |janitor| janitor["here"] == false).await;
 }
 
 #[tokio::test]
-async fn a_janitor_that_died_with_its_lock_is_swept_by_those_who_stand_by() {
+async fn the_session_of_a_dead_janitor_is_swept_by_servers_that_stand_by() {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let mut first = Server::start(Arc::clone(&store)).await;
     let body = json!({ "ttl_ms": 5_000 });
-    // The lock of a janitor that will never be heard of again.
-    works(&first).await;
+    // The lock of a janitor that never sends another heartbeat.
+    wait_for_lock(&first).await;
     first.stop().await.expect("no panic").expect("it stops");
     let committer = tenure_store::Committer::start_with(
         Arc::clone(&store),
         tenure_store::committer::Sweep::External,
     );
-    let held = take(&committer, "tenure/janitor/main", &body).await;
+    let held = acquire(&committer, "tenure/janitor/main", &body).await;
     assert!(matches!(held, Outcome::Granted(_)), "{held:?}");
-    let lapsing = take(&committer, "default/cluster/c1", &json!({ "ttl_ms": 1_000 })).await;
-    assert!(matches!(lapsing, Outcome::Granted(_)), "{lapsing:?}");
+    let expiring = acquire(&committer, "default/cluster/c1", &json!({ "ttl_ms": 1_000 })).await;
+    assert!(matches!(expiring, Outcome::Granted(_)), "{expiring:?}");
     let second = Server::start(store).await;
-    // Others are swept while the lock of the janitor is still held by the dead.
+    // Other sessions are swept while the dead janitor still holds the lock.
     let free = |lock: &Value| lock["tenures"] == json!([]);
     until(&second, "/v1/locks/cluster/c1", free).await;
     assert_eq!(second.get("/v1/janitor").await.1["here"], false);
-    works(&second).await;
+    wait_for_lock(&second).await;
 }
 
-async fn take(committer: &tenure_store::Committer, key: &str, body: &Value) -> Outcome {
+async fn acquire(committer: &tenure_store::Committer, key: &str, body: &Value) -> Outcome {
     let acquire = tenure_core::Acquire {
         locks: tenure_core::LockName::main().into(),
         claimant: tenure_core::Claimant::Solo {
@@ -224,8 +224,12 @@ async fn take(committer: &tenure_store::Committer, key: &str, body: &Value) -> O
 }
 
 #[tokio::test]
-async fn a_duty_that_fails_says_why() {
-    let server = Server::start(Arc::new(Odd { how: Sweeps::Failing, ..Odd::default() })).await;
+async fn a_failing_duty_reports_its_error() {
+    let server = Server::start(Arc::new(TestStore {
+        sweep_mode: SweepMode::Failing,
+        ..TestStore::default()
+    }))
+    .await;
     let failed = |janitor: &Value| row(janitor, "expiry")["error"].is_string();
     let janitor = until(&server, "/v1/janitor", failed).await;
     assert_eq!(row(&janitor, "expiry")["error"], "the disk is on fire");
@@ -233,8 +237,12 @@ async fn a_duty_that_fails_says_why() {
 }
 
 #[tokio::test]
-async fn a_duty_that_hangs_is_a_reason_to_look_but_not_to_go_elsewhere() {
-    let server = Server::start(Arc::new(Odd { how: Sweeps::Hanging, ..Odd::default() })).await;
+async fn a_hanging_duty_is_reported_by_readyz_but_the_server_stays_ready() {
+    let server = Server::start(Arc::new(TestStore {
+        sweep_mode: SweepMode::Hanging,
+        ..TestStore::default()
+    }))
+    .await;
     let late = |ready: &Value| {
         let reasons = ready["reasons"].as_array();
         let named = |reason: &Value| reason.as_str().is_some_and(|why| why.contains("expiry"));
@@ -243,53 +251,61 @@ async fn a_duty_that_hangs_is_a_reason_to_look_but_not_to_go_elsewhere() {
     let ready = until(&server, "/readyz", late).await;
     assert_eq!(ready["ready"], true);
     assert_eq!(server.get("/readyz").await.0, 200);
-    let janitor = works(&server).await;
+    let janitor = wait_for_lock(&server).await;
     assert!(row(&janitor, "expiry")["lag_ms"].as_u64() > Some(500), "{janitor:#}");
-    // The others do not wait for it.
-    let ran = |janitor: &Value| row(janitor, "orphans")["last_run"].is_string();
-    until(&server, "/v1/janitor", ran).await;
+    // Other duties do not wait for it.
+    let has_run = |janitor: &Value| row(janitor, "orphans")["last_run"].is_string();
+    until(&server, "/v1/janitor", has_run).await;
 }
 
 #[tokio::test(flavor = "current_thread")]
 #[expect(clippy::disallowed_methods, reason = "blocks the runtime on purpose, with a deadline")]
-async fn a_blocked_runtime_does_not_hold_the_janitor_up() {
+async fn a_blocked_runtime_does_not_delay_the_janitor() {
     let sweeps = Arc::new(AtomicU64::new(0));
-    let store = Odd { sweeps: Arc::clone(&sweeps), ..Odd::default() };
+    let store = TestStore { sweeps: Arc::clone(&sweeps), ..TestStore::default() };
     let server = Server::start(Arc::new(store)).await;
-    works(&server).await;
-    // From here to the end nothing of this runtime runs, and so nothing of the server.
+    wait_for_lock(&server).await;
+    // From here on this runtime is blocked, and with it the server.
     let (started, before) = (Instant::now(), sweeps.load(Ordering::SeqCst));
     while sweeps.load(Ordering::SeqCst) < before + 5 {
-        assert!(started.elapsed() < Duration::from_secs(30), "nobody sweeps");
+        assert!(started.elapsed() < Duration::from_secs(30), "no sweeps");
         std::thread::yield_now();
     }
 }
 
 #[tokio::test]
-async fn what_the_file_says_is_in_force_before_the_janitor_begins() {
-    let (hasty, kept) = (Arc::<AtomicU64>::default(), Arc::<OnceLock<u64>>::default());
-    let (h, k) = (Arc::clone(&hasty), Arc::clone(&kept));
-    let store = Arc::new(Odd { hasty: h, kept: k, ..Odd::default() });
+async fn kinds_and_retention_are_set_before_the_janitor_starts() {
+    let (sweeps_before_declare, jobs_ms) =
+        (Arc::<AtomicU64>::default(), Arc::<OnceLock<u64>>::default());
+    let store = Arc::new(TestStore {
+        sweeps_before_declare: Arc::clone(&sweeps_before_declare),
+        jobs_ms: Arc::clone(&jobs_ms),
+        ..TestStore::default()
+    });
     let mut config = tenure_server::Config::new(Keys::admin(KEY), Arc::default());
     config.live.retention = Keep { jobs_ms: 4_711, ..Keep::default() };
     let server = tenure_server::Server::start(store, config, "test").await;
     let server = server.expect("it answers");
-    let board = Arc::clone(&server.state().janitor);
+    let status = Arc::clone(&server.state().janitor);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let pruned = async move {
-        while !board.duties().iter().any(|row| row.duty == "retention" && row.last_run.is_some()) {
+        while !status.duties().iter().any(|row| row.duty == "retention" && row.last_run.is_some()) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     let serve = tokio::time::timeout(Duration::from_secs(30), server.serve(listener, pruned));
     serve.await.expect("it prunes").expect("it serves");
     // A job that is settled without its kind cannot be retried.
-    assert_eq!(hasty.load(Ordering::SeqCst), 0, "it swept before the kinds were declared");
-    assert_eq!(kept.get(), Some(&4_711));
+    assert_eq!(
+        sweeps_before_declare.load(Ordering::SeqCst),
+        0,
+        "it swept before the kinds were declared"
+    );
+    assert_eq!(jobs_ms.get(), Some(&4_711));
 }
 
 #[tokio::test]
-async fn looking_at_the_janitor_needs_a_key() {
+async fn the_status_of_the_janitor_requires_a_key() {
     let server = Server::start(Arc::new(Memory::new())).await;
     let request =
         common::http().get(format!("{}/v1/janitor", server.url)).send().await.expect("it answers");

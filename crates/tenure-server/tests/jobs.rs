@@ -1,4 +1,4 @@
-//! Jobs and resources over HTTP: what people and workers do, and what they may not.
+//! Jobs and resources over HTTP, for operators and workers.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn id(job: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn a_job_is_submitted_claimed_worked_and_finished() {
+async fn a_job_is_submitted_claimed_and_finished() {
     let server = server().await;
     let body = json!({ "operation": "create", "args": { "size": [1, 2] }, "priority": 5 });
     let (status, answer) = server.post("/v1/resources/cluster/c1/jobs", body).await;
@@ -66,23 +66,23 @@ async fn a_job_is_submitted_claimed_worked_and_finished() {
 }
 
 #[tokio::test]
-async fn a_thousand_parallel_submits_make_one_job_and_all_learn_its_id() {
+async fn a_thousand_concurrent_submits_create_one_job_and_return_its_id() {
     let server = Arc::new(server().await);
-    // A connection has two ends in this process, and a process has not that many files.
-    let turns = Arc::new(tokio::sync::Semaphore::new(200));
+    // Both ends of a connection are in this process, whose file descriptors are limited.
+    let permits = Arc::new(tokio::sync::Semaphore::new(200));
     let http = common::http();
     let submits: Vec<_> = (0..1_000)
         .map(|_| {
-            let (turns, http) = (Arc::clone(&turns), http.clone());
+            let (permits, http) = (Arc::clone(&permits), http.clone());
             let url = format!("{}/v1/resources/pipeline/p1/jobs", server.url);
             tokio::spawn(async move {
-                let _turn = turns.acquire().await.unwrap();
+                let _permit = permits.acquire().await.unwrap();
                 let request = http.post(url).header("x-api-key", KEY);
                 let answer = request.body(r#"{"operation":"run"}"#).send().await.unwrap();
                 assert_eq!(answer.status(), 202);
                 let answer: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
-                let word = answer["verdict"].as_str().unwrap().to_owned();
-                (id(&answer["job"]).to_owned(), word)
+                let verdict = answer["verdict"].as_str().unwrap().to_owned();
+                (id(&answer["job"]).to_owned(), verdict)
             })
         })
         .collect();
@@ -100,7 +100,7 @@ async fn a_thousand_parallel_submits_make_one_job_and_all_learn_its_id() {
 }
 
 #[tokio::test]
-async fn what_is_sent_again_is_done_once() {
+async fn repeated_requests_are_applied_once() {
     let server = server().await;
     let path = "/v1/resources/task/t1/jobs";
     let body = json!({ "operation": "work" });
@@ -138,20 +138,21 @@ async fn what_is_sent_again_is_done_once() {
 }
 
 #[tokio::test]
-async fn cancel_ends_what_waits_and_asks_what_runs() {
+async fn cancel_ends_a_waiting_job_and_stops_a_running_one() {
     let server = server().await;
-    let waits = submit(&server, "task/t1", "work").await;
-    let (status, answer) = server.post(&format!("/v1/jobs/{}/cancel", id(&waits)), json!({})).await;
+    let waiting = submit(&server, "task/t1", "work").await;
+    let path = format!("/v1/jobs/{}/cancel", id(&waiting));
+    let (status, answer) = server.post(&path, json!({})).await;
     assert_eq!((status, answer), (202, json!({ "state": "cancelled" })));
-    let runs = submit(&server, "task/t1", "work").await;
+    let running = submit(&server, "task/t1", "work").await;
     let worker = Worker::open(&server, "w1").await;
     let claimed = worker.claim(&server, &["task"], 0).await;
-    let path = format!("/v1/jobs/{}", id(&runs));
+    let path = format!("/v1/jobs/{}", id(&running));
     let body = json!({ "reason": "wrong size" });
     let (status, answer) = server.post(&format!("{path}/cancel"), body).await;
     assert_eq!((status, answer), (202, json!({ "state": "cancelling" })));
-    let beat = format!("/v1/sessions/{}/beat", worker.session);
-    assert_eq!(server.post(&beat, json!({})).await.1["revoked"][0]["cancel"], true);
+    let heartbeat = format!("/v1/sessions/{}/beat", worker.session);
+    assert_eq!(server.post(&heartbeat, json!({})).await.1["revoked"][0]["cancel"], true);
     let token = &claimed[0]["tenure"]["token"];
     let body = json!({ "token": token, "text": "stopping\n" });
     assert_eq!(server.post(&format!("{path}/logs"), body).await.1["cancelling"], true);
@@ -174,7 +175,7 @@ async fn cancel_ends_what_waits_and_asks_what_runs() {
 }
 
 #[tokio::test]
-async fn refusals_name_what_is_in_the_way() {
+async fn refusals_name_the_conflicting_job_or_state() {
     let server = server().await;
     let create = submit(&server, "cluster/c1", "create").await;
     let worker = Worker::open(&server, "w1").await;
@@ -213,7 +214,7 @@ async fn refusals_name_what_is_in_the_way() {
 }
 
 #[tokio::test]
-async fn a_resource_is_put_paused_resumed_and_forgotten() {
+async fn a_resource_is_put_paused_resumed_and_deleted() {
     let server = server().await;
     let path = "/v1/resources/shoot/s1";
     let (status, put) = server.put(path, json!({ "spec": { "nodes": 3 } })).await;
@@ -255,7 +256,7 @@ async fn a_resource_is_put_paused_resumed_and_forgotten() {
 }
 
 #[tokio::test]
-async fn jobs_of_another_tenant_are_not_there() {
+async fn jobs_of_another_tenant_are_not_found() {
     let server = server().await;
     let path = "/v1/resources/task/t1/jobs?tenant=acme";
     let (_, answer) = server.post(path, json!({ "operation": "work" })).await;
@@ -296,7 +297,7 @@ async fn jobs_of_another_tenant_are_not_there() {
 }
 
 #[tokio::test]
-async fn a_session_of_all_tenants_works_for_all_of_them() {
+async fn a_session_of_all_tenants_claims_jobs_of_every_tenant() {
     let server = server().await;
     for tenant in ["acme", "other"] {
         let path = format!("/v1/resources/task/t1/jobs?tenant={tenant}");
@@ -336,7 +337,7 @@ async fn kinds_and_workers_are_listed() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_job_is_told_when_it_is_over() {
+async fn a_request_that_waits_for_a_job_returns_when_it_finishes() {
     let server = Arc::new(server().await);
     let job = submit(&server, "pipeline/p1", "run").await;
     let path = format!("/v1/jobs/{}", id(&job));
@@ -355,7 +356,7 @@ async fn whoever_waits_for_a_job_is_told_when_it_is_over() {
 }
 
 #[tokio::test]
-async fn logs_are_kept_by_attempt_and_can_be_followed() {
+async fn logs_are_filtered_by_attempt_and_can_be_followed() {
     let server = Arc::new(server().await);
     let job = submit(&server, "task/t1", "work").await;
     let path = format!("/v1/jobs/{}", id(&job));
@@ -371,7 +372,7 @@ async fn logs_are_kept_by_attempt_and_can_be_followed() {
         if attempt == 1 {
             let body = json!({ "token": token, "outcome": "failed", "code": "BUSY" });
             server.post(&format!("{path}/finish"), body).await;
-            // It rests; a person need not wait for that.
+            // Ends the backoff.
             server.post(&format!("{path}/retry"), json!({ "reason": "now" })).await;
         }
     }
@@ -408,7 +409,7 @@ async fn logs_are_kept_by_attempt_and_can_be_followed() {
 }
 
 #[tokio::test]
-async fn lists_of_jobs_go_on_where_the_cursor_says() {
+async fn lists_of_jobs_continue_at_the_cursor() {
     let server = server().await;
     for n in 0..5 {
         submit(&server, &format!("task/t{n}"), "work").await;

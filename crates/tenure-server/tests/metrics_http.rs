@@ -1,4 +1,4 @@
-//! `/metrics` of a server: requests by route, and what is told while the store is away.
+//! `/metrics` of a server: requests by route, the janitor, and an unavailable store.
 
 mod common;
 #[path = "common/series.rs"]
@@ -21,11 +21,11 @@ use series::{Series, parse, values};
 async fn scrape(server: &Server) -> Series {
     let (status, text) = server.get("/metrics").await;
     assert_eq!(status, 200);
-    parse(text.as_str().expect("it is text"))
+    parse(text.as_str().expect("text"))
 }
 
 #[tokio::test]
-async fn requests_are_counted_by_the_pattern_of_their_route() {
+async fn requests_are_counted_by_route_pattern() {
     let server = Server::start(Arc::new(Memory::new())).await;
     for name in ["secret-1", "secret-2"] {
         let body = json!({ "holder": "ann", "ttl_ms": 60_000 });
@@ -35,12 +35,12 @@ async fn requests_are_counted_by_the_pattern_of_their_route() {
     server.get("/no/such/secret").await;
     server.delete("/healthz").await;
     let method = reqwest::Method::from_bytes(b"INVENTED").expect("a word");
-    let odd = reqwest::Client::new().request(method, format!("{}/healthz", server.url));
-    odd.send().await.expect("it answers");
-    let seen = scrape(&server).await;
+    let invented = reqwest::Client::new().request(method, format!("{}/healthz", server.url));
+    invented.send().await.expect("it answers");
+    let series = scrape(&server).await;
     let count = |method: &str, route: &str, status: u16| {
         let labels = format!("method=\"{method}\",route=\"{route}\",status=\"{status}\"");
-        seen.get(&format!("tenure_http_requests_total{{{labels}}}")).copied()
+        series.get(&format!("tenure_http_requests_total{{{labels}}}")).copied()
     };
     let acquire = "/v1/locks/{kind}/{name}/acquire";
     assert_eq!(count("POST", acquire, 200), Some(2.0));
@@ -49,28 +49,28 @@ async fn requests_are_counted_by_the_pattern_of_their_route() {
     assert_eq!(count("DELETE", "/healthz", 405), Some(1.0));
     assert_eq!(count("other", "/healthz", 405), Some(1.0));
     let duration = "tenure_http_request_duration_seconds_count";
-    assert_eq!(seen[&format!("{duration}{{route=\"{acquire}\"}}")], 3.0);
-    assert_eq!(seen["tenure_http_in_flight"], 1.0, "the scrape itself");
-    let routes = values(&seen, "route");
+    assert_eq!(series[&format!("{duration}{{route=\"{acquire}\"}}")], 3.0);
+    assert_eq!(series["tenure_http_in_flight"], 1.0, "the scrape itself");
+    let routes = values(&series, "route");
     assert!(!routes.iter().any(|route| route.contains("secret")), "{routes:?}");
 }
 
-/// A store that can be away.
+/// A store that can be made unavailable.
 #[derive(Default)]
-struct Away {
+struct OutageStore {
     memory: Memory,
-    away: AtomicBool,
+    outage: AtomicBool,
 }
 
-impl Away {
+impl OutageStore {
     fn check(&self) -> Result<()> {
-        let away = self.away.load(Ordering::SeqCst);
-        if away { Err(StoreError::unavailable("it is away")) } else { Ok(()) }
+        let outage = self.outage.load(Ordering::SeqCst);
+        if outage { Err(StoreError::unavailable("simulated outage".to_owned())) } else { Ok(()) }
     }
 }
 
 #[async_trait]
-impl Store for Away {
+impl Store for OutageStore {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
         self.check()?;
         self.memory.apply(commands).await
@@ -112,8 +112,8 @@ impl Store for Away {
 }
 
 #[tokio::test]
-async fn while_the_store_is_away_what_is_known_is_told_and_nothing_else() {
-    let store = Arc::new(Away::default());
+async fn store_gauges_are_absent_while_the_store_is_unavailable() {
+    let store = Arc::new(OutageStore::default());
     let server = Server::start(Arc::clone(&store) as Arc<dyn Store>).await;
     let acquire = async || {
         let body = json!({ "holder": "ann", "ttl_ms": 60_000 });
@@ -122,36 +122,36 @@ async fn while_the_store_is_away_what_is_known_is_told_and_nothing_else() {
     assert_eq!(acquire().await, 200);
     let lock = "tenure_active_locks{kind=\"cluster\"}";
     until(async || scrape(&server).await.get(lock) == Some(&1.0)).await;
-    store.away.store(true, Ordering::SeqCst);
+    store.outage.store(true, Ordering::SeqCst);
     assert_eq!(acquire().await, 503);
     until(async || scrape(&server).await["tenure_store_up"] == 0.0).await;
-    let seen = scrape(&server).await;
-    assert!(!seen.contains_key(lock), "nobody knows whether it is held");
-    assert!(!seen.contains_key("tenure_sessions"));
+    let series = scrape(&server).await;
+    assert!(!series.contains_key(lock), "unknown");
+    assert!(!series.contains_key("tenure_sessions"));
     let granted = "tenure_lock_acquisitions_total{kind=\"cluster\",result=\"granted\"}";
-    assert_eq!(seen[granted], 1.0);
-    assert!(seen["tenure_store_errors_total{call=\"apply\"}"] >= 1.0);
+    assert_eq!(series[granted], 1.0);
+    assert!(series["tenure_store_errors_total{call=\"apply\"}"] >= 1.0);
     let errors = "tenure_janitor_errors_total{duty=\"expiry\"}";
     until(async || scrape(&server).await[errors] >= 1.0).await;
-    store.away.store(false, Ordering::SeqCst);
+    store.outage.store(false, Ordering::SeqCst);
     until(async || scrape(&server).await["tenure_store_up"] == 1.0).await;
     assert_eq!(scrape(&server).await[lock], 1.0);
 }
 
 #[tokio::test]
-async fn every_duty_of_the_janitor_is_seen() {
+async fn every_duty_of_the_janitor_is_exported() {
     let server = Server::start(Arc::new(Memory::new())).await;
     until(async || scrape(&server).await["tenure_janitor_here"] == 1.0).await;
     let duties = ["dead", "expiry", "orphans", "overdue", "retention", "retries", "schedule"];
     let ran = async || {
-        let seen = scrape(&server).await;
-        let runs = |duty: &str| seen[&format!("tenure_janitor_runs_total{{duty=\"{duty}\"}}")];
+        let series = scrape(&server).await;
+        let runs = |duty: &str| series[&format!("tenure_janitor_runs_total{{duty=\"{duty}\"}}")];
         duties.iter().all(|duty| runs(duty) >= 1.0)
     };
     until(ran).await;
-    let seen = scrape(&server).await;
-    assert_eq!(values(&seen, "duty").into_iter().collect::<Vec<_>>(), duties);
-    let age = seen["tenure_janitor_last_run_age_seconds{duty=\"expiry\"}"];
-    assert!(age < 10.0 && seen["tenure_janitor_lag_seconds{duty=\"expiry\"}"] < 10.0, "{age}");
-    assert_eq!(seen["tenure_janitor_errors_total{duty=\"expiry\"}"], 0.0);
+    let series = scrape(&server).await;
+    assert_eq!(values(&series, "duty").into_iter().collect::<Vec<_>>(), duties);
+    let age = series["tenure_janitor_last_run_age_seconds{duty=\"expiry\"}"];
+    assert!(age < 10.0 && series["tenure_janitor_lag_seconds{duty=\"expiry\"}"] < 10.0, "{age}");
+    assert_eq!(series["tenure_janitor_errors_total{duty=\"expiry\"}"], 0.0);
 }

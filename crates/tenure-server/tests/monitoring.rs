@@ -1,5 +1,4 @@
-//! The guide, the alerts and the dashboard speak of metrics that there are, and Prometheus reads
-//! them.
+//! The guide, the alerts and the dashboards use metrics that exist, and Prometheus accepts them.
 
 mod common;
 #[path = "common/series.rs"]
@@ -29,19 +28,19 @@ fn file(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// The alerts of the server and of each app.
+/// Returns the alert files of the server and of each app.
 fn rule_files() -> Vec<String> {
     let apps = common::apps();
     let of_apps = apps.iter().map(|app| format!("apps/{}/alerts.yml", app.name()));
     std::iter::once("deploy/prometheus/rules.yml".to_owned()).chain(of_apps).collect()
 }
 
-/// The test cases beside a file with alerts.
+/// Returns the file with the test cases of an alert file.
 fn cases_of(rules: &str) -> String {
     rules.replace(".yml", "_test.yml")
 }
 
-/// The dashboards of the server and of each app.
+/// Returns the dashboards of the server and of each app.
 fn dashboards() -> Vec<String> {
     let apps = common::apps();
     let of_apps = apps.iter().map(|app| format!("apps/{}/panels.json", app.name()));
@@ -57,7 +56,7 @@ fn promtool(args: &[&str], path: &std::path::Path) {
 
 // ----- the guide -----
 
-/// The metrics of the server and of all apps.
+/// Returns the metrics of the server and of all apps.
 fn all_metrics() -> Vec<Definition> {
     let apps = common::apps();
     let of_apps = apps.iter().flat_map(|app| app.metric_definitions().iter());
@@ -72,7 +71,7 @@ fn row(definition: &Definition) -> String {
 }
 
 #[test]
-fn the_table_of_the_guide_is_what_the_server_defines() {
+fn the_table_in_the_guide_equals_the_definitions() {
     let page = read("docs/guide/metrics.md");
     let is_row = |line: &&str| ["| `tenure_", "| `pipeline_"].iter().any(|b| line.starts_with(b));
     let rows: Vec<&str> = page.lines().filter(is_row).collect();
@@ -82,26 +81,26 @@ fn the_table_of_the_guide_is_what_the_server_defines() {
 
 // ----- the server -----
 
-/// A server with one pipeline beside the kinds of the scenarios.
+/// Starts a server with one pipeline and the kinds of the scenarios.
 async fn server_with_a_pipeline() -> Server {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let pipelines = dir.path().join("pipelines/default");
-    std::fs::create_dir_all(&pipelines).expect("there is room");
+    std::fs::create_dir_all(&pipelines).expect("writable");
     let pipeline = "[[steps]]\nname = \"extract\"\ncommand = [\"true\"]\n";
-    std::fs::write(pipelines.join("billing.toml"), pipeline).expect("there is room");
+    std::fs::write(pipelines.join("billing.toml"), pipeline).expect("writable");
     let loaded = common::apps().parse("[pipelines]\ndir = \"pipelines\"", dir.path());
-    let live = loaded.expect("it is right").live();
-    // The scenarios have a kind of that name, too.
+    let live = loaded.expect("valid").live();
+    // The scenarios also have a kind of that name.
     let kinds = scenario::kinds();
     let all =
         kinds.iter().filter(|kind| live.kinds.get(&kind.name).is_none()).chain(live.kinds.iter());
-    let kinds = Kinds::new(all.map(|kind| (**kind).clone())).expect("they are right");
+    let kinds = Kinds::new(all.map(|kind| (**kind).clone())).expect("valid kinds");
     let live = LiveConfig { kinds: Arc::new(kinds), ..live };
     let config = tenure_server::Config { live, ..common::config(Arc::default()) };
     Server::run(Arc::new(Memory::new()), config).await
 }
 
-/// A pipeline that was triggered twice and has run once.
+/// Triggers a pipeline twice, which gives one run, and finishes it.
 async fn run_a_pipeline(server: &Server, worker: &Worker) {
     let mut runs = BTreeSet::new();
     for status in ["PENDING", "RUNNING"] {
@@ -109,11 +108,11 @@ async fn run_a_pipeline(server: &Server, worker: &Worker) {
         assert_eq!((code, answer["status"].as_str()), (200, Some(status)), "{answer}");
         runs.insert(answer["pipeline_logging_id"].as_str().expect("a run").to_owned());
     }
-    assert_eq!(runs.len(), 1, "both got the same run");
+    assert_eq!(runs.len(), 1, "both attach to the same run");
     finish(server, &worker.claim(server, &["pipeline"], 0).await[0]).await;
 }
 
-/// Finishes a job that was claimed.
+/// Finishes a claimed job.
 async fn finish(server: &Server, claimed: &Value) {
     let id = claimed["job"]["id"].as_str().expect("a job");
     let body = json!({ "token": claimed["tenure"]["token"], "outcome": "ok" });
@@ -121,7 +120,7 @@ async fn finish(server: &Server, claimed: &Value) {
     assert_eq!(status, 200, "{answer}");
 }
 
-/// A server on which everything has happened at least once.
+/// Starts a server and causes every kind of event at least once. Returns a scrape.
 async fn busy_server() -> (Server, String) {
     let server = server_with_a_pipeline().await;
     let lock = "/v1/locks/cluster/c1";
@@ -139,7 +138,7 @@ async fn busy_server() -> (Server, String) {
     run_a_pipeline(&server, &worker).await;
     let scrape = async || match server.get("/metrics").await.1 {
         Value::String(text) => text,
-        other => panic!("{other} is no text"),
+        other => panic!("{other} is not text"),
     };
     let all = async || {
         let names = names(&parse(&scrape().await));
@@ -150,7 +149,7 @@ async fn busy_server() -> (Server, String) {
     (server, text)
 }
 
-/// The names of the series that a metric has.
+/// Returns the names of the series of a metric.
 fn series_of(definition: &Definition) -> BTreeSet<String> {
     let ends: &[&str] = match definition.kind {
         Type::Counter | Type::Gauge => &[""],
@@ -164,7 +163,7 @@ fn names(series: &series::Series) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn a_server_exports_what_is_defined_and_what_alerts_and_dashboard_ask_for() {
+async fn a_server_exports_all_metrics_that_are_defined_or_used() {
     let (_server, text) = busy_server().await;
     let all = all_metrics();
     let defined = all.iter().map(|definition| {
@@ -178,9 +177,9 @@ async fn a_server_exports_what_is_defined_and_what_alerts_and_dashboard_ask_for(
         let used = used(&read(path));
         assert!(used.len() >= 5, "{path} uses only {used:?}");
         let unknown: Vec<_> = used.difference(&exported).collect();
-        assert!(unknown.is_empty(), "{path} asks for {unknown:?}");
+        assert!(unknown.is_empty(), "{path} uses unknown {unknown:?}");
     }
-    // Each metric is there to be looked at.
+    // Each metric has a panel.
     let shown: BTreeSet<String> = dashboards().iter().flat_map(|path| used(&read(path))).collect();
     for definition in &all_metrics() {
         let seen = series_of(definition).iter().any(|series| shown.contains(series));
@@ -189,14 +188,14 @@ async fn a_server_exports_what_is_defined_and_what_alerts_and_dashboard_ask_for(
     for definition in &all_metrics() {
         let labels = definition.labels.split(',').filter(|label| !label.is_empty());
         let of = |series: &&String| series_of(definition).contains(name(series));
-        let one = series.keys().find(of).expect("it was found above");
+        let one = series.keys().find(of).expect("found above");
         for label in labels {
             assert!(one.contains(&format!("{label}=\"")), "{one} has no {label}");
         }
     }
 }
 
-/// The names of metrics in a text. A label is no metric, though one begins like some.
+/// Returns the names of metrics in a text, without labels that have the same prefix.
 fn used(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let is_label =
@@ -205,10 +204,10 @@ fn used(text: &str) -> BTreeSet<String> {
     words.filter(named).filter(|word| !is_label(word)).map(str::to_owned).collect()
 }
 
-/// How long a Prometheus may take to start on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum time for the start of Prometheus on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A Prometheus of our own.
+/// A Prometheus process.
 struct Prometheus {
     process: Child,
     url: String,
@@ -218,10 +217,8 @@ struct Prometheus {
 impl Prometheus {
     fn start(target: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let rules: Vec<PathBuf> = rule_files()
-            .iter()
-            .map(|path| file(path).canonicalize().expect("it is there"))
-            .collect();
+        let rules: Vec<PathBuf> =
+            rule_files().iter().map(|path| file(path).canonicalize().expect("it exists")).collect();
         let config = json!({
             "global": { "scrape_interval": "500ms", "scrape_timeout": "500ms" },
             "rule_files": rules,
@@ -234,7 +231,7 @@ impl Prometheus {
             ],
         });
         let path = dir.path().join("prometheus.yml");
-        std::fs::write(&path, config.to_string()).expect("there is room");
+        std::fs::write(&path, config.to_string()).expect("writable");
         let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = port.local_addr().expect("it is bound").to_string();
         drop(port);
@@ -248,8 +245,8 @@ impl Prometheus {
         Self { process, url: format!("http://{address}/api/v1/"), _dir: dir }
     }
 
-    /// What it answers, once it does.
-    async fn ask(&self, path: &str) -> Value {
+    /// Queries the API; null if it does not respond yet.
+    async fn query(&self, path: &str) -> Value {
         let answer = reqwest::get(format!("{}{path}", self.url)).await;
         let Ok(answer) = answer else { return Value::Null };
         answer.json::<Value>().await.map_or(Value::Null, |answer| answer["data"].clone())
@@ -264,22 +261,22 @@ impl Drop for Prometheus {
 }
 
 #[tokio::test]
-async fn a_real_prometheus_scrapes_a_server_and_evaluates_the_alerts() {
+async fn prometheus_scrapes_a_server_and_evaluates_the_alerts() {
     let (server, _) = busy_server().await;
     let prometheus = Prometheus::start(&server.url["http://".len()..]);
     let mut target = Value::Null;
     let scraped = async {
         while target["health"] != "up" {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            target = prometheus.ask("targets").await["activeTargets"][0].clone();
+            target = prometheus.query("targets").await["activeTargets"][0].clone();
         }
     };
-    let scraped = tokio::time::timeout(PATIENCE, scraped).await;
+    let scraped = tokio::time::timeout(START_TIMEOUT, scraped).await;
     assert!(scraped.is_ok(), "{target}");
     let query = "query?query=tenure_lock_acquisitions_total{kind=%22cluster%22}";
-    let found = async || prometheus.ask(query).await["result"].clone();
+    let found = async || prometheus.query(query).await["result"].clone();
     until(async || found().await.as_array().is_some_and(|found| found.len() == 2)).await;
-    let groups = prometheus.ask("rules").await["groups"].clone();
+    let groups = prometheus.query("rules").await["groups"].clone();
     let count: usize = rule_files().iter().map(|path| after(&read(path), "- alert:").len()).sum();
     let rules = |group: &Value| group["rules"].as_array().map_or(0, Vec::len);
     let evaluated: usize = groups.as_array().expect("it has groups").iter().map(rules).sum();
@@ -289,7 +286,7 @@ async fn a_real_prometheus_scrapes_a_server_and_evaluates_the_alerts() {
 // ----- the alerts -----
 
 #[test]
-fn prometheus_accepts_the_alerts_and_they_fire_when_they_should() {
+fn prometheus_accepts_the_alerts_and_their_test_cases_pass() {
     for path in rule_files() {
         promtool(&["check", "rules"], &file(&path));
         promtool(&["test", "rules"], &file(&cases_of(&path)));
@@ -297,13 +294,13 @@ fn prometheus_accepts_the_alerts_and_they_fire_when_they_should() {
     promtool(&["check", "config", "--syntax-only"], &file("deploy/prometheus/prometheus.yml"));
 }
 
-/// The texts that follow a word at the beginning of lines.
+/// Returns the texts after `word` at the start of lines.
 fn after<'a>(text: &'a str, word: &str) -> Vec<&'a str> {
     text.lines().filter_map(|line| line.trim().strip_prefix(word)).map(str::trim).collect()
 }
 
 #[test]
-fn every_alert_says_what_to_do_and_has_a_case_in_which_it_fires_and_one_in_which_not() {
+fn every_alert_has_a_remedy_a_firing_case_and_a_silent_case() {
     for path in rule_files() {
         check_alerts(&path);
     }
@@ -332,7 +329,7 @@ fn check_alerts(path: &str) {
 // ----- the dashboard -----
 
 #[test]
-fn every_panel_of_the_dashboards_has_an_expression_that_prometheus_reads() {
+fn every_dashboard_panel_has_an_expression_that_prometheus_accepts() {
     let count: usize = dashboards().iter().map(|path| check_dashboard(path)).sum();
     assert!(count > 30, "only {count} expressions");
 }
@@ -344,11 +341,11 @@ fn check_dashboard(path: &str) -> usize {
     assert!(variables.iter().any(|variable| variable["type"] == "datasource"));
     let panels = dashboard["panels"].as_array().expect("it has panels");
     let ids: BTreeSet<_> = panels.iter().filter_map(|panel| panel["id"].as_u64()).collect();
-    assert_eq!(ids.len(), panels.len(), "ids are given once");
+    assert_eq!(ids.len(), panels.len(), "ids are unique");
     let mut rules = "groups:\n  - name: panels\n    rules:\n".to_owned();
     let mut count = 0;
     for panel in panels.iter().filter(|panel| panel["type"] != "row") {
-        let targets = panel["targets"].as_array().expect("a panel asks for something");
+        let targets = panel["targets"].as_array().expect("a panel has targets");
         assert!(!targets.is_empty(), "{} shows nothing", panel["title"]);
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
         for target in targets {
@@ -364,7 +361,7 @@ fn check_dashboard(path: &str) -> usize {
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("panels.yml");
-    std::fs::write(&path, rules).expect("there is room");
+    std::fs::write(&path, rules).expect("writable");
     promtool(&["check", "rules"], &path);
     count
 }

@@ -1,4 +1,4 @@
-//! The OpenAPI document: committed as it is made, served as it is committed, and complete.
+//! The OpenAPI document is complete, and equal in the repository and on the server.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn document() -> Value {
     serde_json::from_str(&document_text()).expect("JSON")
 }
 
-/// Each operation with its path and method.
+/// Returns each operation with its method and path.
 fn operations(document: &Value) -> Vec<(String, Value)> {
     let paths = document["paths"].as_object().expect("paths");
     let of = |(path, item): (&String, &Value)| {
@@ -32,7 +32,7 @@ fn operations(document: &Value) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn the_committed_document_is_the_one_that_the_routes_make() {
+fn the_committed_document_is_up_to_date() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi.json");
     let committed = std::fs::read_to_string(file).expect("openapi.json");
     let first =
@@ -40,32 +40,35 @@ fn the_committed_document_is_the_one_that_the_routes_make() {
     let differs = first.enumerate().find(|(_, (old, new))| old != new);
     assert!(
         committed == document_text(),
-        "openapi.json is not what the routes make, first here: {differs:?}. If the change is \
-         meant, run `cargo xtask openapi` and commit the file"
+        "openapi.json is outdated, first difference: {differs:?}. If the change is intended, run \
+         `cargo xtask openapi` and commit the file"
     );
 }
 
 #[test]
-fn every_operation_says_what_it_does_and_what_it_answers() {
+fn every_operation_has_a_summary_a_tag_an_id_and_responses() {
     let document = document();
     let tags = document["tags"].as_array().expect("tags");
     let mut ids = BTreeSet::new();
     for (name, operation) in operations(&document) {
         let summary = operation["summary"].as_str().unwrap_or_default();
-        assert!(summary.ends_with('.') && summary.len() > 10, "{name}: a sentence is missing");
+        assert!(summary.ends_with('.') && summary.len() > 10, "{name}: no summary");
         assert!(tags.iter().any(|tag| tag["name"] == operation["tags"][0]), "{name}: its tag");
-        assert!(ids.insert(operation["operationId"].to_string()), "{name}: its id is not its own");
+        assert!(ids.insert(operation["operationId"].to_string()), "{name}: its id is not unique");
         let answers = operation["responses"].as_object().expect("answers");
-        assert!(answers.keys().any(|status| status.starts_with('2')), "{name}: no good answer");
+        assert!(
+            answers.keys().any(|status| status.starts_with('2')),
+            "{name}: no success response"
+        );
         for parameter in operation["parameters"].as_array().into_iter().flatten() {
-            assert!(parameter["description"].is_string(), "{name}: {parameter} is not explained");
+            assert!(parameter["description"].is_string(), "{name}: {parameter} has no description");
         }
     }
     assert!(ids.len() > 40, "only {ids:?}");
 }
 
 #[test]
-fn operations_need_a_key_as_their_rules_say_and_tell_how_they_refuse() {
+fn operations_declare_the_role_of_their_rule_and_their_refusals() {
     for (name, operation) in operations(&document()) {
         let keys = json!([{ "bearer": [] }, { "api_key": [] }]);
         let (method, path) = name.split_once(' ').expect("a method and a path");
@@ -76,8 +79,8 @@ fn operations_need_a_key_as_their_rules_say_and_tell_how_they_refuse() {
             assert_eq!(operation["security"], json!([{}]), "{name} needs no key");
             continue;
         };
-        let says = operation["description"].as_str().unwrap_or_default();
-        assert!(says.contains(role.as_str()), "{name} does not say which role it needs: {says}");
+        let text = operation["description"].as_str().unwrap_or_default();
+        assert!(text.contains(role.as_str()), "{name} does not name its role: {text}");
         assert_eq!(operation["security"], keys, "{name}");
         for status in ["401", "403", "422", "429", "503"] {
             assert!(operation["responses"][status].is_object(), "{name}: {status} is missing");
@@ -88,7 +91,7 @@ fn operations_need_a_key_as_their_rules_say_and_tell_how_they_refuse() {
 }
 
 #[test]
-fn bodies_that_are_read_strictly_are_described_strictly() {
+fn body_schemas_forbid_unknown_fields() {
     let document = document();
     let schemas = &document["components"]["schemas"];
     let name = |schema: &Value| {
@@ -100,7 +103,7 @@ fn bodies_that_are_read_strictly_are_described_strictly() {
         let alternatives = schemas[&body]["oneOf"].as_array();
         let parts =
             alternatives.map_or(vec![body.clone()], |all| all.iter().filter_map(name).collect());
-        // Which parameters there are is the pipeline's to say.
+        // The parameters of a trigger depend on the pipeline.
         for part in parts.into_iter().filter(|part| part != "TriggerBody") {
             assert_eq!(schemas[&part]["additionalProperties"], false, "{operation}: {part}");
         }
@@ -111,7 +114,7 @@ async fn fetch(server: &Server, path: &str) -> (HeaderMap, String) {
     let answer =
         common::http().get(format!("{}{path}", server.url)).send().await.expect("an answer");
     assert_eq!(answer.status(), 200, "{path}");
-    (answer.headers().clone(), answer.text().await.expect("a whole answer"))
+    (answer.headers().clone(), answer.text().await.expect("a complete response"))
 }
 
 #[tokio::test]
@@ -119,7 +122,7 @@ async fn the_document_is_served_without_a_key() {
     let server = Server::start(Arc::new(Memory::new())).await;
     let (headers, text) = fetch(&server, "/openapi.json").await;
     assert_eq!(headers["content-type"], "application/json");
-    assert!(text == document_text(), "another document is served");
+    assert!(text == document_text(), "the served document differs");
 }
 
 #[tokio::test]
@@ -153,7 +156,7 @@ async fn the_page_shows_every_operation_parameter_schema_and_code() {
 }
 
 #[tokio::test]
-async fn pages_load_nothing_from_elsewhere_and_run_nothing() {
+async fn pages_have_no_scripts_and_no_external_resources() {
     let server = Server::start(Arc::new(Memory::new())).await;
     for path in ["/docs", "/docs/errors/held"] {
         let (headers, page) = fetch(&server, path).await;
@@ -174,7 +177,7 @@ async fn pages_load_nothing_from_elsewhere_and_run_nothing() {
 }
 
 #[tokio::test]
-async fn every_link_within_the_page_leads_somewhere() {
+async fn every_anchor_link_has_one_target() {
     let server = Server::start(Arc::new(Memory::new())).await;
     let (_, page) = fetch(&server, "/docs").await;
     let links = page.split("href=\"#").skip(1).filter_map(|rest| rest.split('"').next());

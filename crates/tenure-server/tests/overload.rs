@@ -1,5 +1,5 @@
-//! Three times the load that can be carried: new work is refused quickly, holders keep what they
-//! have, and afterwards everything is as before.
+//! Three times the sustainable load: new work is shed quickly, holders keep their locks, and the
+//! server recovers afterwards.
 
 mod common;
 
@@ -18,24 +18,27 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// How long each command takes: two hundred a second can be carried.
-const EACH: Duration = Duration::from_millis(5);
-/// Three times as many come.
-const ARRIVE_EVERY: Duration = Duration::from_micros(1_667);
-const ARRIVE_FOR: Duration = Duration::from_secs(6);
+/// Duration of each command: the store sustains two hundred per second.
+const COMMAND_DURATION: Duration = Duration::from_millis(5);
+/// Three times as many arrive.
+const ARRIVAL_INTERVAL: Duration = Duration::from_micros(1_667);
+const LOAD_DURATION: Duration = Duration::from_secs(6);
 const HOLDERS: usize = 20;
 const TTL_MS: u64 = 3_000;
-const BEAT_EVERY: Duration = Duration::from_millis(1_000);
-/// A no must come at once.
-const QUICK: Duration = Duration::from_millis(500);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(1_000);
+/// Maximum p99 latency of a refusal.
+const REFUSAL_MAX: Duration = Duration::from_millis(500);
 
-/// A store that can carry so much and no more.
-struct Slow(Memory);
+/// A store with limited throughput.
+struct SlowStore(Memory);
 
 #[async_trait]
-impl Store for Slow {
+impl Store for SlowStore {
     async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
-        tokio::time::sleep(EACH * u32::try_from(commands.len()).expect("a batch is small")).await;
+        tokio::time::sleep(
+            COMMAND_DURATION * u32::try_from(commands.len()).expect("a batch is small"),
+        )
+        .await;
         self.0.apply(commands).await
     }
     async fn sweep(&self) -> Result<Swept> {
@@ -64,13 +67,13 @@ impl Store for Slow {
     }
 }
 
-/// A session with a lock, from before the load, that beats until after it. Gives how often it did.
-async fn hold(url: String, n: usize, ready: Arc<Barrier>, over: CancellationToken) -> u32 {
+/// Holds a lock with a session and sends heartbeats until `stop`. Returns their number.
+async fn hold(url: String, n: usize, ready: Arc<Barrier>, stop: CancellationToken) -> u32 {
     let post = async |path: &str, body: Value| -> Value {
         let request = http().post(format!("{url}{path}")).header("x-api-key", KEY);
         let answer = request.body(body.to_string()).send().await.expect("it answers");
         let status = answer.status();
-        let text = answer.text().await.expect("a whole answer");
+        let text = answer.text().await.expect("a complete response");
         assert!(status.is_success(), "{path} of a holder: {status} {text}");
         serde_json::from_str(&text).expect("JSON")
     };
@@ -78,43 +81,43 @@ async fn hold(url: String, n: usize, ready: Arc<Barrier>, over: CancellationToke
     let session = post("/v1/sessions", open).await["session"].clone();
     let lock = format!("/v1/locks/cluster/held-{n}");
     let tenure = post(&format!("{lock}/acquire"), json!({ "session": session })).await;
-    let beat = format!("/v1/sessions/{}/beat", session.as_str().expect("an id"));
-    let mut beats = 0;
+    let path = format!("/v1/sessions/{}/beat", session.as_str().expect("an id"));
+    let mut heartbeats = 0;
     ready.wait().await;
-    while !over.is_cancelled() {
-        let answer = post(&beat, json!({ "seen": 0 })).await;
-        assert_eq!(answer["revoked"], json!([]), "nothing was lost");
-        beats += 1;
-        tokio::time::sleep(BEAT_EVERY).await;
+    while !stop.is_cancelled() {
+        let answer = post(&path, json!({ "seen": 0 })).await;
+        assert_eq!(answer["revoked"], json!([]), "no tenure is lost");
+        heartbeats += 1;
+        tokio::time::sleep(HEARTBEAT_INTERVAL).await;
     }
     post(&format!("{lock}/release"), json!({ "token": tenure["token"] })).await;
-    beats
+    heartbeats
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_three_times_the_load_new_work_is_refused_quickly_and_no_holder_loses_its_lock() {
-    let server = Server::start(Arc::new(Slow(Memory::new()))).await;
-    let (ready, over) = (Arc::new(Barrier::new(HOLDERS + 1)), CancellationToken::new());
+async fn under_overload_new_work_is_shed_quickly_and_no_holder_loses_its_lock() {
+    let server = Server::start(Arc::new(SlowStore(Memory::new()))).await;
+    let (ready, stop) = (Arc::new(Barrier::new(HOLDERS + 1)), CancellationToken::new());
     let mut holders = JoinSet::new();
     for n in 0..HOLDERS {
-        holders.spawn(hold(server.url.clone(), n, Arc::clone(&ready), over.clone()));
+        holders.spawn(hold(server.url.clone(), n, Arc::clone(&ready), stop.clone()));
     }
     ready.wait().await;
     let mut arrivals = JoinSet::new();
-    let mut tick = tokio::time::interval(ARRIVE_EVERY);
-    let began = stopwatch();
+    let mut tick = tokio::time::interval(ARRIVAL_INTERVAL);
+    let started = stopwatch();
     let mut n = 0;
-    while began.elapsed() < ARRIVE_FOR {
+    while started.elapsed() < LOAD_DURATION {
         tick.tick().await;
         n += 1;
         let url = format!("{}/v1/locks/cluster/new-{n}/acquire", server.url);
         arrivals.spawn(async move {
             let body = json!({ "holder": "new", "ttl_ms": 1_000 }).to_string();
-            let asked = stopwatch();
+            let sent = stopwatch();
             let request = http().post(url).header("x-api-key", KEY).body(body);
             let answer = request.send().await.expect("it answers");
             let after = answer.headers().get("retry-after").cloned();
-            (answer.status().as_u16(), after, asked.elapsed())
+            (answer.status().as_u16(), after, sent.elapsed())
         });
     }
     let answers = arrivals.join_all().await;
@@ -123,26 +126,26 @@ async fn at_three_times_the_load_new_work_is_refused_quickly_and_no_holder_loses
         match status {
             200 => granted += 1,
             503 => {
-                assert!(retry_after.is_some(), "it says when to ask again");
+                assert!(retry_after.is_some(), "a Retry-After header");
                 refused.push(took);
             }
             other => panic!("{other}"),
         }
     }
     refused.sort();
-    let late = refused[refused.len() * 99 / 100];
-    println!("{n} arrived, {granted} were granted, {} refused, p99 {late:?}", refused.len());
-    assert!(late < QUICK, "a no takes {late:?}");
-    assert!(granted > 300, "it goes on working: {granted}");
-    assert!(refused.len() > n / 4, "more came than can be carried");
-    over.cancel();
-    for beats in holders.join_all().await {
-        assert!(beats >= 3, "{beats}");
+    let p99 = refused[refused.len() * 99 / 100];
+    println!("{n} arrived, {granted} were granted, {} refused, p99 {p99:?}", refused.len());
+    assert!(p99 < REFUSAL_MAX, "a refusal takes {p99:?}");
+    assert!(granted > 300, "it still makes progress: {granted}");
+    assert!(refused.len() > n / 4, "the load exceeds the capacity");
+    stop.cancel();
+    for heartbeats in holders.join_all().await {
+        assert!(heartbeats >= 3, "{heartbeats}");
     }
-    // It recovers by itself.
+    // The server recovers.
     let body = json!({ "holder": "after", "ttl_ms": 1_000 });
-    let asked = stopwatch();
+    let sent = stopwatch();
     let (status, answer) = server.post("/v1/locks/cluster/after/acquire", body).await;
     assert_eq!(status, 200, "{answer}");
-    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert!(sent.elapsed() < Duration::from_secs(1), "{:?}", sent.elapsed());
 }

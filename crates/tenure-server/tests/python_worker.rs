@@ -1,5 +1,5 @@
-//! The example worker in Python against a real server: retries, cancel, crashes, drain, lost
-//! replies. It stands for any worker that is written in another language.
+//! The example worker in Python on a real server: retries, cancel, crashes, drain, lost responses.
+//! It stands for any worker in another language.
 
 mod common;
 
@@ -20,8 +20,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// Long enough for a busy machine, short enough for a test that waits for it to run out.
 const TTL_S: &str = "4";
-/// The longest that anything here may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum duration of any wait.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn server() -> Server {
     let retry = Retry {
@@ -35,7 +35,7 @@ async fn server() -> Server {
             .path(&["NEW", "BUILT", "FAILED"], "BUILDING", "BUILT", "FAILED")
             .retry(retry),
     );
-    let kinds = Kinds::new([report]).expect("it makes sense");
+    let kinds = Kinds::new([report]).expect("valid kinds");
     Server::start_with(Arc::new(Memory::new()), Arc::new(kinds)).await
 }
 
@@ -43,7 +43,7 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/python")
 }
 
-/// A worker process; it is killed when it is dropped.
+/// A worker process, killed on drop.
 struct Worker {
     child: Child,
     log: PathBuf,
@@ -51,13 +51,13 @@ struct Worker {
 }
 
 impl Worker {
-    /// The example as it stands.
-    fn start(url: &str, name: &str, settings: &[(&str, &str)]) -> Self {
-        Self::run(url, name, settings, &[examples().join("worker.py").to_str().expect("UTF-8")])
+    /// Starts the unmodified example.
+    fn start(url: &str, name: &str, env: &[(&str, &str)]) -> Self {
+        Self::run(url, name, env, &[examples().join("worker.py").to_str().expect("UTF-8")])
     }
 
-    /// Any program for the interpreter.
-    fn run(url: &str, name: &str, settings: &[(&str, &str)], program: &[&str]) -> Self {
+    /// Starts any program of the interpreter.
+    fn run(url: &str, name: &str, env: &[(&str, &str)], program: &[&str]) -> Self {
         let dir = TempDir::new().expect("a temporary directory");
         let log = dir.path().join("log");
         let child = Command::new("python3")
@@ -66,7 +66,7 @@ impl Worker {
             .envs([("WORKER_TTL", TTL_S), ("WORKER_SLOTS", "1"), ("NO_PROXY", "*")])
             .envs([("PYTHONDONTWRITEBYTECODE", "1")])
             .env("PYTHONPATH", examples())
-            .envs(settings.iter().copied())
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stderr(std::fs::File::create(&log).expect("a log"))
             .spawn()
@@ -75,7 +75,7 @@ impl Worker {
     }
 
     fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).expect("it is there")
+        std::fs::read_to_string(&self.log).expect("readable")
     }
 
     fn signal(&self, name: &str) {
@@ -84,18 +84,18 @@ impl Worker {
         assert!(status.expect("kill runs").success(), "cannot send {name} to {pid}");
     }
 
-    /// Waits for its end without holding up the server, which lives on this thread.
+    /// Waits for its end without blocking the server, which runs on this thread.
     async fn ended(&mut self) -> ExitStatus {
         let end = async {
             loop {
-                if let Some(status) = self.child.try_wait().expect("it is ours") {
+                if let Some(status) = self.child.try_wait().expect("a child") {
                     return status;
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let status = tokio::time::timeout(PATIENCE, end).await;
-        status.unwrap_or_else(|_| panic!("it did not end:\n{}", self.log()))
+        let status = tokio::time::timeout(TIMEOUT, end).await;
+        status.unwrap_or_else(|_| panic!("timed out:\n{}", self.log()))
     }
 }
 
@@ -113,13 +113,13 @@ async fn submit(server: &Server, name: &str, args: Value) -> String {
     answer["job"]["id"].as_str().expect("a job has an id").to_owned()
 }
 
-/// A job that goes on for longer than any test.
+/// Submits a job that runs longer than any test.
 async fn submit_long(server: &Server, name: &str) -> String {
     submit(server, name, json!({ "steps": 2_000, "step_ms": 100 })).await
 }
 
-/// The job, once it is as wanted.
-async fn job_that(server: &Server, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+/// Polls a job until it satisfies `wanted`.
+async fn wait_for_job(server: &Server, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let found = async {
         loop {
             let (_, job) = server.get(&format!("/v1/jobs/{id}")).await;
@@ -129,18 +129,18 @@ async fn job_that(server: &Server, id: &str, wanted: impl Fn(&Value) -> bool) ->
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    match tokio::time::timeout(PATIENCE, found).await {
+    match tokio::time::timeout(TIMEOUT, found).await {
         Ok(job) => job,
-        Err(_) => panic!("it never happened: {}", server.get(&format!("/v1/jobs/{id}")).await.1),
+        Err(_) => panic!("timed out: {}", server.get(&format!("/v1/jobs/{id}")).await.1),
     }
 }
 
-async fn over(server: &Server, id: &str) -> Value {
-    job_that(server, id, |job| !job["ended_at"].is_null()).await
+async fn finished(server: &Server, id: &str) -> Value {
+    wait_for_job(server, id, |job| !job["ended_at"].is_null()).await
 }
 
-async fn worked_on(server: &Server, id: &str) -> Value {
-    job_that(server, id, |job| job["state"] == "running" && !job["progress"].is_null()).await
+async fn started(server: &Server, id: &str) -> Value {
+    wait_for_job(server, id, |job| job["state"] == "running" && !job["progress"].is_null()).await
 }
 
 fn outcomes(job: &Value) -> Vec<&str> {
@@ -149,7 +149,7 @@ fn outcomes(job: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn it_works_jobs_with_retries_results_and_logs() {
+async fn it_runs_jobs_with_retries_results_and_logs() {
     let server = server().await;
     let worker = Worker::start(&server.url, "py", &[("WORKER_SLOTS", "4")]);
     let args =
@@ -160,7 +160,7 @@ async fn it_works_jobs_with_retries_results_and_logs() {
     let dead = submit(&server, "dead", args(9, "FLAKY")).await;
     let odd = submit(&server, "odd", json!({ "steps": "many" })).await;
 
-    let job = over(&server, &good).await;
+    let job = finished(&server, &good).await;
     assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(1)), "{job}");
     assert_eq!(
         (&job["result"], &job["attempts"][0]["worker"]),
@@ -169,15 +169,15 @@ async fn it_works_jobs_with_retries_results_and_logs() {
     let (_, logs) = server.get(&format!("/v1/jobs/{good}/logs")).await;
     assert_eq!(logs["items"][0]["text"], "2 steps under token 1\n", "{logs}");
 
-    let job = over(&server, &flaky).await;
+    let job = finished(&server, &flaky).await;
     assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(2)), "{job}");
     assert_eq!(outcomes(&job), ["failed", "ok"]);
-    let job = over(&server, &broken).await;
+    let job = finished(&server, &broken).await;
     assert_eq!((&job["state"], &job["attempt"]), (&json!("failed"), &json!(1)), "{job}");
-    let job = over(&server, &dead).await;
+    let job = finished(&server, &dead).await;
     assert_eq!((&job["state"], &job["attempt"]), (&json!("dead"), &json!(3)), "{job}");
-    // A bug in a handler is a failure with a message, not the end of the worker.
-    let job = over(&server, &odd).await;
+    // An exception in a handler is a failure with a message and does not end the worker.
+    let job = finished(&server, &odd).await;
     assert_eq!((&job["state"], &job["error"]["code"]), (&json!("dead"), &json!("ERROR")), "{job}");
     let message = job["error"]["message"].as_str().expect("a text");
     assert!(message.starts_with("TypeError: "), "{message}");
@@ -187,33 +187,33 @@ async fn it_works_jobs_with_retries_results_and_logs() {
 #[tokio::test]
 async fn a_cancelled_job_stops_and_its_slot_is_free_again() {
     let server = server().await;
-    // With so long a time to live no heartbeat comes: the answer to its progress tells it.
+    // With the long TTL there is no heartbeat: the response to its progress has the cancel.
     for (ttl, steps, step_ms) in [("600", 2_000, 100), (TTL_S, 1, 600_000)] {
         let mut worker = Worker::start(&server.url, "py", &[("WORKER_TTL", ttl)]);
         let long = submit(&server, ttl, json!({ "steps": steps, "step_ms": step_ms })).await;
-        worked_on(&server, &long).await;
+        started(&server, &long).await;
         let (status, answer) = server.post(&format!("/v1/jobs/{long}/cancel"), json!({})).await;
         assert_eq!((status, &answer["state"]), (202, &json!("cancelling")));
-        let job = over(&server, &long).await;
+        let job = finished(&server, &long).await;
         assert_eq!(job["state"], "cancelled", "{job}");
         assert_eq!(outcomes(&job), ["cancelled"]);
         let next = submit(&server, "next", json!({ "steps": 1 })).await;
-        assert_eq!(over(&server, &next).await["state"], "succeeded");
+        assert_eq!(finished(&server, &next).await["state"], "succeeded");
         worker.signal("TERM");
         worker.ended().await;
     }
 }
 
 #[tokio::test]
-async fn what_a_killed_worker_leaves_another_finishes() {
+async fn a_job_of_a_killed_worker_is_finished_by_another() {
     let server = server().await;
     let mut first = Worker::start(&server.url, "first", &[]);
     let id = submit(&server, "r1", json!({ "steps": 20, "step_ms": 100 })).await;
-    worked_on(&server, &id).await;
+    started(&server, &id).await;
     first.signal("KILL");
     first.ended().await;
     let _second = Worker::start(&server.url, "second", &[]);
-    let job = over(&server, &id).await;
+    let job = finished(&server, &id).await;
     assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(2)), "{job}");
     assert_eq!(outcomes(&job), ["lost", "ok"]);
     assert_eq!(job["attempts"][0]["code"], "WORKER_TIMEOUT");
@@ -221,27 +221,27 @@ async fn what_a_killed_worker_leaves_another_finishes() {
 }
 
 #[tokio::test]
-async fn on_sigterm_it_lets_work_end_and_says_goodbye() {
+async fn on_sigterm_it_drains_and_closes_its_session() {
     let server = server().await;
     let mut worker = Worker::start(&server.url, "py", &[]);
     let id = submit(&server, "r1", json!({ "steps": 10, "step_ms": 100 })).await;
-    worked_on(&server, &id).await;
-    let waits = submit(&server, "r2", json!({ "steps": 1 })).await;
+    started(&server, &id).await;
+    let waiting = submit(&server, "r2", json!({ "steps": 1 })).await;
     worker.signal("TERM");
     assert!(worker.ended().await.success(), "{}", worker.log());
-    assert_eq!(over(&server, &id).await["state"], "succeeded");
-    let (_, job) = server.get(&format!("/v1/jobs/{waits}")).await;
+    assert_eq!(finished(&server, &id).await["state"], "succeeded");
+    let (_, job) = server.get(&format!("/v1/jobs/{waiting}")).await;
     assert_eq!((&job["state"], &job["attempt"]), (&json!("queued"), &json!(0)), "{job}");
     let (_, workers) = server.get("/v1/workers").await;
     assert_eq!(workers["items"], json!([]), "its session is still there");
 }
 
 #[tokio::test]
-async fn what_does_not_end_in_time_is_handed_back_and_does_not_count() {
+async fn a_job_that_outlasts_the_drain_is_handed_back_and_does_not_count() {
     let server = server().await;
     let mut worker = Worker::start(&server.url, "py", &[("WORKER_DRAIN", "0.2")]);
     let id = submit_long(&server, "long").await;
-    worked_on(&server, &id).await;
+    started(&server, &id).await;
     worker.signal("TERM");
     assert!(worker.ended().await.success(), "{}", worker.log());
     let (_, job) = server.get(&format!("/v1/jobs/{id}")).await;
@@ -249,7 +249,7 @@ async fn what_does_not_end_in_time_is_handed_back_and_does_not_count() {
     assert_eq!(outcomes(&job), ["handed_back"]);
 }
 
-/// Its effects are lines in a file that nothing guards: only its own checks can stop it.
+/// A worker whose effects are lines in an unguarded file: only its own checks can stop it.
 const WRITES_LINES: &str = "import os, worker\n\
      @worker.handles('report', 'build')\n\
      def build(job):\n\
@@ -260,18 +260,18 @@ const WRITES_LINES: &str = "import os, worker\n\
      worker.main()\n";
 
 #[tokio::test]
-async fn a_frozen_worker_that_wakes_up_has_stopped_its_work_and_goes_on_with_a_new_session() {
+async fn a_frozen_worker_stops_its_job_when_it_wakes_up_and_opens_a_new_session() {
     let server = server().await;
     let dir = TempDir::new().expect("a temporary directory");
     let file = dir.path().join("lines");
     let lines = || std::fs::read_to_string(&file).unwrap_or_default().matches("r1").count();
-    let settings = [("LINES", file.to_str().expect("UTF-8"))];
-    let mut frozen = Worker::run(&server.url, "frozen", &settings, &["-c", WRITES_LINES]);
+    let env = [("LINES", file.to_str().expect("UTF-8"))];
+    let mut frozen = Worker::run(&server.url, "frozen", &env, &["-c", WRITES_LINES]);
     let id = submit(&server, "r1", json!({ "steps": 1, "step_ms": 10 })).await;
-    let old = worked_on(&server, &id).await["attempts"][0]["session"].clone();
+    let old = started(&server, &id).await["attempts"][0]["session"].clone();
     frozen.signal("STOP");
     let mut other = Worker::start(&server.url, "other", &[]);
-    let job = over(&server, &id).await;
+    let job = finished(&server, &id).await;
     assert_eq!(outcomes(&job), ["lost", "ok"], "{job}");
     assert_eq!(job["attempts"][1]["worker"], "other");
     other.signal("TERM");
@@ -280,17 +280,17 @@ async fn a_frozen_worker_that_wakes_up_has_stopped_its_work_and_goes_on_with_a_n
     let before = lines();
     frozen.signal("CONT");
     let next = submit(&server, "r2", json!({})).await;
-    let job = over(&server, &next).await;
+    let job = finished(&server, &next).await;
     assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(1)), "{job}");
     assert_ne!(job["attempts"][0]["session"], old);
-    // It may have been frozen between the check and the line: that one only a guard can stop.
+    // It may have been frozen between the check and the write, which only a guard could prevent.
     assert!(lines() <= before + 1, "{before} lines, then {}", lines());
-    assert!(frozen.child.try_wait().expect("it is ours").is_none(), "{}", frozen.log());
+    assert!(frozen.child.try_wait().expect("a child").is_none(), "{}", frozen.log());
     assert!(frozen.log().contains("build of report/r1, attempt 1: lost"), "{}", frozen.log());
 }
 
 #[tokio::test]
-async fn work_that_does_not_stop_after_a_loss_dies_with_its_process() {
+async fn a_process_whose_job_does_not_stop_after_a_loss_exits() {
     let server = server().await;
     let program = "import time, worker\n\
                    @worker.handles('report', 'build')\n\
@@ -300,14 +300,14 @@ async fn work_that_does_not_stop_after_a_loss_dies_with_its_process() {
                    worker.main()\n";
     let mut worker = Worker::run(&server.url, "stubborn", &[], &["-c", program]);
     let id = submit(&server, "r1", json!({})).await;
-    let session = worked_on(&server, &id).await["attempts"][0]["session"].clone();
+    let session = started(&server, &id).await["attempts"][0]["session"].clone();
     let path = format!("/v1/sessions/{}", session.as_str().expect("a text"));
     assert_eq!(server.delete(&path).await.0, 200);
     assert_eq!(worker.ended().await.code(), Some(1), "{}", worker.log());
 }
 
 #[tokio::test]
-async fn its_deadline_counts_from_before_a_heartbeat_left() {
+async fn its_deadline_counts_from_before_the_heartbeat_is_sent() {
     let program = "import threading, worker\n\
                    clock, left, done = [100.0], [], threading.Event()\n\
                    def call(method, path, body=None, key=None, timeout=0):\n\
@@ -329,16 +329,16 @@ async fn its_deadline_counts_from_before_a_heartbeat_left() {
 }
 
 #[tokio::test]
-async fn a_lost_reply_makes_neither_a_second_attempt_nor_a_lost_result() {
+async fn a_lost_response_causes_neither_a_second_attempt_nor_a_lost_result() {
     let server = server().await;
     let proxy = Proxy::start(&server.url).await;
     let worker = Worker::start(&proxy.url, "py", &[]);
     let id = submit(&server, "r1", json!({ "steps": 1, "step_ms": 10 })).await;
-    let job = over(&server, &id).await;
+    let job = finished(&server, &id).await;
     assert_eq!((&job["state"], &job["attempt"]), (&json!("succeeded"), &json!(1)), "{job}");
     let next = submit(&server, "r2", json!({ "steps": 1, "step_ms": 10 })).await;
-    over(&server, &next).await;
-    assert_eq!(proxy.swallowed.load(Ordering::Relaxed), 2, "{}", worker.log());
+    finished(&server, &next).await;
+    assert_eq!(proxy.dropped.load(Ordering::Relaxed), 2, "{}", worker.log());
     assert!(worker.log().contains("build of report/r1, attempt 1: succeeded"), "{}", worker.log());
 }
 
@@ -346,7 +346,7 @@ async fn a_lost_reply_makes_neither_a_second_attempt_nor_a_lost_result() {
 /// that confirms one.
 struct Proxy {
     url: String,
-    swallowed: Arc<AtomicUsize>,
+    dropped: Arc<AtomicUsize>,
 }
 
 impl Proxy {
@@ -354,22 +354,22 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
         let to = server.trim_start_matches("http://").to_owned();
-        let swallowed = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&swallowed);
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&dropped);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(pass_on(client, to.clone(), Arc::clone(&count)));
+                tokio::spawn(forward(client, to.clone(), Arc::clone(&count)));
             }
         });
-        Self { url, swallowed }
+        Self { url, dropped }
     }
 }
 
 /// One request and its answer; the client closes the connection after each.
-async fn pass_on(mut client: TcpStream, to: String, swallowed: Arc<AtomicUsize>) {
+async fn forward(mut client: TcpStream, to: String, dropped: Arc<AtomicUsize>) {
     let mut server = TcpStream::connect(to).await.expect("the server is there");
     let (mut request, mut answer) = (Vec::new(), Vec::new());
-    while !is_whole(&request) {
+    while !is_complete(&request) {
         if client.read_buf(&mut request).await.unwrap_or(0) == 0 {
             return;
         }
@@ -377,19 +377,19 @@ async fn pass_on(mut client: TcpStream, to: String, swallowed: Arc<AtomicUsize>)
     server.write_all(&request).await.ok();
     server.read_to_end(&mut answer).await.ok();
     let text = String::from_utf8_lossy(&answer);
-    let swallow = match swallowed.load(Ordering::Relaxed) {
+    let drop_response = match dropped.load(Ordering::Relaxed) {
         0 => request.starts_with(b"POST /v1/jobs/claim ") && text.contains("\"tenure\""),
         1 => text.contains("\"already\":false"),
         _ => false,
     };
-    if swallow {
-        swallowed.fetch_add(1, Ordering::Relaxed);
+    if drop_response {
+        dropped.fetch_add(1, Ordering::Relaxed);
     } else {
         client.write_all(&answer).await.ok();
     }
 }
 
-fn is_whole(request: &[u8]) -> bool {
+fn is_complete(request: &[u8]) -> bool {
     let text = String::from_utf8_lossy(request);
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
     let length = head.lines().find_map(|line| {

@@ -1,4 +1,4 @@
-//! Every refusal of the model survives the way from the server to the library.
+//! Every refusal of the core is transmitted unchanged from the server to the library.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,13 +17,13 @@ use tokio::net::TcpListener;
 
 fn tenure() -> TenureView {
     TenureView {
-        key: ResourceKey::new("t", "cluster", "c1").expect("a good name"),
+        key: ResourceKey::new("t", "cluster", "c1").expect("a valid name"),
         locks: LockName::main().into(),
         token: Token(7),
         session: SessionId(3),
         holder: "ann".into(),
         purpose: Some("install".into()),
-        // It does not travel.
+        // Not transmitted.
         request: RequestId(0),
         job: Some(JobId(9)),
         since: Millis(1_000),
@@ -35,7 +35,7 @@ fn tenure() -> TenureView {
 
 fn refusals() -> Vec<Refusal> {
     let present = Some(tenure());
-    let job_is = |wanted| Refusal::WrongJobState { state: JobState::Dead, wanted };
+    let wrong_state = |wanted| Refusal::WrongJobState { state: JobState::Dead, wanted };
     vec![
         Refusal::Held { by: present.clone(), queue_length: 2 },
         Refusal::Held { by: None, queue_length: 0 },
@@ -61,10 +61,10 @@ fn refusals() -> Vec<Refusal> {
         Refusal::NotDeclared("the kind x".to_owned()),
         Refusal::NoSuchJob,
         Refusal::NoSuchResource,
-        job_is(JobRequirement::Dead),
-        job_is(JobRequirement::Unfinished),
-        job_is(JobRequirement::InBackoffOrFinished),
-        job_is(JobRequirement::Unresolved),
+        wrong_state(JobRequirement::Dead),
+        wrong_state(JobRequirement::Unfinished),
+        wrong_state(JobRequirement::InBackoffOrFinished),
+        wrong_state(JobRequirement::Unresolved),
         Refusal::InUse { job: Some(JobId(9)) },
         Refusal::InUse { job: None },
         Refusal::TenureOfJob(JobId(9)),
@@ -73,22 +73,23 @@ fn refusals() -> Vec<Refusal> {
 }
 
 #[tokio::test]
-async fn a_refusal_comes_back_as_it_was() {
+async fn refusals_are_transmitted_unchanged() {
     let next = Arc::new(Mutex::new(None));
-    let told = Arc::clone(&next);
+    let refusal_to_send = Arc::clone(&next);
     let refuse = move || {
-        let refusal: Option<Refusal> = told.lock().unwrap().clone();
-        async move { Problem::from(refusal.expect("it was put there")).into_response() }
+        let refusal: Option<Refusal> = refusal_to_send.lock().unwrap().clone();
+        async move { Problem::from(refusal.expect("set below")).into_response() }
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let serving =
         tokio::spawn(async { axum::serve(listener, Router::new().fallback(refuse)).await });
-    let link = HttpTransport::new(&url, "key", "t").unwrap();
+    let transport = HttpTransport::new(&url, "key", "t").unwrap();
     for refusal in refusals() {
         *next.lock().unwrap() = Some(refusal.clone());
-        let beat = Command::Heartbeat { session: SessionId(1), seen: 0 };
-        let outcome = link.send(beat, Duration::ZERO).await.expect("a refusal is an outcome");
+        let heartbeat = Command::Heartbeat { session: SessionId(1), seen: 0 };
+        let outcome =
+            transport.send(heartbeat, Duration::ZERO).await.expect("a refusal is an outcome");
         assert_eq!(outcome, Outcome::Refused(refusal));
     }
     serving.abort();

@@ -25,13 +25,13 @@ struct OverHttp {
 }
 
 impl OverHttp {
-    fn link(&self, tenant: &str) -> HttpTransport {
-        HttpTransport::new(&self.server.url, KEY, tenant).expect("a good address")
+    fn transport(&self, tenant: &str) -> HttpTransport {
+        HttpTransport::new(&self.server.url, KEY, tenant).expect("a valid URL")
     }
 
-    /// Reads something that may not be there.
-    async fn look<T: DeserializeOwned>(&self, tenant: &str, path: &str) -> Option<T> {
-        match self.link(tenant).get(path).await {
+    /// Reads an object; `None` if it does not exist.
+    async fn find<T: DeserializeOwned>(&self, tenant: &str, path: &str) -> Option<T> {
+        match self.transport(tenant).get(path).await {
             Ok(found) => Some(found),
             Err(tenure::Error::Refused(refusal)) if refusal.code() == Code::NotFound => None,
             Err(error) => panic!("{path}: {error}"),
@@ -42,13 +42,13 @@ impl OverHttp {
 #[async_trait]
 impl Driver for OverHttp {
     async fn send(&mut self, command: Command) -> Outcome {
-        // Who did something is told by the key, not by the command.
+        // The server takes the principal from the key, not from the command.
         let tenant = match &command {
             Command::Open { tenant, .. } => tenant.to_string(),
             Command::Lock { key, .. } | Command::Resource { key, .. } => key.tenant().to_owned(),
             _ => "*".to_owned(),
         };
-        self.link(&tenant).send(command, Duration::ZERO).await.expect("the server is there")
+        self.transport(&tenant).send(command, Duration::ZERO).await.expect("the server is there")
     }
 
     async fn advance(&mut self, ms: u64) {
@@ -62,7 +62,7 @@ impl Driver for OverHttp {
     }
 
     async fn restart(&mut self) {
-        unreachable!("a store in memory is not restarted")
+        unreachable!("the memory store is not restarted")
     }
 
     async fn now(&mut self) -> Millis {
@@ -70,32 +70,32 @@ impl Driver for OverHttp {
     }
 
     async fn job(&mut self, id: JobId) -> Option<Job> {
-        let job: JobAnswer = self.look("*", &format!("/v1/jobs/{id}")).await?;
+        let job: JobAnswer = self.find("*", &format!("/v1/jobs/{id}")).await?;
         Some(job.to_job())
     }
 
     async fn resource(&mut self, key: &ResourceKey) -> Option<Resource> {
         let path = format!("/v1/resources/{}/{}", key.kind(), key.name());
-        let resource: ResourceAnswer = self.look(key.tenant(), &path).await?;
+        let resource: ResourceAnswer = self.find(key.tenant(), &path).await?;
         Some(resource.to_resource())
     }
 
     async fn why(&mut self, id: JobId) -> String {
-        let why: WhyAnswer = self.look("*", &format!("/v1/jobs/{id}/why")).await.expect("a job");
+        let why: WhyAnswer = self.find("*", &format!("/v1/jobs/{id}/why")).await.expect("a job");
         why.why
     }
 
     async fn history(&mut self, key: &ResourceKey) -> Vec<Entry> {
         let path = format!("/v1/resources/{}/{}/history?limit=1000", key.kind(), key.name());
         let page: ListAnswer<HistoryLine> =
-            self.link(key.tenant()).get(&path).await.expect("the server is there");
-        let entry = |line: &HistoryLine| Entry::parse(&line.line).expect("our own line");
+            self.transport(key.tenant()).get(&path).await.expect("the server is there");
+        let entry = |line: &HistoryLine| Entry::parse(&line.line).expect("a valid entry");
         page.items.iter().rev().map(entry).collect()
     }
 
     async fn verify(&mut self) -> Vec<String> {
         let answer: VerifyAnswer =
-            self.link("t").get("/v1/verify").await.expect("the server is there");
+            self.transport("t").get("/v1/verify").await.expect("the server is there");
         answer.problems
     }
 }

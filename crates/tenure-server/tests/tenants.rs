@@ -1,5 +1,5 @@
-//! A tenant cannot see, hold, break or infer anything of another: every route is tried, by name,
-//! id, token, cursor and tenant, with a key that may do everything for its own tenant.
+//! Tenant isolation: every route is tried against another tenant, by name, id, token, cursor and
+//! tenant, with an admin key of the attacking tenant.
 
 mod common;
 
@@ -11,10 +11,10 @@ use tenure_app::{Access, Rule};
 use tenure_core::{Kind, Kinds, Operation};
 use tenure_store::Memory;
 
-/// Stands in everything that a victim wrote.
-const MARK: &str = "confidential";
+/// Contained in everything that the victim writes.
+const SECRET: &str = "confidential";
 
-/// A tenant with a lock, a waiter, a session, jobs that run, wait and are dead, and a log.
+/// A tenant with a session, a lock, a running and a waiting job, a log and a key.
 struct Victim {
     key: String,
     session: String,
@@ -26,33 +26,33 @@ struct Victim {
 }
 
 impl Victim {
-    async fn settle(server: &Server) -> Self {
+    async fn create(server: &Server) -> Self {
         let key = key(server, "victim", "admin").await;
         let post = async |path: &str, body: Value| {
-            let (status, answer) = server.ask(&key, "POST", path, Some(&body)).await;
+            let (status, answer) = server.request(&key, "POST", path, Some(&body)).await;
             assert!(status < 300, "{path}: {answer}");
             answer
         };
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let open = json!({ "name": MARK, "ttl_ms": 600_000 });
+        let open = json!({ "name": SECRET, "ttl_ms": 600_000 });
         let session = text(&post("/v1/sessions", open).await["session"]);
-        let hold = json!({ "session": session, "purpose": MARK });
+        let hold = json!({ "session": session, "purpose": SECRET });
         let token = text(&post("/v1/locks/cluster/c1/acquire", hold).await["token"]);
-        let args = json!({ "operation": "work", "args": { "secret": MARK } });
+        let args = json!({ "operation": "work", "args": { "secret": SECRET } });
         post("/v1/resources/task/t1/jobs", args.clone()).await;
         let waiting = post("/v1/resources/task/t1/jobs", args).await["job"]["id"].clone();
         let claim = json!({ "session": session, "kinds": ["task"], "max": 1, "wait_ms": 0 });
         let claimed = post("/v1/jobs/claim", claim).await["jobs"][0].clone();
         let job = text(&claimed["job"]["id"]);
         let job_token = text(&claimed["tenure"]["token"]);
-        let log = json!({ "token": claimed["tenure"]["token"], "text": format!("{MARK}\n") });
+        let log = json!({ "token": claimed["tenure"]["token"], "text": format!("{SECRET}\n") });
         post(&format!("/v1/jobs/{job}/logs"), log).await;
-        let (_, keys) = server.ask(&key, "GET", "/v1/keys", None).await;
+        let (_, keys) = server.request(&key, "GET", "/v1/keys", None).await;
         let key_id = text(&keys["items"][0]["id"]);
         Self { key, session, token, job, job_token, waiting: text(&waiting), key_id }
     }
 
-    /// All that the victim sees, without what changes with time alone.
+    /// Returns everything that the victim sees, without fields that depend on time.
     async fn sees(&self, server: &Server) -> String {
         let mut seen = String::new();
         for path in [
@@ -64,7 +64,7 @@ impl Victim {
             "/v1/keys",
             "/v1/dead",
         ] {
-            let (status, mut answer) = server.ask(&self.key, "GET", path, None).await;
+            let (status, mut answer) = server.request(&self.key, "GET", path, None).await;
             assert_eq!(status, 200, "{answer}");
             without_time(&mut answer);
             seen.push_str(&answer.to_string());
@@ -72,9 +72,9 @@ impl Victim {
         seen
     }
 
-    /// What nobody else may learn.
+    /// Returns what must not leak to other tenants.
     fn secrets(&self) -> Vec<&str> {
-        vec![MARK, "victim", &self.session, &self.job, &self.waiting, &self.key_id]
+        vec![SECRET, "victim", &self.session, &self.job, &self.waiting, &self.key_id]
     }
 }
 
@@ -89,7 +89,7 @@ fn without_time(value: &mut Value) {
     }
 }
 
-/// Bodies that would do something if the victim sent them.
+/// Returns bodies that would be effective if the victim sent them.
 fn bodies(victim: &Victim) -> Vec<Value> {
     let (session, reason) = (&victim.session, "mischief");
     let token = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| json!(text));
@@ -115,7 +115,7 @@ fn bodies(victim: &Victim) -> Vec<Value> {
     ]
 }
 
-/// The paths of a route with everything of the victim's filled in.
+/// Returns the paths of a route with the names and ids of the victim.
 fn paths(rule: &Rule, victim: &Victim) -> Vec<String> {
     let path = |kind: &str, name: &str, id: &str| {
         rule.path.replace("{kind}", kind).replace("{name}", name).replace("{id}", id)
@@ -135,17 +135,17 @@ fn paths(rule: &Rule, victim: &Victim) -> Vec<String> {
 
 async fn victim_and_server() -> (Victim, Server) {
     let kinds = Kinds::new([Kind::new("task").operation(Operation::new("work"))]);
-    let kinds = Arc::new(kinds.expect("they are good"));
+    let kinds = Arc::new(kinds.expect("valid kinds"));
     let server = Server::start_with(Arc::new(Memory::new()), kinds).await;
-    (Victim::settle(&server).await, server)
+    (Victim::create(&server).await, server)
 }
 
 #[tokio::test]
-async fn nothing_of_another_tenant_is_seen_or_changed_on_any_route() {
+async fn no_route_reveals_or_changes_anything_of_another_tenant() {
     let (victim, server) = victim_and_server().await;
     let evil = key(&server, "evil", "admin").await;
     let before = victim.sees(&server).await;
-    let mut asked = 0;
+    let mut requests = 0;
     for rule in common::rules().iter().filter(|rule| rule.path != "/v1/events") {
         let bodies: Vec<Option<Value>> = match rule.method {
             "GET" => vec![None],
@@ -153,23 +153,24 @@ async fn nothing_of_another_tenant_is_seen_or_changed_on_any_route() {
         };
         for path in paths(rule, &victim) {
             for body in &bodies {
-                let (status, answer) = server.ask(&evil, rule.method, &path, body.as_ref()).await;
-                asked += 1;
+                let (status, answer) =
+                    server.request(&evil, rule.method, &path, body.as_ref()).await;
+                requests += 1;
                 let answer = answer.to_string();
                 assert!(status < 500, "{} {path} {body:?}: {answer}", rule.method);
-                // What comes back of what was sent tells nothing.
+                // Echoing the request reveals nothing.
                 let sent = format!("{path} {body:?}");
                 for secret in victim.secrets() {
                     assert!(
                         sent.contains(secret) || !answer.contains(secret),
-                        "{} {path} {body:?} tells {secret}: {answer}",
+                        "{} {path} {body:?} reveals {secret}: {answer}",
                         rule.method
                     );
                 }
             }
         }
     }
-    assert!(asked > 1_000, "{asked}");
+    assert!(requests > 1_000, "{requests}");
     assert_eq!(victim.sees(&server).await, before);
 }
 
@@ -181,51 +182,51 @@ async fn no_route_acts_for_a_tenant_that_the_key_is_not_bound_to() {
     let bound = rules.iter().filter(|rule| rule.access != Access::Public);
     for (rule, tenant) in bound.flat_map(|rule| ["victim", "*", "no-such"].map(|t| (rule, t))) {
         let path = format!("{}?tenant={tenant}", paths(rule, &victim)[0]);
-        let (status, answer) = server.ask(&evil, rule.method, &path, Some(&json!({}))).await;
+        let (status, answer) = server.request(&evil, rule.method, &path, Some(&json!({}))).await;
         assert_eq!(status, 403, "{} {path}: {answer}", rule.method);
-        assert!(!answer.to_string().contains(MARK), "{answer}");
+        assert!(!answer.to_string().contains(SECRET), "{answer}");
     }
 }
 
 #[tokio::test]
-async fn events_and_positions_tell_nothing_of_others() {
+async fn events_and_positions_reveal_nothing_of_other_tenants() {
     let (victim, server) = victim_and_server().await;
     let evil = key(&server, "evil", "admin").await;
     let take = json!({ "holder": "evil", "ttl_ms": 60_000 });
     for name in ["a", "b"] {
         let path = format!("/v1/locks/cluster/{name}/acquire");
-        assert_eq!(server.ask(&evil, "POST", &path, Some(&take)).await.0, 200);
+        assert_eq!(server.request(&evil, "POST", &path, Some(&take)).await.0, 200);
     }
-    // Everything from the beginning: what is the victim's is not in it.
+    // From the beginning, without events of the victim.
     let url = format!("{}/v1/events?cursor=0", server.url);
     let mut events = http().get(url).header("x-api-key", &evil).send().await.expect("it answers");
-    let mut told = String::new();
-    while told.matches("event: history").count() < 2 {
-        let chunk = events.chunk().await.expect("it goes on").expect("it does not end");
-        told.push_str(&String::from_utf8_lossy(&chunk));
+    let mut received = String::new();
+    while received.matches("event: history").count() < 2 {
+        let chunk = events.chunk().await.expect("a chunk").expect("not the end");
+        received.push_str(&String::from_utf8_lossy(&chunk));
     }
     for secret in victim.secrets() {
-        assert!(!told.contains(secret), "{secret}: {told}");
+        assert!(!received.contains(secret), "{secret}: {received}");
     }
-    let (_, mine) = server.ask(&evil, "GET", "/v1/history", None).await;
-    let (_, all) = server.ask(KEY, "GET", "/v1/history?tenant=evil", None).await;
+    let (_, mine) = server.request(&evil, "GET", "/v1/history", None).await;
+    let (_, all) = server.request(KEY, "GET", "/v1/history?tenant=evil", None).await;
     let positions = |answer: &Value| -> Vec<u64> {
         let items = answer["items"].as_array().expect("a list");
         items.iter().map(|line| line["position"].as_u64().expect("a number")).collect()
     };
     assert_eq!(positions(&mine).len(), 2, "{mine}");
     assert!(positions(&mine).iter().all(|position| !positions(&all).contains(position)));
-    // And still they lead on.
+    // Encrypted positions work as cursors.
     let next = positions(&mine)[0];
-    let (_, rest) = server.ask(&evil, "GET", &format!("/v1/history?cursor={next}"), None).await;
+    let (_, rest) = server.request(&evil, "GET", &format!("/v1/history?cursor={next}"), None).await;
     assert_eq!(positions(&rest), positions(&mine)[1..]);
 }
 
 #[tokio::test]
-async fn readiness_says_nothing_of_how_many_there_are() {
+async fn readiness_reveals_no_counts() {
     let (victim, server) = victim_and_server().await;
     let ready = http().get(format!("{}/readyz", server.url)).send().await.expect("it answers");
-    let ready = ready.text().await.expect("a whole answer");
+    let ready = ready.text().await.expect("a complete response");
     for secret in victim.secrets().into_iter().chain(["sessions", "live"]) {
         assert!(!ready.contains(secret), "{secret}: {ready}");
     }

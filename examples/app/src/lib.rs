@@ -1,8 +1,7 @@
-//! Greetings: an app in one file, to copy from. It greets a name, once at a time per name.
+//! Greetings: a complete app in one file, as a template. It runs one greeting at a time per name.
 //!
-//! It has everything that an app can have: a section in `tenure.toml`, a kind, a handler, a route, a
-//! duty, a metric and a verb of the command line. Nothing outside of this folder names it, except
-//! the list of apps of a binary.
+//! It has every part that an app can have: a section in `tenure.toml`, a kind, a handler, a route,
+//! a duty, a metric and a CLI subcommand. Only the list of apps of a binary refers to it.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -62,7 +61,7 @@ impl App for Greetings {
     }
 
     fn duties(&self) -> Vec<Box<dyn Duty>> {
-        vec![Box::new(CountGreetings)]
+        vec![Box::new(CheckConfigured)]
     }
 
     fn metric_definitions(&self) -> &'static [metrics::Definition] {
@@ -70,7 +69,7 @@ impl App for Greetings {
     }
 
     fn metrics(&self, registry: &mut metrics::Registry) -> Option<Arc<dyn AppMetrics>> {
-        Some(Arc::new(Granted(register(registry, GRANTED, Family::default()))))
+        Some(Arc::new(GreetingMetrics(register(registry, GREETINGS, Family::default()))))
     }
 
     fn cli(&self) -> Option<Box<dyn Verb>> {
@@ -103,8 +102,9 @@ struct Greeter {
 #[async_trait]
 impl Handler for Greeter {
     async fn run(&self, job: &Context) -> Result<tenure::Done, Failure> {
-        let said = format!("{}, {}", self.text, job.key().name());
-        tenure::Done::with(&json!({ "said": said })).map_err(|error| Failure::new("JSON", error))
+        let greeting = format!("{}, {}", self.text, job.key().name());
+        tenure::Done::with(&json!({ "said": greeting }))
+            .map_err(|error| Failure::new("JSON", error))
     }
 }
 
@@ -127,11 +127,11 @@ async fn greet(State(services): State<Services>, on: OnName) -> Result<Json<Valu
     Ok(Json(json!({ "outcome": format!("{outcome:?}") })))
 }
 
-/// Counts the kinds that are declared, once a second.
-struct CountGreetings;
+/// Reports once a second whether the app is configured.
+struct CheckConfigured;
 
 #[async_trait]
-impl Duty for CountGreetings {
+impl Duty for CheckConfigured {
     fn name(&self) -> &'static str {
         "greetings"
     }
@@ -146,17 +146,17 @@ impl Duty for CountGreetings {
 }
 
 tenure_app::define_metrics! {
-    GRANTED: Counter "greetings_total" ["kind"] "Greetings that were started";
+    GREETINGS: Counter "greetings_total" ["kind"] "Started greetings";
 }
 
-struct Granted(Counters<1>);
+struct GreetingMetrics(Counters<1>);
 
 #[async_trait]
-impl AppMetrics for Granted {
+impl AppMetrics for GreetingMetrics {
     fn reload(&self, _apps: &LoadedApps) {}
 
-    fn count(&self, fact: &MetricEvent) {
-        if matches!(fact, MetricEvent::Granted { key, .. } if key.kind() == KIND) {
+    fn count(&self, event: &MetricEvent) {
+        if matches!(event, MetricEvent::Granted { key, .. } if key.kind() == KIND) {
             self.0.get_or_create(&[("kind", KIND.into())]).inc();
         }
     }

@@ -106,7 +106,7 @@ impl Trigger<'_> {
                 () = place.ended() => {}
                 () = tokio::time::sleep(Duration::from_millis(settings.delay_ms)) => {}
                 () = self.services.closing.cancelled() => {
-                    return Err(Problem::unavailable("the server is shutting down; ask again"));
+                    return Err(Problem::unavailable("the server is shutting down; retry"));
                 }
             }
         }

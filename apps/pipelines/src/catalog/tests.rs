@@ -134,7 +134,7 @@ fn the_kind_of_pipelines_is_declared_once() {
     );
     let why = Apps::new(vec![Arc::new(crate::Pipelines)]).parse(&text, Path::new("/"));
     let why = why.err().unwrap().to_string();
-    assert!(why.contains("give yours another name"), "{why}");
+    assert!(why.contains("choose another name"), "{why}");
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn load_dir(dir: &Path) -> Result<Arc<Catalog>, Error> {
 
 /// Loads the pipelines that a `tenure.toml` names, and nothing of other apps.
 fn load_file(file: &Path) -> Result<Arc<Catalog>, Error> {
-    let loaded = apps().load_own(file)?;
+    let loaded = apps().load_known_sections(file)?;
     loaded.apps.get().ok_or_else(|| {
         let message = "it is missing, so no pipelines are declared: name their directory by `dir`, \
                        or check one with `tenure pipeline check DIR`";

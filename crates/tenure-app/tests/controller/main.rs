@@ -21,10 +21,10 @@ use tenure_store::Memory;
 use tokio_util::sync::CancellationToken;
 
 const KEY: &str = "tenure_0123456789abcdef0123456789abcdef";
-/// A take-over needs the time to live of the session, two seconds, and a little more.
-const TAKE_OVER_MAX: Duration = Duration::from_secs(20);
+/// A takeover takes the TTL of the session, two seconds, and a little more.
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The app that the server has; its processes run the controller themselves.
+/// The app of the server; the test processes run its controller.
 struct Writers;
 
 impl App for Writers {
@@ -37,14 +37,15 @@ impl App for Writers {
     }
 
     fn controllers(&self) -> Vec<Arc<dyn Controller>> {
-        vec![Arc::new(Named)]
+        vec![Arc::new(IdleWriter)]
     }
 }
 
-struct Named;
+/// Gives the server the name of the controller; it never runs.
+struct IdleWriter;
 
 #[async_trait]
-impl Controller for Named {
+impl Controller for IdleWriter {
     fn name(&self) -> &'static str {
         "writer"
     }
@@ -54,7 +55,7 @@ impl Controller for Named {
     }
 }
 
-/// What the guard decided about one write.
+/// A write, and the decision of the guard.
 #[derive(Debug, PartialEq)]
 struct Write {
     token: u64,
@@ -62,8 +63,9 @@ struct Write {
     accepted: bool,
 }
 
-/// The outside system: it accepts writes over TCP and refuses a token older than the newest.
-fn guard() -> (SocketAddr, Receiver<Write>) {
+/// Starts an external system that accepts writes over TCP and refuses a token older than the
+/// newest.
+fn start_guard() -> (SocketAddr, Receiver<Write>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (sender, writes) = channel();
@@ -90,14 +92,14 @@ fn serve(lines: impl std::io::BufRead, sender: &Sender<Write>, newest: &Mutex<u6
     }
 }
 
-/// Returns the token of the next accepted write of a process. Until then only `also` may write.
-fn token_of(writes: &Receiver<Write>, name: &str, also: &[&str]) -> u64 {
+/// Returns the token of the next accepted write of a process. Until then only `others` may write.
+fn next_token(writes: &Receiver<Write>, name: &str, others: &[&str]) -> u64 {
     loop {
-        let write = writes.recv_timeout(TAKE_OVER_MAX).expect("nothing was written");
+        let write = writes.recv_timeout(TAKEOVER_TIMEOUT).expect("nothing was written");
         if write.accepted && write.by == name {
             return write.token;
         }
-        assert!(!write.accepted || also.contains(&write.by.as_str()), "{write:?}");
+        assert!(!write.accepted || others.contains(&write.by.as_str()), "{write:?}");
     }
 }
 
@@ -122,8 +124,8 @@ impl Drop for Process {
     }
 }
 
-/// The holder and token of the controller, as the server shows them.
-async fn shown(url: &str) -> (Value, Value) {
+/// Returns the holder and the token of the controller from the API.
+async fn holder(url: &str) -> (Value, Value) {
     let request = reqwest::Client::new().get(format!("{url}/v1/controllers"));
     let response = request.header("x-api-key", KEY).send().await.unwrap().error_for_status();
     let text = response.unwrap().text().await.unwrap();
@@ -134,7 +136,7 @@ async fn shown(url: &str) -> (Value, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_process_runs_a_controller_and_another_takes_over_from_a_dead_or_frozen_one() {
+async fn one_process_runs_a_controller_and_another_takes_over_when_it_dies_or_freezes() {
     rustls::crypto::ring::default_provider().install_default().ok();
     let apps = Apps::new(vec![Arc::new(Writers)]);
     let config = Config { apps, ..Config::new(Keys::admin(KEY), Arc::default()) };
@@ -143,31 +145,31 @@ async fn one_process_runs_a_controller_and_another_takes_over_from_a_dead_or_fro
     let url = format!("http://{}", listener.local_addr().unwrap());
     let stop = CancellationToken::new();
     let serving = tokio::spawn(server.serve(listener, stop.clone().cancelled_owned()));
-    let (address, writes) = guard();
+    let (address, writes) = start_guard();
 
-    assert_eq!(shown(&url).await, (Value::Null, Value::Null), "nobody runs it yet");
+    assert_eq!(holder(&url).await, (Value::Null, Value::Null), "not running yet");
     let a = Process::start(&url, address, "a");
-    let first = token_of(&writes, "a", &[]);
-    assert_eq!(shown(&url).await, ("a".into(), first.into()));
+    let first = next_token(&writes, "a", &[]);
+    assert_eq!(holder(&url).await, ("a".into(), first.into()));
 
-    // Killed: the other one takes over. It never wrote before that.
+    // Killed: the other process takes over. It has not written before.
     let b = Process::start(&url, address, "b");
     a.signal(Signal::KILL);
-    let second = token_of(&writes, "b", &["a"]);
+    let second = next_token(&writes, "b", &["a"]);
     assert!(second > first, "{second} > {first}");
 
-    // Frozen: the same, and after it wakes up it writes nothing that is accepted.
+    // Frozen: the same, and after it wakes up its writes are refused.
     let c = Process::start(&url, address, "c");
     b.signal(Signal::STOP);
-    let third = token_of(&writes, "c", &["b"]);
+    let third = next_token(&writes, "c", &["b"]);
     assert!(third > second, "{third} > {second}");
     b.signal(Signal::CONT);
 
-    // It competes again, with a new session and a greater token.
+    // The woken process competes again, with a new session and a greater token.
     c.signal(Signal::KILL);
-    let fourth = token_of(&writes, "b", &["c"]);
+    let fourth = next_token(&writes, "b", &["c"]);
     assert!(fourth > third, "{fourth} > {third}");
-    assert_eq!(shown(&url).await, ("b".into(), fourth.into()));
+    assert_eq!(holder(&url).await, ("b".into(), fourth.into()));
     drop(b);
     stop.cancel();
     serving.await.unwrap().unwrap();

@@ -1,7 +1,7 @@
 //! A process that competes for a controller: `process URL KEY GUARD NAME`.
 //!
-//! While it runs the controller it writes to the guard, an outside system of the test, a line
-//! `TOKEN NAME` again and again.
+//! While it runs the controller, it repeatedly writes a line `TOKEN NAME` to the guard, which
+//! stands for an external system.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

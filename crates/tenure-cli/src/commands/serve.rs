@@ -14,8 +14,8 @@ use tenure_config::{AuditSetting, ServerSettings};
 use tenure_core::session::ALL_TENANTS;
 use tenure_server::audit::Audit;
 use tenure_server::auth::Keys;
-use tenure_server::auth::limits::{Rate, WRONG_KEYS};
-use tenure_server::{Front, Server, ServerState, keyfile, listen};
+use tenure_server::auth::limits::{AUTH_FAILURE_RATE, Rate};
+use tenure_server::{HttpConfig, Server, ServerState, keyfile, listen};
 use tenure_store::Store;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -78,8 +78,8 @@ impl Serve {
         let loaded = file.as_deref().map(|file| load(apps, file)).transpose()?.unwrap_or_default();
         let config = &loaded.config;
         let (key, key_path) = match &self.admin_key_file {
-            Some(file) => (keyfile::read(file)?, file.clone()),
-            None => keyfile::ensure(&dir)?,
+            Some(file) => (keyfile::load(file)?, file.clone()),
+            None => keyfile::load_or_create(&dir)?,
         };
         let store = open_store(&store_url(self.store.as_deref(), &dir)).await?;
         let front = front_config(&config.server, &dir)?;
@@ -87,11 +87,11 @@ impl Serve {
         let scheme = if front.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", listener.local_addr()?);
         let (keys, live) = (Keys::admin(&key), loaded.live());
-        let server_config = tenure_server::Config { keys, apps: apps.clone(), live, front };
+        let server_config = tenure_server::Config { keys, apps: apps.clone(), live, http: front };
         let server = Server::start(Arc::clone(&store), server_config, &process_name()).await?;
-        server.state().metrics.per_tenant(config.metrics.per_tenant);
+        server.state().metrics.set_per_tenant(config.metrics.per_tenant);
         // Before the address is published: from then on the process may be signalled.
-        let stop = StopSignal::with_token(server.state().leaving.clone())?;
+        let stop = StopSignal::with_token(server.state().draining.clone())?;
         let address_file = AddressFile::write(args.data().address_file()?, &url)?;
         print_greeting(&url, &server.state().sign_in_link(), &key_path, &*store).await?;
         print_config(file.as_deref(), &loaded);
@@ -142,8 +142,8 @@ async fn print_greeting(
 }
 
 /// Returns the settings of the HTTP front end.
-fn front_config(settings: &ServerSettings, data: &Path) -> anyhow::Result<Front> {
-    let tls = settings.tls.as_ref().map(|(chain, key)| listen::tls(chain, key)).transpose()?;
+fn front_config(settings: &ServerSettings, data: &Path) -> anyhow::Result<HttpConfig> {
+    let tls = settings.tls.as_ref().map(|(chain, key)| listen::load_tls(chain, key)).transpose()?;
     let open = |path: &Path| {
         Audit::open(path).with_context(|| {
             let path = path.display();
@@ -159,8 +159,15 @@ fn front_config(settings: &ServerSettings, data: &Path) -> anyhow::Result<Front>
     };
     let tenants = settings.tenant_requests_per_s.map(Rate::per_s);
     let connections_max = settings.connections.unwrap_or(listen::CONNECTIONS_MAX);
-    let wrong_keys = settings.wrong_keys_per_s.map_or(WRONG_KEYS, Rate::per_s);
-    Ok(Front { tls, audit, tenants, wrong_keys, connections_max, ..Front::default() })
+    let wrong_keys = settings.wrong_keys_per_s.map_or(AUTH_FAILURE_RATE, Rate::per_s);
+    Ok(HttpConfig {
+        tls,
+        audit,
+        tenant_rate: tenants,
+        auth_failure_rate: wrong_keys,
+        connections_max,
+        ..HttpConfig::default()
+    })
 }
 
 /// The parts of the process: the HTTP server, the workers and the reload.
@@ -187,12 +194,12 @@ impl ServerProcess<'_> {
         let work = async {
             let _stopped = stopped.drop_guard();
             let lingered = async {
-                state.leaving.cancelled().await;
+                state.draining.cancelled().await;
                 tokio::time::sleep(linger).await;
             };
             let worked = async {
                 let worked = pool.run(stop, reload, apply).await;
-                state.leaving.cancel();
+                state.draining.cancel();
                 worked
             };
             tokio::join!(worked, lingered).0
@@ -215,7 +222,7 @@ async fn apply_config(
     loaded: &Loaded,
 ) -> Result<(), tenure_store::StoreError> {
     state.reload(loaded.live()).await?;
-    state.metrics.per_tenant(loaded.config.metrics.per_tenant);
+    state.metrics.set_per_tenant(loaded.config.metrics.per_tenant);
     Ok(())
 }
 

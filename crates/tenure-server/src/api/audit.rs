@@ -1,4 +1,4 @@
-//! What was done on this server, and what was refused.
+//! The audit log of this server.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,7 +7,7 @@ use tenure_wire::{AuditLine, ListAnswer, schema};
 use utoipa::IntoParams;
 
 use crate::ServerState;
-use crate::audit::Wish;
+use crate::audit::AuditQuery;
 use tenure_app::Caller;
 use tenure_app::Problem;
 use tenure_app::extract::Params;
@@ -17,33 +17,33 @@ use tenure_app::services::page_size;
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct AuditParams {
-    /// Only this, such as `lock.break`.
+    /// Filter by action, such as `lock.break`.
     action: Option<String>,
-    /// At most so many.
+    /// Maximum number of items; 100 by default.
     #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
 }
 
-/// Lists what was done on this server, and what was refused, newest first.
+/// Lists audit entries of this server, newest first: mutations and refused requests.
 #[utoipa::path(
     get,
     path = "/v1/audit",
     tag = "keys",
     operation_id = "audit",
     params(Caller, AuditParams),
-    responses((status = 200, description = "Lines", body = ListAnswer<AuditLine>), NotFound)
+    responses((status = 200, description = "Audit entries", body = ListAnswer<AuditLine>), NotFound)
 )]
 pub(super) async fn newest(
     State(state): State<ServerState>,
     caller: Caller,
     Params(params): Params<AuditParams>,
 ) -> Result<Json<ListAnswer<AuditLine>>, Problem> {
-    // Without a tenant's name a key of all tenants means all of them here.
+    // A key of all tenants sees all entries.
     let tenant = caller.bound_tenant().cloned();
-    let wish = Wish { tenant, action: params.action, limit: page_size(params.limit)? };
-    let found = state.audit.newest(wish).await;
+    let query = AuditQuery { tenant, action: params.action, limit: page_size(params.limit)? };
+    let found = state.audit.newest(query).await;
     let found = found
-        .map_err(|error| Problem::unavailable(&format!("the audit cannot be read: {error}")))?;
-    let off = || Problem::not_found("this server keeps no audit: `audit` is off in its config");
+        .map_err(|error| Problem::unavailable(&format!("cannot read the audit log: {error}")))?;
+    let off = || Problem::not_found("this server has no audit log: `audit` is off in its config");
     Ok(Json(ListAnswer { items: found.ok_or_else(off)?, next: None }))
 }

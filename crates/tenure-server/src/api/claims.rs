@@ -1,4 +1,4 @@
-//! What workers do: they claim jobs, tell of them and finish them.
+//! Routes of workers: claim jobs, report progress, write logs, finish.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use tenure_app::extract::{Body, DocumentBody, Idempotency, OnJob, document};
 use tenure_app::openapi::{Conflict, NotFound};
 use tenure_app::services::wait_timeout;
 
-/// Takes jobs for a worker, or waits for the first.
+/// Claims jobs for a worker, or waits until one is ready.
 #[utoipa::path(
     post,
     path = "/v1/jobs/claim",
@@ -26,7 +26,7 @@ use tenure_app::services::wait_timeout;
     operation_id = "claim_jobs",
     params(Caller, Idempotency),
     request_body = ClaimBody,
-    responses((status = 200, description = "The jobs, perhaps none", body = ClaimAnswer), Conflict)
+    responses((status = 200, description = "The jobs, possibly none", body = ClaimAnswer), Conflict)
 )]
 pub(super) async fn claim(
     State(state): State<ServerState>,
@@ -35,14 +35,14 @@ pub(super) async fn claim(
     Body(body): Body<ClaimBody>,
 ) -> Result<Json<ClaimAnswer>, Problem> {
     state.services.check_session(&caller, body.session).await?;
-    let patience = wait_timeout(Some(body.wait_ms));
+    let timeout = wait_timeout(Some(body.wait_ms));
     let claim = Claim {
         session: body.session,
         request: key.id(&body.session.to_string())?,
-        kinds: body.kinds.into_iter().map(kind).collect::<Result<_, _>>()?,
+        kinds: body.kinds.into_iter().map(kind_name).collect::<Result<_, _>>()?,
         max: body.max,
     };
-    match take(&state, &claim, patience).await? {
+    match wait_for_jobs(&state, &claim, timeout).await? {
         Outcome::Claimed(jobs) => {
             Ok(Json(ClaimAnswer { jobs: jobs.iter().map(AssignmentAnswer::of).collect() }))
         }
@@ -51,32 +51,37 @@ pub(super) async fn claim(
     }
 }
 
-/// The name of a kind; whether it is declared does not matter yet.
-fn kind(name: String) -> Result<Text, Problem> {
+/// Validates the name of a kind, which need not be declared.
+fn kind_name(name: String) -> Result<Text, Problem> {
     let checked = ResourceKey::new("tenant", &name, "name");
     checked.map_err(|error| Problem::invalid(&format!("kinds: {error}")))?;
     Ok(name.into())
 }
 
-/// Waits for as long as the client, the claim and the server last. What is taken for a client that
-/// has hung up is handed back by the committer, which finds nobody there to be told.
-async fn take(state: &ServerState, claim: &Claim, patience: Duration) -> Result<Outcome, Problem> {
-    let sending = state.repeats.enter(&claim.session.to_string(), claim.request);
-    let taking = async {
-        let _turn = sending.turn().await;
-        state.services.committer.claim(claim, patience).await
+/// Claims until there are jobs, the timeout passes, the request is superseded or the server shuts
+/// down. Jobs claimed for a disconnected client are handed back by the committer, which finds the
+/// response channel closed.
+async fn wait_for_jobs(
+    state: &ServerState,
+    claim: &Claim,
+    timeout: Duration,
+) -> Result<Outcome, Problem> {
+    let delivery = state.in_flight.register(&claim.session.to_string(), claim.request);
+    let claimed = async {
+        let _lock = delivery.lock().await;
+        state.services.committer.claim(claim, timeout).await
     };
     tokio::select! {
-        outcome = taking => Ok(outcome?),
-        // Whoever sent it again gets the answer.
-        () = sending.repeated() => Ok(Outcome::Claimed(Vec::new())),
+        outcome = claimed => Ok(outcome?),
+        // The later delivery gets the jobs.
+        () = delivery.superseded() => Ok(Outcome::Claimed(Vec::new())),
         () = state.services.closing.cancelled() => {
-            Err(Problem::unavailable("the server is shutting down; ask again"))
+            Err(Problem::unavailable("the server is shutting down; retry"))
         }
     }
 }
 
-/// Says how far an attempt has come.
+/// Reports the progress of an attempt.
 #[utoipa::path(
     post,
     path = "/v1/jobs/{id}/progress",
@@ -84,7 +89,7 @@ async fn take(state: &ServerState, claim: &Claim, patience: Duration) -> Result<
     operation_id = "tell_progress",
     params(OnJob),
     request_body = ProgressBody,
-    responses((status = 200, description = "It is noted", body = NotedAnswer), NotFound, Conflict)
+    responses((status = 200, description = "Recorded", body = NotedAnswer), NotFound, Conflict)
 )]
 pub(super) async fn progress(
     State(state): State<ServerState>,
@@ -92,10 +97,10 @@ pub(super) async fn progress(
     Body(body): Body<ProgressBody>,
 ) -> Result<Json<NotedAnswer>, Problem> {
     let (token, percent, message) = (body.token, body.percent, body.message.into());
-    noted(&state, on, JobAction::Progress { token, percent, message }).await
+    record(&state, on, JobAction::Progress { token, percent, message }).await
 }
 
-/// Writes lines to the log of an attempt.
+/// Appends text to the log of an attempt.
 #[utoipa::path(
     post,
     path = "/v1/jobs/{id}/logs",
@@ -103,17 +108,17 @@ pub(super) async fn progress(
     operation_id = "write_log",
     params(OnJob),
     request_body = LogBody,
-    responses((status = 200, description = "It is noted", body = NotedAnswer), NotFound, Conflict)
+    responses((status = 200, description = "Recorded", body = NotedAnswer), NotFound, Conflict)
 )]
 pub(super) async fn log(
     State(state): State<ServerState>,
     on: OnJob,
     Body(body): DocumentBody<LogBody>,
 ) -> Result<Json<NotedAnswer>, Problem> {
-    noted(&state, on, JobAction::Log { token: body.token, text: body.text.into() }).await
+    record(&state, on, JobAction::Log { token: body.token, text: body.text.into() }).await
 }
 
-async fn noted(
+async fn record(
     state: &ServerState,
     on: OnJob,
     action: JobAction,
@@ -125,7 +130,7 @@ async fn noted(
     }
 }
 
-/// Ends an attempt: done, failed, stopped or handed back.
+/// Finishes an attempt: ok, failed, cancelled or handed back.
 #[utoipa::path(
     post,
     path = "/v1/jobs/{id}/finish",
@@ -134,7 +139,7 @@ async fn noted(
     params(OnJob),
     request_body = FinishBodies,
     responses(
-        (status = 200, description = "Where that leaves the job", body = FinishAnswer),
+        (status = 200, description = "The new state of the job", body = FinishAnswer),
         NotFound, Conflict
     )
 )]

@@ -1,4 +1,4 @@
-//! Controllers of apps: which there are, and which process runs each.
+//! Controllers of apps, and the process that runs each.
 
 use axum::Json;
 use axum::extract::State;
@@ -14,7 +14,7 @@ use crate::ServerState;
     path = "/v1/controllers",
     tag = "insight",
     operation_id = "list_controllers",
-    responses((status = 200, description = "All of them", body = ListAnswer<ControllerAnswer>))
+    responses((status = 200, description = "All controllers", body = ListAnswer<ControllerAnswer>))
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,
@@ -22,12 +22,13 @@ pub(super) async fn list(
     let mut items = Vec::new();
     for app in state.apps.iter() {
         for controller in app.controllers() {
-            let shown = state.services.store().reads().show(&resource(controller.name())?).await?;
-            let held = shown.and_then(|shown| shown.tenures.into_iter().next());
+            let key = resource(controller.name())?;
+            let detail = state.services.store().reads().show(&key).await?;
+            let tenure = detail.and_then(|detail| detail.tenures.into_iter().next());
             items.push(ControllerAnswer {
                 name: controller.name().to_owned(),
                 app: app.name().to_owned(),
-                tenure: held.as_ref().map(TenureAnswer::of),
+                tenure: tenure.as_ref().map(TenureAnswer::of),
             });
         }
     }

@@ -1,7 +1,7 @@
-//! Dead letters: jobs that used up their attempts, looked at in groups, tried again or thrown away.
+//! Dead letters: list, redrive and discard jobs that used up their attempts.
 //!
-//! A request deals with them page by page, and with a bounded number in all. Whether a job may be
-//! tried again is the model's to say.
+//! A bulk request works page by page, on a bounded number of jobs. Whether a job may be retried is
+//! decided by the core.
 
 use std::collections::BTreeMap;
 
@@ -28,33 +28,33 @@ use tenure_app::Problem;
 use tenure_app::extract::{Body, Idempotency, Params};
 use tenure_app::services::{job_cursor, page_size};
 
-/// Most dead jobs that one request deals with or counts.
+/// Maximum number of dead jobs that one request processes or counts.
 const DEAD_MAX: usize = 10_000;
-/// How many of them are dealt with at once.
-const BATCH: usize = 250;
+/// Number of jobs processed concurrently.
+const BATCH_SIZE: usize = 250;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Only of this kind.
+    /// Filter by kind.
     #[param(value_type = String, required = false, inline)]
     kind: Option<String>,
-    /// How many rows at most; 100 when nothing is said.
+    /// Maximum number of items; 100 by default.
     #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     #[param(value_type = schema::Id, required = false, inline)]
     cursor: Option<String>,
 }
 
-/// Lists dead jobs, and what they died of.
+/// Lists dead jobs, newest first, and their number by error code.
 #[utoipa::path(
     get,
     path = "/v1/dead",
     tag = "dead letters",
     operation_id = "list_dead",
     params(Caller, ListParams),
-    responses((status = 200, description = "A page", body = DeadAnswer))
+    responses((status = 200, description = "A page of jobs, and the groups", body = DeadAnswer))
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,
@@ -73,7 +73,7 @@ pub(super) async fn list(
     Ok(Json(DeadAnswer { groups, complete, items, next }))
 }
 
-/// One page of dead jobs; whether they failed with the code that is looked for is not seen to.
+/// Reads one page of dead jobs. The error code of the filter is not applied.
 async fn page(
     state: &ServerState,
     caller: &Caller,
@@ -97,7 +97,7 @@ fn code(job: &Job) -> &str {
     job.error.as_ref().map_or("", |error| &error.code)
 }
 
-/// What jobs died of, the most frequent first, and whether all of them were counted.
+/// Groups dead jobs by error code, the largest group first. Also returns whether all were counted.
 async fn groups(
     state: &ServerState,
     caller: &Caller,
@@ -108,7 +108,7 @@ async fn groups(
     for _ in 0..DEAD_MAX / PAGE_MAX {
         let page = page(state, caller, filter, after, PAGE_MAX).await?;
         for shown in &page.items {
-            count(&mut groups, shown);
+            add_to_group(&mut groups, shown);
         }
         after = page.next;
         if after.is_none() {
@@ -120,30 +120,30 @@ async fn groups(
     Ok((groups, after.is_none()))
 }
 
-/// Jobs that died of the same.
+/// Dead jobs with the same kind, operation and error code.
 struct Group {
-    first: JobView,
+    latest: JobView,
     count: usize,
     oldest: Millis,
     newest: Millis,
 }
 
-fn count(groups: &mut BTreeMap<(Text, Text, Text), Group>, shown: &JobView) {
+fn add_to_group(groups: &mut BTreeMap<(Text, Text, Text), Group>, shown: &JobView) {
     let job = &shown.job;
-    let of = (shown.key.kind().into(), job.operation.clone(), code(job).into());
+    let group_key = (shown.key.kind().into(), job.operation.clone(), code(job).into());
     let at = job.ended_at.unwrap_or_default();
-    let new = || Group { first: shown.clone(), count: 0, oldest: at, newest: at };
-    let group = groups.entry(of).or_insert_with(new);
+    let new = || Group { latest: shown.clone(), count: 0, oldest: at, newest: at };
+    let group = groups.entry(group_key).or_insert_with(new);
     group.count += 1;
     group.oldest = group.oldest.min(at);
     if at > group.newest {
-        (group.newest, group.first) = (at, shown.clone());
+        (group.newest, group.latest) = (at, shown.clone());
     }
 }
 
 impl Group {
     fn answer(self) -> DeadGroup {
-        let (key, job) = (self.first.key, self.first.job);
+        let (key, job) = (self.latest.key, self.latest.job);
         DeadGroup {
             kind: key.kind().to_owned(),
             operation: job.operation.to_string(),
@@ -156,7 +156,7 @@ impl Group {
     }
 }
 
-/// Tries dead jobs again.
+/// Redrives dead jobs: submits each one again.
 #[utoipa::path(
     post,
     path = "/v1/dead/redrive",
@@ -164,7 +164,7 @@ impl Group {
     operation_id = "redrive_dead",
     params(Caller, Idempotency),
     request_body = DeadBodies,
-    responses((status = 200, description = "What became of them", body = RedriveAnswer))
+    responses((status = 200, description = "The result for each job", body = RedriveAnswer))
 )]
 pub(super) async fn redrive(
     State(state): State<ServerState>,
@@ -175,26 +175,23 @@ pub(super) async fn redrive(
     let base = key.id(&caller.tenant)?;
     let action = |by: &Text, reason: &Text, id| {
         let (by, reason) = (by.clone(), reason.clone());
-        JobAction::Retry { request: derived(&state, base, id), by, reason }
+        JobAction::Retry { request: retry_request_id(&state, base, id), by, reason }
     };
-    let dealt = deal(&state, &caller, body, &action).await?;
-    let redriven = dealt.done.into_iter().filter_map(|(from, outcome)| match outcome {
+    let result = run_bulk(&state, &caller, body, &action).await?;
+    let redriven = result.done.into_iter().filter_map(|(from, outcome)| match outcome {
         Outcome::Submitted { job, .. } => Some(Redriven { from, job }),
         _ => None,
     });
-    let (matched, more, refused) = (dealt.matched, dealt.more, dealt.refused);
+    let (matched, more, refused) = (result.matched, result.more, result.refused);
     Ok(Json(RedriveAnswer { matched, more, redriven: redriven.collect(), refused }))
 }
 
-/// The request that makes a job from a dead one: the same for a repetition of the redrive.
-fn derived(state: &ServerState, base: RequestId, id: JobId) -> RequestId {
-    state
-        .services
-        .request_id(&format!("{base} {id}"), "redrive")
-        .expect("two ids are a key of fitting length")
+/// Derives the request id of a retry, so that a repeated redrive submits no job twice.
+fn retry_request_id(state: &ServerState, base: RequestId, id: JobId) -> RequestId {
+    state.services.request_id(&format!("{base} {id}"), "redrive").expect("two ids fit into a key")
 }
 
-/// Throws dead jobs away.
+/// Discards dead jobs.
 #[utoipa::path(
     post,
     path = "/v1/dead/discard",
@@ -202,7 +199,7 @@ fn derived(state: &ServerState, base: RequestId, id: JobId) -> RequestId {
     operation_id = "discard_dead",
     params(Caller),
     request_body = DeadBodies,
-    responses((status = 200, description = "What became of them", body = DiscardAnswer))
+    responses((status = 200, description = "The result for each job", body = DiscardAnswer))
 )]
 pub(super) async fn discard(
     State(state): State<ServerState>,
@@ -213,80 +210,77 @@ pub(super) async fn discard(
         let (by, reason) = (by.clone(), reason.clone());
         JobAction::Discard { by, reason }
     };
-    let dealt = deal(&state, &caller, body, &action).await?;
-    let discarded = dealt.done.into_iter().map(|(id, _)| id).collect();
-    let (matched, more, refused) = (dealt.matched, dealt.more, dealt.refused);
+    let result = run_bulk(&state, &caller, body, &action).await?;
+    let discarded = result.done.into_iter().map(|(id, _)| id).collect();
+    let (matched, more, refused) = (result.matched, result.more, result.refused);
     Ok(Json(DiscardAnswer { matched, more, discarded, refused }))
 }
 
-/// What became of the jobs that a filter found.
+/// Result of a bulk operation on dead jobs.
 #[derive(Default)]
-struct Dealt {
+struct BulkResult {
     matched: usize,
     more: bool,
     done: Vec<(JobId, Outcome)>,
     refused: Vec<Unmoved>,
 }
 
-impl Dealt {
+impl BulkResult {
     fn refuse(&mut self, job: JobId, refusal: &Refusal) {
         let (code, detail) = (refusal.code().as_str().to_owned(), refusal.to_string());
         self.refused.push(Unmoved { job, code, detail });
     }
 }
 
-type Act<'a> = dyn Fn(&Text, &Text, JobId) -> JobAction + Send + Sync + 'a;
+type ActionBuilder<'a> = dyn Fn(&Text, &Text, JobId) -> JobAction + Send + Sync + 'a;
 
-/// Does something to all dead jobs that a filter finds.
-async fn deal(
+/// Applies an action to all dead jobs that match the filter.
+async fn run_bulk(
     state: &ServerState,
     caller: &Caller,
     body: DeadBody,
-    action: &Act<'_>,
-) -> Result<Dealt, Problem> {
-    let DeadBody { filter, dry_run, reason: why } = body;
-    let why = if dry_run {
-        Text::from("")
-    } else {
-        caller.required_reason(ReasonBody { reason: why })?
-    };
-    let act = |id| (!dry_run).then(|| action(&caller.name, &why, id));
-    let mut dealt = Dealt::default();
+    action: &ActionBuilder<'_>,
+) -> Result<BulkResult, Problem> {
+    let DeadBody { filter, dry_run, reason } = body;
+    let reason =
+        if dry_run { Text::from("") } else { caller.required_reason(ReasonBody { reason })? };
+    let build = |id| (!dry_run).then(|| action(&caller.name, &reason, id));
+    let mut result = BulkResult::default();
     if let Some(ids) = &filter.ids {
-        let jobs = named(state, caller, &filter, ids, &mut dealt).await?;
-        for batch in jobs.chunks(BATCH) {
-            send(state, batch, &act, &mut dealt).await?;
+        let jobs = select_by_id(state, caller, &filter, ids, &mut result).await?;
+        for batch in jobs.chunks(BATCH_SIZE) {
+            submit_batch(state, batch, &build, &mut result).await?;
         }
-        return Ok(dealt);
+        return Ok(result);
     }
     let mut after = None;
     loop {
-        let page = page(state, caller, &filter, after, BATCH).await?;
-        let fits = |shown: &&JobView| fits(&filter, shown);
-        let jobs: Vec<JobId> = page.items.iter().filter(fits).map(|shown| shown.job.id).collect();
-        send(state, &jobs, &act, &mut dealt).await?;
+        let page = page(state, caller, &filter, after, BATCH_SIZE).await?;
+        let matching = page.items.iter().filter(|shown| matches_filter(&filter, shown));
+        let jobs: Vec<JobId> = matching.map(|shown| shown.job.id).collect();
+        submit_batch(state, &jobs, &build, &mut result).await?;
         after = page.next;
-        dealt.more = after.is_some();
-        if !dealt.more || dealt.matched >= DEAD_MAX {
-            return Ok(dealt);
+        result.more = after.is_some();
+        if !result.more || result.matched >= DEAD_MAX {
+            return Ok(result);
         }
     }
 }
 
-fn fits(filter: &DeadFilter, shown: &JobView) -> bool {
-    let is = |wish: &Option<String>, have: &str| wish.as_ref().is_none_or(|wish| wish == have);
+fn matches_filter(filter: &DeadFilter, shown: &JobView) -> bool {
+    let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|it| it == value);
     is(&filter.kind, shown.key.kind())
         && is(&filter.operation, &shown.job.operation)
         && is(&filter.code, code(&shown.job))
 }
 
-/// Those of the named jobs that are dead, or were before somebody dealt with them.
-async fn named(
+/// Returns the ids whose jobs are dead, redriven or discarded; refuses the others.
+async fn select_by_id(
     state: &ServerState,
     caller: &Caller,
     filter: &DeadFilter,
     ids: &[JobId],
-    dealt: &mut Dealt,
+    result: &mut BulkResult,
 ) -> Result<Vec<JobId>, Problem> {
     if ids.len() > PAGE_MAX {
         let detail = format!("ids names {} jobs; at most {PAGE_MAX} are allowed", ids.len());
@@ -295,13 +289,13 @@ async fn named(
     let mut jobs = Vec::new();
     for &id in ids {
         match state.services.find_job(caller, id).await {
-            Ok(shown) if !fits(filter, &shown) => {}
+            Ok(shown) if !matches_filter(filter, &shown) => {}
             Ok(shown) => match shown.job.state {
                 JobState::Dead | JobState::Redriven | JobState::Discarded => jobs.push(id),
-                state => dealt
+                state => result
                     .refuse(id, &Refusal::WrongJobState { state, wanted: JobRequirement::Dead }),
             },
-            Err(problem) if problem.is(Code::NotFound) => dealt.refuse(id, &Refusal::NoSuchJob),
+            Err(problem) if problem.is(Code::NotFound) => result.refuse(id, &Refusal::NoSuchJob),
             Err(problem) => return Err(problem),
         }
     }
@@ -310,25 +304,25 @@ async fn named(
     Ok(jobs)
 }
 
-/// Deals with some jobs at once, unless it is only a rehearsal.
-async fn send(
+/// Submits the actions of some jobs concurrently; only counts the jobs of a dry run.
+async fn submit_batch(
     state: &ServerState,
     jobs: &[JobId],
-    act: &(dyn Fn(JobId) -> Option<JobAction> + Send + Sync),
-    dealt: &mut Dealt,
+    build: &(dyn Fn(JobId) -> Option<JobAction> + Send + Sync),
+    result: &mut BulkResult,
 ) -> Result<(), Problem> {
-    dealt.matched += jobs.len();
-    let sent = jobs.iter().filter_map(|id| {
-        let command = Command::Job { id: *id, action: act(*id)? };
+    result.matched += jobs.len();
+    let submitted = jobs.iter().filter_map(|id| {
+        let command = Command::Job { id: *id, action: build(*id)? };
         let committer = state.services.committer.clone();
         Some((*id, tokio::spawn(async move { committer.submit(command).await })))
     });
-    let sent: Vec<(JobId, JoinHandle<Result<Outcome, StoreError>>)> = sent.collect();
-    for (id, answer) in sent {
-        let lost = |error| Problem::unavailable(&format!("the answer got lost: {error}"));
-        match answer.await.map_err(lost)?? {
-            Outcome::Refused(refusal) => dealt.refuse(id, &refusal),
-            outcome => dealt.done.push((id, outcome)),
+    let submitted: Vec<(JobId, JoinHandle<Result<Outcome, StoreError>>)> = submitted.collect();
+    for (id, outcome) in submitted {
+        let failed = |error| Problem::unavailable(&format!("a task failed: {error}"));
+        match outcome.await.map_err(failed)?? {
+            Outcome::Refused(refusal) => result.refuse(id, &refusal),
+            outcome => result.done.push((id, outcome)),
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What the server says about its API, to programs and to people. No key is needed.
+//! The OpenAPI document and its pages, public.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -16,34 +16,34 @@ fn headers(kind: &'static str) -> Headers {
     [(header::CONTENT_TYPE, kind)]
 }
 
-/// Shows this document.
+/// Returns this document.
 #[utoipa::path(
     get,
     path = "/openapi.json",
     tag = "documents",
     operation_id = "openapi",
     security(()),
-    responses((status = 200, description = "An OpenAPI document", body = Object,
+    responses((status = 200, description = "The OpenAPI document", body = Object,
         content_type = "application/json"))
 )]
 pub(super) async fn openapi(State(state): State<ServerState>) -> (Headers, String) {
     (headers("application/json"), state.docs.openapi(&state.apps).to_owned())
 }
 
-/// Shows this document to people.
+/// Renders this document as an HTML page.
 #[utoipa::path(
     get,
     path = "/docs",
     tag = "documents",
     operation_id = "docs",
     security(()),
-    responses((status = 200, description = "A page", body = String, content_type = "text/html"))
+    responses((status = 200, description = "HTML page", body = String, content_type = "text/html"))
 )]
 pub(super) async fn page(State(state): State<ServerState>) -> (Headers, String) {
     (headers("text/html; charset=utf-8"), state.docs.page(&state.apps).to_owned())
 }
 
-/// Shows what an error code means and what to do about it.
+/// Renders the page of an error code: meaning and remedy.
 #[utoipa::path(
     get,
     path = "/docs/errors/{code}",
@@ -52,7 +52,7 @@ pub(super) async fn page(State(state): State<ServerState>) -> (Headers, String) 
     security(()),
     params(("code" = inline(ProblemCode), Path, description = "The stable code of a problem")),
     responses(
-        (status = 200, description = "A page", body = String, content_type = "text/html"),
+        (status = 200, description = "HTML page", body = String, content_type = "text/html"),
         NotFound
     )
 )]
@@ -60,11 +60,11 @@ pub(super) async fn error(
     code: Result<Path<String>, PathRejection>,
 ) -> Result<(Headers, String), Problem> {
     let page = code.ok().and_then(|Path(code)| errors::page(&code));
-    let page = page.ok_or_else(|| Problem::not_found("there is no such code; /docs lists them"))?;
+    let page = page.ok_or_else(|| Problem::not_found("no such error code; /docs lists all"))?;
     Ok((headers("text/html; charset=utf-8"), page))
 }
 
-/// The style of the pages, which is no part of the API.
+/// Serves the style sheet of the pages, which is not part of the API.
 pub(super) async fn style() -> (Headers, &'static str) {
     (headers("text/css; charset=utf-8"), STYLE)
 }

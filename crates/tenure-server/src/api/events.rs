@@ -1,7 +1,7 @@
-//! What happens, as it happens: lines of history as server-sent events.
+//! History as a stream of server-sent events.
 //!
-//! A stream reads the history itself, from where it was left, so nothing is missed or told twice;
-//! `Last-Event-ID` or `?cursor=` go on after an event.
+//! A stream polls the history from its own position, so it neither misses nor repeats an event;
+//! `Last-Event-ID` or `?cursor=` resume after an event.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,32 +22,32 @@ use utoipa::IntoParams;
 
 use super::history::answer;
 use crate::ServerState;
-use crate::auth::Veil;
+use crate::auth::PositionCipher;
 use tenure_app::Caller;
 use tenure_app::Problem;
 use tenure_app::extract::Params;
 
-/// Most streams at once on a server: each reads the history.
+/// Maximum number of concurrent streams of a server, each of which polls the history.
 pub(crate) const STREAMS_MAX: usize = 256;
-/// How often a stream looks for more.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Interval at which a stream polls the history.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct EventParams {
-    /// Go on after the event of this id; from now on when nothing is said.
+    /// Resume after the event with this id; by default, only new events.
     #[param(value_type = schema::Count, required = false, inline)]
     cursor: Option<u64>,
 }
 
-/// Streams lines of history as they come, as server-sent events; `Last-Event-ID` goes on.
+/// Streams history as server-sent events; `Last-Event-ID` resumes after an event.
 #[utoipa::path(
     get,
     path = "/v1/events",
     tag = "insight",
     operation_id = "events",
     params(Caller, EventParams),
-    responses((status = 200, description = "A stream that does not end", body = String,
+    responses((status = 200, description = "An endless stream of events", body = String,
         content_type = "text/event-stream"))
 )]
 pub(super) async fn stream(
@@ -57,17 +57,17 @@ pub(super) async fn stream(
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let permit = Arc::clone(&state.streams).try_acquire_owned().map_err(|_| {
-        Problem::unavailable("as many streams are open as this server has; try again later")
+        Problem::unavailable("this server has too many open event streams; retry later")
     })?;
-    let veil = state.veil(&caller);
+    let cipher = state.position_cipher(&caller);
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     let last = last.and_then(|id| id.parse().ok()).or(params.cursor);
-    let shown = |position| veil.as_ref().map_or(position, |veil| veil.show(position));
-    let after = match last.map(shown) {
+    let decrypt = |position| cipher.as_ref().map_or(position, |cipher| cipher.decrypt(position));
+    let after = match last.map(decrypt) {
         Some(position) => position,
         None => newest(&state).await?,
     };
-    let tail = Tail { state, caller, veil, after, ready: VecDeque::new(), _permit: permit };
+    let tail = Tail { state, caller, cipher, after, ready: VecDeque::new(), _permit: permit };
     let events = stream::unfold(tail, |mut tail| async move {
         let line = tail.next().await?;
         Some((Ok(event(&line)), tail))
@@ -75,7 +75,7 @@ pub(super) async fn stream(
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))
 }
 
-/// The position of the newest line of all.
+/// Returns the position of the newest event of all tenants.
 async fn newest(state: &ServerState) -> Result<u64, StoreError> {
     let query = HistoryQuery::Newest { tenant: None, before: None, limit: 1 };
     let lines = state.services.store().reads().history(query).await?;
@@ -83,29 +83,28 @@ async fn newest(state: &ServerState) -> Result<u64, StoreError> {
 }
 
 fn event(line: &HistoryLine) -> Event {
-    let data = serde_json::to_string(line).expect("it is plain JSON");
+    let data = serde_json::to_string(line).expect("plain JSON");
     Event::default().event("history").id(line.position.to_string()).data(data)
 }
 
-/// Where a stream is.
+/// State of a stream.
 struct Tail {
     state: ServerState,
     caller: Caller,
-    veil: Option<Veil>,
+    cipher: Option<PositionCipher>,
     after: u64,
     ready: VecDeque<HistoryLine>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Tail {
-    /// The next line; nothing when the server ends.
+    /// Returns the next event; `None` if the server shuts down or the key is revoked.
     async fn next(&mut self) -> Option<HistoryLine> {
         loop {
             if let Some(line) = self.ready.pop_front() {
                 return Some(line);
             }
-            // A stream ends with its key, and with the server.
-            let revoked = |id| self.state.keys.good(id, None).is_none();
+            let revoked = |id| self.state.keys.principal(id, None).is_none();
             if self.state.services.closing.is_cancelled()
                 || self.caller.key.as_deref().is_some_and(revoked)
             {
@@ -114,8 +113,8 @@ impl Tail {
             let full = match self.read().await {
                 Ok(full) => full,
                 Err(error) => {
-                    // The client goes on from here when it connects again.
-                    tracing::debug!(%error, "a stream of events cannot read the history");
+                    // The client reconnects and resumes from here.
+                    tracing::debug!(%error, "event stream cannot read the history");
                     return None;
                 }
             };
@@ -123,13 +122,13 @@ impl Tail {
                 continue;
             }
             tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = self.state.services.closing.cancelled() => return None,
             }
         }
     }
 
-    /// Reads a page. Says whether it was full.
+    /// Reads a page and returns whether it was full.
     async fn read(&mut self) -> Result<bool, StoreError> {
         let query = HistoryQuery::Scan { after: self.after, limit: PAGE_MAX };
         let lines = self.state.services.store().reads().history(query).await?;
@@ -137,7 +136,7 @@ impl Tail {
         for line in lines {
             self.after = line.position;
             if self.caller.sees(line.key.tenant())
-                && let Ok(line) = answer(line, self.veil.as_ref())
+                && let Ok(line) = answer(line, self.cipher.as_ref())
             {
                 self.ready.push_back(line);
             }

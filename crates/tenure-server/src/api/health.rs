@@ -1,4 +1,4 @@
-//! `/healthz`: the process answers. `/readyz`: so does its store, and who should be looked at.
+//! `/healthz`: liveness of the process. `/readyz`: readiness of its store, and warnings.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use crate::{ServerState, janitor};
 use tenure_app::Problem;
 use tenure_app::openapi::Unavailable;
 
-/// A store that needs longer than this for an answer is not ready.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Time after which the store counts as not ready.
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Says that the process answers.
+/// Reports that the process is alive.
 #[utoipa::path(
     get,
     path = "/healthz",
     tag = "health",
     operation_id = "healthz",
     security(()),
-    responses((status = 200, description = "It does", body = String))
+    responses((status = 200, description = "The process is alive", body = String))
 )]
 pub(super) async fn healthz() -> &'static str {
     "ok\n"
@@ -35,43 +35,43 @@ pub(super) async fn healthz() -> &'static str {
 pub(super) struct Ready {
     #[serde(flatten)]
     answer: ReadyAnswer,
-    /// What the server needs or uses.
+    /// Status of what the server depends on.
     dependencies: Vec<Dependency>,
 }
 
-/// Something that the server needs or uses.
+/// Status of a dependency of the server.
 #[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
 struct Dependency {
-    /// What it is.
+    /// Name.
     name: &'static str,
-    /// Whether it is as it should be.
+    /// Whether it works.
     ok: bool,
-    /// How it is.
+    /// Details for people.
     detail: String,
 }
 
-/// Says whether the store answers, and what a person should look at.
+/// Reports whether the store answers, and the reasons for an operator to look.
 #[utoipa::path(
     get,
     path = "/readyz",
     tag = "health",
     operation_id = "readyz",
     security(()),
-    responses((status = 200, description = "It does", body = Ready), Unavailable)
+    responses((status = 200, description = "The server is ready", body = Ready), Unavailable)
 )]
 pub(super) async fn readyz(State(state): State<ServerState>) -> Result<Json<Ready>, Problem> {
-    if state.leaving.is_cancelled() {
+    if state.draining.is_cancelled() {
         return Err(Problem::unavailable("the server is shutting down"));
     }
-    let asked = async {
+    let checks = async {
         let status = state.services.store().status().await?;
         Ok::<_, StoreError>((status, reasons(&state).await?))
     };
-    let Ok(answered) = tokio::time::timeout(ANSWER_MAX, asked).await else {
+    let Ok(checked) = tokio::time::timeout(STORE_TIMEOUT, checks).await else {
         return Err(Problem::unavailable("the store does not answer"));
     };
-    let (status, mut reasons) = answered?;
-    reasons.extend(doubts(&status));
+    let (status, mut reasons) = checked?;
+    reasons.extend(durability_warning(&status));
     let dependencies = dependencies(&status);
     let answer = ReadyAnswer {
         ready: true,
@@ -83,42 +83,42 @@ pub(super) async fn readyz(State(state): State<ServerState>) -> Result<Json<Read
     Ok(Json(Ready { answer, dependencies }))
 }
 
-/// What is needed, and how it is. Wake-ups that do not come through cost time and nothing else, so
-/// that is no reason to send requests elsewhere.
+/// Lists the dependencies. Missing wake-ups cost latency only, so they do not make the server
+/// unready.
 fn dependencies(status: &Status) -> Vec<Dependency> {
     let detail = format!("{} answers, safety class: {}", status.store, status.safety.as_str());
     let mut dependencies = vec![Dependency { name: "store", ok: true, detail }];
     if let Some(ok) = status.wakeups {
         let detail = if ok {
-            "notifications of the database come through"
+            "notifications of the database are received"
         } else {
-            "notifications of the database do not come through: waiting requests poll"
+            "notifications of the database are not received: waiting requests poll"
         };
         dependencies.push(Dependency { name: "wake-ups", ok, detail: detail.to_owned() });
     }
     dependencies
 }
 
-/// A database can be told not to keep what it has acknowledged. A store in memory is known not to.
-fn doubts(status: &Status) -> Option<String> {
-    let doubtful = status.store == "postgres" && status.safety == SafetyClass::BestEffort;
-    doubtful.then(|| {
-        "the database may lose what it has acknowledged: run tenure doctor --store URL".to_owned()
+/// Warns about a database that may lose acknowledged writes. For the memory store that is expected.
+fn durability_warning(status: &Status) -> Option<String> {
+    let weak = status.store == "postgres" && status.safety == SafetyClass::BestEffort;
+    weak.then(|| {
+        "the database may lose acknowledged writes: run tenure doctor --store URL".to_owned()
     })
 }
 
-/// A janitor that is late, or that nobody is, is no reason to send requests elsewhere: each server
-/// answers as well as any. It is a reason for a person to look.
+/// Collects reasons for an operator to look. A late or missing janitor does not make the server
+/// unready: no other server would respond better.
 async fn reasons(state: &ServerState) -> Result<Vec<String>, StoreError> {
-    let mut reasons = state.janitor.late();
-    if !state.janitor.here() {
-        let shown = state.services.store().reads().show(&janitor::resource()).await?;
-        if shown.is_none_or(|shown| shown.tenures.is_empty()) {
-            reasons.push("no server does the janitor's work at the moment".to_owned());
+    let mut reasons = state.janitor.late_duties();
+    if !state.janitor.holds_lock() {
+        let detail = state.services.store().reads().show(&janitor::resource()).await?;
+        if detail.is_none_or(|detail| detail.tenures.is_empty()) {
+            reasons.push("no server holds the janitor's lock".to_owned());
         }
     }
     let apps = state.services.live.get().apps;
-    reasons.extend(apps.iter().flat_map(|(_, app)| app.ready()));
+    reasons.extend(apps.iter().flat_map(|(_, app)| app.readiness_warnings()));
     Ok(reasons)
 }
 
@@ -141,19 +141,19 @@ mod tests {
     }
 
     #[test]
-    fn wake_ups_that_are_down_are_said() {
-        for (wakeups, said) in [(None, vec![true]), (Some(false), vec![true, false])] {
+    fn missing_wake_ups_are_reported() {
+        for (wakeups, expected) in [(None, vec![true]), (Some(false), vec![true, false])] {
             let dependencies = dependencies(&status(SafetyClass::Exclusive, wakeups));
-            assert_eq!(dependencies.iter().map(|one| one.ok).collect::<Vec<_>>(), said);
+            assert_eq!(dependencies.iter().map(|one| one.ok).collect::<Vec<_>>(), expected);
             assert_eq!(dependencies[0].detail, "postgres answers, safety class: exclusive");
         }
     }
 
     #[test]
-    fn a_database_that_forgets_is_a_reason_to_look() {
-        assert_eq!(doubts(&status(SafetyClass::Exclusive, None)), None);
-        assert!(doubts(&status(SafetyClass::BestEffort, None)).is_some());
+    fn a_database_that_may_lose_writes_is_warned_about() {
+        assert_eq!(durability_warning(&status(SafetyClass::Exclusive, None)), None);
+        assert!(durability_warning(&status(SafetyClass::BestEffort, None)).is_some());
         let memory = Status { store: "memory", ..status(SafetyClass::BestEffort, None) };
-        assert_eq!(doubts(&memory), None);
+        assert_eq!(durability_warning(&memory), None);
     }
 }

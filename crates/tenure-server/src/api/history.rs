@@ -1,4 +1,4 @@
-//! What happened, and the proof that it was right.
+//! History, and its verification.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,7 +10,7 @@ use tenure_wire::{HistoryLine, ListAnswer, VerifyAnswer, instant, schema};
 use utoipa::IntoParams;
 
 use crate::ServerState;
-use crate::auth::Veil;
+use crate::auth::PositionCipher;
 use tenure_app::Caller;
 use tenure_app::Problem;
 use tenure_app::extract::{OnResource, Params};
@@ -19,22 +19,22 @@ use tenure_app::services::page_size;
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Paging {
-    /// How many rows at most; 100 when nothing is said.
+    /// Maximum number of items; 100 by default.
     #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     #[param(value_type = schema::Count, required = false, inline)]
     cursor: Option<u64>,
 }
 
-/// Lists what happened to a resource, newest first.
+/// Lists the history of a resource, newest first.
 #[utoipa::path(
     get,
     path = "/v1/resources/{kind}/{name}/history",
     tag = "resources",
     operation_id = "list_resource_history",
     params(OnResource, Paging),
-    responses((status = 200, description = "A page", body = ListAnswer<HistoryLine>))
+    responses((status = 200, description = "A page of events", body = ListAnswer<HistoryLine>))
 )]
 pub(super) async fn of_resource(
     State(state): State<ServerState>,
@@ -42,19 +42,19 @@ pub(super) async fn of_resource(
     Params(paging): Params<Paging>,
 ) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
     let limit = page_size(paging.limit)?;
-    let before = state.position(&on.caller, paging.cursor);
+    let before = state.decrypt_position(&on.caller, paging.cursor);
     let query = HistoryQuery::Of { key: on.key, before, limit };
     page(&state, &on.caller, query, limit).await
 }
 
-/// Lists what happened to all resources, newest first.
+/// Lists the history of all resources, newest first.
 #[utoipa::path(
     get,
     path = "/v1/history",
     tag = "insight",
     operation_id = "list_history",
     params(Caller, Paging),
-    responses((status = 200, description = "A page", body = ListAnswer<HistoryLine>))
+    responses((status = 200, description = "A page of events", body = ListAnswer<HistoryLine>))
 )]
 pub(super) async fn newest(
     State(state): State<ServerState>,
@@ -62,26 +62,26 @@ pub(super) async fn newest(
     Params(paging): Params<Paging>,
 ) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
     let limit = page_size(paging.limit)?;
-    let before = state.position(&caller, paging.cursor);
+    let before = state.decrypt_position(&caller, paging.cursor);
     let query = HistoryQuery::Newest { tenant: caller.only_tenant(), before, limit };
     page(&state, &caller, query, limit).await
 }
 
-/// Proves exclusivity from the whole history, or names the contradictions.
+/// Verifies exclusivity from the whole history, or lists the contradictions.
 #[utoipa::path(
     get,
     path = "/v1/verify",
     tag = "insight",
     operation_id = "verify",
     params(Caller),
-    responses((status = 200, description = "The proof", body = VerifyAnswer))
+    responses((status = 200, description = "The result", body = VerifyAnswer))
 )]
 pub(super) async fn verify(
     State(state): State<ServerState>,
     caller: Caller,
 ) -> Result<Json<VerifyAnswer>, Problem> {
-    // A key of all tenants proves it for all of them at once.
-    let tenant = caller.bound_tenant().map(|home| &**home);
+    // A key of all tenants verifies all tenants at once.
+    let tenant = caller.bound_tenant().map(|tenant| &**tenant);
     let report = verify_tenant(state.services.store(), tenant).await?;
     Ok(Json(VerifyAnswer {
         ok: report.problems.is_empty(),
@@ -99,23 +99,27 @@ async fn page(
     limit: usize,
 ) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
     let lines = state.services.store().reads().history(query).await?;
-    let veil = state.veil(caller);
+    let cipher = state.position_cipher(caller);
     let full = lines.len() == limit;
-    let lines = lines.into_iter().map(|line| answer(line, veil.as_ref()));
+    let lines = lines.into_iter().map(|line| answer(line, cipher.as_ref()));
     let items = lines.collect::<Result<Vec<_>, _>>()?;
     let next = items.last().filter(|_| full).map(|line| line.position.to_string());
     Ok(Json(ListAnswer { items, next }))
 }
 
-/// A line as a caller sees it: positions count across all tenants, so they are hidden from one.
-pub(super) fn answer(line: HistoryRow, veil: Option<&Veil>) -> Result<HistoryLine, Problem> {
+/// Converts an event for a caller. Positions count across all tenants, so a tenant sees them
+/// encrypted.
+pub(super) fn answer(
+    line: HistoryRow,
+    cipher: Option<&PositionCipher>,
+) -> Result<HistoryLine, Problem> {
     let damaged = |error| {
         let (key, position) = (&line.key, line.position);
-        Problem::unavailable(&format!("entry {position} of {key} cannot be read: {error}"))
+        Problem::unavailable(&format!("cannot parse entry {position} of {key}: {error}"))
     };
     let entry = Entry::parse(&line.text).map_err(damaged)?;
     Ok(HistoryLine {
-        position: veil.map_or(line.position, |veil| veil.hide(line.position)),
+        position: cipher.map_or(line.position, |cipher| cipher.encrypt(line.position)),
         at: instant(entry.at),
         hash: line.hash.to_string(),
         resource: line.key,

@@ -1,4 +1,4 @@
-//! What is seen of the janitor of this server.
+//! Status of the janitor of this server.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,7 +7,7 @@ use tenure_wire::JanitorAnswer;
 use crate::ServerState;
 use tenure_app::Caller;
 
-/// Shows the duties of the janitor and how late they are.
+/// Shows the duties of the janitor of this server and their lag.
 #[utoipa::path(
     get,
     path = "/v1/janitor",
@@ -17,5 +17,5 @@ use tenure_app::Caller;
     responses((status = 200, description = "The duties", body = JanitorAnswer))
 )]
 pub(super) async fn show(State(state): State<ServerState>) -> Json<JanitorAnswer> {
-    Json(JanitorAnswer { items: state.janitor.duties(), here: state.janitor.here() })
+    Json(JanitorAnswer { items: state.janitor.duties(), here: state.janitor.holds_lock() })
 }

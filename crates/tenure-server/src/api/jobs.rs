@@ -1,4 +1,5 @@
-//! Jobs: submitted, looked at, cancelled, tried again, thrown away. Workers are in `claims`.
+//! Jobs: submit, list, show, explain, cancel, retry, discard. The routes of workers are in
+//! `claims`.
 
 use axum::Json;
 use axum::extract::State;
@@ -23,7 +24,7 @@ use tenure_app::services::{job_cursor, page_size, wait_timeout};
 
 type Accepted<T> = Result<(StatusCode, Json<T>), Problem>;
 
-/// Asks for an operation on a resource.
+/// Submits a job: an operation on a resource.
 #[utoipa::path(
     post,
     path = "/v1/resources/{kind}/{name}/jobs",
@@ -32,7 +33,7 @@ type Accepted<T> = Result<(StatusCode, Json<T>), Problem>;
     params(OnResource, Idempotency),
     request_body = SubmitBody,
     responses(
-        (status = 202, description = "The job that counts", body = SubmitAnswer),
+        (status = 202, description = "The verdict, and the job in effect", body = SubmitAnswer),
         NotFound, Conflict
     )
 )]
@@ -43,7 +44,7 @@ pub(super) async fn submit(
     Body(body): DocumentBody<SubmitBody>,
 ) -> Accepted<SubmitAnswer> {
     state.services.live.check_submit(&on.key, &body.operation, body.args.as_ref())?;
-    let ask = Submit {
+    let submit = Submit {
         request: key.id(on.key.as_str())?,
         operation: body.operation.into(),
         args: body.args.map(|args| document("args", &args)).transpose()?,
@@ -51,8 +52,8 @@ pub(super) async fn submit(
         run_at: body.run_at.as_deref().map(run_at).transpose()?,
         by: on.caller.name.clone(),
     };
-    let command = Command::Resource { key: on.key, action: ResourceAction::Submit(ask) };
-    submitted(&state, &on.caller, command).await
+    let command = Command::Resource { key: on.key, action: ResourceAction::Submit(submit) };
+    submit_command(&state, &on.caller, command).await
 }
 
 fn run_at(text: &str) -> Result<Millis, Problem> {
@@ -62,7 +63,7 @@ fn run_at(text: &str) -> Result<Millis, Problem> {
     })
 }
 
-async fn submitted(
+async fn submit_command(
     state: &ServerState,
     caller: &Caller,
     command: Command,
@@ -81,22 +82,22 @@ async fn submitted(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Only of this kind.
+    /// Filter by kind.
     #[param(value_type = String, required = false, inline)]
     kind: Option<String>,
-    /// Only of this name.
+    /// Filter by name.
     #[param(value_type = String, required = false, inline)]
     name: Option<String>,
-    /// Only of this verb.
+    /// Filter by operation.
     #[param(value_type = String, required = false, inline)]
     operation: Option<String>,
-    /// Only in this state.
+    /// Filter by state.
     #[param(value_type = schema::JobStateWord, required = false, inline)]
     state: Option<String>,
-    /// How many rows at most; 100 when nothing is said.
+    /// Maximum number of items; 100 by default.
     #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     #[param(value_type = schema::Id, required = false, inline)]
     cursor: Option<String>,
 }
@@ -108,7 +109,7 @@ pub(super) struct ListParams {
     tag = "jobs",
     operation_id = "list_jobs",
     params(Caller, ListParams),
-    responses((status = 200, description = "A page", body = ListAnswer<JobAnswer>))
+    responses((status = 200, description = "A page of jobs", body = ListAnswer<JobAnswer>))
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,
@@ -133,12 +134,12 @@ pub(super) async fn list(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WaitParams {
-    /// How long the answer may be held back, at most a minute.
+    /// Maximum time to wait before responding, at most 60000.
     #[param(value_type = schema::Count, required = false, inline)]
     wait_ms: Option<u64>,
 }
 
-/// Shows a job, or waits until it is over.
+/// Shows a job; with `wait_ms`, when it has finished or the time has passed.
 #[utoipa::path(
     get,
     path = "/v1/jobs/{id}",
@@ -158,7 +159,7 @@ pub(super) async fn show(
     Ok(Json(JobAnswer::of(&key, &job).under(kinds.get(key.kind()).map(|kind| &**kind), &key)))
 }
 
-/// Says what a job waits for.
+/// Explains what a job waits for.
 #[utoipa::path(
     get,
     path = "/v1/jobs/{id}/why",
@@ -181,13 +182,13 @@ pub(super) async fn why(
             let why = explain_job(&resource.record, kind, id, &resource.context);
             return Ok(Json(WhyAnswer::of(Some(id), &why)));
         }
-        // It was over in between.
+        // It has finished meanwhile.
         shown = state.services.find_job(&caller, id).await?;
     }
     Ok(Json(WhyAnswer::of(Some(id), &explain_finished_job(&shown.job))))
 }
 
-/// Cancels a job that waits; asks one that runs to stop.
+/// Cancels a waiting job, or requests a running one to stop.
 #[utoipa::path(
     post,
     path = "/v1/jobs/{id}/cancel",
@@ -196,7 +197,7 @@ pub(super) async fn why(
     params(OnJob),
     request_body = ReasonBody,
     responses(
-        (status = 202, description = "Where that leaves the job", body = CancelAnswer),
+        (status = 202, description = "The new state of the job", body = CancelAnswer),
         NotFound, Conflict
     )
 )]
@@ -214,7 +215,7 @@ pub(super) async fn cancel(
     }
 }
 
-/// Makes a new job from one that is over, or tries a resting one at once.
+/// Submits a finished job again, or ends the backoff of an unfinished one.
 #[utoipa::path(
     post,
     path = "/v1/jobs/{id}/retry",
@@ -223,7 +224,7 @@ pub(super) async fn cancel(
     params(OnJob, Idempotency),
     request_body = NeededReason,
     responses(
-        (status = 202, description = "The job that counts", body = SubmitAnswer),
+        (status = 202, description = "The verdict, and the job in effect", body = SubmitAnswer),
         NotFound, Conflict
     )
 )]
@@ -237,10 +238,10 @@ pub(super) async fn retry(
     let reason = on.caller.required_reason(body)?;
     let action = JobAction::Retry { request, by, reason };
     state.services.check_job(&on.caller, on.id).await?;
-    submitted(&state, &on.caller, Command::Job { id: on.id, action }).await
+    submit_command(&state, &on.caller, Command::Job { id: on.id, action }).await
 }
 
-/// Throws a dead job away.
+/// Discards a dead job.
 #[utoipa::path(
     post,
     path = "/v1/jobs/{id}/discard",
@@ -249,7 +250,7 @@ pub(super) async fn retry(
     params(OnJob),
     request_body = NeededReason,
     responses(
-        (status = 200, description = "It is discarded", body = DiscardedAnswer),
+        (status = 200, description = "Discarded", body = DiscardedAnswer),
         NotFound, Conflict
     )
 )]

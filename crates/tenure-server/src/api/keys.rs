@@ -1,4 +1,4 @@
-//! Keys: made, listed, revoked; and who one is.
+//! Keys: create, list, revoke, whoami.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,13 +13,13 @@ use tenure_wire::{
 
 use crate::ServerState;
 use crate::auth::guard::check_tenant;
-use crate::auth::keys::Order;
+use crate::auth::keys::NewKey;
 use tenure_app::Caller;
 use tenure_app::Problem;
 use tenure_app::extract::{Body, Idempotency, OnName};
 use tenure_app::openapi::{Conflict, NotFound};
 
-/// Shows who one is to the server.
+/// Shows the name, tenant and role of the key of this request.
 #[utoipa::path(
     get,
     path = "/v1/whoami",
@@ -43,7 +43,7 @@ pub(super) async fn whoami(
     })
 }
 
-/// Makes a key, which is shown in this answer and never again.
+/// Creates a key, which is shown only in this response.
 #[utoipa::path(
     post,
     path = "/v1/keys",
@@ -63,12 +63,12 @@ pub(super) async fn create(
     let max = limits::SESSION_NAME_BYTES_MAX;
     let name = body.name.trim();
     if name.is_empty() || name.len() > max || name.chars().any(|c| c.is_control() || c == '/') {
-        let detail = format!("name has between 1 and {max} bytes on one line, without a slash");
+        let detail = format!("name must have 1 to {max} bytes on one line, without a slash");
         return Err(Problem::invalid(&detail));
     }
     let tenant = body.tenant.map_or_else(|| caller.tenant.clone(), Text::from);
-    if caller.bound_tenant().is_some_and(|home| *home != tenant) {
-        let detail = "a key that is bound to a tenant makes keys of this tenant only";
+    if caller.bound_tenant().is_some_and(|bound| *bound != tenant) {
+        let detail = "a key that is bound to a tenant can only create keys of that tenant";
         return Err(Problem::new(403, "forbidden", detail));
     }
     if *tenant != *ALL_TENANTS {
@@ -78,17 +78,17 @@ pub(super) async fn create(
     let request = request.id(&format!("key of {}", caller.key_tenant))?;
     let (name, by) = (name.into(), caller.name);
     let (role, expires_in_ms) = (body.role, body.expires_in_ms);
-    let order = Order { request, name, tenant, role, expires_in_ms, by };
-    let (kept, secret) = state.keys.create(order);
+    let new_key = NewKey { request, name, tenant, role, expires_in_ms, by };
+    let (stored, secret) = state.keys.create(new_key);
     let ring = state.services.store().key_ring();
-    if !ring.add(kept.clone()).await? {
-        let detail = "this request has made a key before, which is not shown again: revoke it and \
-                      make another with a new Idempotency-Key; or there are as many keys as a \
-                      store keeps";
+    if !ring.add(stored.clone()).await? {
+        let detail = "this request has already created a key, which is not shown again: revoke it \
+                      and create another with a new Idempotency-Key; or the store has the maximum \
+                      number of keys";
         return Err(Problem::new(409, "conflict", detail));
     }
     state.keys.refresh(state.services.store()).await?;
-    let key = answer(&kept, state.keys.now());
+    let key = answer(&stored, state.keys.now());
     Ok((StatusCode::CREATED, Json(NewKeyAnswer { secret, key })))
 }
 
@@ -99,7 +99,7 @@ pub(super) async fn create(
     tag = "keys",
     operation_id = "list_keys",
     params(Caller),
-    responses((status = 200, description = "All of them", body = ListAnswer<KeyAnswer>))
+    responses((status = 200, description = "All keys", body = ListAnswer<KeyAnswer>))
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,
@@ -107,11 +107,11 @@ pub(super) async fn list(
 ) -> Result<Json<ListAnswer<KeyAnswer>>, Problem> {
     let all = state.services.store().key_ring().all().await?;
     let now = state.keys.now();
-    let seen = all.iter().filter(|key| sees(&caller, key)).map(|key| answer(key, now));
-    Ok(Json(ListAnswer { items: seen.collect(), next: None }))
+    let visible = all.iter().filter(|key| sees(&caller, key)).map(|key| answer(key, now));
+    Ok(Json(ListAnswer { items: visible.collect(), next: None }))
 }
 
-/// Takes a key back. Other servers refuse it within seconds.
+/// Revokes a key. Other servers refuse it within seconds.
 #[utoipa::path(
     post,
     path = "/v1/keys/{id}/revoke",
@@ -119,7 +119,7 @@ pub(super) async fn list(
     operation_id = "revoke_key",
     params(("id" = inline(schema::KeyId), Path, description = "The id of the key"), Caller),
     request_body = NeededReason,
-    responses((status = 200, description = "What is left of it", body = KeyAnswer), NotFound)
+    responses((status = 200, description = "The revoked key", body = KeyAnswer), NotFound)
 )]
 pub(super) async fn revoke(
     State(state): State<ServerState>,
@@ -127,12 +127,12 @@ pub(super) async fn revoke(
     Body(body): Body<ReasonBody>,
 ) -> Result<Json<KeyAnswer>, Problem> {
     let reason = caller.required_reason(body)?;
-    let nothing = || Problem::not_found("there is no such key; `tenure key ls` lists them");
+    let not_found = || Problem::not_found("no such key; `tenure key ls` lists all");
     let ring = state.services.store().key_ring();
     let find = async || -> Result<ApiKey, Problem> {
         let all = ring.all().await?;
         let found = all.into_iter().find(|key| *key.id == *id && sees(&caller, key));
-        found.ok_or_else(nothing)
+        found.ok_or_else(not_found)
     };
     caller.audit.tenant.set(find().await?.tenant).ok();
     let by = format!("{}: {reason}", caller.name);
@@ -141,19 +141,19 @@ pub(super) async fn revoke(
     Ok(Json(answer(&find().await?, state.keys.now())))
 }
 
-/// Keys of all tenants are there for those of all tenants only.
+/// Returns whether the caller may see a key. Only keys of all tenants see keys of all tenants.
 fn sees(caller: &Caller, key: &ApiKey) -> bool {
-    caller.bound_tenant().is_none_or(|home| *home == key.tenant)
+    caller.bound_tenant().is_none_or(|bound| *bound == key.tenant)
 }
 
 fn answer(key: &ApiKey, now: Millis) -> KeyAnswer {
-    let over = key.revoked_at.is_some() || key.expires_at.is_some_and(|at| at <= now);
+    let ended = key.revoked_at.is_some() || key.expires_at.is_some_and(|at| at <= now);
     KeyAnswer {
         id: key.id.to_string(),
         name: key.name.to_string(),
         tenant: key.tenant.to_string(),
         role: key.role,
-        good: !over,
+        good: !ended,
         created_at: instant(key.created_at),
         created_by: key.created_by.to_string(),
         expires_at: key.expires_at.map(instant),

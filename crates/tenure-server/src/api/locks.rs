@@ -1,4 +1,4 @@
-//! Locks: taken, renewed, given back, broken and looked at.
+//! Locks: acquire, renew, release, withdraw, break, show, list.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ use tokio::sync::OwnedMutexGuard;
 use utoipa::IntoParams;
 
 use crate::ServerState;
-use crate::repeats::Sending;
+use crate::in_flight::Delivery;
 use tenure_app::Caller;
 use tenure_app::Problem;
 use tenure_app::extract::{Body, Idempotency, OnResource, Params};
 use tenure_app::openapi::{Conflict, NotFound};
 use tenure_app::services::page_size;
 
-/// Takes locks of a resource, or waits for them.
+/// Acquires locks of a resource, or waits for them.
 #[utoipa::path(
     post,
     path = "/v1/locks/{kind}/{name}/acquire",
@@ -43,17 +43,17 @@ pub(super) async fn acquire(
     key: Idempotency,
     Body(body): Body<AcquireBody>,
 ) -> Result<Json<TenureAnswer>, Problem> {
-    let patience = body.poll_ms.map_or(Duration::MAX, Duration::from_millis);
-    let ask = to_acquire(body, key.id(on.key.as_str())?)?;
-    if let Claimant::Session(session) = ask.claimant {
+    let timeout = body.poll_ms.map_or(Duration::MAX, Duration::from_millis);
+    let acquire = acquire_request(body, key.id(on.key.as_str())?)?;
+    if let Claimant::Session(session) = acquire.claimant {
         let _reads = state.services.store().reads();
         state.services.check_session(&on.caller, session).await?;
     }
-    let outcome = if ask.wait_ms == 0 {
-        let action = LockAction::Acquire(ask);
+    let outcome = if acquire.wait_ms == 0 {
+        let action = LockAction::Acquire(acquire);
         state.services.committer.submit(Command::Lock { key: on.key, action }).await?
     } else {
-        wait(&state, &on.key, &ask, patience).await?
+        wait(&state, &on.key, &acquire, timeout).await?
     };
     match outcome {
         Outcome::Granted(view) => Ok(Json(TenureAnswer::of(&view))),
@@ -65,76 +65,79 @@ pub(super) async fn acquire(
     }
 }
 
-/// Waits for as long as the client, the request and the server last.
+/// Waits until the locks are granted, the request times out or is superseded, or the server shuts
+/// down.
 async fn wait(
     state: &ServerState,
     key: &ResourceKey,
-    ask: &Acquire,
-    patience: Duration,
+    acquire: &Acquire,
+    timeout: Duration,
 ) -> Result<Outcome, Problem> {
-    let sending = state.repeats.enter(key.as_str(), ask.request);
-    let turn = sending.turn().await;
-    let wait = Wait {
+    let delivery = state.in_flight.register(key.as_str(), acquire.request);
+    let lock = delivery.lock().await;
+    let waiting = PendingAcquire {
         committer: state.services.committer.clone(),
         key: key.clone(),
-        request: ask.request,
-        // With a session somebody may ask for what is granted after the client hung up.
-        solo: matches!(ask.claimant, Claimant::Solo { .. }),
-        sending,
-        turn,
+        request: acquire.request,
+        // A grant to a session can still be fetched by its owner after a disconnect.
+        solo: matches!(acquire.claimant, Claimant::Solo { .. }),
+        delivery,
+        lock,
     };
-    let mut hang_up = HangUp(Some(wait));
-    let sending = &hang_up.0.as_ref().expect("it was put in above").sending;
+    let mut pending = WithdrawOnDrop(Some(waiting));
+    let delivery = &pending.0.as_ref().expect("set above").delivery;
     let outcome = tokio::select! {
-        outcome = state.services.committer.acquire(key, ask, patience) => outcome.map_err(Problem::from),
-        () = sending.repeated() => {
-            Err(Problem::unavailable("the same request was sent again; that one is answered"))
+        outcome = state.services.committer.acquire(key, acquire, timeout) => {
+            outcome.map_err(Problem::from)
+        }
+        () = delivery.superseded() => {
+            Err(Problem::unavailable("superseded by a repeated request, which is answered"))
         }
         () = state.services.closing.cancelled() => {
-            Err(Problem::unavailable("the server is shutting down; ask again"))
+            Err(Problem::unavailable("the server is shutting down; retry"))
         }
     };
-    // A wait that goes on in the next request is not given up.
-    hang_up.0 = None;
+    // Answered: the next request may continue the wait.
+    pending.0 = None;
     outcome
 }
 
-/// A request that waits.
-struct Wait {
+/// A request that waits for its locks.
+struct PendingAcquire {
     committer: Committer,
     key: ResourceKey,
     request: RequestId,
     solo: bool,
-    sending: Sending,
-    turn: OwnedMutexGuard<()>,
+    delivery: Delivery,
+    lock: OwnedMutexGuard<()>,
 }
 
-/// Takes a request back when its client hangs up, unless it has sent it again.
-struct HangUp(Option<Wait>);
+/// Withdraws a request without a session when its client disconnects.
+struct WithdrawOnDrop(Option<PendingAcquire>);
 
-impl Drop for HangUp {
+impl Drop for WithdrawOnDrop {
     fn drop(&mut self) {
-        if let Some(wait) = self.0.take().filter(|wait| wait.solo) {
-            tokio::spawn(wait.withdraw());
+        if let Some(waiting) = self.0.take().filter(|waiting| waiting.solo) {
+            tokio::spawn(waiting.withdraw());
         }
     }
 }
 
-impl Wait {
+impl PendingAcquire {
     async fn withdraw(self) {
         let action = LockAction::Withdraw { request: self.request };
         let command = Command::Lock { key: self.key, action };
-        if !self.sending.is_repeated()
+        if !self.delivery.is_superseded()
             && let Err(error) = self.committer.submit(command).await
         {
-            tracing::debug!(%error, "cannot withdraw; its session will lapse");
+            tracing::debug!(%error, "cannot withdraw; its session will expire");
         }
-        // The next sending goes on after this.
-        drop(self.turn);
+        // Lets the next delivery proceed.
+        drop(self.lock);
     }
 }
 
-fn to_acquire(body: AcquireBody, request: RequestId) -> Result<Acquire, Problem> {
+fn acquire_request(body: AcquireBody, request: RequestId) -> Result<Acquire, Problem> {
     let claimant = match (body.session, body.holder, body.ttl_ms) {
         (Some(session), None, None) => Claimant::Session(session),
         (None, Some(name), Some(ttl_ms)) => Claimant::Solo { name: name.into(), ttl_ms },
@@ -156,7 +159,7 @@ fn locks(locks: Option<&Locks>) -> Result<Option<LockSet>, Problem> {
     locks.map(Locks::to_set).transpose().map_err(|error| Problem::invalid(&error))
 }
 
-/// Prolongs a tenure that has a session of its own.
+/// Renews a tenure that was acquired without a session.
 #[utoipa::path(
     post,
     path = "/v1/locks/{kind}/{name}/renew",
@@ -179,7 +182,7 @@ pub(super) async fn renew(
     }
 }
 
-/// Ends a tenure; the next one who waits has the lock before this is answered.
+/// Releases a tenure; the next waiter is granted the lock before the response.
 #[utoipa::path(
     post,
     path = "/v1/locks/{kind}/{name}/release",
@@ -187,7 +190,7 @@ pub(super) async fn renew(
     operation_id = "release_lock",
     params(OnResource),
     request_body = ReleaseBody,
-    responses((status = 200, description = "It is released", body = ReleaseAnswer), Conflict)
+    responses((status = 200, description = "Released", body = ReleaseAnswer), Conflict)
 )]
 pub(super) async fn release(
     State(state): State<ServerState>,
@@ -201,7 +204,7 @@ pub(super) async fn release(
     }
 }
 
-/// Takes a waiting request back, or releases what it got meanwhile.
+/// Withdraws a waiting request, or releases the locks it was granted meanwhile.
 #[utoipa::path(
     post,
     path = "/v1/locks/{kind}/{name}/withdraw",
@@ -209,7 +212,7 @@ pub(super) async fn release(
     operation_id = "withdraw_lock",
     params(OnResource),
     request_body = WithdrawBody,
-    responses((status = 200, description = "It is taken back", body = WithdrawAnswer), Conflict)
+    responses((status = 200, description = "Withdrawn", body = WithdrawAnswer), Conflict)
 )]
 pub(super) async fn withdraw(
     State(state): State<ServerState>,
@@ -227,7 +230,7 @@ pub(super) async fn withdraw(
     }
 }
 
-/// Ends the tenure of somebody else, by its exact token.
+/// Breaks the tenure of another holder, by its exact token.
 #[utoipa::path(
     post,
     path = "/v1/locks/{kind}/{name}/break",
@@ -235,9 +238,9 @@ pub(super) async fn withdraw(
     operation_id = "break_lock",
     params(OnResource),
     request_body = BreakBody,
-    responses((status = 200, description = "It is over", body = BrokenAnswer), Conflict)
+    responses((status = 200, description = "Broken", body = BrokenAnswer), Conflict)
 )]
-pub(super) async fn break_by(
+pub(super) async fn break_lock(
     State(state): State<ServerState>,
     on: OnResource,
     Body(body): Body<BreakBody>,
@@ -250,7 +253,7 @@ pub(super) async fn break_by(
     Ok(Json(BrokenAnswer { broken: true }))
 }
 
-/// Shows who holds the locks of a resource and who waits.
+/// Shows the holders and waiters of the locks of a resource.
 #[utoipa::path(
     get,
     path = "/v1/locks/{kind}/{name}",
@@ -264,8 +267,8 @@ pub(super) async fn show(
     on: OnResource,
 ) -> Result<Json<ResourceLocks>, Problem> {
     let shown = state.services.store().reads().show(&on.key).await?;
-    let nothing = || Problem::not_found("nothing was ever locked under this name");
-    let shown = shown.ok_or_else(nothing)?;
+    let not_found = || Problem::not_found("no such resource: it was never locked");
+    let shown = shown.ok_or_else(not_found)?;
     Ok(Json(ResourceLocks {
         tenant: on.key.tenant().to_owned(),
         resource: format!("{}/{}", on.key.kind(), on.key.name()),
@@ -291,22 +294,22 @@ fn queue(shown: &ResourceDetail) -> Vec<WaiterAnswer> {
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Only of this kind.
+    /// Filter by kind.
     #[param(value_type = String, required = false, inline)]
     kind: Option<String>,
-    /// Only of this name.
+    /// Filter by name.
     #[param(value_type = String, required = false, inline)]
     name: Option<String>,
-    /// Only of this holder.
+    /// Filter by holder.
     #[param(value_type = String, required = false, inline)]
     holder: Option<String>,
-    /// Only held locks are listed.
+    /// Only `true` is supported: free locks are not listed.
     #[param(value_type = schema::OnlyTrue, required = false, inline)]
     held: Option<bool>,
-    /// How many rows at most; 100 when nothing is said.
+    /// Maximum number of items; 100 by default.
     #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     #[param(value_type = schema::ResourcePath, required = false, inline)]
     cursor: Option<String>,
 }
@@ -318,7 +321,7 @@ pub(super) struct ListParams {
     tag = "locks",
     operation_id = "list_locks",
     params(Caller, ListParams),
-    responses((status = 200, description = "A page", body = ListAnswer<TenureAnswer>))
+    responses((status = 200, description = "A page of held locks", body = ListAnswer<TenureAnswer>))
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,
@@ -326,7 +329,8 @@ pub(super) async fn list(
     Params(params): Params<ListParams>,
 ) -> Result<Json<ListAnswer<TenureAnswer>>, Problem> {
     if params.held == Some(false) {
-        let detail = "only held locks are listed; ask for one resource to see a free lock";
+        let detail = "held=false is not supported: only held locks are listed; GET the lock of \
+                      one resource instead";
         return Err(Problem::invalid(&detail));
     }
     let after = params.cursor.map(|cursor| cursor.parse()).transpose();

@@ -1,4 +1,4 @@
-//! What workers wrote while they worked.
+//! Logs of jobs.
 
 use std::time::Duration;
 
@@ -11,42 +11,42 @@ use tenure_wire::{LogAnswer, LogsAnswer, instant, schema};
 use utoipa::IntoParams;
 
 use crate::ServerState;
-use crate::auth::Veil;
+use crate::auth::PositionCipher;
 use tenure_app::Problem;
 use tenure_app::extract::{OnJob, Params};
 use tenure_app::openapi::NotFound;
 use tenure_app::services::{page_size, wait_timeout};
 
-/// How often somebody who follows a log looks again: nobody is told of a new piece.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Most pages that are read for one answer to find the pieces of one attempt.
+/// Interval at which a waiting request polls: the store has no hints for logs.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Maximum number of pages read for one response while filtering by attempt.
 const PAGES_MAX: usize = 16;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct LogParams {
-    /// `next` of the page before.
+    /// `next` of the previous page.
     #[param(value_type = schema::Count, required = false, inline)]
     after: Option<u64>,
-    /// Only of this attempt.
+    /// Filter by attempt.
     #[param(value_type = schema::AttemptNumber, required = false, inline)]
     attempt: Option<u32>,
-    /// How many rows at most; 100 when nothing is said.
+    /// Maximum number of items; 100 by default.
     #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
-    /// How long the answer may be held back, at most a minute.
+    /// Maximum time to wait before responding, at most 60000.
     #[param(value_type = schema::Count, required = false, inline)]
     wait_ms: Option<u64>,
 }
 
-/// Reads what workers wrote about a job, or waits for more.
+/// Reads the log of a job; with `wait_ms`, waits for new text.
 #[utoipa::path(
     get,
     path = "/v1/jobs/{id}/logs",
     tag = "jobs",
     operation_id = "read_logs",
     params(OnJob, LogParams),
-    responses((status = 200, description = "Pieces", body = LogsAnswer), NotFound)
+    responses((status = 200, description = "A page of the log", body = LogsAnswer), NotFound)
 )]
 pub(super) async fn read(
     State(state): State<ServerState>,
@@ -54,36 +54,37 @@ pub(super) async fn read(
     Params(params): Params<LogParams>,
 ) -> Result<Json<LogsAnswer>, Problem> {
     let limit = page_size(params.limit)?;
-    let patience = wait_timeout(params.wait_ms);
-    let given_up = tokio::time::sleep(patience);
-    tokio::pin!(given_up);
-    let veil = state.veil(&on.caller);
-    let mut after = state.position(&on.caller, params.after).unwrap_or(0);
+    let timeout = wait_timeout(params.wait_ms);
+    let timed_out = tokio::time::sleep(timeout);
+    tokio::pin!(timed_out);
+    let cipher = state.position_cipher(&on.caller);
+    let mut after = state.decrypt_position(&on.caller, params.after).unwrap_or(0);
     loop {
-        let mut place = state.services.job_waits.register(on.id);
-        // Before the log: what was written before the end is there then.
-        let over = state.services.find_job(&on.caller, on.id).await?.job.state.is_finished();
+        let mut wait = state.services.job_waits.register(on.id);
+        // Read before the log, which then includes everything up to the end of the job.
+        let finished = state.services.find_job(&on.caller, on.id).await?.job.state.is_finished();
         let answer = page(&state, on.id, after, params.attempt, limit).await?;
-        if !answer.items.is_empty() || over || patience.is_zero() {
-            return Ok(Json(hidden(answer, veil.as_ref())));
+        if !answer.items.is_empty() || finished || timeout.is_zero() {
+            return Ok(Json(encrypt_positions(answer, cipher.as_ref())));
         }
         after = answer.next;
         tokio::select! {
-            () = place.ended() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = &mut given_up => return Ok(Json(hidden(answer, veil.as_ref()))),
-            () = state.services.closing.cancelled() => return Ok(Json(hidden(answer, veil.as_ref()))),
+            () = wait.ended() => continue,
+            () = tokio::time::sleep(POLL_INTERVAL) => continue,
+            () = &mut timed_out => {}
+            () = state.services.closing.cancelled() => {}
         }
+        return Ok(Json(encrypt_positions(answer, cipher.as_ref())));
     }
 }
 
-/// What a caller sees: positions count across all tenants, so they are hidden from one.
-fn hidden(mut answer: LogsAnswer, veil: Option<&Veil>) -> LogsAnswer {
-    let Some(veil) = veil else { return answer };
-    for piece in &mut answer.items {
-        piece.position = veil.hide(piece.position);
+/// Encrypts positions for a caller that may not see them: they count across all tenants.
+fn encrypt_positions(mut answer: LogsAnswer, cipher: Option<&PositionCipher>) -> LogsAnswer {
+    let Some(cipher) = cipher else { return answer };
+    for chunk in &mut answer.items {
+        chunk.position = cipher.encrypt(chunk.position);
     }
-    answer.next = veil.hide(answer.next);
+    answer.next = cipher.encrypt(answer.next);
     answer
 }
 
@@ -105,7 +106,7 @@ async fn page(
             }
             answer.next = line.position;
             if attempt.is_none_or(|attempt| attempt == line.attempt) {
-                answer.items.push(piece(&line));
+                answer.items.push(chunk(&line));
             }
         }
         if last || answer.items.len() == limit {
@@ -115,7 +116,7 @@ async fn page(
     Ok(answer)
 }
 
-fn piece(line: &LogLine) -> LogAnswer {
+fn chunk(line: &LogLine) -> LogAnswer {
     LogAnswer {
         position: line.position,
         attempt: line.attempt,

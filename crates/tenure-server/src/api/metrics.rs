@@ -6,16 +6,16 @@ use axum::response::IntoResponse;
 
 use crate::ServerState;
 
-/// The text format of OpenMetrics.
+/// Content type of the OpenMetrics text format.
 const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Shows the numbers of this server to Prometheus. It needs a key of all tenants.
+/// Exports the metrics of this server for Prometheus.
 #[utoipa::path(
     get,
     path = "/metrics",
     tag = "health",
     operation_id = "metrics",
-    responses((status = 200, description = "OpenMetrics", body = String,
+    responses((status = 200, description = "Metrics in the OpenMetrics text format", body = String,
         content_type = "application/openmetrics-text"))
 )]
 pub(super) async fn metrics(State(state): State<ServerState>) -> impl IntoResponse {

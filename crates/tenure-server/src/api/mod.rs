@@ -1,4 +1,4 @@
-//! The routes. One file for each noun; what handlers share is here.
+//! The routes of the API, one file per resource, and the router.
 
 mod audit;
 mod claims;
@@ -32,7 +32,7 @@ use crate::auth::access::Rules;
 use crate::auth::guard::guard;
 use crate::{ServerState, openapi, request_id, security};
 
-/// All routes of the server.
+/// Builds the router with all routes and middleware.
 pub fn router(state: ServerState) -> Router {
     let secure = state.secure;
     let mut router: Router<ServerState> = routes(&state.apps).into();
@@ -45,15 +45,15 @@ pub fn router(state: ServerState) -> Router {
     }
     router
         .route_layer(from_fn_with_state(state.clone(), guard))
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
-        .layer(from_fn(move |request, next| security::headers(secure, request, next)))
-        .layer(from_fn(request_id::give))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn(move |request, next| security::add_headers(secure, request, next)))
+        .layer(from_fn(request_id::assign))
         .layer(from_fn_with_state(state.clone(), crate::metrics::measure))
         .with_state(state)
 }
 
-/// The OpenAPI document of a server with these apps.
+/// Builds the OpenAPI document of a server with these apps.
 fn document(apps: &Apps) -> OpenApi {
     let mut document = routes(apps).into_openapi();
     for app in apps.iter() {
@@ -62,23 +62,23 @@ fn document(apps: &Apps) -> OpenApi {
     openapi::complete(document, &Rules::new(apps))
 }
 
-/// The OpenAPI document as text. With the apps of the binary it equals `openapi.json` in the
-/// repository.
+/// Returns the OpenAPI document as JSON. With the apps of the binary it equals `openapi.json` in
+/// the repository.
 #[must_use]
 pub fn document_text(apps: &Apps) -> String {
-    document(apps).to_pretty_json().expect("it is made of texts and numbers") + "\n"
+    document(apps).to_pretty_json().expect("plain JSON") + "\n"
 }
 
-/// The server's own routes; handlers declare path and method themselves. `apps` add their tags to
+/// Returns the routes of the server; handlers declare their paths and methods. `apps` add tags to
 /// the document.
 fn routes(apps: &Apps) -> OpenApiRouter<ServerState> {
     OpenApiRouter::with_openapi(openapi::base(apps))
-        .merge(of_locks())
+        .merge(lock_routes())
         .routes(routes!(sessions::open))
         .routes(routes!(sessions::close))
-        .routes(routes!(sessions::beat))
-        .merge(of_jobs())
-        .merge(of_resources())
+        .routes(routes!(sessions::heartbeat))
+        .merge(job_routes())
+        .merge(resource_routes())
         .routes(routes!(dead::list))
         .routes(routes!(dead::redrive))
         .routes(routes!(dead::discard))
@@ -105,7 +105,7 @@ fn routes(apps: &Apps) -> OpenApiRouter<ServerState> {
         .route("/signout", post(signin::sign_out))
 }
 
-fn of_locks() -> OpenApiRouter<ServerState> {
+fn lock_routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(locks::list))
         .routes(routes!(locks::show))
@@ -113,10 +113,10 @@ fn of_locks() -> OpenApiRouter<ServerState> {
         .routes(routes!(locks::renew))
         .routes(routes!(locks::release))
         .routes(routes!(locks::withdraw))
-        .routes(routes!(locks::break_by))
+        .routes(routes!(locks::break_lock))
 }
 
-fn of_resources() -> OpenApiRouter<ServerState> {
+fn resource_routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(resources::list))
         .routes(routes!(resources::show, resources::put, resources::delete))
@@ -127,7 +127,7 @@ fn of_resources() -> OpenApiRouter<ServerState> {
         .routes(routes!(history::of_resource))
 }
 
-fn of_jobs() -> OpenApiRouter<ServerState> {
+fn job_routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(jobs::list))
         .routes(routes!(claims::claim))
@@ -141,10 +141,10 @@ fn of_jobs() -> OpenApiRouter<ServerState> {
         .routes(routes!(logs::read, claims::log))
 }
 
-async fn no_route() -> Problem {
-    Problem::not_found("there is no such route; the API is under /v1")
+async fn not_found() -> Problem {
+    Problem::not_found("no such route; the API is under /v1")
 }
 
-async fn no_method(method: Method) -> Problem {
-    Problem::no_method(&method)
+async fn method_not_allowed(method: Method) -> Problem {
+    Problem::method_not_allowed(&method)
 }

@@ -1,4 +1,4 @@
-//! Resources: put, looked at, paused, resumed, forgotten.
+//! Resources: put, show, list, delete, pause, resume, explain.
 
 use axum::Json;
 use axum::extract::State;
@@ -20,12 +20,12 @@ use tenure_app::extract::{Body, DocumentBody, OnResource, Params, document};
 use tenure_app::openapi::{Conflict, NotFound};
 use tenure_app::services::page_size;
 
-/// Most waiting jobs that are shown with a resource; `GET /v1/jobs` has them all.
+/// Maximum number of waiting jobs shown with a resource; `GET /v1/jobs` lists all.
 const QUEUE_SHOWN: usize = 100;
-/// Most waiting jobs that are shown with each resource of a list.
+/// Maximum number of waiting jobs shown with each resource of a list.
 const QUEUE_LISTED: usize = 10;
 
-/// Says what a resource should be like.
+/// Sets the spec of a resource.
 #[utoipa::path(
     put,
     path = "/v1/resources/{kind}/{name}",
@@ -66,16 +66,16 @@ pub(super) async fn show(
 }
 
 async fn find(state: &ServerState, key: &ResourceKey) -> Result<ResourceAnswer, Problem> {
-    let resource = look(state, key).await?.and_then(|shown| shown.record.resource);
+    let resource = read(state, key).await?.and_then(|shown| shown.record.resource);
     let resource = resource.ok_or(Refusal::NoSuchResource)?;
     Ok(ResourceAnswer::of(key, &resource, QUEUE_SHOWN))
 }
 
-async fn look(state: &ServerState, key: &ResourceKey) -> Result<Option<ResourceDetail>, Problem> {
+async fn read(state: &ServerState, key: &ResourceKey) -> Result<Option<ResourceDetail>, Problem> {
     Ok(state.services.store().reads().show(key).await?)
 }
 
-/// Forgets the state and the spec of a resource that nobody uses.
+/// Deletes the state and the spec of an idle resource.
 #[utoipa::path(
     delete,
     path = "/v1/resources/{kind}/{name}",
@@ -83,7 +83,7 @@ async fn look(state: &ServerState, key: &ResourceKey) -> Result<Option<ResourceD
     operation_id = "delete_resource",
     params(OnResource),
     responses(
-        (status = 200, description = "It is forgotten", body = DeletedAnswer),
+        (status = 200, description = "Deleted", body = DeletedAnswer),
         NotFound, Conflict
     )
 )]
@@ -96,7 +96,7 @@ pub(super) async fn delete(
     Ok(Json(DeletedAnswer { deleted: true }))
 }
 
-/// Lets nothing start on a resource.
+/// Pauses a resource: no operation starts on it.
 #[utoipa::path(
     post,
     path = "/v1/resources/{kind}/{name}/pause",
@@ -104,7 +104,7 @@ pub(super) async fn delete(
     operation_id = "pause_resource",
     params(OnResource),
     request_body = NeededReason,
-    responses((status = 200, description = "It is paused", body = PausedAnswer), NotFound)
+    responses((status = 200, description = "Paused", body = PausedAnswer), NotFound)
 )]
 pub(super) async fn pause(
     State(state): State<ServerState>,
@@ -113,10 +113,10 @@ pub(super) async fn pause(
 ) -> Result<Json<PausedAnswer>, Problem> {
     let reason = on.caller.required_reason(body)?;
     let action = ResourceAction::Pause { by: on.caller.name, reason };
-    paused(&state, on.key, action).await
+    submit_pause(&state, on.key, action).await
 }
 
-/// Lets operations start on a resource again.
+/// Resumes a resource: operations start on it again.
 #[utoipa::path(
     post,
     path = "/v1/resources/{kind}/{name}/resume",
@@ -125,7 +125,7 @@ pub(super) async fn pause(
     params(OnResource),
     request_body = ReasonBody,
     responses(
-        (status = 200, description = "It is not paused", body = PausedAnswer),
+        (status = 200, description = "Resumed", body = PausedAnswer),
         NotFound
     )
 )]
@@ -136,10 +136,10 @@ pub(super) async fn resume(
 ) -> Result<Json<PausedAnswer>, Problem> {
     let reason = on.caller.optional_reason(body)?;
     let action = ResourceAction::Resume { by: on.caller.name, reason };
-    paused(&state, on.key, action).await
+    submit_pause(&state, on.key, action).await
 }
 
-async fn paused(
+async fn submit_pause(
     state: &ServerState,
     key: ResourceKey,
     action: ResourceAction,
@@ -150,7 +150,7 @@ async fn paused(
     }
 }
 
-/// Says what a resource waits for.
+/// Explains what a resource waits for.
 #[utoipa::path(
     get,
     path = "/v1/resources/{kind}/{name}/why",
@@ -163,7 +163,7 @@ pub(super) async fn why(
     State(state): State<ServerState>,
     on: OnResource,
 ) -> Result<Json<WhyAnswer>, Problem> {
-    let shown = look(&state, &on.key).await?.ok_or(Refusal::NoSuchResource)?;
+    let shown = read(&state, &on.key).await?.ok_or(Refusal::NoSuchResource)?;
     let kinds = state.services.live.kinds();
     let kind = kinds.get(on.key.kind()).map(|kind| &**kind);
     let (job, why) = explain_resource(&shown.record, kind, &shown.context);
@@ -173,16 +173,16 @@ pub(super) async fn why(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Only of this kind.
+    /// Filter by kind.
     #[param(value_type = String, required = false, inline)]
     kind: Option<String>,
-    /// Only in this state.
+    /// Filter by state.
     #[param(value_type = String, required = false, inline)]
     state: Option<String>,
-    /// How many rows at most; 100 when nothing is said.
+    /// Maximum number of items; 100 by default.
     #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     #[param(value_type = schema::ResourcePath, required = false, inline)]
     cursor: Option<String>,
 }
@@ -194,7 +194,9 @@ pub(super) struct ListParams {
     tag = "resources",
     operation_id = "list_resources",
     params(Caller, ListParams),
-    responses((status = 200, description = "A page", body = ListAnswer<ResourceAnswer>))
+    responses(
+        (status = 200, description = "A page of resources", body = ListAnswer<ResourceAnswer>)
+    )
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,

@@ -29,10 +29,10 @@ pub(super) async fn open(
 ) -> Result<Json<SessionAnswer>, Problem> {
     let session = SessionId(key.id(&caller.tenant)?.0);
     let (tenant, name, ttl_ms) = (caller.tenant, body.name.into(), body.ttl_ms);
-    alive(state.services.submit(Command::Open { session, tenant, name, ttl_ms }).await?)
+    session_answer(state.services.submit(Command::Open { session, tenant, name, ttl_ms }).await?)
 }
 
-/// Keeps a session and all it holds alive.
+/// Renews a session and all its tenures.
 #[utoipa::path(
     post,
     path = "/v1/sessions/{id}/beat",
@@ -42,22 +42,24 @@ pub(super) async fn open(
     request_body = BeatBody,
     responses((status = 200, description = "The session", body = SessionAnswer), Conflict)
 )]
-pub(super) async fn beat(
+pub(super) async fn heartbeat(
     State(state): State<ServerState>,
     on: OnSession,
     Body(body): Body<BeatBody>,
 ) -> Result<Json<SessionAnswer>, Problem> {
-    alive(state.services.submit(Command::Heartbeat { session: on.id, seen: body.seen }).await?)
+    session_answer(
+        state.services.submit(Command::Heartbeat { session: on.id, seen: body.seen }).await?,
+    )
 }
 
-/// Ends a session and gives back all it holds.
+/// Closes a session and releases all its tenures.
 #[utoipa::path(
     delete,
     path = "/v1/sessions/{id}",
     tag = "sessions",
     operation_id = "close_session",
     params(OnSession),
-    responses((status = 200, description = "It is over", body = ClosedAnswer))
+    responses((status = 200, description = "Closed", body = ClosedAnswer))
 )]
 pub(super) async fn close(
     State(state): State<ServerState>,
@@ -67,7 +69,7 @@ pub(super) async fn close(
     Ok(Json(ClosedAnswer { closed: true }))
 }
 
-fn alive(outcome: Outcome) -> Result<Json<SessionAnswer>, Problem> {
+fn session_answer(outcome: Outcome) -> Result<Json<SessionAnswer>, Problem> {
     match outcome {
         Outcome::Alive { session, ttl_ms, revoked } => {
             let revoked = revoked.into_iter().map(Into::into).collect();

@@ -1,4 +1,4 @@
-//! Who works, and what there is to work.
+//! Workers and declared kinds.
 
 use axum::Json;
 use axum::extract::State;
@@ -11,27 +11,28 @@ use crate::ServerState;
 use tenure_app::Caller;
 use tenure_app::Problem;
 
-/// Lists the sessions that ask for jobs.
+/// Lists workers: the sessions that claim jobs.
 #[utoipa::path(
     get,
     path = "/v1/workers",
     tag = "insight",
     operation_id = "list_workers",
     params(Caller),
-    responses((status = 200, description = "All of them", body = ListAnswer<WorkerAnswer>))
+    responses((status = 200, description = "All workers", body = ListAnswer<WorkerAnswer>))
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,
     caller: Caller,
 ) -> Result<Json<ListAnswer<WorkerAnswer>>, Problem> {
     let workers = state.services.store().reads().workers().await?;
-    // Who works for everybody works for this tenant, too.
-    let here = |worker: &&WorkerView| *worker.tenant == *ALL_TENANTS || caller.sees(&worker.tenant);
-    let items = workers.iter().filter(here).map(|worker| answer(worker, &caller)).collect();
+    // A worker of all tenants also works for the caller's.
+    let visible =
+        |worker: &&WorkerView| *worker.tenant == *ALL_TENANTS || caller.sees(&worker.tenant);
+    let items = workers.iter().filter(visible).map(|worker| answer(worker, &caller)).collect();
     Ok(Json(ListAnswer { items, next: None }))
 }
 
-/// A worker, with those of its jobs that are the caller's.
+/// Converts a worker, with only those of its jobs that the caller may see.
 fn answer(worker: &WorkerView, caller: &Caller) -> WorkerAnswer {
     let jobs = worker.jobs.iter().filter(|(key, _)| caller.sees(key.tenant()));
     WorkerAnswer {
@@ -51,14 +52,14 @@ fn answer(worker: &WorkerView, caller: &Caller) -> WorkerAnswer {
     }
 }
 
-/// Lists the kinds that are in force, with all defaults filled in.
+/// Lists the declared kinds, with all defaults filled in.
 #[utoipa::path(
     get,
     path = "/v1/kinds",
     tag = "insight",
     operation_id = "list_kinds",
     params(Caller),
-    responses((status = 200, description = "All of them", body = ListAnswer<KindAnswer>))
+    responses((status = 200, description = "All kinds", body = ListAnswer<KindAnswer>))
 )]
 pub(super) async fn kinds(State(state): State<ServerState>) -> Json<ListAnswer<KindAnswer>> {
     let items = state.services.live.kinds().iter().map(|kind| KindAnswer::of(kind)).collect();

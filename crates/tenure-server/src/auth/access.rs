@@ -84,7 +84,7 @@ impl Rules {
     /// Collects the rules of the server and of `apps`.
     #[must_use]
     pub fn new(apps: &Apps) -> Self {
-        let own = RULES.iter().map(|rule| (rule.path.to_owned(), *rule));
+        let of_server = RULES.iter().map(|rule| (rule.path.to_owned(), *rule));
         let of_apps = apps.iter().flat_map(|app| {
             let routes = app.routes();
             let under_v1 = routes.also_under_v1;
@@ -93,7 +93,7 @@ impl Rules {
                 [(rule.path.to_owned(), rule)].into_iter().chain(second)
             })
         });
-        Self(own.chain(of_apps).map(|(path, rule)| ((rule.method, path), rule)).collect())
+        Self(of_server.chain(of_apps).map(|(path, rule)| ((rule.method, path), rule)).collect())
     }
 
     /// Returns the rule of a route. HEAD has the rule of GET.

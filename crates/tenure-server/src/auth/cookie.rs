@@ -1,8 +1,8 @@
-//! How a browser carries a key: a cookie that names it, signed by servers, good for some hours.
+//! Session cookies of browsers: a signed cookie that names a key and expires after some hours.
 //!
-//! The cookie has no secret of the key. It is good for as long as the key is, and asks nothing of
-//! the store. A browser also sends it when another site tells it to, so whatever changes something
-//! needs a token besides that only our own pages know.
+//! The cookie does not contain the secret of the key, is valid only as long as the key, and is
+//! verified without reading the store. Since a browser may attach it to cross-site requests,
+//! mutations also require a CSRF token that only pages of this server know.
 
 use axum::http::HeaderMap;
 use axum::http::header::COOKIE as COOKIE_HEADER;
@@ -10,80 +10,83 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use tenure_core::Millis;
 
-use super::keys::{hex, same, unhex};
+use super::keys::{constant_time_eq, hex, unhex};
 
 /// The name of the cookie.
 pub const COOKIE: &str = "tenure_session";
-/// The header that carries the token against forged requests.
+/// The header with the CSRF token.
 const CSRF_HEADER: &str = "x-tenure-csrf";
-/// How long a sign-in is good for.
-pub(crate) const GOOD_MS: u64 = 12 * 60 * 60 * 1_000;
-/// Stands for the admin key, which has no id.
-const ROOT: &str = "admin";
+/// Validity of a cookie.
+pub(crate) const TTL_MS: u64 = 12 * 60 * 60 * 1_000;
+/// Stands in for the id of the admin key, which has none.
+const ADMIN: &str = "admin";
 
-/// Signs cookies with what servers share.
+/// Signs and verifies cookies.
 pub struct Signer {
+    /// Secret shared by all servers of the store.
     secret: String,
-    /// From the admin key, which no store has: whoever reads a store cannot make cookies of it.
-    root: String,
+    /// Derived from the admin key, which is not in the store: read access to the store does not
+    /// suffice to forge a cookie of the admin.
+    admin_fingerprint: String,
 }
 
-/// Who is signed in.
+/// A verified cookie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SignedIn {
-    /// The id of the key; none for the admin key.
+    /// Id of the key; `None` for the admin key.
     pub(crate) key: Option<String>,
-    /// What must come along with whatever changes something.
+    /// CSRF token that mutations must carry.
     pub(crate) csrf: String,
 }
 
 impl Signer {
-    /// With what servers share.
+    /// Creates a signer. `secret` is shared by all servers of the store.
     #[must_use]
-    pub fn new(secret: String, root: String) -> Self {
-        Self { secret, root }
+    pub fn new(secret: String, admin_fingerprint: String) -> Self {
+        Self { secret, admin_fingerprint }
     }
 
-    /// What servers share.
+    /// Returns the secret shared by all servers of the store.
     pub(crate) fn secret(&self) -> &str {
         &self.secret
     }
 
-    /// The value of a cookie for a key, and the token that goes with it.
+    /// Returns the value of a new cookie for a key, and its CSRF token.
     pub(crate) fn issue(&self, key: Option<&str>, now: Millis) -> (String, String) {
-        let until = now.plus(GOOD_MS).0;
+        let until = now.plus(TTL_MS).0;
         let nonce = tenure_store::random::request_id();
-        let said = format!("{}.{until}.{nonce}", key.unwrap_or(ROOT));
-        let value = format!("{said}.{}", self.sign("cookie", &said));
+        let payload = format!("{}.{until}.{nonce}", key.unwrap_or(ADMIN));
+        let value = format!("{payload}.{}", self.sign("cookie", &payload));
         let csrf = self.sign("csrf", &value);
         (value, csrf)
     }
 
-    /// Who a cookie says is there, if we said so and not too long ago.
+    /// Verifies the cookie of a request; `None` if there is none, or it is forged or expired.
     pub(crate) fn read(&self, headers: &HeaderMap, now: Millis) -> Option<SignedIn> {
         let value = cookie(headers)?;
-        let (said, signature) = value.rsplit_once('.')?;
-        let (expected, presented) = (unhex(&self.sign("cookie", said))?, unhex(signature)?);
-        let mut parts = said.split('.');
+        let (payload, signature) = value.rsplit_once('.')?;
+        let (expected, presented) = (unhex(&self.sign("cookie", payload))?, unhex(signature)?);
+        let mut parts = payload.split('.');
         let (key, until) = (parts.next()?, parts.next()?.parse::<u64>().ok()?);
-        if !same(&expected, &presented) || until <= now.0 {
+        if !constant_time_eq(&expected, &presented) || until <= now.0 {
             return None;
         }
-        let key = (key != ROOT).then(|| key.to_owned());
+        let key = (key != ADMIN).then(|| key.to_owned());
         Some(SignedIn { key, csrf: self.sign("csrf", value) })
     }
 
-    fn sign(&self, use_of_it: &str, text: &str) -> String {
-        let root = text.starts_with(&format!("{ROOT}."));
-        let use_of_it = if root { format!("{use_of_it} {}", self.root) } else { use_of_it.into() };
-        hex(&self.mac(&use_of_it, text))
+    fn sign(&self, usage: &str, text: &str) -> String {
+        let of_admin = text.starts_with(&format!("{ADMIN}."));
+        let usage =
+            if of_admin { format!("{usage} {}", self.admin_fingerprint) } else { usage.into() };
+        hex(&self.mac(&usage, text))
     }
 
-    /// What only servers can compute.
-    pub(crate) fn mac(&self, use_of_it: &str, text: &str) -> [u8; 32] {
-        let key = format!("{use_of_it}\n{}", self.secret);
+    /// Computes a MAC with the shared secret; `usage` separates the uses of it.
+    pub(crate) fn mac(&self, usage: &str, text: &str) -> [u8; 32] {
+        let key = format!("{usage}\n{}", self.secret);
         let mac = Hmac::<Sha256>::new_from_slice(key.as_bytes());
-        let mac = mac.expect("a key may have any length").chain_update(text);
+        let mac = mac.expect("HMAC takes keys of any length").chain_update(text);
         mac.finalize().into_bytes().into()
     }
 }
@@ -94,13 +97,13 @@ fn cookie(headers: &HeaderMap) -> Option<&str> {
     pairs.find(|(name, _)| name.trim() == COOKIE).map(|(_, value)| value.trim())
 }
 
-/// Whether a request that changes something comes from our own page.
-pub(crate) fn is_ours(headers: &HeaderMap, signed_in: &SignedIn) -> bool {
+/// Returns whether a mutation is same-origin and carries the CSRF token of its cookie.
+pub(crate) fn has_valid_csrf(headers: &HeaderMap, signed_in: &SignedIn) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let token = text(CSRF_HEADER).and_then(unhex);
     let expected = unhex(&signed_in.csrf);
-    let from_elsewhere = text("sec-fetch-site").is_some_and(|site| site != "same-origin");
-    !from_elsewhere && token.zip(expected).is_some_and(|(a, b)| same(&a, &b))
+    let cross_origin = text("sec-fetch-site").is_some_and(|site| site != "same-origin");
+    !cross_origin && token.zip(expected).is_some_and(|(a, b)| constant_time_eq(&a, &b))
 }
 
 #[cfg(test)]
@@ -119,31 +122,31 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_good_for_its_time_and_cannot_be_made_up() {
+    fn a_cookie_expires_and_cannot_be_forged() {
         let signer = Signer::new("secret".to_owned(), "root".to_owned());
         let (value, csrf) = signer.issue(Some("k1"), Millis(1_000));
-        let signed_in = signer.read(&with(&value), Millis(2_000)).expect("it is good");
+        let signed_in = signer.read(&with(&value), Millis(2_000)).expect("valid");
         assert_eq!(signed_in, SignedIn { key: Some("k1".to_owned()), csrf });
-        assert_eq!(signer.read(&with(&value), Millis(1_000 + GOOD_MS)), None, "too late");
+        assert_eq!(signer.read(&with(&value), Millis(1_000 + TTL_MS)), None, "expired");
         assert_eq!(signer.read(&with(&value.replace("k1", "k2")), Millis(2_000)), None);
         let other = Signer::new("another".to_owned(), "root".to_owned());
         assert_eq!(other.read(&with(&value), Millis(2_000)), None);
         assert_eq!(signer.read(&HeaderMap::new(), Millis(0)), None);
-        let (root, _) = signer.issue(None, Millis(0));
-        assert_eq!(signer.read(&with(&root), Millis(1)).expect("it is good").key, None);
-        let read_in_a_store = Signer::new("secret".to_owned(), "a guess".to_owned());
-        assert_eq!(read_in_a_store.read(&with(&root), Millis(1)), None);
+        let (admin, _) = signer.issue(None, Millis(0));
+        assert_eq!(signer.read(&with(&admin), Millis(1)).expect("valid").key, None);
+        let store_reader = Signer::new("secret".to_owned(), "a guess".to_owned());
+        assert_eq!(store_reader.read(&with(&admin), Millis(1)), None);
     }
 
     #[test]
-    fn only_our_own_pages_know_the_token() {
+    fn a_mutation_requires_the_csrf_token_and_the_same_origin() {
         let signer = Signer::new("secret".to_owned(), "root".to_owned());
         let (value, csrf) = signer.issue(Some("k1"), Millis(0));
-        let signed_in = signer.read(&with(&value), Millis(1)).expect("it is good");
-        assert!(is_ours(&headers(&[(CSRF_HEADER, csrf.clone())]), &signed_in));
-        assert!(!is_ours(&HeaderMap::new(), &signed_in));
-        assert!(!is_ours(&headers(&[(CSRF_HEADER, "0".repeat(64))]), &signed_in));
-        let elsewhere = [(CSRF_HEADER, csrf), ("sec-fetch-site", "cross-site".to_owned())];
-        assert!(!is_ours(&headers(&elsewhere), &signed_in));
+        let signed_in = signer.read(&with(&value), Millis(1)).expect("valid");
+        assert!(has_valid_csrf(&headers(&[(CSRF_HEADER, csrf.clone())]), &signed_in));
+        assert!(!has_valid_csrf(&HeaderMap::new(), &signed_in));
+        assert!(!has_valid_csrf(&headers(&[(CSRF_HEADER, "0".repeat(64))]), &signed_in));
+        let cross_site = [(CSRF_HEADER, csrf), ("sec-fetch-site", "cross-site".to_owned())];
+        assert!(!has_valid_csrf(&headers(&cross_site), &signed_in));
     }
 }

@@ -1,4 +1,4 @@
-//! Stands before every route: who asks, may they, how often, and what the audit says of it.
+//! Middleware of every route: authentication, authorization, rate limits and the audit log.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use tenure_store::clock::stopwatch;
 use super::cookie;
 use super::keys::{Keys, Principal};
 use crate::ServerState;
-use crate::audit::Entry;
+use crate::audit::AuditEntry;
 use tenure_app::access::{Access, Audit, Rule};
 use tenure_app::{Caller, Problem};
 
-/// The layer of all routes.
+/// Authorizes a request, runs its handler and writes the audit entry.
 pub(crate) async fn guard(
     State(state): State<ServerState>,
     matched: MatchedPath,
@@ -31,54 +31,64 @@ pub(crate) async fn guard(
 ) -> Response {
     let (mut parts, body) = request.into_parts();
     let Some(rule) = state.rules.get(&parts.method, matched.as_str()) else {
-        // What is in no rule is answered to nobody, handler or not.
-        return Problem::no_method(&parts.method).into_response();
+        // A route without a rule is refused to every caller.
+        return Problem::method_not_allowed(&parts.method).into_response();
     };
-    let mut visit = Visit::begin(&state, rule, &parts);
-    let response = match admit(&state, rule, &parts, &mut visit).await {
-        Ok(admitted) => {
-            visit.caller.clone_from(&admitted);
-            parts.extensions.insert(visit.address);
-            if let Some(admitted) = admitted {
-                parts.extensions.insert(admitted);
+    let mut audited = AuditedRequest::start(&state, rule, &parts);
+    let response = match authorize(&state, rule, &parts, &mut audited).await {
+        Ok(caller) => {
+            audited.caller.clone_from(&caller);
+            parts.extensions.insert(audited.address);
+            if let Some(caller) = caller {
+                parts.extensions.insert(caller);
             }
             next.run(Request::from_parts(parts, body)).await
         }
         Err(problem) => problem.into_response(),
     };
-    if let Some(line) = visit.end(&response) {
-        state.audit.write(line).await;
+    if let Some(entry) = audited.finish(&response) {
+        state.audit.write(entry).await;
     }
     response
 }
 
-/// A request on its way, until the audit knows of it.
-struct Visit<'a> {
+/// A request whose audit entry is not written yet.
+struct AuditedRequest<'a> {
     state: &'a ServerState,
     rule: &'a Rule,
     path: String,
     address: Option<IpAddr>,
-    began: Instant,
-    whoever: Option<Principal>,
+    started: Instant,
+    principal: Option<Principal>,
     caller: Option<Caller>,
-    /// Too many of the same came before: nothing is noted.
-    too_many: bool,
-    over: bool,
+    /// Over the limit of failed authentications: no entry is written.
+    rate_limited: bool,
+    finished: bool,
 }
 
-impl<'a> Visit<'a> {
-    fn begin(state: &'a ServerState, rule: &'a Rule, parts: &Parts) -> Self {
+impl<'a> AuditedRequest<'a> {
+    fn start(state: &'a ServerState, rule: &'a Rule, parts: &Parts) -> Self {
         let (path, address) = (parts.uri.path().to_owned(), address(parts));
-        let (whoever, caller, began) = (None, None, stopwatch());
-        Self { state, rule, path, address, began, whoever, caller, too_many: false, over: false }
+        let (principal, caller, started) = (None, None, stopwatch());
+        Self {
+            state,
+            rule,
+            path,
+            address,
+            started,
+            principal,
+            caller,
+            rate_limited: false,
+            finished: false,
+        }
     }
 
-    /// What the audit is to know of it.
-    fn end(mut self, response: &Response) -> Option<Entry> {
-        self.over = true;
+    /// Returns the audit entry, if the rule asks for one.
+    fn finish(mut self, response: &Response) -> Option<AuditEntry> {
+        self.finished = true;
         let status = response.status();
         let denied = status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN;
-        // Whoever signs in becomes known on the way.
+        // A sign-in has a principal only afterwards.
         let signed_in = response.extensions().get::<Principal>().cloned();
         let action = match self.rule.audit {
             Audit::Refused(_) if status.is_success() => return None,
@@ -87,49 +97,50 @@ impl<'a> Visit<'a> {
             Audit::Denied if denied => "look",
             Audit::Denied => return None,
         };
-        self.whoever = self.whoever.take().or(signed_in);
-        (!self.too_many).then(|| self.entry(action, Some(response)))
+        self.principal = self.principal.take().or(signed_in);
+        (!self.rate_limited).then(|| self.entry(action, Some(response)))
     }
 
-    fn entry(&self, action: &str, response: Option<&Response>) -> Entry {
-        let entry = Entry::new(action, &self.path, self.address, response, self.began.elapsed());
-        entry.by(self.caller.as_ref(), self.whoever.as_ref())
+    fn entry(&self, action: &str, response: Option<&Response>) -> AuditEntry {
+        let entry =
+            AuditEntry::new(action, &self.path, self.address, response, self.started.elapsed());
+        entry.by(self.caller.as_ref(), self.principal.as_ref())
     }
 }
 
-impl Drop for Visit<'_> {
-    /// Whoever hangs up before the answer may have done something all the same.
+impl Drop for AuditedRequest<'_> {
+    /// The command of a client that disconnected early may have been applied.
     fn drop(&mut self) {
         if let Audit::Always(action) = self.rule.audit
-            && !self.over
+            && !self.finished
             && self.caller.is_some()
         {
-            self.state.audit.write_now(self.entry(action, None));
+            self.state.audit.try_write(self.entry(action, None));
         }
     }
 }
 
-/// Whoever asks, if they may; nobody where anybody may.
-async fn admit(
+/// Returns the authorized caller; `None` on a public route.
+async fn authorize(
     state: &ServerState,
     rule: &Rule,
     parts: &Parts,
-    visit: &mut Visit<'_>,
+    audited: &mut AuditedRequest<'_>,
 ) -> Result<Option<Caller>, Problem> {
     let Some(role) = rule.access.role() else { return Ok(None) };
-    let address = visit.address;
+    let address = audited.address;
     let Some(principal) = authenticate(state, rule, parts).await? else {
-        let again = state.limits.failure(address);
-        visit.too_many = again.is_err();
-        // Whoever has no key at all guesses nothing, and is told what is missing.
-        let guesses = key(parts).is_some();
-        return Err(match again {
-            Err(after) if guesses => Problem::rate_limited(after),
+        let limit = state.limits.failure(address);
+        audited.rate_limited = limit.is_err();
+        // A request without a key is no guess, so it gets the message about the missing key.
+        let has_key = key(parts).is_some();
+        return Err(match limit {
+            Err(after) if has_key => Problem::rate_limited(after),
             _ => Problem::unauthenticated(),
         });
     };
-    let principal = visit.whoever.insert(principal);
-    allow(rule, role, principal)?;
+    let principal = audited.principal.insert(principal);
+    check_rule(rule, role, principal)?;
     let tenant = tenant(parts, principal)?;
     if *principal.tenant != *ALL_TENANTS {
         state.limits.request(&principal.tenant).map_err(Problem::rate_limited)?;
@@ -145,35 +156,35 @@ async fn admit(
     }))
 }
 
-/// By the key in a header, or by the cookie of somebody who has signed in.
+/// Authenticates by the key in a header, or by the cookie of a signed-in browser.
 async fn authenticate(
     state: &ServerState,
     rule: &Rule,
     parts: &Parts,
 ) -> Result<Option<Principal>, Problem> {
     if let Some(key) = key(parts) {
-        return Ok(state.keys.find(key, state.services.store()).await);
+        return Ok(state.keys.authenticate(key, state.services.store()).await);
     }
     let now = state.keys.now();
     let Some(signed_in) = state.signer.read(&parts.headers, now) else { return Ok(None) };
-    if rule.action().is_some() && !cookie::is_ours(&parts.headers, &signed_in) {
-        let detail = "this came with a cookie but without the token of our own pages; send \
-                      `x-tenure-csrf` from GET /v1/whoami, or a key";
+    if rule.action().is_some() && !cookie::has_valid_csrf(&parts.headers, &signed_in) {
+        let detail = "the CSRF token is missing or wrong; send `x-tenure-csrf` from GET \
+                      /v1/whoami, or a key instead of the cookie";
         return Err(Problem::new(403, "forbidden", detail));
     }
     Ok(match &signed_in.key {
-        Some(id) => state.keys.good(id, None),
-        None => Some(Keys::root()),
+        Some(id) => state.keys.principal(id, None),
+        None => Some(Keys::admin_principal()),
     })
 }
 
-fn allow(rule: &Rule, role: Role, principal: &Principal) -> Result<(), Problem> {
+fn check_rule(rule: &Rule, role: Role, principal: &Principal) -> Result<(), Problem> {
     if principal.role < role {
-        let detail = format!("this needs a key of role {role} or higher");
+        let detail = format!("this requires a key of role {role} or higher");
         return Err(Problem::new(403, "forbidden", &detail));
     }
     if matches!(rule.access, Access::AllTenants(_)) && *principal.tenant != *ALL_TENANTS {
-        let detail = "this is about all tenants, and the key is bound to one";
+        let detail = "this requires a key of all tenants; the key is bound to one";
         return Err(Problem::new(403, "forbidden", detail));
     }
     Ok(())
@@ -184,8 +195,8 @@ struct TenantQuery {
     tenant: Option<String>,
 }
 
-/// The tenant that is acted for: that of the key; for a key of all tenants the one that is named
-/// in the query.
+/// Returns the tenant that the request acts for: that of the key; for a key of all tenants the one
+/// named in the query.
 fn tenant(parts: &Parts, principal: &Principal) -> Result<Text, Problem> {
     let named = match parts.uri.query() {
         Some(_) => {
@@ -208,9 +219,9 @@ fn tenant(parts: &Parts, principal: &Principal) -> Result<Text, Problem> {
     Ok(named.into())
 }
 
-/// Refuses what cannot be the name of a tenant.
+/// Rejects an invalid tenant name.
 pub(crate) fn check_tenant(name: &str) -> Result<(), Problem> {
-    // Checked as part of a key, so that the message is the same everywhere.
+    // Checked as part of a key for the same message as elsewhere.
     let checked = ResourceKey::new(name, "kind", "name");
     checked.map(drop).map_err(|error| Problem::invalid(&error))
 }

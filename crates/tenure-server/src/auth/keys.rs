@@ -1,9 +1,8 @@
-//! The keys that are known.
+//! In-memory cache of the API keys.
 //!
-//! All of them are in memory, read from the store again and again, so that a request costs no
-//! question to the store and goes on being known while the store is away. A key that was made on
-//! another server is found at its first use; one that was revoked there is refused within
-//! [`REFRESH_EVERY`].
+//! All keys are read from the store periodically, so authentication costs no read and works while
+//! the store is unavailable. A key created on another server is found at its first use; one
+//! revoked there is refused within [`REFRESH_INTERVAL`].
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,87 +16,89 @@ use tenure_store::clock::{Clock, ServerClock, stopwatch};
 use tenure_store::{ApiKey, Store, StoreError};
 use tokio::sync::Mutex as AsyncMutex;
 
-/// How often keys are read again: this long a key may be good on other servers after it was
-/// revoked on one.
-pub const REFRESH_EVERY: Duration = Duration::from_secs(2);
-/// How soon after a reading an unknown key is reason for another.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// How often it is noted which keys were used.
-const NOTE_EVERY: Duration = Duration::from_secs(30);
-/// What every key begins with, for scanners that look for leaked secrets.
-const MARK: &str = "tenure_";
+/// Interval at which keys are read: the maximum time that a revoked key stays valid on other
+/// servers.
+pub const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
+/// Minimum time between two reads that unknown keys cause.
+const REFRESH_INTERVAL_MIN: Duration = Duration::from_millis(200);
+/// Interval at which the last uses of keys are written to the store.
+const USAGE_FLUSH_INTERVAL: Duration = Duration::from_secs(30);
+/// Prefix of every key, for scanners of leaked secrets.
+const KEY_PREFIX: &str = "tenure_";
 
-/// A key that is good.
+/// The identity of a valid key.
 #[derive(Clone, Debug)]
 pub struct Principal {
-    /// Its id; none for the admin key of the data directory.
+    /// Id of the key; `None` for the admin key of the data directory.
     pub key: Option<Text>,
-    /// Under this name, for the record.
+    /// Name for history and the audit log.
     pub name: Text,
-    /// The tenant it is bound to, or `*`.
+    /// Tenant that the key is bound to, or `*`.
     pub tenant: Text,
-    /// What it may do.
+    /// Role of the key.
     pub role: Role,
 }
 
-/// The keys that are known. Only their hashes are kept.
+/// The API keys of a server. Only their hashes are in memory.
 pub struct Keys {
     admin: [u8; 32],
-    known: RwLock<HashMap<Text, Known>>,
+    cached: RwLock<HashMap<Text, CachedKey>>,
     used: Mutex<HashMap<Text, Millis>>,
     read_at: AsyncMutex<Option<Instant>>,
     clock: ServerClock,
 }
 
-struct Known {
+struct CachedKey {
     key: ApiKey,
     hash: [u8; 32],
 }
 
 impl Keys {
-    /// Only the admin key, which acts for any tenant; more are read from the store.
+    /// Creates the cache with the admin key, which acts for any tenant. Other keys are read from
+    /// the store.
     #[must_use]
     pub fn admin(key: &str) -> Self {
         Self {
             admin: hash(key),
-            known: RwLock::default(),
+            cached: RwLock::default(),
             used: Mutex::default(),
             read_at: AsyncMutex::new(None),
             clock: ServerClock::starting_after(Millis::default()),
         }
     }
 
-    /// Whose a key is, if it is good.
-    pub(crate) async fn find(&self, key: &str, store: &dyn Store) -> Option<Principal> {
+    /// Returns the principal of a key, if the key is valid.
+    pub(crate) async fn authenticate(&self, key: &str, store: &dyn Store) -> Option<Principal> {
         let hash = hash(key);
-        if same(&self.admin, &hash) {
-            return Some(Self::root());
+        if constant_time_eq(&self.admin, &hash) {
+            return Some(Self::admin_principal());
         }
         let id = id(key)?;
-        if !self.is_known(id) {
-            self.look_again(store).await;
+        if !self.is_cached(id) {
+            self.refresh_if_stale(store).await;
         }
-        self.good(id, Some(&hash))
+        self.principal(id, Some(&hash))
     }
 
-    /// What is derived from the admin key, and does not give it away.
-    pub(crate) fn root_mark(&self) -> String {
+    /// Returns a digest of the admin key that does not reveal it.
+    pub(crate) fn admin_fingerprint(&self) -> String {
         hex(&Sha256::digest(self.admin))
     }
 
-    /// The admin key of the data directory.
-    pub(crate) fn root() -> Principal {
+    /// Returns the principal of the admin key of the data directory.
+    pub(crate) fn admin_principal() -> Principal {
         let (name, tenant) = ("admin".into(), ALL_TENANTS.into());
         Principal { key: None, name, tenant, role: Role::Admin }
     }
 
-    /// The key of this id, if it is good now and, where a hash is given, of this hash.
-    pub(crate) fn good(&self, id: &str, presented: Option<&[u8; 32]>) -> Option<Principal> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let Known { key, hash } = known.get(id)?;
+    /// Returns the principal of the key with this id, if the key is valid and its hash is
+    /// `presented`, where given.
+    pub(crate) fn principal(&self, id: &str, presented: Option<&[u8; 32]>) -> Option<Principal> {
+        let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+        let CachedKey { key, hash } = cached.get(id)?;
         let now = self.clock.now();
-        let fits = presented.is_none_or(|presented| same(hash, presented));
-        if !fits || key.revoked_at.is_some() || key.expires_at.is_some_and(|at| at <= now) {
+        let matches = presented.is_none_or(|presented| constant_time_eq(hash, presented));
+        if !matches || key.revoked_at.is_some() || key.expires_at.is_some_and(|at| at <= now) {
             return None;
         }
         self.uses().insert(key.id.clone(), now);
@@ -106,15 +107,15 @@ impl Keys {
         Some(Principal { key: Some(key.id.clone()), name, tenant, role })
     }
 
-    fn is_known(&self, id: &str) -> bool {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).contains_key(id)
+    fn is_cached(&self, id: &str) -> bool {
+        self.cached.read().unwrap_or_else(PoisonError::into_inner).contains_key(id)
     }
 
     fn uses(&self) -> MutexGuard<'_, HashMap<Text, Millis>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads all keys again.
+    /// Reads all keys from the store.
     pub(crate) async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
         let mut read_at = self.read_at.lock().await;
         self.read(store, &mut read_at).await
@@ -125,79 +126,81 @@ impl Keys {
         store: &dyn Store,
         read_at: &mut Option<Instant>,
     ) -> Result<(), StoreError> {
-        // Also one that fails is reason enough not to ask again at once.
+        // Before the read: a failed one is not repeated at once either.
         *read_at = Some(stopwatch());
         let keys = store.key_ring().all().await?;
-        let known = keys.into_iter().filter_map(|key| {
+        let cached = keys.into_iter().filter_map(|key| {
             let hash = unhex(&key.hash)?;
-            Some((key.id.clone(), Known { key, hash }))
+            Some((key.id.clone(), CachedKey { key, hash }))
         });
-        let known = known.collect();
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        let cached = cached.collect();
+        *self.cached.write().unwrap_or_else(PoisonError::into_inner) = cached;
         Ok(())
     }
 
-    /// The same, unless it was done a moment ago.
-    async fn look_again(&self, store: &dyn Store) {
+    /// Reads all keys, unless that was done within [`REFRESH_INTERVAL_MIN`].
+    async fn refresh_if_stale(&self, store: &dyn Store) {
         let mut read_at = self.read_at.lock().await;
-        if read_at.is_some_and(|at| at.elapsed() < LOOK_AGAIN) {
+        if read_at.is_some_and(|at| at.elapsed() < REFRESH_INTERVAL_MIN) {
             return;
         }
         if let Err(error) = self.read(store, &mut read_at).await {
-            tracing::debug!(%error, "cannot look for a new key");
+            tracing::debug!(%error, "cannot refresh keys for an unknown one");
         }
     }
 
-    /// Reads keys again and notes which ones were used, for as long as it is polled.
-    pub(crate) async fn keep_fresh(self: Arc<Self>, store: Arc<dyn Store>) {
-        let mut noted = stopwatch();
-        let mut away = false;
+    /// Refreshes keys and flushes their last uses, periodically and forever.
+    pub(crate) async fn run_refresh(self: Arc<Self>, store: Arc<dyn Store>) {
+        let mut flushed = stopwatch();
+        let mut failing = false;
         loop {
-            tokio::time::sleep(REFRESH_EVERY).await;
+            tokio::time::sleep(REFRESH_INTERVAL).await;
             match self.refresh(&*store).await {
-                Ok(()) => away = false,
-                Err(error) if !away => {
-                    away = true;
-                    tracing::warn!(%error, "cannot read keys again; those that are known stay");
+                Ok(()) => failing = false,
+                Err(error) if !failing => {
+                    failing = true;
+                    tracing::warn!(%error, "cannot refresh keys; using the cached ones");
                 }
                 Err(_) => {}
             }
-            if noted.elapsed() > NOTE_EVERY {
-                noted = stopwatch();
-                self.note_uses(&*store).await;
+            if flushed.elapsed() > USAGE_FLUSH_INTERVAL {
+                flushed = stopwatch();
+                self.flush_usage(&*store).await;
             }
         }
     }
 
-    /// Notes which keys were used.
-    pub(crate) async fn note_uses(&self, store: &dyn Store) {
+    /// Writes the last uses of keys to the store.
+    pub(crate) async fn flush_usage(&self, store: &dyn Store) {
         let uses: Vec<_> = self.uses().drain().collect();
         if !uses.is_empty()
             && let Err(error) = store.key_ring().record_uses(&uses).await
         {
-            tracing::debug!(%error, "cannot note which keys were used");
+            tracing::debug!(%error, "cannot record the uses of keys");
         }
     }
 
-    /// Wall-clock time, for the ends of keys and cookies.
+    /// Returns wall-clock time, for the expiry of keys and cookies.
     pub(crate) fn now(&self) -> Millis {
         self.clock.now()
     }
 
-    /// A new key: what is kept of it, and the key itself, which is shown once.
-    pub(crate) fn create(&self, order: Order) -> (ApiKey, String) {
-        // Sent again, the same request makes the same id, and so no second key.
-        let id = hex(&Sha256::digest(format!("key {}", order.request)));
+    /// Generates a key. Returns its record for the store, and the key itself, which is shown once.
+    pub(crate) fn create(&self, new_key: NewKey) -> (ApiKey, String) {
+        // Derived from the request, so that a repeated request creates no second key.
+        let id = hex(&Sha256::digest(format!("key {}", new_key.request)));
         let id = &id[..12];
         let secret = tenure_store::random::secret();
-        let Order { name, tenant, role, expires_in_ms, by, .. } = order;
-        // With its tenant in it, whoever has it need not be told. A header has only ASCII.
+        let NewKey { name, tenant, role, expires_in_ms, by, .. } = new_key;
+        // The key names its tenant for its users; not if it is not ASCII, which headers require.
         let key = match &*tenant {
-            tenant if tenant == ALL_TENANTS || !tenant.is_ascii() => format!("{MARK}{id}_{secret}"),
-            tenant => format!("{MARK}{tenant}_{id}_{secret}"),
+            tenant if tenant == ALL_TENANTS || !tenant.is_ascii() => {
+                format!("{KEY_PREFIX}{id}_{secret}")
+            }
+            tenant => format!("{KEY_PREFIX}{tenant}_{id}_{secret}"),
         };
         let created_at = self.now();
-        let kept = ApiKey {
+        let stored = ApiKey {
             id: id.into(),
             name,
             tenant,
@@ -210,12 +213,12 @@ impl Keys {
             revoked_at: None,
             revoked_by: None,
         };
-        (kept, key)
+        (stored, key)
     }
 }
 
-/// What a new key is to be.
-pub(crate) struct Order {
+/// Request to create a key.
+pub(crate) struct NewKey {
     pub(crate) request: RequestId,
     pub(crate) name: Text,
     pub(crate) tenant: Text,
@@ -224,9 +227,9 @@ pub(crate) struct Order {
     pub(crate) by: Text,
 }
 
-/// The id in a key.
+/// Returns the id in a key.
 fn id(key: &str) -> Option<&str> {
-    let (rest, _) = key.strip_prefix(MARK)?.rsplit_once('_')?;
+    let (rest, _) = key.strip_prefix(KEY_PREFIX)?.rsplit_once('_')?;
     Some(rest.rsplit_once('_').map_or(rest, |(_, id)| id))
 }
 
@@ -234,14 +237,14 @@ fn hash(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
 }
 
-/// Compares all bytes whatever they are, so that the time it takes says nothing.
-pub(super) fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
+/// Compares in constant time.
+pub(super) fn constant_time_eq(a: &[u8; 32], b: &[u8; 32]) -> bool {
     a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a text takes everything");
+        write!(text, "{byte:02x}").expect("writing to a string cannot fail");
         text
     })
 }
@@ -263,53 +266,53 @@ mod tests {
 
     use super::*;
 
-    fn order(expires_in_ms: Option<u64>) -> Order {
+    fn new_key(expires_in_ms: Option<u64>) -> NewKey {
         let (name, tenant, by) = ("ci".into(), "acme".into(), "admin".into());
         let request = tenure_store::random::request_id();
-        Order { request, name, tenant, role: Role::Worker, expires_in_ms, by }
+        NewKey { request, name, tenant, role: Role::Worker, expires_in_ms, by }
     }
 
     #[tokio::test]
-    async fn a_key_is_good_until_it_is_revoked_or_expires() {
+    async fn a_key_is_valid_until_it_is_revoked_or_expires() {
         let (store, keys) = (Memory::new(), Keys::admin("the admin key"));
-        let (kept, key) = keys.create(order(None));
-        let (spent, old) = keys.create(order(Some(0)));
-        for kept in [kept.clone(), spent] {
-            assert!(store.key_ring().add(kept).await.expect("it is there"));
+        let (stored, key) = keys.create(new_key(None));
+        let (expired, old) = keys.create(new_key(Some(0)));
+        for stored in [stored.clone(), expired] {
+            assert!(store.key_ring().add(stored).await.expect("in memory"));
         }
-        let found = keys.find(&key, &store).await.expect("it is found at its first use");
+        let found = keys.authenticate(&key, &store).await.expect("found at its first use");
         assert_eq!((&*found.tenant, found.role), ("acme", Role::Worker));
-        assert!(keys.find(&old, &store).await.is_none(), "it has expired");
+        assert!(keys.authenticate(&old, &store).await.is_none(), "expired");
         let wrong = format!("{}0", &key[..key.len() - 1]);
         let wrong = if wrong == key { format!("{}1", &key[..key.len() - 1]) } else { wrong };
-        assert!(keys.find(&wrong, &store).await.is_none(), "its id is no secret");
-        store.key_ring().revoke(&kept.id, Millis(1), "ann").await.expect("it is there");
-        keys.refresh(&store).await.expect("it is there");
-        assert!(keys.find(&key, &store).await.is_none(), "it was revoked");
+        assert!(keys.authenticate(&wrong, &store).await.is_none(), "the id alone does not suffice");
+        store.key_ring().revoke(&stored.id, Millis(1), "ann").await.expect("in memory");
+        keys.refresh(&store).await.expect("in memory");
+        assert!(keys.authenticate(&key, &store).await.is_none(), "revoked");
     }
 
     #[tokio::test]
-    async fn nothing_that_could_be_asked_with_is_kept() {
+    async fn the_stored_record_does_not_contain_the_secret() {
         let keys = Keys::admin("the admin key");
-        let (kept, key) = keys.create(order(None));
+        let (stored, key) = keys.create(new_key(None));
         let secret = key.rsplit('_').next().expect("it has parts");
         assert_eq!(secret.len(), 64, "256 bits");
-        assert!(!format!("{kept:?}").contains(secret));
+        assert!(!format!("{stored:?}").contains(secret));
     }
 
     #[tokio::test]
-    async fn what_was_used_is_noted() {
+    async fn the_last_use_of_a_key_is_recorded() {
         let (store, keys) = (Memory::new(), Keys::admin("the admin key"));
-        let (kept, key) = keys.create(order(None));
-        store.key_ring().add(kept).await.expect("it is there");
-        keys.find(&key, &store).await.expect("it is good");
-        keys.note_uses(&store).await;
-        let all = store.key_ring().all().await.expect("it is there");
+        let (stored, key) = keys.create(new_key(None));
+        store.key_ring().add(stored).await.expect("in memory");
+        keys.authenticate(&key, &store).await.expect("valid");
+        keys.flush_usage(&store).await;
+        let all = store.key_ring().all().await.expect("in memory");
         assert!(all[0].used_at.is_some());
     }
 
     #[test]
-    fn hashes_are_read_as_they_are_written() {
+    fn hex_round_trips_and_rejects_bad_input() {
         let hash = hash("key");
         assert_eq!(unhex(&hex(&hash)), Some(hash));
         for bad in ["", "zz", &"é".repeat(32), &"0".repeat(63)] {

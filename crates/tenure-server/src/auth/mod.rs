@@ -1,16 +1,17 @@
-//! Who asks, and what that allows.
+//! Authentication, authorization and rate limits.
 //!
-//! A key decides tenant and role. `keys` knows the keys, `access` is the one table of what each
-//! route needs, `guard` stands before every route and asks both, `cookie` is how a browser carries
-//! a key, `limits` bounds how much anybody may ask. Handlers get a [`Caller`] that has passed.
+//! A key determines tenant and role. `keys` caches the keys, `access` is the table of the role that
+//! each route requires, `guard` is the middleware that checks both, `cookie` represents a key in a
+//! browser, `limits` has the rate limiters. Handlers get a [`Caller`](tenure_app::Caller) that has
+//! passed. `position_cipher` hides global positions from tenants.
 
 pub mod access;
 mod cookie;
 pub(crate) mod guard;
 pub mod keys;
 pub mod limits;
-mod veil;
+mod position_cipher;
 
 pub use cookie::{COOKIE, Signer};
 pub use keys::Keys;
-pub use veil::Veil;
+pub use position_cipher::PositionCipher;

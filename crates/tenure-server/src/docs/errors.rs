@@ -1,10 +1,10 @@
-//! A page for each stable code, from `docs/errors`. The `type` of a problem is its address.
+//! A page for each error code, from `docs/errors`. The `type` of a problem is its path.
 
 use super::{html, markdown};
 
 macro_rules! pages {
     ($($code:literal)+) => {
-        /// All codes with their pages, as they are in the repository.
+        /// All codes with their pages in Markdown.
         pub const PAGES: &[(&str, &str)] =
             &[$(($code, include_str!(concat!("../../../../docs/errors/", $code, ".md")))),+];
     };
@@ -15,21 +15,21 @@ pages! {
     "forbidden" "rate_limited" "too_large" "unavailable" "timeout"
 }
 
-/// The page about a code, if there is such a code.
+/// Renders the page of a code, if the code exists.
 pub(crate) fn page(code: &str) -> Option<String> {
-    let (_, text) = PAGES.iter().find(|(known, _)| *known == code)?;
+    let (_, text) = PAGES.iter().find(|(name, _)| *name == code)?;
     let back = "<nav><a href=\"/docs\">Tenure API</a> › <a href=\"/docs#errors\">errors</a></nav>";
     let content = format!("{back}\n<main>\n{}</main>\n", markdown::render(text));
     Some(html(&format!("{code} · Tenure"), "plain", &content))
 }
 
-/// What a code means: the first paragraph of its page.
+/// Returns the meaning of a code: the first paragraph of its page.
 pub(super) fn meaning(text: &str) -> String {
     let paragraphs = text.split("\n\n").skip(2);
     paragraphs.take(1).map(|first| markdown::inline(&first.replace('\n', " "))).collect()
 }
 
-/// The line below the title, which says the status.
+/// Returns the line with the HTTP status, below the title.
 pub(super) fn status(text: &str) -> &str {
     text.lines().find(|line| line.starts_with("HTTP ")).unwrap_or_default()
 }

@@ -1,9 +1,9 @@
-//! As much of Markdown as the pages of `docs/errors` use: headings, paragraphs, lists, tables,
-//! blocks of code, and code, stress and links in a line. It must never emit what was not escaped.
+//! The subset of Markdown that the pages of `docs/errors` use: headings, paragraphs, lists, tables,
+//! code blocks, and inline code, emphasis and links. All text must be escaped.
 
 use super::escape;
 
-/// A page as HTML.
+/// Renders a page as HTML.
 pub(super) fn render(text: &str) -> String {
     let mut html = String::new();
     let mut lines = text.lines().peekable();
@@ -15,7 +15,7 @@ pub(super) fn render(text: &str) -> String {
             html += &heading(title);
         } else if !line.trim().is_empty() {
             let mut block = vec![line];
-            while let Some(more) = lines.next_if(|line| !line.is_empty() && !opens(line)) {
+            while let Some(more) = lines.next_if(|line| !line.is_empty() && !starts_block(line)) {
                 block.push(more);
             }
             html += &self::block(&block);
@@ -24,7 +24,7 @@ pub(super) fn render(text: &str) -> String {
     html
 }
 
-fn opens(line: &str) -> bool {
+fn starts_block(line: &str) -> bool {
     line.starts_with("```") || line.starts_with('#')
 }
 
@@ -42,7 +42,7 @@ fn block(lines: &[&str]) -> String {
     }
 }
 
-/// A list; a line that does not open an item goes on with the one before.
+/// Renders a list; a line without a bullet continues the item before.
 fn list(lines: &[&str]) -> String {
     let mut items: Vec<String> = Vec::new();
     for line in lines {
@@ -68,21 +68,21 @@ fn table(lines: &[&str]) -> String {
     )
 }
 
-/// Code, stress and links within a line.
+/// Renders inline code, emphasis and links.
 pub(super) fn inline(text: &str) -> String {
     let mut html = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(['`', '*', '[']) {
         html += &escape(&rest[..at]);
         rest = &rest[at..];
-        let (piece, length) = span(rest).unwrap_or_else(|| (rest[..1].to_owned(), 1));
-        html += &piece;
+        let (rendered, length) = span(rest).unwrap_or_else(|| (rest[..1].to_owned(), 1));
+        html += &rendered;
         rest = &rest[length..];
     }
     html + &escape(rest)
 }
 
-/// What begins here, and how long it is.
+/// Renders the inline element at the start of `text` and returns it with its source length.
 fn span(text: &str) -> Option<(String, usize)> {
     let between = |mark: &str| {
         let inner = text.strip_prefix(mark)?;
@@ -95,15 +95,15 @@ fn span(text: &str) -> Option<(String, usize)> {
     if let Some((strong, length)) = between("**") {
         return Some((format!("<strong>{}</strong>", escape(strong)), length));
     }
-    if let Some((stress, length)) = between("*") {
-        return Some((format!("<em>{}</em>", escape(stress)), length));
+    if let Some((emphasis, length)) = between("*") {
+        return Some((format!("<em>{}</em>", escape(emphasis)), length));
     }
     let (words, rest) = text.strip_prefix('[')?.split_once("](")?;
     let (to, _) = rest.split_once(')')?;
     Some((link(words, to), words.len() + to.len() + 4))
 }
 
-/// Links lead to the other pages that are served; what is only in the repository is named.
+/// Renders a link to another error page; other targets are not served, so only their text is kept.
 fn link(words: &str, to: &str) -> String {
     let words = inline(words);
     match to.strip_suffix(".md").filter(|to| !to.contains('/')) {
@@ -117,20 +117,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_markup_is_escaped() {
+    fn text_is_escaped() {
         assert_eq!(inline("a < b & `<c>`"), "a &lt; b &amp; <code>&lt;c&gt;</code>");
         assert_eq!(render("```\n<b>\n```\n"), "<pre><code>&lt;b&gt;</code></pre>\n");
         assert_eq!(inline("[<x>](<y>.md)"), "<a href=\"/docs/errors/&lt;y&gt;\">&lt;x&gt;</a>");
     }
 
     #[test]
-    fn links_lead_to_pages_that_are_served() {
+    fn only_links_to_error_pages_are_kept() {
         assert_eq!(inline("[invalid](invalid.md)"), "<a href=\"/docs/errors/invalid\">invalid</a>");
         assert_eq!(inline("[guide](../guide/jobs.md#x)"), "guide");
     }
 
     #[test]
-    fn blocks_are_told_apart() {
+    fn paragraphs_lists_and_tables_are_rendered() {
         let html = render("# T\n\nA *b*\nc.\n\n- one\n  more\n- two\n\n| h |\n|---|\n| `d` |\n");
         let table = "<table>\n<thead>\n<tr><th>h</th></tr>\n</thead>\n<tbody>\n\
                      <tr><td><code>d</code></td></tr>\n</tbody>\n</table>\n";
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_is_never_closed_is_a_character() {
+    fn an_unclosed_mark_is_plain_text() {
         assert_eq!(inline("2 * 3 [x"), "2 * 3 [x");
         assert_eq!(inline("`?tenant=*`"), "<code>?tenant=*</code>");
     }

@@ -1,7 +1,7 @@
-//! What the server says about itself: the OpenAPI document as a page, and a page for each error.
+//! Documentation pages: the OpenAPI document as HTML, and a page for each error code.
 //!
-//! All of it is made once, at the first request, from what is in the binary. The pages carry no
-//! script, and no style but that of `style.css`. `markdown` renders the pages of `docs/errors`.
+//! The OpenAPI pages are rendered once, at the first request. Pages have no scripts, and no styles
+//! but `style.css`. `markdown` renders the pages of `docs/errors`.
 
 pub mod errors;
 mod markdown;
@@ -16,7 +16,7 @@ use tenure_app::Apps;
 
 use crate::api;
 
-/// The style of all pages.
+/// The style sheet of all pages.
 pub(crate) const STYLE: &str = include_str!("style.css");
 
 /// The documents of a server, rendered on first use.
@@ -27,12 +27,12 @@ pub(crate) struct Docs {
 }
 
 impl Docs {
-    /// The OpenAPI document of a server with these apps.
+    /// Returns the OpenAPI document of a server with these apps.
     pub(crate) fn openapi(&self, apps: &Apps) -> &str {
         self.openapi.get_or_init(|| api::document_text(apps))
     }
 
-    /// The same document as a page.
+    /// Returns the OpenAPI document as an HTML page.
     pub(crate) fn page(&self, apps: &Apps) -> &str {
         self.page.get_or_init(|| {
             let document = serde_json::from_str(self.openapi(apps)).expect("valid JSON");
@@ -41,7 +41,7 @@ impl Docs {
     }
 }
 
-/// A whole page.
+/// Renders a complete page.
 fn html(title: &str, class: &str, content: &str) -> String {
     let title = escape(title);
     format!(
@@ -52,7 +52,7 @@ fn html(title: &str, class: &str, content: &str) -> String {
     )
 }
 
-/// A text as HTML shows it.
+/// Escapes text for HTML.
 fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(['&', '<', '>', '"', '\'']) {
         return Cow::Borrowed(text);

@@ -1,11 +1,11 @@
-//! One operation of the API: its parameters, its body, its answers, and how to call it.
+//! Renders one operation of the API: parameters, body, responses and an example.
 
 use serde_json::Value;
 
 use super::schema::{fields, kind, resolve};
 use super::{escape, markdown};
 
-/// An operation, with the document that it is part of.
+/// An operation of the OpenAPI document.
 pub(super) struct Operation<'a> {
     pub(super) method: &'a str,
     pub(super) path: &'a str,
@@ -18,44 +18,44 @@ impl Operation<'_> {
         self.value["operationId"].as_str().unwrap_or_default()
     }
 
-    pub(super) fn is_of(&self, tag: &str) -> bool {
+    pub(super) fn has_tag(&self, tag: &str) -> bool {
         self.value["tags"][0] == tag
     }
 
-    /// A line of the contents.
-    pub(super) fn entry(&self) -> String {
+    /// Renders the entry of the table of contents.
+    pub(super) fn contents_entry(&self) -> String {
         let (id, path) = (escape(self.id()), escape(self.path));
         format!("<li><a href=\"#{id}\">{} {path}</a></li>\n", self.badge())
     }
 
     fn badge(&self) -> String {
-        let (method, word) = (escape(self.method), self.method.to_uppercase());
-        format!("<span class=\"method {method}\">{}</span>", escape(&word))
+        let (method, label) = (escape(self.method), self.method.to_uppercase());
+        format!("<span class=\"method {method}\">{}</span>", escape(&label))
     }
 
     pub(super) fn section(&self) -> String {
         let (id, path, badge) = (escape(self.id()), escape(self.path), self.badge());
-        let said = |word: &str| markdown::inline(self.value[word].as_str().unwrap_or_default());
-        let (summary, needs) = (said("summary"), said("description"));
-        let parts = [self.parameters(), self.body(), self.answers(), self.example()].concat();
+        let text = |field: &str| markdown::inline(self.value[field].as_str().unwrap_or_default());
+        let (summary, description) = (text("summary"), text("description"));
+        let parts = [self.parameters(), self.body(), self.responses(), self.example()].concat();
         format!(
             "<section class=\"operation\" id=\"{id}\">\n\
              <h3><a href=\"#{id}\">{badge} <code>{path}</code></a></h3>\n\
-             <p>{summary} {needs}</p>\n{parts}</section>\n"
+             <p>{summary} {description}</p>\n{parts}</section>\n"
         )
     }
 
     fn parameters(&self) -> String {
         let Some(parameters) = self.value["parameters"].as_array() else { return String::new() };
         let row = |one: &Value| {
-            let text = |word: &str| one[word].as_str().unwrap_or_default();
-            let mark = if one["required"] == true { "needed" } else { "" };
-            let (name, place, says) =
+            let text = |field: &str| one[field].as_str().unwrap_or_default();
+            let mark = if one["required"] == true { "required" } else { "" };
+            let (name, place, description) =
                 (escape(text("name")), escape(text("in")), markdown::inline(text("description")));
             let kind = kind(&one["schema"]);
             format!(
-                "<tr><td><code>{name}</code> <span class=\"needed\">{mark}</span></td>\
-                 <td>{place}</td><td>{kind}</td><td>{says}</td></tr>\n"
+                "<tr><td><code>{name}</code> <span class=\"required\">{mark}</span></td>\
+                 <td>{place}</td><td>{kind}</td><td>{description}</td></tr>\n"
             )
         };
         let rows: String = parameters.iter().map(row).collect();
@@ -71,27 +71,29 @@ impl Operation<'_> {
         let Some(schema) = self.body_schema() else { return String::new() };
         let schemas = &self.components["schemas"];
         let fields = fields(resolve(schema, schemas), schemas);
-        let may =
-            if self.value["requestBody"]["required"] == true { "" } else { ", may be missing" };
-        format!("<h4>Body: {}{may}</h4>\n{fields}", kind(schema))
+        let optional =
+            if self.value["requestBody"]["required"] == true { "" } else { ", optional" };
+        format!("<h4>Body: {}{optional}</h4>\n{fields}", kind(schema))
     }
 
-    fn answers(&self) -> String {
-        let Some(answers) = self.value["responses"].as_object() else { return String::new() };
-        let row = |(status, answer): (&String, &Value)| {
-            let name = answer["$ref"].as_str().and_then(|to| to.rsplit('/').next());
-            let answer = name.map_or(answer, |name| &self.components["responses"][name]);
-            let says = markdown::inline(answer["description"].as_str().unwrap_or_default());
-            let content = answer["content"].as_object().and_then(|content| content.values().next());
+    fn responses(&self) -> String {
+        let Some(responses) = self.value["responses"].as_object() else { return String::new() };
+        let row = |(status, response): (&String, &Value)| {
+            let name = response["$ref"].as_str().and_then(|to| to.rsplit('/').next());
+            let response = name.map_or(response, |name| &self.components["responses"][name]);
+            let description =
+                markdown::inline(response["description"].as_str().unwrap_or_default());
+            let content =
+                response["content"].as_object().and_then(|content| content.values().next());
             let kind = content.map(|content| kind(&content["schema"])).unwrap_or_default();
             let class = status.chars().next().unwrap_or_default();
             format!(
                 "<tr><td><span class=\"status s{class}\">{status}</span></td><td>{kind}</td>\
-                 <td>{says}</td></tr>\n"
+                 <td>{description}</td></tr>\n"
             )
         };
-        let rows: String = answers.iter().map(row).collect();
-        format!("<h4>Answers</h4>\n<table>\n<tbody>\n{rows}</tbody>\n</table>\n")
+        let rows: String = responses.iter().map(row).collect();
+        format!("<h4>Responses</h4>\n<table>\n<tbody>\n{rows}</tbody>\n</table>\n")
     }
 
     fn example(&self) -> String {
@@ -114,7 +116,7 @@ impl Operation<'_> {
         format!("<h4>Example</h4>\n<pre><code>{}</code></pre>\n", escape(&call))
     }
 
-    /// The path with the examples of its parameters.
+    /// Returns the path with examples of its parameters filled in.
     fn example_path(&self) -> String {
         let mut path = self.path.to_owned();
         for one in self.value["parameters"].as_array().into_iter().flatten() {
@@ -127,7 +129,7 @@ impl Operation<'_> {
         path
     }
 
-    /// The example of a body, or of the first alternative that has one.
+    /// Returns the example of a body, or of its first alternative that has one.
     fn example_body(&self, schema: &Value) -> Option<String> {
         let schema = resolve(schema, &self.components["schemas"]);
         if !schema["example"].is_null() {

@@ -1,8 +1,8 @@
-//! Expiry: ends sessions that have lapsed and waits that have run out, and settles what they held.
+//! Expiry: ends expired sessions and lock requests, and settles their tenures and jobs.
 //!
-//! With a session end its tenures, the attempts of its jobs (`WORKER_TIMEOUT`), and the states its
-//! resources were in, in one step of the store. Every server does this, also without the janitor's
-//! lock; `mod.rs` says why.
+//! The end of a session also ends its tenures and the attempts of its jobs (`WORKER_TIMEOUT`), and
+//! moves its resources out of their `during` states. Every server runs it, with or without the
+//! janitor's lock; `mod.rs` says why.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use tenure_app::{Duty, DutyContext, DutyReport};
 use tenure_store::StoreError;
 use tenure_store::committer::SWEEP_INTERVAL;
 
-use super::board::Board;
 use super::retries;
-use super::time::Time;
+use super::status::JanitorStatus;
+use super::store_clock::StoreClock;
 
 pub(super) const NAME: &str = "expiry";
 
-/// Ends expired sessions. It also reports what became due, as the duty `retries`.
+/// Sweeps the store. Reports jobs that became due as the duty `retries`.
 pub(super) struct Expiry {
-    pub(super) board: Arc<Board>,
-    pub(super) time: Arc<Time>,
+    pub(super) status: Arc<JanitorStatus>,
+    pub(super) clock: Arc<StoreClock>,
 }
 
 #[async_trait]
@@ -35,9 +35,9 @@ impl Duty for Expiry {
     }
 
     async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {
-        let retries = self.board.begin(retries::NAME, self.time.now(cx.store()).await);
+        let retries = self.status.start_run(retries::NAME, self.clock.now(cx.store()).await);
         let swept = cx.store().sweep().await;
-        self.board.end(&retries, retries::found(&swept));
+        self.status.finish_run(&retries, retries::report(&swept));
         let swept = swept?;
         Ok(DutyReport::done(swept.sessions + swept.tenures))
     }

@@ -1,36 +1,34 @@
-//! The janitor: what has to be done although nobody asks for it.
+//! The janitor: periodic housekeeping of the server.
 //!
-//! Each duty has its own file, its own rhythm and its own row on the [`Board`], which
-//! `GET /v1/janitor` and `/readyz` show: a janitor that has died must be seen within a minute, not
-//! after weeks.
+//! Each duty has its own file, its own interval and its own row in [`JanitorStatus`], which
+//! `GET /v1/janitor` and `/readyz` show, so that a stuck janitor is noticed within a minute.
 //!
-//! One server at a time does the work, the one that holds the lock `main` of the resource
-//! `tenure/janitor/main` through a session like anybody's. The others wait in the queue of that
-//! lock and take over when it lapses or is given back. The lock saves work, it is not what makes
-//! the duties safe: each of them may be done twice, or by two servers at once, without harm, since
-//! the rules are in the steps of the store and not here.
+//! One server of a fleet runs the duties: the holder of the lock `main` of the resource
+//! `tenure/janitor/main`, which it acquires with an ordinary session. The others wait in the queue
+//! of the lock and take over when it expires or is released. The lock only saves work. Safety does
+//! not depend on it: each duty may run twice, or on two servers at once, since the rules are
+//! enforced by the store.
 //!
-//! *Expiry* is the exception: it is done by every server, with or without the lock. The lock
-//! belongs to a session, and a session ends by being swept: if only the holder of the lock swept,
-//! nobody would end the session of a holder that died. A sweep ends only what has lapsed by the
-//! store's clock, in a guarded write, so two sweepers do no harm, and one that finds nothing costs
-//! a look at the head of a queue.
+//! *Expiry* is the exception: every server runs it, with or without the lock. The lock belongs to a
+//! session, and sessions end by being swept: if only the holder of the lock swept, the session of a
+//! holder that died would never end. A sweep ends only what has expired by the store's clock, in a
+//! guarded write, so concurrent sweeps are harmless, and one that finds nothing is cheap.
 //!
-//! The janitor has its own thread and runtime, so that no load on the API delays it. It must never
-//! end work because it is old: only a session that has lapsed is dead.
+//! The janitor has its own thread and runtime, so that load on the API does not delay it. It must
+//! never end work because of its age: only an expired session is dead.
 //!
-//! Next: `board.rs` for what is seen of it, `expiry.rs` for the most important duty.
+//! Next: `status.rs` for its status, `expiry.rs` for the most important duty.
 
-pub mod board;
-mod dead;
+mod dead_letters;
 mod expiry;
 mod orphans;
 mod overdue;
 mod retention;
 mod retries;
+pub mod status;
+mod store_clock;
 #[cfg(test)]
 mod tests;
-mod time;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,57 +43,57 @@ use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-pub use board::Board;
-use time::Time;
+pub use status::JanitorStatus;
+use store_clock::StoreClock;
 
-/// The lock of the janitor, within the tenant of Tenure itself.
+/// The lock of the janitor, of the tenant [`SYSTEM_TENANT`].
 const LOCK: &str = "janitor/main";
-/// How long the work rests after the server that did it has died.
+/// Time after which another server takes over from one that died.
 const TTL: Duration = Duration::from_secs(10);
-/// How long one wait for the lock lasts; then it begins again.
+/// Time that one request for the lock waits in its queue; then it is repeated.
 const WAIT: Duration = Duration::from_secs(60 * 60);
-/// Pause after the lock could not be asked for, or was lost.
+/// Pause after the lock was lost or a request for it failed.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a shutdown waits for the janitor to give its lock back.
-const STOP_MAX: Duration = Duration::from_secs(3);
+/// Maximum time that a shutdown waits for the janitor to release its lock.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The janitor of this server. It stops when it is dropped.
+/// The janitor of this server, stopped on drop.
 pub struct Janitor {
     stop: CancellationToken,
-    board: Arc<Board>,
+    status: Arc<JanitorStatus>,
     ended: oneshot::Receiver<()>,
 }
 
 impl Janitor {
-    /// Starts its thread. `name` is the holder of its lock that others see.
+    /// Starts the janitor's thread. `name` is the holder of its lock that others see.
     #[must_use]
     pub fn start(committer: Committer, live: Live, apps: &Apps, name: &str) -> Self {
         let stop = CancellationToken::new();
         let (ending, ended) = oneshot::channel();
         let runner = Runner::new(DutyContext { committer, live }, apps, name);
-        let (until, board) = (stop.clone(), Arc::clone(&runner.board));
+        let (stopped, status) = (stop.clone(), Arc::clone(&runner.status));
         std::thread::Builder::new()
             .name("tenure-janitor".to_owned())
             .spawn(move || {
-                // Drops the store before the end is reported.
-                runner.run(&until);
+                // Drops the store before it signals its end.
+                runner.run(&stopped);
                 drop(ending);
             })
-            .expect("the system has a thread to spare at start");
-        Self { stop, board, ended }
+            .expect("a thread can be spawned at startup");
+        Self { stop, status, ended }
     }
 
-    /// What is seen of it.
+    /// Returns the status of the janitor.
     #[must_use]
-    pub fn board(&self) -> &Arc<Board> {
-        &self.board
+    pub fn status(&self) -> &Arc<JanitorStatus> {
+        &self.status
     }
 
-    /// Stops it and gives its lock back, so that another server can go on at once.
+    /// Stops the janitor and releases its lock, so that another server can take over at once.
     pub async fn stop(mut self) {
         self.stop.cancel();
-        if tokio::time::timeout(STOP_MAX, &mut self.ended).await.is_err() {
-            tracing::warn!("the janitor has not given its lock back; it will lapse");
+        if tokio::time::timeout(STOP_TIMEOUT, &mut self.ended).await.is_err() {
+            tracing::warn!("the janitor did not release its lock in time; it will expire");
         }
     }
 }
@@ -106,117 +104,116 @@ impl Drop for Janitor {
     }
 }
 
-/// The resource whose lock says who does the work.
+/// Returns the resource whose lock elects the server that runs the duties.
 #[must_use]
 pub fn resource() -> ResourceKey {
-    format!("{SYSTEM_TENANT}/{LOCK}").parse().expect("it is a good name")
+    format!("{SYSTEM_TENANT}/{LOCK}").parse().expect("a valid name")
 }
 
 /// Runs the duties on the janitor's thread.
 struct Runner {
     cx: DutyContext,
-    board: Arc<Board>,
-    time: Arc<Time>,
+    status: Arc<JanitorStatus>,
+    clock: Arc<StoreClock>,
     /// Runs on every server.
     expiry: expiry::Expiry,
     /// Run on the server that holds the lock.
-    held: Vec<Box<dyn Duty>>,
+    locked: Vec<Box<dyn Duty>>,
     name: String,
 }
 
 impl Runner {
     fn new(cx: DutyContext, apps: &Apps, name: &str) -> Self {
-        let mut held: Vec<Box<dyn Duty>> = vec![
+        let mut locked: Vec<Box<dyn Duty>> = vec![
             Box::new(overdue::Overdue::default()),
             Box::new(orphans::Orphans),
-            Box::new(retention::Retain),
-            Box::new(dead::Dead::default()),
+            Box::new(retention::RetentionDuty),
+            Box::new(dead_letters::DeadLetters::default()),
         ];
-        held.extend(apps.iter().flat_map(|app| app.duties()));
-        let (board, time) = (Arc::new(Board::new(&held)), Arc::new(Time::default()));
-        let expiry = expiry::Expiry { board: Arc::clone(&board), time: Arc::clone(&time) };
-        Self { cx, board, time, expiry, held, name: name.to_owned() }
+        locked.extend(apps.iter().flat_map(|app| app.duties()));
+        let (status, clock) = (Arc::new(JanitorStatus::new(&locked)), Arc::<StoreClock>::default());
+        let expiry = expiry::Expiry { status: Arc::clone(&status), clock: Arc::clone(&clock) };
+        Self { cx, status, clock, expiry, locked, name: name.to_owned() }
     }
 
     fn run(self, stop: &CancellationToken) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
-            .expect("a runtime without I/O needs nothing that can fail");
-        let Self { cx, board, time, mut expiry, mut held, name } = self;
-        let duties = Duties { cx, board, time, name };
+            .expect("a runtime without I/O needs no resources");
+        let Self { cx, status, clock, mut expiry, mut locked, name } = self;
+        let scheduler = Scheduler { cx, status, clock, name };
         runtime.block_on(async {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = duties.always(&mut expiry) => {}
-                () = duties.lead(&mut held) => {}
+                () = scheduler.run_expiry(&mut expiry) => {}
+                () = scheduler.run_locked(&mut locked) => {}
             }
         });
     }
 }
 
-/// What running the duties needs, without the duties themselves.
-struct Duties {
+/// Repeats duties at their intervals. Separate from the duties, which are borrowed mutably.
+struct Scheduler {
     cx: DutyContext,
-    board: Arc<Board>,
-    time: Arc<Time>,
+    status: Arc<JanitorStatus>,
+    clock: Arc<StoreClock>,
     name: String,
 }
 
-impl Duties {
-    /// Runs what every server does.
-    async fn always(&self, expiry: &mut expiry::Expiry) {
-        self.board.begin_to_count(&[expiry::NAME, retries::NAME]);
+impl Scheduler {
+    /// Runs the duty of every server.
+    async fn run_expiry(&self, expiry: &mut expiry::Expiry) {
+        self.status.expect_runs(&[expiry::NAME, retries::NAME]);
         self.repeat(expiry).await;
     }
 
-    /// Waits for the lock and runs the duties while it is held; again and again.
-    async fn lead(&self, held: &mut [Box<dyn Duty>]) {
-        let mut said = false;
+    /// Acquires the lock and runs the duties while it is held, repeatedly.
+    async fn run_locked(&self, duties: &mut [Box<dyn Duty>]) {
+        let mut warned = false;
         loop {
-            match self.take_lock().await {
+            match self.acquire_lock().await {
                 Ok(tenure) => {
-                    said = false;
-                    self.hold(&tenure, held).await;
+                    warned = false;
+                    self.run_under(&tenure, duties).await;
                 }
-                Err(error) if !said => {
-                    tracing::warn!(%error, "the janitor cannot ask for its lock");
-                    said = true;
+                Err(error) if !warned => {
+                    tracing::warn!(%error, "the janitor cannot acquire its lock; retrying");
+                    warned = true;
                 }
-                Err(error) => tracing::debug!(%error, "the janitor still has no lock"),
+                Err(error) => tracing::debug!(%error, "the janitor cannot acquire its lock"),
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    async fn take_lock(&self) -> Result<Tenure, tenure::Error> {
+    async fn acquire_lock(&self) -> Result<Tenure, tenure::Error> {
         let client = Client::with_transport(Arc::new(self.cx.committer.clone()), SYSTEM_TENANT);
         let session = client.session(&self.name, TTL).await?;
         session.lock(LOCK)?.wait(WAIT).purpose("janitor").acquire().await
     }
 
-    async fn hold(&self, tenure: &Tenure, held: &mut [Box<dyn Duty>]) {
-        tracing::debug!(token = %tenure.token(), "the janitor works here");
-        let names: Vec<&'static str> = held.iter().map(|duty| duty.name()).collect();
-        let gone = self.board.work_here(&names);
+    async fn run_under(&self, tenure: &Tenure, duties: &mut [Box<dyn Duty>]) {
+        tracing::debug!(token = %tenure.token(), "the janitor acquired its lock");
+        let names: Vec<&'static str> = duties.iter().map(|duty| duty.name()).collect();
+        let lock_held = self.status.mark_lock_held(&names);
         tokio::select! {
-            why = tenure.lost() => tracing::warn!(%why, "the janitor has lost its lock"),
-            _ = join_all(held.iter_mut().map(|duty| self.repeat(&mut **duty))) => {}
+            why = tenure.lost() => tracing::warn!(%why, "the janitor lost its lock"),
+            _ = join_all(duties.iter_mut().map(|duty| self.repeat(&mut **duty))) => {}
         }
-        drop(gone);
+        drop(lock_held);
     }
 
-    /// Repeats a duty for as long as it is polled. A run that takes long delays the next one of the
-    /// same duty only.
+    /// Repeats a duty forever. A slow run delays only the next run of the same duty.
     async fn repeat(&self, duty: &mut dyn Duty) {
         let mut ticks = tokio::time::interval(duty.interval());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let now = self.time.now(self.cx.store()).await;
-            let begun = self.board.begin(duty.name(), now);
+            let now = self.clock.now(self.cx.store()).await;
+            let run = self.status.start_run(duty.name(), now);
             let result = duty.run(&self.cx).await;
-            self.board.end(&begun, result);
+            self.status.finish_run(&run, result);
         }
     }
 }

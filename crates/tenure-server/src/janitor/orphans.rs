@@ -1,9 +1,9 @@
 //! Orphans: running jobs without a tenure.
 //!
-//! No step makes one; a restored or damaged store can have them, and nothing would ever end them.
-//! The core mends a record whenever it is visited: the job ends with `LOCK_STATE_LOST`, its
-//! resource gets its failed state, and history has an incident. This duty sees to it that each
-//! record with a running job is visited. It decides nothing, and changes nothing for the healthy.
+//! The engine never creates one, but a restored or damaged store can contain them, and nothing else
+//! would end them. The core repairs a record whenever it settles it: the job ends with
+//! `LOCK_STATE_LOST`, its resource gets its failed state, and an incident is recorded in history.
+//! This duty settles each record with a running job; healthy records do not change.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use tenure_store::store::{JobQuery, JobView};
 
 pub(super) const NAME: &str = "orphans";
 
-/// Records that are visited at once, so that nobody else's batch waits long.
-const PAGE: usize = 250;
+/// Number of records settled in one batch: a bound on the delay of other batches.
+const PAGE_SIZE: usize = 250;
 
-/// Visits records with running jobs.
+/// Settles records with running jobs.
 pub(super) struct Orphans;
 
 #[async_trait]
@@ -38,9 +38,10 @@ impl Duty for Orphans {
         for state in [JobState::Running, JobState::Cancelling] {
             let mut after = None;
             loop {
-                let query = JobQuery { state: Some(state), after, limit: PAGE, ..<_>::default() };
+                let query =
+                    JobQuery { state: Some(state), after, limit: PAGE_SIZE, ..<_>::default() };
                 let page = cx.store().reads().jobs(query.clone()).await?;
-                visit(&page.items, cx).await?;
+                settle(&page.items, cx).await?;
                 incidents += count_incidents(&page.items, query, cx).await?;
                 after = page.next;
                 if after.is_none() {
@@ -52,16 +53,17 @@ impl Duty for Orphans {
     }
 }
 
-async fn visit(running: &[JobView], cx: &DutyContext) -> Result<(), StoreError> {
-    let keys: BTreeSet<&ResourceKey> = running.iter().map(|shown| &shown.key).collect();
-    let settle = |key: &ResourceKey| Command::Lock { key: key.clone(), action: LockAction::Settle };
+async fn settle(running: &[JobView], cx: &DutyContext) -> Result<(), StoreError> {
+    let keys: BTreeSet<&ResourceKey> = running.iter().map(|view| &view.key).collect();
+    let command =
+        |key: &ResourceKey| Command::Lock { key: key.clone(), action: LockAction::Settle };
     if !keys.is_empty() {
-        cx.store().apply(keys.into_iter().map(settle).collect()).await?;
+        cx.store().apply(keys.into_iter().map(command).collect()).await?;
     }
     Ok(())
 }
 
-/// Looks at those that ran before the visit and do not run after it.
+/// Counts the jobs that were running before they were settled and were repaired.
 async fn count_incidents(
     before: &[JobView],
     query: JobQuery,
@@ -71,16 +73,16 @@ async fn count_incidents(
         return Ok(0);
     }
     let after = cx.store().reads().jobs(query).await?;
-    let still: BTreeSet<JobId> = after.items.iter().map(|shown| shown.job.id).collect();
+    let running: BTreeSet<JobId> = after.items.iter().map(|view| view.job.id).collect();
     let mut incidents = 0;
-    for gone in before.iter().filter(|shown| !still.contains(&shown.job.id)) {
-        let id = gone.job.id;
-        let Some(shown) = cx.store().reads().job(id).await? else { continue };
-        if shown.job.error.as_ref().is_some_and(|error| &*error.code == LOCK_STATE_LOST) {
+    for stopped in before.iter().filter(|view| !running.contains(&view.job.id)) {
+        let id = stopped.job.id;
+        let Some(view) = cx.store().reads().job(id).await? else { continue };
+        if view.job.error.as_ref().is_some_and(|error| &*error.code == LOCK_STATE_LOST) {
             incidents += 1;
             tracing::error!(
-                job = %id, resource = %shown.key, operation = %shown.job.operation,
-                "a job ran without a lock and was ended; look at what it has done"
+                job = %id, resource = %view.key, operation = %view.job.operation,
+                "orphaned job ended: it ran without a lock; check its effects"
             );
         }
     }

@@ -1,7 +1,7 @@
-//! Overdue attempts: warns of each that has run for longer than its limit, once.
+//! Overdue attempts: warns once about each attempt that runs longer than its limit.
 //!
-//! It must never end one. A limit is for the worker to keep, and a worker that keeps none but
-//! still beats is alive: whoever kills the living because they are slow makes two of them.
+//! It must never end one. The worker enforces the limit; one that does not, but still sends
+//! heartbeats, is alive, and ending its attempt would let a second one run beside it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use tenure_store::store::{JobQuery, JobView, PAGE_MAX};
 
 pub(super) const NAME: &str = "overdue";
 
-/// Warns of attempts past their limit.
+/// Warns about attempts past their limit.
 #[derive(Default)]
 pub(super) struct Overdue {
-    /// Attempts that were warned of and are still under way.
+    /// Running attempts that were warned about.
     warned: BTreeSet<(JobId, u32)>,
 }
 
@@ -33,7 +33,7 @@ impl Duty for Overdue {
 
     async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {
         let now = cx.store().status().await?.now;
-        let mut over = BTreeSet::new();
+        let mut overdue_now = BTreeSet::new();
         let mut new = 0;
         for state in [JobState::Running, JobState::Cancelling] {
             let mut after = None;
@@ -41,12 +41,12 @@ impl Duty for Overdue {
                 let query =
                     JobQuery { state: Some(state), after, limit: PAGE_MAX, ..<_>::default() };
                 let page = cx.store().reads().jobs(query).await?;
-                for shown in &page.items {
-                    let Some((attempt, late)) = overdue(shown, cx, now) else { continue };
-                    over.insert((shown.job.id, attempt));
-                    if !self.warned.contains(&(shown.job.id, attempt)) {
+                for view in &page.items {
+                    let Some((attempt, late)) = overdue(view, cx, now) else { continue };
+                    overdue_now.insert((view.job.id, attempt));
+                    if !self.warned.contains(&(view.job.id, attempt)) {
                         new += 1;
-                        warn(shown, attempt, late);
+                        warn(view, attempt, late);
                     }
                 }
                 after = page.next;
@@ -55,27 +55,27 @@ impl Duty for Overdue {
                 }
             }
         }
-        // What is over is forgotten, so that this never holds more than runs now.
-        self.warned = over;
+        // Drops ended attempts, so the set is bounded by the running ones.
+        self.warned = overdue_now;
         Ok(DutyReport { count: self.warned.len(), new, note: None })
     }
 }
 
-/// The attempt that is under way, with its age and its limit, if it is past it.
-fn overdue(shown: &JobView, cx: &DutyContext, now: Millis) -> Option<(u32, (u64, u64))> {
-    let attempt = shown.job.attempts.last().filter(|attempt| attempt.ended_at.is_none())?;
+/// Returns the running attempt with its age and its limit, if it is past the limit.
+fn overdue(view: &JobView, cx: &DutyContext, now: Millis) -> Option<(u32, (u64, u64))> {
+    let attempt = view.job.attempts.last().filter(|attempt| attempt.ended_at.is_none())?;
     let kinds = cx.live.get().kinds;
-    let kind = kinds.get(shown.key.kind())?;
-    let limit_ms = kind.limit_ms(&shown.key, kind.operations.get(&shown.job.operation)?)?;
+    let kind = kinds.get(view.key.kind())?;
+    let limit_ms = kind.limit_ms(&view.key, kind.operations.get(&view.job.operation)?)?;
     let age_ms = now.since(attempt.started_at);
     (age_ms > limit_ms).then_some((attempt.n, (age_ms, limit_ms)))
 }
 
-fn warn(shown: &JobView, attempt: u32, (age_ms, limit_ms): (u64, u64)) {
-    let worker = shown.job.attempts.last().map_or("", |attempt| &attempt.worker);
+fn warn(view: &JobView, attempt: u32, (age_ms, limit_ms): (u64, u64)) {
+    let worker = view.job.attempts.last().map_or("", |attempt| &attempt.worker);
     tracing::warn!(
-        job = %shown.job.id, resource = %shown.key, operation = %shown.job.operation, attempt,
+        job = %view.job.id, resource = %view.key, operation = %view.job.operation, attempt,
         worker, age_ms, limit_ms,
-        "an attempt is past its limit and its worker has not stopped it; look at the worker"
+        "attempt is past its limit and its worker has not stopped it; check the worker"
     );
 }

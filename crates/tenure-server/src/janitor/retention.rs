@@ -1,8 +1,7 @@
-//! Retention: drops jobs, logs and history that are older than they have to be kept.
+//! Retention: prunes jobs, logs and history past their retention time.
 //!
-//! It goes in small steps with rests in between, so that the store's writer is never away for long.
-//! What pruned history proved is folded into one row for each resource by the store, so `verify`
-//! still holds.
+//! It works in small steps with pauses in between, so that the store's writer is never blocked for
+//! long. The store folds pruned history into one checkpoint per resource, so `verify` still holds.
 
 use std::time::Duration;
 
@@ -14,16 +13,16 @@ use tenure_store::store::Retention;
 
 pub(super) const NAME: &str = "retention";
 
-/// Rows of each kind that one step drops at most.
+/// Maximum number of jobs, and of events, that one step prunes.
 const ROWS_MAX: usize = 500;
-/// Steps of one run at most; the next run goes on.
+/// Maximum number of steps of one run; the next run continues.
 const STEPS_MAX: usize = 2_000;
 
-/// Drops what is old.
-pub(super) struct Retain;
+/// Prunes the store.
+pub(super) struct RetentionDuty;
 
 #[async_trait]
-impl Duty for Retain {
+impl Duty for RetentionDuty {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -33,7 +32,7 @@ impl Duty for Retain {
     }
 
     async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {
-        let mut dropped = 0;
+        let mut pruned_rows = 0;
         for _ in 0..STEPS_MAX {
             let keep = cx.live.get().retention;
             let keep = Retention {
@@ -44,13 +43,13 @@ impl Duty for Retain {
             };
             let step = stopwatch();
             let pruned = cx.store().prune(keep).await?;
-            dropped += pruned.jobs + pruned.lines;
+            pruned_rows += pruned.jobs + pruned.lines;
             if pruned.jobs < ROWS_MAX && pruned.lines < ROWS_MAX {
                 break;
             }
-            // As long a rest as the step took leaves others half of the writer.
+            // A pause as long as the step leaves half of the writer's time to others.
             tokio::time::sleep(step.elapsed()).await;
         }
-        Ok(DutyReport::done(dropped))
+        Ok(DutyReport::done(pruned_rows))
     }
 }

@@ -1,8 +1,8 @@
-//! Retries: jobs whose rest is over, or whose time has come, become ready.
+//! Retries: jobs whose backoff or `run_at` has passed become ready.
 //!
-//! There is no second walk for them: what is due is in the same index of the store as what has
-//! lapsed, and the sweep of `expiry.rs` sees to both. A claim that comes first sees to it itself.
-//! This file only has its row on the board.
+//! The store keeps due jobs and expiring sessions in the same index, so the sweep of `expiry.rs`
+//! handles both; a claim that comes first promotes due jobs itself. This file only reports the
+//! status of the duty.
 
 use tenure_store::StoreError;
 use tenure_store::store::Swept;
@@ -11,7 +11,7 @@ use tenure_app::DutyReport;
 
 pub(super) const NAME: &str = "retries";
 
-/// What a sweep means for what is due.
-pub(super) fn found(swept: &Result<Swept, StoreError>) -> Result<DutyReport, StoreError> {
+/// Converts the result of a sweep to the report of this duty.
+pub(super) fn report(swept: &Result<Swept, StoreError>) -> Result<DutyReport, StoreError> {
     swept.as_ref().map(|swept| DutyReport::done(swept.due)).map_err(Clone::clone)
 }

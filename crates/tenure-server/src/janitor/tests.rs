@@ -1,4 +1,4 @@
-//! Each duty, run by hand on a clock that is moved by hand.
+//! Unit tests of the duties on a manual clock.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tenure_store::clock::ManualClock;
 use tenure_store::committer::Sweep;
 use tenure_store::{Committer, Embedded, Memory, Store, random};
 
-use super::board::Board;
-use super::dead::Dead;
+use super::dead_letters::DeadLetters;
 use super::expiry::Expiry;
 use super::orphans::Orphans;
 use super::overdue::Overdue;
-use super::retention::Retain;
+use super::retention::RetentionDuty;
+use super::status::JanitorStatus;
 use tenure_app::{Duty, DutyContext, DutyReport, Live, LiveConfig};
 
 const HOUR_MS: u64 = 60 * 60 * 1_000;
@@ -37,33 +37,36 @@ dead = "2d"
 history = "1d"
 "#;
 
-struct World {
+struct Fixture {
     cx: DutyContext,
-    board: Arc<Board>,
+    status: Arc<JanitorStatus>,
     clock: ManualClock,
     session: SessionId,
 }
 
-impl World {
+impl Fixture {
     async fn new() -> Self {
         let clock = ManualClock::default();
         clock.advance(1_000_000);
-        Self::over(Arc::new(Memory::with_clock(clock.clone())), clock).await
+        Self::with_store(Arc::new(Memory::with_clock(clock.clone())), clock).await
     }
 
-    async fn over(store: Arc<dyn Store>, clock: ManualClock) -> Self {
-        let Config { kinds, retention, .. } =
-            Config::parse(CONFIG, Path::new("/")).expect("it is right");
-        store.declare(Arc::clone(&kinds)).await.expect("it answers");
+    async fn with_store(store: Arc<dyn Store>, clock: ManualClock) -> Self {
+        let Config { kinds, retention, .. } = Config::parse(CONFIG, Path::new("/")).expect("valid");
+        store.declare(Arc::clone(&kinds)).await.expect("a response");
         let live = LiveConfig { kinds, retention, ..LiveConfig::default() };
         let cx = DutyContext {
             committer: Committer::start_with(store, Sweep::External),
             live: Live::fixed(live),
         };
-        let world =
-            Self { cx, board: Arc::new(Board::new(&[])), clock, session: random::session_id() };
-        world.open(world.session).await;
-        world
+        let fixture = Self {
+            cx,
+            status: Arc::new(JanitorStatus::new(&[])),
+            clock,
+            session: random::session_id(),
+        };
+        fixture.open(fixture.session).await;
+        fixture
     }
 
     async fn open(&self, session: SessionId) {
@@ -72,11 +75,11 @@ impl World {
     }
 
     async fn send(&self, command: Command) -> Outcome {
-        self.cx.committer.submit(command).await.expect("it answers")
+        self.cx.committer.submit(command).await.expect("a response")
     }
 
-    /// Submits a job and has it claimed by the session.
-    async fn running(&self, name: &str) -> (JobId, Token) {
+    /// Submits a job and claims it.
+    async fn start_job(&self, name: &str) -> (JobId, Token) {
         let submit = Submit {
             request: random::request_id(),
             operation: "make".into(),
@@ -88,7 +91,7 @@ impl World {
         let action = ResourceAction::Submit(submit);
         let outcome = self.send(Command::Resource { key: key(name), action }).await;
         assert!(matches!(outcome, Outcome::Submitted { .. }), "{outcome:?}");
-        self.claim().await.expect("it is ready")
+        self.claim().await.expect("ready")
     }
 
     async fn claim(&self) -> Option<(JobId, Token)> {
@@ -96,7 +99,7 @@ impl World {
         let claim = Claim { session: self.session, request, kinds, max: 1 };
         match self.send(Command::Claim(claim)).await {
             Outcome::Claimed(jobs) => jobs.first().map(|job| (job.job.id, job.tenure.token)),
-            other => panic!("{other:?} answers no claim"),
+            other => panic!("{other:?} is not the outcome of a claim"),
         }
     }
 
@@ -105,176 +108,177 @@ impl World {
         let finish = Finish::Failed { code, message, class: None, state: None };
         match self.send(Command::Job { id, action: JobAction::Finish { token, finish } }).await {
             Outcome::Finished { state, .. } => state,
-            other => panic!("{other:?} answers no finish"),
+            other => panic!("{other:?} is not the outcome of a finish"),
         }
     }
 
-    /// Uses up both attempts.
-    async fn dead(&self, name: &str) -> JobId {
-        let job = self.running(name).await;
+    /// Creates a dead job: uses up both attempts.
+    async fn bury_job(&self, name: &str) -> JobId {
+        let job = self.start_job(name).await;
         assert_eq!(self.fail(job).await, JobState::Backoff);
         self.clock.advance(60_000);
-        let job = self.claim().await.expect("its rest is over");
+        let job = self.claim().await.expect("its backoff has passed");
         assert_eq!(self.fail(job).await, JobState::Dead);
         job.0
     }
 
     async fn job(&self, id: JobId) -> Option<Box<Job>> {
-        let shown = self.cx.store().reads().job(id).await.expect("it answers");
-        shown.map(|shown| shown.job)
+        let view = self.cx.store().reads().job(id).await.expect("a response");
+        view.map(|view| view.job)
     }
 
     async fn run(&self, duty: &mut impl Duty) -> DutyReport {
-        duty.run(&self.cx).await.expect("it answers")
+        duty.run(&self.cx).await.expect("a response")
     }
 
     fn expiry(&self) -> Expiry {
-        Expiry { board: Arc::clone(&self.board), time: Arc::default() }
+        Expiry { status: Arc::clone(&self.status), clock: Arc::default() }
     }
 
     fn row(&self, duty: &str) -> tenure_wire::DutyAnswer {
-        let duties = self.board.duties();
+        let duties = self.status.duties();
         duties.into_iter().find(|row| row.duty == duty).expect("there is such a duty")
     }
 }
 
 fn key(name: &str) -> ResourceKey {
-    ResourceKey::new("acme", "db", name).expect("a good name")
+    ResourceKey::new("acme", "db", name).expect("a valid name")
 }
 
 #[tokio::test]
 async fn expiry_settles_the_jobs_of_a_dead_worker() {
-    let world = World::new().await;
-    let (id, _) = world.running("a").await;
-    assert_eq!(world.run(&mut world.expiry()).await.count, 0);
-    world.clock.advance(86_400_000);
-    // The store was not looking for a day: that is not the worker's fault.
-    assert_eq!(world.run(&mut world.expiry()).await.count, 0);
+    let fixture = Fixture::new().await;
+    let (id, _) = fixture.start_job("a").await;
+    assert_eq!(fixture.run(&mut fixture.expiry()).await.count, 0);
+    fixture.clock.advance(86_400_000);
+    // Time without sweeps does not count against a session.
+    assert_eq!(fixture.run(&mut fixture.expiry()).await.count, 0);
     for _ in 0..86_400 {
-        world.clock.advance(1_000);
-        if world.run(&mut world.expiry()).await.count > 0 {
+        fixture.clock.advance(1_000);
+        if fixture.run(&mut fixture.expiry()).await.count > 0 {
             break;
         }
     }
-    let job = world.job(id).await.expect("it is kept");
+    let job = fixture.job(id).await.expect("it exists");
     assert_eq!(job.state, JobState::Backoff);
-    assert_eq!(job.error.expect("it says why").code.as_ref(), "WORKER_TIMEOUT");
+    assert_eq!(job.error.expect("an error").code.as_ref(), "WORKER_TIMEOUT");
 }
 
 #[tokio::test]
-async fn what_came_due_is_counted_in_a_row_of_its_own() {
-    let world = World::new().await;
-    let job = world.running("a").await;
-    assert_eq!(world.fail(job).await, JobState::Backoff);
-    world.run(&mut world.expiry()).await;
-    assert_eq!((world.row("retries").count, world.row("retries").total), (0, 0));
-    world.clock.advance(60_000);
-    world.run(&mut world.expiry()).await;
-    assert_eq!((world.row("retries").count, world.row("retries").total), (1, 1));
-    world.run(&mut world.expiry()).await;
-    assert_eq!((world.row("retries").count, world.row("retries").total), (0, 1));
+async fn due_jobs_are_reported_as_the_duty_retries() {
+    let fixture = Fixture::new().await;
+    let job = fixture.start_job("a").await;
+    assert_eq!(fixture.fail(job).await, JobState::Backoff);
+    fixture.run(&mut fixture.expiry()).await;
+    assert_eq!((fixture.row("retries").count, fixture.row("retries").total), (0, 0));
+    fixture.clock.advance(60_000);
+    fixture.run(&mut fixture.expiry()).await;
+    assert_eq!((fixture.row("retries").count, fixture.row("retries").total), (1, 1));
+    fixture.run(&mut fixture.expiry()).await;
+    assert_eq!((fixture.row("retries").count, fixture.row("retries").total), (0, 1));
 }
 
 #[tokio::test]
-async fn an_overdue_attempt_is_warned_of_once_and_lives_on() {
-    let world = World::new().await;
-    let (id, token) = world.running("a").await;
+async fn an_overdue_attempt_is_warned_about_once_and_keeps_running() {
+    let fixture = Fixture::new().await;
+    let (id, token) = fixture.start_job("a").await;
     let mut duty = Overdue::default();
-    world.clock.advance(10 * 60_000);
-    assert_eq!(world.run(&mut duty).await, DutyReport::default());
-    world.clock.advance(1);
-    assert_eq!(world.run(&mut duty).await, DutyReport { count: 1, new: 1, note: None });
-    world.clock.advance(HOUR_MS);
-    assert_eq!(world.run(&mut duty).await, DutyReport { count: 1, new: 0, note: None });
-    let job = world.job(id).await.expect("it is there");
+    fixture.clock.advance(10 * 60_000);
+    assert_eq!(fixture.run(&mut duty).await, DutyReport::default());
+    fixture.clock.advance(1);
+    assert_eq!(fixture.run(&mut duty).await, DutyReport { count: 1, new: 1, note: None });
+    fixture.clock.advance(HOUR_MS);
+    assert_eq!(fixture.run(&mut duty).await, DutyReport { count: 1, new: 0, note: None });
+    let job = fixture.job(id).await.expect("it exists");
     assert_eq!((job.state, job.token()), (JobState::Running, Some(token)));
-    assert_eq!(world.fail((id, token)).await, JobState::Backoff);
-    assert_eq!(world.run(&mut duty).await, DutyReport::default());
-    // Another attempt is another warning.
-    world.clock.advance(60_000);
-    world.claim().await.expect("its rest is over");
-    world.clock.advance(11 * 60_000);
-    assert_eq!(world.run(&mut duty).await, DutyReport { count: 1, new: 1, note: None });
+    assert_eq!(fixture.fail((id, token)).await, JobState::Backoff);
+    assert_eq!(fixture.run(&mut duty).await, DutyReport::default());
+    // The next attempt is warned about again.
+    fixture.clock.advance(60_000);
+    fixture.claim().await.expect("its backoff has passed");
+    fixture.clock.advance(11 * 60_000);
+    assert_eq!(fixture.run(&mut duty).await, DutyReport { count: 1, new: 1, note: None });
 }
 
 #[tokio::test]
-async fn an_attempt_that_was_asked_to_stop_and_does_not_is_overdue_too() {
-    let world = World::new().await;
-    let (id, _) = world.running("a").await;
+async fn a_cancelling_attempt_that_does_not_stop_is_overdue() {
+    let fixture = Fixture::new().await;
+    let (id, _) = fixture.start_job("a").await;
     let action = JobAction::Cancel { by: "ann".into(), reason: "enough".into() };
-    world.send(Command::Job { id, action }).await;
-    world.clock.advance(11 * 60_000);
-    assert_eq!(world.run(&mut Overdue::default()).await.count, 1);
-    assert_eq!(world.job(id).await.expect("it is there").state, JobState::Cancelling);
+    fixture.send(Command::Job { id, action }).await;
+    fixture.clock.advance(11 * 60_000);
+    assert_eq!(fixture.run(&mut Overdue::default()).await.count, 1);
+    assert_eq!(fixture.job(id).await.expect("it exists").state, JobState::Cancelling);
 }
 
 #[tokio::test]
-async fn more_overdue_attempts_than_a_page_has_are_all_found() {
-    let world = World::new().await;
+async fn overdue_attempts_beyond_one_page_are_found() {
+    let fixture = Fixture::new().await;
     for n in 0..tenure_store::store::PAGE_MAX + 1 {
-        world.running(&format!("r{n}")).await;
+        fixture.start_job(&format!("r{n}")).await;
     }
-    world.clock.advance(11 * 60_000);
-    let found = world.run(&mut Overdue::default()).await;
-    assert_eq!(found.count, tenure_store::store::PAGE_MAX + 1);
-    assert_eq!(world.run(&mut Orphans).await.count, 0);
+    fixture.clock.advance(11 * 60_000);
+    let report = fixture.run(&mut Overdue::default()).await;
+    assert_eq!(report.count, tenure_store::store::PAGE_MAX + 1);
+    assert_eq!(fixture.run(&mut Orphans).await.count, 0);
 }
 
 #[tokio::test]
-async fn the_age_of_the_oldest_dead_letter_is_told_and_an_old_one_is_warned_of_once() {
-    let world = World::new().await;
-    let mut duty = Dead::default();
-    assert_eq!(world.run(&mut duty).await, DutyReport::default());
-    world.dead("a").await;
-    world.clock.advance(30 * 60_000);
-    world.dead("b").await;
-    let found = world.run(&mut duty).await;
-    assert_eq!((found.count, found.new), (2, 0));
-    let note = found.note.expect("it has something to tell");
-    assert_eq!(note, "the oldest, make of acme/db/a, is dead for 31 minutes");
-    world.clock.advance(HOUR_MS);
-    assert_eq!(world.run(&mut duty).await.new, 1);
-    assert_eq!(world.run(&mut duty).await.new, 0);
+async fn the_oldest_dead_letter_is_reported_and_warned_about_once() {
+    let fixture = Fixture::new().await;
+    let mut duty = DeadLetters::default();
+    assert_eq!(fixture.run(&mut duty).await, DutyReport::default());
+    fixture.bury_job("a").await;
+    fixture.clock.advance(30 * 60_000);
+    fixture.bury_job("b").await;
+    let report = fixture.run(&mut duty).await;
+    assert_eq!((report.count, report.new), (2, 0));
+    let note = report.note.expect("a note");
+    assert_eq!(note, "the oldest, make of acme/db/a, is 31 minutes old");
+    fixture.clock.advance(HOUR_MS);
+    assert_eq!(fixture.run(&mut duty).await.new, 1);
+    assert_eq!(fixture.run(&mut duty).await.new, 0);
 }
 
 #[tokio::test]
-async fn retention_drops_what_is_old_step_by_step_and_keeps_the_rest() {
-    let world = World::new().await;
+async fn retention_prunes_old_jobs_and_events_in_several_steps() {
+    let fixture = Fixture::new().await;
     let mut old = Vec::new();
     for n in 0..600 {
-        let (id, token) = world.running(&format!("r{n}")).await;
+        let (id, token) = fixture.start_job(&format!("r{n}")).await;
         let finish = Finish::Ok { state: None, result: None };
-        world.send(Command::Job { id, action: JobAction::Finish { token, finish } }).await;
+        fixture.send(Command::Job { id, action: JobAction::Finish { token, finish } }).await;
         old.push(id);
     }
-    let dead = world.dead("dead").await;
-    assert_eq!(world.run(&mut Retain).await, DutyReport::default());
-    world.clock.advance(25 * HOUR_MS);
-    world.open(SessionId(7)).await;
-    let found = world.run(&mut Retain).await;
-    assert!(found.count > 600 + 500, "more than one step of jobs and of lines: {found:?}");
+    let dead = fixture.bury_job("dead").await;
+    assert_eq!(fixture.run(&mut RetentionDuty).await, DutyReport::default());
+    fixture.clock.advance(25 * HOUR_MS);
+    fixture.open(SessionId(7)).await;
+    let report = fixture.run(&mut RetentionDuty).await;
+    assert!(report.count > 600 + 500, "more than one step of jobs and of events: {report:?}");
     for id in old {
-        assert!(world.job(id).await.is_none());
+        assert!(fixture.job(id).await.is_none());
     }
-    assert!(world.job(dead).await.is_some(), "dead letters are kept for longer");
-    world.clock.advance(24 * HOUR_MS);
-    world.run(&mut Retain).await;
-    assert!(world.job(dead).await.is_none());
-    let verified = tenure_store::verify::verify(world.cx.store()).await.expect("it answers");
+    assert!(fixture.job(dead).await.is_some(), "dead letters are kept longer");
+    fixture.clock.advance(24 * HOUR_MS);
+    fixture.run(&mut RetentionDuty).await;
+    assert!(fixture.job(dead).await.is_none());
+    let verified = tenure_store::verify::verify(fixture.cx.store()).await.expect("a response");
     assert!(verified.problems.is_empty(), "{:?}", verified.problems);
 }
 
 #[tokio::test]
-async fn a_running_job_without_a_tenure_is_ended_as_an_incident() {
+async fn an_orphaned_job_is_failed_and_counted_as_an_incident() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("tenure.db");
     let id = {
         let store = Arc::new(Embedded::open(&path).expect("it opens"));
-        let world = World::over(Arc::clone(&store) as Arc<dyn Store>, ManualClock::default()).await;
-        let (id, _) = world.running("a").await;
-        world.running("b").await;
-        drop(world);
-        // The committer's thread lets go of the store a moment later.
+        let fixture =
+            Fixture::with_store(Arc::clone(&store) as Arc<dyn Store>, ManualClock::default()).await;
+        let (id, _) = fixture.start_job("a").await;
+        fixture.start_job("b").await;
+        drop(fixture);
+        // The committer's thread drops the store asynchronously.
         while Arc::strong_count(&store) > 1 {
             tokio::task::yield_now().await;
         }
@@ -282,19 +286,19 @@ async fn a_running_job_without_a_tenure_is_ended_as_an_incident() {
     };
     damage(&path);
     let store = Arc::new(Embedded::open(&path).expect("it opens"));
-    let world = World::over(store, ManualClock::default()).await;
-    assert_eq!(world.job(id).await.expect("it is there").state, JobState::Running);
-    assert_eq!(world.run(&mut Orphans).await, DutyReport::done(1));
-    let job = world.job(id).await.expect("it is kept");
+    let fixture = Fixture::with_store(store, ManualClock::default()).await;
+    assert_eq!(fixture.job(id).await.expect("it exists").state, JobState::Running);
+    assert_eq!(fixture.run(&mut Orphans).await, DutyReport::done(1));
+    let job = fixture.job(id).await.expect("it exists");
     assert_eq!(job.state, JobState::Failed);
-    assert_eq!(job.error.expect("it says why").code.as_ref(), "LOCK_STATE_LOST");
-    let shown = world.cx.store().reads().show(&key("a")).await.expect("it answers");
-    let resource = shown.expect("it is known").record.resource.expect("it was worked");
+    assert_eq!(job.error.expect("an error").code.as_ref(), "LOCK_STATE_LOST");
+    let view = fixture.cx.store().reads().show(&key("a")).await.expect("a response");
+    let resource = view.expect("it exists").record.resource.expect("a resource");
     assert_eq!(&*resource.state, "BROKEN");
-    assert_eq!(world.run(&mut Orphans).await, DutyReport::default());
+    assert_eq!(fixture.run(&mut Orphans).await, DutyReport::default());
 }
 
-/// Takes the tenure of `a` out of the file.
+/// Removes the tenure of `a` from the file.
 fn damage(path: &Path) {
     let file = rusqlite::Connection::open(path).expect("it is a database");
     let sql = "UPDATE resources SET body = json_remove(body, '$.tenures') WHERE key = 'acme/db/a'";

@@ -1,5 +1,5 @@
-//! Counts and times requests. It must never look at who asks, nor at a path as it was sent: a path
-//! has names of resources in it, and there is no bound on them.
+//! Counts and times requests. Labels must not contain the caller or the raw path, which has
+//! unbounded resource names.
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::Method;
@@ -12,10 +12,10 @@ use tenure_store::clock::stopwatch;
 use crate::ServerState;
 use tenure_app::metrics::OTHER;
 
-/// The route of a request that matches none.
+/// Route label of a request that matches no route.
 const NO_ROUTE: &str = "none";
 
-/// Answers a request and notes how it went.
+/// Middleware that measures each request.
 pub(crate) async fn measure(
     State(state): State<ServerState>,
     request: Request,
@@ -24,8 +24,8 @@ pub(crate) async fn measure(
     let metrics = &state.metrics;
     let route = request.extensions().get::<MatchedPath>().map_or(NO_ROUTE, MatchedPath::as_str);
     let route = Text::from(route);
-    let method = word(request.method());
-    let _underway = Underway::begin(&metrics.http_in_flight);
+    let method = method_label(request.method());
+    let _in_flight = InFlight::start(&metrics.http_in_flight);
     let started = stopwatch();
     let response = next.run(request).await;
     let took = started.elapsed().as_secs_f64();
@@ -36,9 +36,9 @@ pub(crate) async fn measure(
     response
 }
 
-/// A request may have any word for a method.
-fn word(method: &Method) -> &'static str {
-    let known = [
+/// Returns the label of a method; a client may invent any.
+fn method_label(method: &Method) -> &'static str {
+    let methods = [
         (Method::GET, "GET"),
         (Method::POST, "POST"),
         (Method::PUT, "PUT"),
@@ -47,21 +47,20 @@ fn word(method: &Method) -> &'static str {
         (Method::OPTIONS, "OPTIONS"),
         (Method::PATCH, "PATCH"),
     ];
-    known.iter().find(|(one, _)| one == method).map_or(OTHER, |(_, word)| word)
+    methods.iter().find(|(one, _)| one == method).map_or(OTHER, |(_, label)| label)
 }
 
-/// A request that is being answered. There is no row of it that could be counted; whoever hangs up
-/// ends it by dropping this.
-struct Underway<'a>(&'a Gauge);
+/// Counts a request in flight until it is dropped, which includes disconnects.
+struct InFlight<'a>(&'a Gauge);
 
-impl<'a> Underway<'a> {
-    fn begin(gauge: &'a Gauge) -> Self {
+impl<'a> InFlight<'a> {
+    fn start(gauge: &'a Gauge) -> Self {
         gauge.inc();
         Self(gauge)
     }
 }
 
-impl Drop for Underway<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -1,13 +1,13 @@
-//! The OpenAPI document: what the annotations of the handlers say, and what holds for all of them.
+//! The OpenAPI document: the annotations of handlers, completed with what all operations share.
 //!
-//! A handler says what is its own: its answer, and `NotFound` or `Conflict` if it refuses so. Each
-//! operation that does not say `security(())` needs a key, and so can be refused in the ways that
-//! `guard` adds. What handlers take from a request is described in `tenure_app::openapi`.
+//! A handler declares its own responses, including `NotFound` or `Conflict`. Each operation without
+//! `security(())` requires a key and gets the refusals that `add_security` adds. Parameters of
+//! extractors are in `tenure_app::openapi`.
 
 use axum::http::Method;
 use tenure_app::Apps;
 use tenure_app::access::{Access, Rule};
-use tenure_app::openapi::{PROBLEMS, refer};
+use tenure_app::openapi::{PROBLEMS, response_ref};
 use tenure_wire as wire;
 use utoipa::OpenApi as _;
 use utoipa::openapi::path::Operation;
@@ -31,26 +31,26 @@ const API_KEY: &str = "api_key";
         title = "Tenure",
         description = "One operation at a time on a resource, even when workers crash, freeze or \
             are started twice. Durations are milliseconds, instants RFC 3339 in UTC. Errors are \
-            RFC 9457 problems with a stable `code`, which has a page of its own.",
+            RFC 9457 problems with a stable `code`, documented at `/docs/errors/CODE`.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     tags(
-        (name = "locks", description = "Taken, renewed, given back, broken and looked at"),
-        (name = "sessions", description = "The liveness of a process: one beat for all it holds"),
-        (name = "jobs", description = "Asked for, looked at, decided about"),
-        (name = "work", description = "For workers: claim, tell, finish"),
-        (name = "resources", description = "Put, looked at, paused, resumed, forgotten"),
+        (name = "locks", description = "Acquire, renew, release, withdraw, break and show locks"),
+        (name = "sessions", description = "Liveness of a process: one heartbeat for all it holds"),
+        (name = "jobs", description = "Submit, show, cancel, retry and discard jobs"),
+        (name = "work", description = "For workers: claim, report progress, write logs, finish"),
+        (name = "resources", description = "Put, show, pause, resume and delete resources"),
         (name = "dead letters", description = "Jobs that used up their attempts"),
-        (name = "insight", description = "Who works, what is declared, what happened, the proof"),
-        (name = "keys", description = "Who may ask, for whom and for what; and what they did"),
-        (name = "health", description = "For those who watch over the server; no key is needed"),
-        (name = "documents", description = "About this API; no key is needed"),
+        (name = "insight", description = "Workers, kinds, history, events, verification, janitor"),
+        (name = "keys", description = "API keys and the audit log"),
+        (name = "health", description = "Liveness, readiness and metrics of the server"),
+        (name = "documents", description = "Documentation of this API, without a key"),
     ),
     components(schemas(wire::Problem))
 )]
 struct Base;
 
-/// The document that routes are added to, with the tags of `apps` after that of resources.
+/// Returns the document that routes are added to, with the tags of `apps` after that of resources.
 pub(crate) fn base(apps: &Apps) -> OpenApi {
     let mut document = Base::openapi();
     let tags = document.tags.get_or_insert_default();
@@ -63,25 +63,25 @@ pub(crate) fn base(apps: &Apps) -> OpenApi {
     document
 }
 
-/// Adds what holds for all operations.
+/// Adds what all operations share.
 pub(crate) fn complete(mut document: OpenApi, rules: &Rules) -> OpenApi {
     let components = document.components.get_or_insert_default();
-    for (status, name, says) in PROBLEMS {
-        components.responses.insert(name.to_owned(), problem(status, says).into());
+    for (status, name, description) in PROBLEMS {
+        components.responses.insert(name.to_owned(), problem(status, description).into());
     }
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer);
-    let bearer = bearer.description(Some("A key, as `Authorization: Bearer KEY`")).build();
-    let key = ApiKeyValue::with_description("x-api-key", "A key, as `x-api-key: KEY`");
+    let bearer = bearer.description(Some("Key as `Authorization: Bearer KEY`")).build();
+    let key = ApiKeyValue::with_description("x-api-key", "Key as `x-api-key: KEY`");
     components.add_security_scheme(BEARER, SecurityScheme::Http(bearer));
     components.add_security_scheme(API_KEY, SecurityScheme::ApiKey(ApiKey::Header(key)));
-    let empty = |name: &str| may_be_empty(components.schemas.get(name));
+    let all_optional = |name: &str| has_no_required_fields(components.schemas.get(name));
     let items = document.paths.paths.iter_mut();
     for (method, path, operation) in items.flat_map(|(path, item)| operations_mut(path, item)) {
-        guard(operation);
-        operation.description = needs(rules.get(&method, path));
+        add_security(operation);
+        operation.description = required_role(rules.get(&method, path));
         if let Some(RefOr::T(body)) = &mut operation.request_body {
-            let may_be_missing = body_name(body).is_some_and(empty);
-            body.required = Some(if may_be_missing { Required::False } else { Required::True });
+            let optional = body_name(body).is_some_and(all_optional);
+            body.required = Some(if optional { Required::False } else { Required::True });
         }
     }
     document
@@ -100,48 +100,53 @@ fn operations_mut<'a>(
     all.into_iter().filter_map(move |(method, operation)| Some((method, path, operation.as_mut()?)))
 }
 
-/// Which key a route needs, in words.
-fn needs(rule: Option<&Rule>) -> Option<String> {
+/// Describes the key that a route requires.
+fn required_role(rule: Option<&Rule>) -> Option<String> {
     match rule?.access {
         Access::Public => None,
-        Access::Tenant(role) => Some(format!("It needs a key of role `{role}` or higher.")),
-        Access::AllTenants(role) => {
-            Some(format!("It needs a key of role `{role}` or higher that is bound to no tenant."))
-        }
+        Access::Tenant(role) => Some(format!("Requires a key of role `{role}` or higher.")),
+        Access::AllTenants(role) => Some(format!(
+            "Requires a key of role `{role}` or higher that is not bound to a tenant."
+        )),
     }
 }
 
-/// An operation needs a key and can be refused, unless it says that it is open to all.
-fn guard(operation: &mut Operation) {
+/// Adds the key requirement and its refusals, unless the operation declares its own security.
+fn add_security(operation: &mut Operation) {
     if operation.security.is_some() {
         return;
     }
     let none: [String; 0] = [];
     let either = [BEARER, API_KEY].map(|scheme| SecurityRequirement::new(scheme, none.clone()));
     operation.security = Some(either.into());
-    let input = operation.request_body.is_some();
-    let of_input: &[u16] = if input { &[408, 413] } else { &[] };
-    for &status in [401, 403, 422, 429, 503].iter().chain(of_input) {
-        operation.responses.responses.entry(status.to_string()).or_insert_with(|| refer(status));
+    let has_body = operation.request_body.is_some();
+    let body_problems: &[u16] = if has_body { &[408, 413] } else { &[] };
+    for &status in [401, 403, 422, 429, 503].iter().chain(body_problems) {
+        operation
+            .responses
+            .responses
+            .entry(status.to_string())
+            .or_insert_with(|| response_ref(status));
     }
 }
 
-/// The name of the schema of a body.
+/// Returns the schema name of a body.
 fn body_name(body: &RequestBody) -> Option<&str> {
     let RefOr::T(content) = body.content.get("application/json")? else { return None };
     let RefOr::Ref(schema) = content.schema.as_ref()? else { return None };
     schema.ref_location.rsplit('/').next()
 }
 
-/// No body counts as `{}`, so it may be missing where that would do.
-fn may_be_empty(schema: Option<&RefOr<Schema>>) -> bool {
+/// Returns whether `{}` is valid, so that the body, which defaults to it, may be omitted.
+fn has_no_required_fields(schema: Option<&RefOr<Schema>>) -> bool {
     matches!(schema, Some(RefOr::T(Schema::Object(object))) if object.required.is_empty())
 }
 
-fn problem(status: u16, says: &str) -> Response {
+fn problem(status: u16, description: &str) -> Response {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
-    let plain =
-        ResponseBuilder::new().description(says).content("application/problem+json", content);
+    let plain = ResponseBuilder::new()
+        .description(description)
+        .content("application/problem+json", content);
     match status {
         429 | 503 => plain.header("Retry-After", retry_after()).build(),
         _ => plain.build(),
@@ -151,6 +156,6 @@ fn problem(status: u16, says: &str) -> Response {
 fn retry_after() -> Header {
     let seconds = ObjectBuilder::new().schema_type(Type::Integer);
     let mut header = Header::new(seconds);
-    header.description = Some("Ask again after so many seconds".to_owned());
+    header.description = Some("Seconds to wait before a retry".to_owned());
     header
 }

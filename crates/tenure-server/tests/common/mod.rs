@@ -1,4 +1,4 @@
-//! A server in this process on a free port, and ways to ask it.
+//! An in-process server on a free port, and a client for it.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tenure_app::{Apps, Rule};
 use tenure_core::Kinds;
 use tenure_server::auth::Keys;
 use tenure_server::auth::access::Rules;
-use tenure_server::{Config, Front};
+use tenure_server::{Config, HttpConfig};
 use tenure_store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -32,12 +32,12 @@ impl Server {
         Self::run(store, config(kinds)).await
     }
 
-    /// One that deals with those who ask in another way.
-    pub async fn start_front(store: Arc<dyn Store>, front: Front) -> Self {
-        Self::run(store, Config { front, ..config(Arc::default()) }).await
+    /// Starts a server with other HTTP settings.
+    pub async fn start_with_http(store: Arc<dyn Store>, http: HttpConfig) -> Self {
+        Self::run(store, Config { http, ..config(Arc::default()) }).await
     }
 
-    /// One that is told all of it.
+    /// Starts a server with the full configuration.
     pub async fn run(store: Arc<dyn Store>, config: Config) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
@@ -49,10 +49,10 @@ impl Server {
         Self { url, stop: Some(stop), task: Some(task) }
     }
 
-    /// Begins a graceful shutdown.
+    /// Starts a graceful shutdown.
     pub fn stop(&mut self) -> JoinHandle<std::io::Result<()>> {
         drop(self.stop.take());
-        self.task.take().expect("it is stopped once")
+        self.task.take().expect("stopped once")
     }
 
     pub async fn post(&self, path: &str, body: Value) -> (u16, Value) {
@@ -72,7 +72,7 @@ impl Server {
         answer(request).await
     }
 
-    /// A post with an `Idempotency-Key`.
+    /// Sends a POST with an `Idempotency-Key`.
     pub async fn post_as(&self, path: &str, key: &str, body: Value) -> (u16, Value) {
         let headers = [("x-api-key", KEY), ("idempotency-key", key)];
         self.post_with(path, &headers, body.to_string()).await
@@ -88,8 +88,8 @@ impl Server {
         answer(request.header("x-api-key", KEY)).await
     }
 
-    /// Any request with any key.
-    pub async fn ask(
+    /// Sends any request with any key.
+    pub async fn request(
         &self,
         key: &str,
         method: &str,
@@ -110,12 +110,12 @@ impl Server {
     }
 }
 
-/// All apps, so that their routes and metrics are tested like those of the server.
+/// Returns all apps, so that their routes and metrics are tested like those of the server.
 pub fn apps() -> Apps {
     tenure_cli::apps::installed()
 }
 
-/// The access rules of all routes, in a fixed order. Routes that are also under `/v1` count once.
+/// Returns the access rules of all routes, sorted. Routes that are also under `/v1` count once.
 pub fn rules() -> Vec<Rule> {
     let rules = Rules::new(&apps());
     let mut rules: Vec<Rule> =
@@ -124,53 +124,53 @@ pub fn rules() -> Vec<Rule> {
     rules
 }
 
-/// The configuration of a server with all apps.
+/// Returns the configuration of a server with all apps.
 pub fn config(kinds: Arc<Kinds>) -> Config {
     Config { apps: apps(), ..Config::new(Keys::admin(KEY), kinds) }
 }
 
 thread_local! {
     static HTTP: reqwest::Client = {
-        // A second time it is there already.
+        // Fails if it is installed already.
         rustls::crypto::ring::default_provider().install_default().ok();
         reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .expect("a client needs nothing")
+            .expect("a client")
     };
 }
 
-/// The client of this test, which has a thread of its own.
+/// Returns the HTTP client of this thread.
 pub fn http() -> reqwest::Client {
     HTTP.with(reqwest::Client::clone)
 }
 
-/// A key of a tenant with a role.
+/// Creates a key.
 pub async fn key(server: &Server, tenant: &str, role: &str) -> String {
     let body = json!({ "name": "t", "tenant": tenant, "role": role, "reason": "a test" });
     let (status, answer) = server.post("/v1/keys", body).await;
     assert_eq!(status, 201, "{answer}");
-    answer["secret"].as_str().expect("it is shown").to_owned()
+    answer["secret"].as_str().expect("a secret").to_owned()
 }
 
 async fn answer(request: reqwest::RequestBuilder) -> (u16, Value) {
     let response = request.send().await.expect("the server answers");
     let status = response.status().as_u16();
-    let text = response.text().await.expect("a whole answer");
+    let text = response.text().await.expect("a complete response");
     (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
 }
 
-/// Waits for a condition, at most ten seconds.
+/// Waits for a condition, for at most ten seconds.
 pub async fn until<F: Future<Output = bool>>(condition: impl Fn() -> F) {
-    let patient = async {
+    let poll = async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), patient).await.expect("it never happened");
+    tokio::time::timeout(Duration::from_secs(10), poll).await.expect("timed out");
 }
 
-/// A session that works jobs.
+/// A session that claims jobs.
 pub struct Worker {
     pub session: String,
     tenant: String,
@@ -185,7 +185,7 @@ impl Worker {
         let body = json!({ "name": name, "ttl_ms": 60_000 });
         let (status, answer) = server.post(&format!("/v1/sessions?tenant={tenant}"), body).await;
         assert_eq!(status, 200, "{answer}");
-        let session = answer["session"].as_str().expect("it has an id").to_owned();
+        let session = answer["session"].as_str().expect("an id").to_owned();
         Self { session, tenant: tenant.to_owned() }
     }
 

@@ -1,21 +1,21 @@
-//! Positions as tenants see them.
+//! Encryption of the positions that tenants see.
 //!
-//! Lines of history and pieces of logs are numbered across all tenants. Whoever sees two numbers
-//! knows how much happened in between, to whomever. So a key that is bound to a tenant sees numbers
-//! that mean nothing to it: a permutation of its own, which only servers can undo.
+//! Events of history and chunks of logs are numbered across all tenants, so two positions reveal
+//! the activity of other tenants in between. A key that is bound to a tenant therefore sees
+//! positions under a permutation keyed by the tenant, which only servers can invert.
 
 use sha2::{Digest, Sha256};
 
-/// Numbers have so many bits, half of them on each side.
+/// Half the width of a position in bits: the two halves of a Feistel network.
 const HALF_BITS: u32 = 24;
 const HALF: u64 = (1 << HALF_BITS) - 1;
 const ROUNDS: [u8; 4] = [0, 1, 2, 3];
 
-/// What one tenant sees in place of positions.
-pub struct Veil([u8; 32]);
+/// Permutation of the positions of one tenant: a four-round Feistel network over 48 bits.
+pub struct PositionCipher([u8; 32]);
 
-impl Veil {
-    /// The veil of a tenant, from what servers share.
+impl PositionCipher {
+    /// Creates the cipher of a tenant. `secret` is shared by all servers of the store.
     #[must_use]
     pub fn new(secret: &str, tenant: &str) -> Self {
         let mut hash = Sha256::new();
@@ -26,21 +26,21 @@ impl Veil {
         Self(hash.finalize().into())
     }
 
-    /// What is seen in place of a position. The beginning stays what it is.
+    /// Encrypts a position. Zero, the beginning, is a fixed point.
     #[must_use]
-    pub fn hide(&self, position: u64) -> u64 {
-        // Whatever would look like the beginning gets what the beginning would look like.
+    pub fn encrypt(&self, position: u64) -> u64 {
+        // The position that maps to zero takes the image of zero instead.
         match (position, self.permute(position)) {
             (0, _) => 0,
             (_, 0) => self.permute(0),
-            (_, hidden) => hidden,
+            (_, encrypted) => encrypted,
         }
     }
 
-    /// The position behind what was seen; nothing sensible for what nobody was shown.
+    /// Decrypts a position. A value that `encrypt` never returned gives an arbitrary position.
     #[must_use]
-    pub fn show(&self, hidden: u64) -> u64 {
-        match (hidden, self.restore(hidden)) {
+    pub fn decrypt(&self, encrypted: u64) -> u64 {
+        match (encrypted, self.restore(encrypted)) {
             (0, _) => 0,
             (_, 0) => self.restore(0),
             (_, position) => position,
@@ -78,24 +78,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_hidden_is_found_again_and_the_beginning_stays() {
-        let veil = Veil::new("secret", "acme");
+    fn decrypt_inverts_encrypt_and_zero_is_a_fixed_point() {
+        let cipher = PositionCipher::new("secret", "acme");
         let positions = (0..5_000).chain([1 << 40, (1 << 48) - 1]);
         let seen: HashSet<u64> = positions
             .map(|position| {
-                let hidden = veil.hide(position);
-                assert_eq!(veil.show(hidden), position);
-                assert_eq!(hidden == 0, position == 0);
-                hidden
+                let encrypted = cipher.encrypt(position);
+                assert_eq!(cipher.decrypt(encrypted), position);
+                assert_eq!(encrypted == 0, position == 0);
+                encrypted
             })
             .collect();
-        assert_eq!(seen.len(), 5_002, "each is seen as another");
+        assert_eq!(seen.len(), 5_002, "it is injective");
     }
 
     #[test]
-    fn tenants_see_different_numbers_and_no_order() {
-        let (a, b) = (Veil::new("secret", "a"), Veil::new("secret", "b"));
-        assert!((1..100).any(|position| a.hide(position) != b.hide(position)));
-        assert!(!(1..100).map(|position| a.hide(position)).is_sorted());
+    fn tenants_see_different_positions_in_no_order() {
+        let (a, b) = (PositionCipher::new("secret", "a"), PositionCipher::new("secret", "b"));
+        assert!((1..100).any(|position| a.encrypt(position) != b.encrypt(position)));
+        assert!(!(1..100).map(|position| a.encrypt(position)).is_sorted());
     }
 }

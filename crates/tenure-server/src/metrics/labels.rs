@@ -1,8 +1,8 @@
-//! The values that labels may have.
+//! Bounded label values.
 //!
 //! Clients choose the kinds of their locks and the codes of their failures. Each distinct value is
-//! a series that Prometheus keeps, so there is a bound: who comes later is called `other`. What is
-//! declared is always called by its name.
+//! a series in Prometheus, so their number is bounded: values beyond the bound become `other`.
+//! Declared names are always kept.
 
 use std::collections::HashSet;
 use std::sync::{PoisonError, RwLock};
@@ -11,67 +11,68 @@ use tenure_app::metrics::OTHER;
 use tenure_core::retry::{LOCK_BROKEN, LOCK_STATE_LOST, WORKER_CLOSED, WORKER_TIMEOUT};
 use tenure_core::{Kinds, Text};
 
-/// Most distinct kinds, operations and tenants.
-pub(crate) const NAMES_MAX: usize = 100;
-/// Most distinct codes of failures.
+/// Maximum number of distinct kinds, of operations and of tenants.
+pub(crate) const LABEL_VALUES_MAX: usize = 100;
+/// Maximum number of distinct failure codes.
 pub(crate) const CODES_MAX: usize = 50;
 
-/// The values that labels have had so far.
-pub(super) struct Names {
-    pub(super) kinds: Bounded,
-    pub(super) operations: Bounded,
-    pub(super) codes: Bounded,
-    pub(super) tenants: Bounded,
+/// The label values in use.
+pub(super) struct LabelValues {
+    pub(super) kinds: BoundedLabel,
+    pub(super) operations: BoundedLabel,
+    pub(super) codes: BoundedLabel,
+    pub(super) tenants: BoundedLabel,
     /// The value of a label that does not apply.
-    pub(super) nothing: Text,
-    /// What a request for locks came to; made once, because there are many.
+    pub(super) empty: Text,
+    /// Results of lock requests, allocated once because there are many.
     pub(super) granted: Text,
     pub(super) failed: Text,
 }
 
-impl Default for Names {
+impl Default for LabelValues {
     fn default() -> Self {
-        let codes = Bounded::new(CODES_MAX);
-        codes.know([LOCK_BROKEN, LOCK_STATE_LOST, WORKER_CLOSED, WORKER_TIMEOUT]);
+        let codes = BoundedLabel::new(CODES_MAX);
+        codes.declare([LOCK_BROKEN, LOCK_STATE_LOST, WORKER_CLOSED, WORKER_TIMEOUT]);
         Self {
-            kinds: Bounded::new(NAMES_MAX),
-            operations: Bounded::new(NAMES_MAX),
+            kinds: BoundedLabel::new(LABEL_VALUES_MAX),
+            operations: BoundedLabel::new(LABEL_VALUES_MAX),
             codes,
-            tenants: Bounded::new(NAMES_MAX),
-            nothing: "".into(),
+            tenants: BoundedLabel::new(LABEL_VALUES_MAX),
+            empty: "".into(),
             granted: "granted".into(),
             failed: "failed".into(),
         }
     }
 }
 
-impl Names {
-    pub(super) fn know(&self, kinds: &Kinds) {
-        self.kinds.know(kinds.iter().map(|kind| &*kind.name));
+impl LabelValues {
+    /// Keeps the names of declared kinds and operations, also beyond the bound.
+    pub(super) fn declare(&self, kinds: &Kinds) {
+        self.kinds.declare(kinds.iter().map(|kind| &*kind.name));
         let operations = kinds.iter().flat_map(|kind| kind.operations.keys());
-        self.operations.know(operations.map(|operation| &**operation));
+        self.operations.declare(operations.map(|operation| &**operation));
     }
 }
 
-/// A label with a bound.
-pub(super) struct Bounded {
+/// A label with a bounded number of values.
+pub(super) struct BoundedLabel {
     max: usize,
     known: RwLock<HashSet<Text>>,
     other: Text,
 }
 
-impl Bounded {
+impl BoundedLabel {
     fn new(max: usize) -> Self {
         Self { max, known: RwLock::default(), other: OTHER.into() }
     }
 
-    /// These keep their names, also beyond the bound.
-    fn know<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+    /// Keeps these names, also beyond the bound.
+    fn declare<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.extend(names.into_iter().map(Text::from));
     }
 
-    /// What to call something.
+    /// Returns the label value for a name: the name itself, or `other`.
     pub(super) fn label(&self, name: &str) -> Text {
         {
             let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +88,7 @@ impl Bounded {
             return known.clone();
         }
         if known.len() >= self.max {
-            // Others were quicker.
+            // Another thread has added the last value meanwhile.
             return self.other.clone();
         }
         let name = Text::from(name);
@@ -101,8 +102,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_comes_after_the_bound_is_called_other() {
-        let names = Bounded::new(2);
+    fn values_beyond_the_bound_become_other() {
+        let names = BoundedLabel::new(2);
         assert_eq!(&*names.label("a"), "a");
         assert_eq!(&*names.label("b"), "b");
         assert_eq!(&*names.label("c"), OTHER);
@@ -110,10 +111,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_declared_keeps_its_name_and_its_place() {
-        let names = Bounded::new(2);
+    fn declared_names_are_kept_beyond_the_bound() {
+        let names = BoundedLabel::new(2);
         names.label("a");
-        names.know(["x", "y", "z"]);
+        names.declare(["x", "y", "z"]);
         for name in ["a", "x", "y", "z"] {
             assert_eq!(&*names.label(name), name);
         }

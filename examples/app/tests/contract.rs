@@ -1,5 +1,5 @@
-//! The example app gets its configuration, kind, worker, route, duty, metric and verb from the
-//! contract alone: a server that has never heard of it serves it.
+//! The app contract end to end: a server runs the configuration, kind, worker, route, duty, metric
+//! and CLI subcommand of the example app.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn apps() -> Apps {
 }
 
 #[test]
-fn problems_of_its_section_are_reported_with_their_line() {
+fn problems_of_the_section_are_reported_with_their_line() {
     let bad = apps().parse("[greetings]\ntxt = \"hi\"\n", Path::new("/")).err().unwrap();
     assert!(bad.to_string().contains("line 2: greetings.txt: unknown key"), "{bad}");
     let kind = "[greetings]\ntext = \"hi\"\n[kinds.greeting.operations.greet]\n";
@@ -33,13 +33,13 @@ fn problems_of_its_section_are_reported_with_their_line() {
 }
 
 #[derive(Parser)]
-struct Shared {
+struct SharedArgs {
     #[command(flatten)]
     server: ServerArgs,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_knowledge_of_the_app_serves_all_of_it() {
+async fn a_server_serves_every_part_of_the_app() {
     rustls::crypto::ring::default_provider().install_default().ok();
     let loaded = apps().parse("[greetings]\ntext = \"Hello\"\n", Path::new("/")).unwrap();
     let live = loaded.live();
@@ -63,10 +63,10 @@ async fn a_server_without_knowledge_of_the_app_serves_all_of_it() {
     let working = tokio::spawn(worker.run(stop.clone().cancelled_owned()));
     let serving = tokio::spawn(server.serve(listener, stop.clone().cancelled_owned()));
 
-    // The verb, the route behind it, the kind and the handler.
+    // The subcommand, its route, the kind and the handler.
     let verb = Greetings.cli().unwrap();
     let matches = verb.command().get_matches_from(["greet", "ann"]);
-    let shared = Shared::parse_from(["tenure", "--server", &url, "--key", KEY]);
+    let shared = SharedArgs::parse_from(["tenure", "--server", &url, "--key", KEY]);
     let cx = CliContext { server: shared.server, output: Output::Json };
     verb.run(&matches, &cx).await.unwrap();
     let get = async |path: &str| {
@@ -84,7 +84,7 @@ async fn a_server_without_knowledge_of_the_app_serves_all_of_it() {
         });
     };
     wait("/v1/jobs?kind=greeting", "Hello, ann").await;
-    // The metric, the duty, the document, the access rule.
+    // The metric, the duty, the OpenAPI document and the access rule.
     wait("/metrics", "greetings_total{kind=\"greeting\"} 1").await;
     wait("/v1/janitor", "\"duty\":\"greetings\"").await;
     assert!(get("/openapi.json").await.contains("/v1/greetings/{name}"));

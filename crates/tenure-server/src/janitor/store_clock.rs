@@ -1,6 +1,6 @@
-//! Store time as the janitor knows it, without asking the store each time.
+//! Cached store time, for display and for ages of minutes.
 //!
-//! It is for showing and for ages of minutes. It must never decide whether a session is alive.
+//! It must never decide whether a session is alive.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -9,21 +9,21 @@ use tenure_core::Millis;
 use tenure_store::Store;
 use tenure_store::clock::stopwatch;
 
-/// How long a reading is trusted. A suspend puts it off by its length for at most this long.
-const TRUSTED: Duration = Duration::from_secs(10);
+/// Time after which the clock is read again, and so the longest that a suspend can distort it.
+const READING_MAX_AGE: Duration = Duration::from_secs(10);
 
 /// The last reading of the store's clock.
 #[derive(Default)]
-pub(super) struct Time(Mutex<Option<(Millis, Instant)>>);
+pub(super) struct StoreClock(Mutex<Option<(Millis, Instant)>>);
 
-impl Time {
-    /// Store time now; nothing while the store has never answered.
+impl StoreClock {
+    /// Returns store time; `None` until the store has answered once.
     pub(super) async fn now(&self, store: &dyn Store) -> Option<Millis> {
-        let known = *self.reading();
-        if let Some((_, at)) = known
-            && at.elapsed() < TRUSTED
+        let last = *self.reading();
+        if let Some((_, at)) = last
+            && at.elapsed() < READING_MAX_AGE
         {
-            return known.map(since);
+            return last.map(extrapolate);
         }
         let at = stopwatch();
         match store.status().await {
@@ -31,7 +31,7 @@ impl Time {
                 *self.reading() = Some((status.now, at));
                 Some(status.now)
             }
-            Err(_) => known.map(since),
+            Err(_) => last.map(extrapolate),
         }
     }
 
@@ -40,6 +40,7 @@ impl Time {
     }
 }
 
-fn since((now, at): (Millis, Instant)) -> Millis {
+/// Adds the time since the reading.
+fn extrapolate((now, at): (Millis, Instant)) -> Millis {
     now.plus(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
 }

@@ -1,4 +1,4 @@
-//! The front of a server: signing in, forged requests, limits, slow and odd clients, the audit.
+//! The HTTP layer: sign-in, CSRF, rate limits, slow and malformed clients, the audit log.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{KEY, Server, http, key};
 use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
 use serde_json::{Value, json};
-use tenure_server::Front;
+use tenure_server::HttpConfig;
 use tenure_server::audit::Audit;
 use tenure_server::auth::limits::Rate;
 use tenure_store::Memory;
@@ -19,7 +19,7 @@ async fn server() -> Server {
     Server::start(Arc::new(Memory::new())).await
 }
 
-/// Signs in with a form, as a browser does. Gives the cookie.
+/// Signs in with a form, as a browser does.
 async fn sign_in(server: &Server, key: &str) -> reqwest::Response {
     let request = http().post(format!("{}/signin", server.url));
     let request = request.header("content-type", "application/x-www-form-urlencoded");
@@ -35,7 +35,7 @@ fn cookie(response: &reqwest::Response) -> String {
 }
 
 #[tokio::test]
-async fn a_key_signs_a_browser_in_and_forged_requests_do_nothing() {
+async fn a_key_signs_a_browser_in_and_forged_requests_are_refused() {
     let server = server().await;
     let operator = key(&server, "acme", "operator").await;
     let response = sign_in(&server, &operator).await;
@@ -43,7 +43,7 @@ async fn a_key_signs_a_browser_in_and_forged_requests_do_nothing() {
     assert_eq!(response.headers()[LOCATION], "/");
     let cookie = cookie(&response);
     let secret = operator.rsplit('_').next().expect("it has parts");
-    assert!(!cookie.contains(secret), "the key itself is not in it");
+    assert!(!cookie.contains(secret), "it does not contain the secret");
 
     let whoami = http().get(format!("{}/v1/whoami", server.url)).header(COOKIE, &cookie);
     let whoami: Value = whoami.send().await.unwrap().json().await.unwrap();
@@ -63,7 +63,7 @@ async fn a_key_signs_a_browser_in_and_forged_requests_do_nothing() {
         let response = request.body(body).send().await.expect("it answers");
         (response.status().as_u16(), response.json::<Value>().await.expect("JSON"))
     };
-    assert_eq!(pause(&[]).await.0, 403, "another site can make a browser send the cookie");
+    assert_eq!(pause(&[]).await.0, 403, "a cross-site request carries the cookie");
     assert_eq!(pause(&[("x-tenure-csrf", &"0".repeat(64))]).await.0, 403);
     let cross = [("x-tenure-csrf", csrf.as_str()), ("sec-fetch-site", "cross-site")];
     assert_eq!(pause(&cross).await.0, 403);
@@ -76,7 +76,7 @@ async fn a_key_signs_a_browser_in_and_forged_requests_do_nothing() {
     let answer = http().get(format!("{}/v1/whoami", server.url)).header(COOKIE, forged);
     assert_eq!(answer.send().await.unwrap().status(), 401);
 
-    // A revoked key takes its sign-ins with it.
+    // Revoking a key ends its browser sessions.
     let (_, keys) = server.get("/v1/keys").await;
     let id = keys["items"][0]["id"].as_str().expect("an id");
     server.post(&format!("/v1/keys/{id}/revoke"), json!({ "reason": "a test" })).await;
@@ -85,7 +85,7 @@ async fn a_key_signs_a_browser_in_and_forged_requests_do_nothing() {
 }
 
 #[tokio::test]
-async fn a_wrong_key_does_not_sign_in_and_after_many_the_address_has_to_wait() {
+async fn failed_sign_ins_from_one_address_are_rate_limited() {
     let server = server().await;
     let mut statuses = Vec::new();
     for _ in 0..30 {
@@ -96,13 +96,14 @@ async fn a_wrong_key_does_not_sign_in_and_after_many_the_address_has_to_wait() {
     assert_eq!(last.status(), 429, "{statuses:?}");
     assert!(last.headers().contains_key("retry-after"));
     let good = sign_in(&server, KEY).await;
-    assert_eq!(good.status(), 303, "who has a good key is not kept waiting by others");
+    assert_eq!(good.status(), 303, "a valid key is not limited");
 }
 
 #[tokio::test]
-async fn a_tenant_that_asks_too_much_is_told_when_to_ask_again_and_others_are_not() {
-    let front = Front { tenants: Some(Rate { burst: 5, per_s: 1 }), ..Front::default() };
-    let server = Server::start_front(Arc::new(Memory::new()), front).await;
+async fn requests_of_a_tenant_over_its_rate_get_retry_after_and_others_are_served() {
+    let http_config =
+        HttpConfig { tenant_rate: Some(Rate { burst: 5, per_s: 1 }), ..HttpConfig::default() };
+    let server = Server::start_with_http(Arc::new(Memory::new()), http_config).await;
     let (greedy, modest) =
         (key(&server, "greedy", "viewer").await, key(&server, "modest", "viewer").await);
     let get = async |key: &str| {
@@ -122,7 +123,7 @@ async fn a_tenant_that_asks_too_much_is_told_when_to_ask_again_and_others_are_no
 }
 
 #[tokio::test]
-async fn every_answer_has_an_id_and_tells_browsers_what_not_to_do() {
+async fn every_response_has_a_request_id_and_security_headers() {
     let server = server().await;
     for path in ["/healthz", "/v1/locks", "/nothing", "/signin"] {
         let answer = http().get(format!("{}{path}", server.url)).send().await.unwrap();
@@ -136,38 +137,39 @@ async fn every_answer_has_an_id_and_tells_browsers_what_not_to_do() {
             assert_eq!(problem["request_id"], id, "{path}");
         }
     }
-    let asked = http().get(format!("{}/healthz", server.url)).header("x-request-id", "mine-1");
-    assert_eq!(asked.send().await.unwrap().headers()["x-request-id"], "mine-1");
-    let odd = http().get(format!("{}/healthz", server.url)).header("x-request-id", "a b\"c");
-    assert_ne!(odd.send().await.unwrap().headers()["x-request-id"], "a b\"c");
+    let chosen = http().get(format!("{}/healthz", server.url)).header("x-request-id", "mine-1");
+    assert_eq!(chosen.send().await.unwrap().headers()["x-request-id"], "mine-1");
+    let invalid = http().get(format!("{}/healthz", server.url)).header("x-request-id", "a b\"c");
+    assert_ne!(invalid.send().await.unwrap().headers()["x-request-id"], "a b\"c");
 }
 
-/// Sends bytes and reads until the server ends the connection.
+/// Sends bytes and reads until the server closes the connection.
 async fn raw(server: &Server, bytes: &[u8]) -> String {
     let address = server.url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).await.expect("it listens");
-    // The server may hang up before it has read everything.
+    // The server may close the connection before it has read everything.
     stream.write_all(bytes).await.ok();
     let mut answer = Vec::new();
     let read = stream.read_to_end(&mut answer);
-    tokio::time::timeout(Duration::from_secs(10), read).await.expect("it is ended").ok();
+    tokio::time::timeout(Duration::from_secs(10), read).await.expect("closed").ok();
     String::from_utf8_lossy(&answer).into_owned()
 }
 
 #[tokio::test]
-async fn slow_and_odd_clients_are_cut_off_and_others_are_served() {
-    let front = Front { patience: Duration::from_millis(300), ..Front::default() };
-    let server = Server::start_front(Arc::new(Memory::new()), front).await;
-    // Half a head, and nothing more.
+async fn slow_and_malformed_clients_are_cut_off_and_others_are_served() {
+    let http_config =
+        HttpConfig { read_timeout: Duration::from_millis(300), ..HttpConfig::default() };
+    let server = Server::start_with_http(Arc::new(Memory::new()), http_config).await;
+    // An incomplete head.
     let slow = raw(&server, b"GET /healthz HTTP/1.1\r\nhost: x\r\n").await;
     assert!(!slow.contains("200 OK"), "{slow}");
-    // Half a body, and nothing more.
+    // An incomplete body.
     let head = format!(
         "POST /v1/sessions HTTP/1.1\r\nhost: x\r\nx-api-key: {KEY}\r\ncontent-length: 100\r\n\r\n{{"
     );
     let slow = raw(&server, head.as_bytes()).await;
     assert!(slow.starts_with("HTTP/1.1 408") && slow.contains("\"timeout\""), "{slow}");
-    for odd in [
+    for malformed in [
         &b"\x16\x03\x01\x02\x00\x01\x00"[..],
         b"NONSENSE\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
@@ -175,10 +177,10 @@ async fn slow_and_odd_clients_are_cut_off_and_others_are_served() {
         b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
         b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
     ] {
-        let answer = raw(&server, odd).await;
+        let answer = raw(&server, malformed).await;
         assert!(
             !answer.starts_with("HTTP/1.1 5") && !answer.contains("200 OK"),
-            "{odd:?} {answer}"
+            "{malformed:?} {answer}"
         );
     }
     let long =
@@ -192,42 +194,48 @@ async fn slow_and_odd_clients_are_cut_off_and_others_are_served() {
 }
 
 #[tokio::test]
-async fn connections_are_bounded_and_places_come_back() {
-    let patience = Duration::from_millis(300);
-    let front = Front { connections_max: 2, patience, ..Front::default() };
-    let server = Server::start_front(Arc::new(Memory::new()), front).await;
+async fn connections_are_bounded_and_their_slots_are_reused() {
+    let read_timeout = Duration::from_millis(300);
+    let http_config = HttpConfig { connections_max: 2, read_timeout, ..HttpConfig::default() };
+    let server = Server::start_with_http(Arc::new(Memory::new()), http_config).await;
     let address = server.url.trim_start_matches("http://").to_owned();
     let idle = [TcpStream::connect(&address).await, TcpStream::connect(&address).await];
-    // It waits until the idle ones are cut off, and is answered then.
+    // It waits until the idle connections are cut off.
     assert_eq!(server.get("/v1/locks").await.0, 200);
     drop(idle);
 }
 
 #[tokio::test]
-async fn the_audit_tells_who_did_what_and_who_tried() {
+async fn the_audit_log_records_mutations_and_refused_calls() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("audit.jsonl");
-    let audit = Audit::open(&path).expect("it is made");
-    let front = Front { audit, ..Front::default() };
-    let server = Server::start_front(Arc::new(Memory::new()), front).await;
+    let audit = Audit::open(&path).expect("created");
+    let http_config = HttpConfig { audit, ..HttpConfig::default() };
+    let server = Server::start_with_http(Arc::new(Memory::new()), http_config).await;
     let (operator, viewer) =
         (key(&server, "acme", "operator").await, key(&server, "acme", "viewer").await);
     let take = json!({ "holder": "h", "ttl_ms": 60_000 });
     let lock = "/v1/locks/cluster/c1";
-    let (_, tenure) = server.ask(&operator, "POST", &format!("{lock}/acquire"), Some(&take)).await;
+    let (_, tenure) =
+        server.request(&operator, "POST", &format!("{lock}/acquire"), Some(&take)).await;
     let body = json!({ "token": tenure["token"], "reason": "it hangs" });
     let path_of_break = format!("{lock}/break");
-    assert_eq!(server.ask(&viewer, "POST", &path_of_break, Some(&body)).await.0, 403);
-    assert_eq!(server.ask("wrong", "POST", &path_of_break, Some(&body)).await.0, 401);
-    assert_eq!(server.ask(&operator, "POST", &path_of_break, Some(&body)).await.0, 200);
-    server.ask(&operator, "GET", "/v1/locks", None).await;
+    assert_eq!(server.request(&viewer, "POST", &path_of_break, Some(&body)).await.0, 403);
+    assert_eq!(server.request("wrong", "POST", &path_of_break, Some(&body)).await.0, 401);
+    assert_eq!(server.request(&operator, "POST", &path_of_break, Some(&body)).await.0, 200);
+    server.request(&operator, "GET", "/v1/locks", None).await;
     sign_in(&server, &operator).await;
 
-    let (status, lines) = server.ask(&operator, "GET", "/v1/audit?action=lock.break", None).await;
+    let (status, lines) =
+        server.request(&operator, "GET", "/v1/audit?action=lock.break", None).await;
     assert_eq!(status, 200, "{lines}");
     let lines = lines["items"].as_array().expect("a list").clone();
-    let told: Vec<_> = lines.iter().map(|line| line["outcome"].as_str().unwrap()).collect();
-    assert_eq!(told, ["ok", "forbidden"], "newest first; nobody's attempt is for all tenants");
+    let outcomes: Vec<_> = lines.iter().map(|line| line["outcome"].as_str().unwrap()).collect();
+    assert_eq!(
+        outcomes,
+        ["ok", "forbidden"],
+        "newest first, without the unauthenticated call, which has no tenant"
+    );
     assert_eq!(lines[0]["reason"], "it hangs");
     assert_eq!(lines[0]["address"], "127.0.0.1");
     assert_eq!(lines[0]["path"], "/v1/locks/cluster/c1/break");
@@ -236,10 +244,10 @@ async fn the_audit_tells_who_did_what_and_who_tried() {
     let all = all["items"].as_array().expect("a list").clone();
     assert!(all.iter().any(|line| line["outcome"] == "unauthenticated"), "{all:?}");
     assert!(all.iter().all(|line| line["action"] != Value::Null));
-    let signed_in = all.iter().find(|line| line["action"] == "signin").expect("it is noted");
+    let signed_in = all.iter().find(|line| line["action"] == "signin").expect("an entry");
     assert_eq!(signed_in["tenant"], "acme", "{signed_in}");
     let file = std::fs::read_to_string(path).expect("it is there");
     for secret in [KEY, &operator, &viewer] {
-        assert!(!file.contains(secret.rsplit('_').next().unwrap()), "a key is in the audit");
+        assert!(!file.contains(secret.rsplit('_').next().unwrap()), "a secret is in the audit log");
     }
 }

@@ -1,7 +1,6 @@
-//! Dead letters: how many there are and how old the oldest is. One that nobody has looked at for an
-//! hour is warned of.
+//! Dead letters: reports their number and the age of the oldest, and warns after an hour.
 //!
-//! It must never do anything about them: that is for a person.
+//! It must never change them: redriving or discarding is for an operator.
 
 use std::time::Duration;
 
@@ -13,20 +12,20 @@ use tenure_store::store::{JobQuery, JobView, PAGE_MAX};
 
 pub(super) const NAME: &str = "dead";
 
-/// From this age on a dead letter is warned of.
+/// Age at which a dead letter is warned about.
 const OLD_MS: u64 = 60 * 60 * 1_000;
-/// Pages that one run reads at most. With more dead letters than that, age is not the problem.
+/// Maximum number of pages that one run reads.
 const PAGES_MAX: usize = 20;
 
-/// Watches the age of dead letters.
+/// Warns about old dead letters.
 #[derive(Default)]
-pub(super) struct Dead {
-    /// The one that was warned of last.
+pub(super) struct DeadLetters {
+    /// The dead letter of the last warning.
     warned: Option<JobId>,
 }
 
 #[async_trait]
-impl Duty for Dead {
+impl Duty for DeadLetters {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -43,20 +42,20 @@ impl Duty for Dead {
             let query = JobQuery { state, after, limit: PAGE_MAX, ..JobQuery::default() };
             let page = cx.store().reads().jobs(query).await?;
             count += page.items.len();
-            for shown in page.items {
-                oldest = older(oldest, shown);
+            for view in page.items {
+                oldest = older(oldest, view);
             }
             after = page.next;
             if after.is_none() {
                 break;
             }
         }
-        Ok(self.judge(count, oldest.as_ref(), now))
+        Ok(self.report(count, oldest.as_ref(), now))
     }
 }
 
-impl Dead {
-    fn judge(&mut self, count: usize, oldest: Option<&JobView>, now: Millis) -> DutyReport {
+impl DeadLetters {
+    fn report(&mut self, count: usize, oldest: Option<&JobView>, now: Millis) -> DutyReport {
         let Some(oldest) = oldest else {
             self.warned = None;
             return DutyReport::default();
@@ -68,18 +67,18 @@ impl Dead {
             self.warned = Some(id);
             tracing::warn!(
                 dead = count, oldest = %id, resource = %key, %operation, age_ms,
-                "dead letters wait for a person; see `tenure dead ls`"
+                "old dead letters; see `tenure dead ls`"
             );
         }
         let minutes = age_ms / 60_000;
-        let note = format!("the oldest, {operation} of {key}, is dead for {minutes} minutes");
+        let note = format!("the oldest, {operation} of {key}, is {minutes} minutes old");
         DutyReport { count, new: usize::from(new), note: Some(note) }
     }
 }
 
-fn older(known: Option<JobView>, shown: JobView) -> Option<JobView> {
-    match known {
-        Some(known) if known.job.ended_at <= shown.job.ended_at => Some(known),
-        _ => Some(shown),
+fn older(oldest: Option<JobView>, view: JobView) -> Option<JobView> {
+    match oldest {
+        Some(oldest) if oldest.job.ended_at <= view.job.ended_at => Some(oldest),
+        _ => Some(view),
     }
 }
