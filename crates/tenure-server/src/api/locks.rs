@@ -46,7 +46,6 @@ pub(super) async fn acquire(
     let timeout = body.poll_ms.map_or(Duration::MAX, Duration::from_millis);
     let acquire = acquire_request(body, key.id(on.key.as_str())?)?;
     if let Claimant::Session(session) = acquire.claimant {
-        let _reads = state.services.store().reads();
         state.services.check_session(&on.caller, session).await?;
     }
     let outcome = if acquire.wait_ms == 0 {
