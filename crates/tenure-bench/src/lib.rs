@@ -2,9 +2,9 @@
 //!
 //! Every figure stands beside a floor or a peer that was measured in the same run, because absolute
 //! times mean little on shared machines. `locks` and `jobs` are the programs, apps add theirs;
-//! `local` and `remote` drive pairs of lock and release, `cycles`, `calls` and `remote_cycles` jobs;
-//! `shared` has two servers on one database, `beside` a transaction of somebody else on it; `redis`
-//! and `etcd` are peers; `floor` asks the machine; `load` counts.
+//! `local` and `remote` drive pairs of lock and release, `cycles`, `calls` and `remote_cycles`
+//! jobs; `shared` has two servers on one database, `beside` a transaction of somebody else on it;
+//! `redis` and `etcd` are peers; `floor` asks the machine; `load` counts.
 
 mod beside;
 mod calls;

@@ -269,22 +269,27 @@ fn explain_startable(kind: &Kind, context: &EngineContext) -> Why {
     }
 }
 
+impl Why {
+    fn write_running(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Running { worker, for_ms, progress, cancel, .. } = self else { return Ok(()) };
+        write!(f, "running on {worker} for {}", HumanDuration(*for_ms))?;
+        if let Some(Progress { percent, message, .. }) = progress {
+            write!(f, ", at {percent} %")?;
+            if !message.is_empty() {
+                write!(f, ": {message}")?;
+            }
+        }
+        match cancel {
+            Some(requested) => write!(f, "; asked to stop by {}", requested.by),
+            None => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Running { worker, for_ms, progress, cancel, .. } => {
-                write!(f, "running on {worker} for {}", HumanDuration(*for_ms))?;
-                if let Some(Progress { percent, message, .. }) = progress {
-                    write!(f, ", at {percent} %")?;
-                    if !message.is_empty() {
-                        write!(f, ": {message}")?;
-                    }
-                }
-                match cancel {
-                    Some(requested) => write!(f, "; asked to stop by {}", requested.by),
-                    None => Ok(()),
-                }
-            }
+            Self::Running { .. } => self.write_running(f),
             Self::Paused(requested) => {
                 write!(
                     f,

@@ -8,6 +8,8 @@
 mod kinds;
 #[path = "jobs/run.rs"]
 mod run;
+#[path = "jobs/startable.rs"]
+mod startable;
 #[path = "jobs/template.rs"]
 mod template;
 

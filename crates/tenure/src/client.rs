@@ -69,7 +69,8 @@ impl Client {
         Self { transport, tenant: tenant.into(), committer: None }
     }
 
-    /// Returns a client that acts for another tenant. Over HTTP the key must not be bound to a tenant.
+    /// Returns a client that acts for another tenant. Over HTTP the key must not be bound to a
+    /// tenant.
     pub fn for_tenant(&self, tenant: &str) -> Result<Self, Error> {
         let other = self.transport.for_tenant(tenant)?;
         let transport = other.unwrap_or_else(|| Arc::clone(&self.transport));

@@ -1,3 +1,5 @@
+//! The client library of Tenure.
+//!
 #![doc = include_str!("../README.md")]
 
 pub mod client;

@@ -8,19 +8,16 @@ use tenure_core::engine::process_due;
 use tenure_core::history::{Entry, Event, SealedEntry};
 use tenure_core::job::AttemptOutcome;
 use tenure_core::kind::Backoff;
-use tenure_core::record::Tenure;
 use tenure_core::verify::Verifier;
-use tenure_core::why::{EngineContext, Why, explain_job};
 use tenure_core::{
-    Changes, Claim, Command, Job, JobAction, JobId, JobState, Kind, Kinds, LockAction, LockSet,
-    Millis, Outcome, Record, RequestId, ResourceKey, SessionId, TenureView, Token, Verdict, World,
-    invariants, limits, step,
+    Changes, Claim, Command, Job, JobAction, JobId, JobState, Kind, Kinds, Millis, Outcome, Record,
+    RequestId, ResourceKey, SessionId, Token, World, invariants, limits, step,
 };
 
 use crate::kinds::kinds;
 use crate::template::{TENANTS, Template};
 
-type Checked = Result<(), TestCaseError>;
+pub(crate) type Checked = Result<(), TestCaseError>;
 
 /// A world, its history, and the fate of its jobs.
 pub(crate) struct Run {
@@ -398,7 +395,7 @@ impl Run {
     }
 
     /// Returns the jobs that a worker for all tenants gets when it claims as many as possible.
-    fn claim_all(&self, world: &World, kind: &Kind) -> HashSet<JobId> {
+    pub(crate) fn claim_all(&self, world: &World, kind: &Kind) -> HashSet<JobId> {
         let mut world = world.clone();
         let session = SessionId(99);
         let (tenant, name) = ("*".into(), "all".into());
@@ -409,61 +406,6 @@ impl Run {
             Outcome::Claimed(jobs) => jobs.iter().map(|assignment| assignment.job.id).collect(),
             other => panic!("{other:?}"),
         }
-    }
-
-    /// A claim takes the first job of each lane that an explanation calls startable, and no other.
-    pub(crate) fn check_explanations(&self) -> Checked {
-        let mut world = self.world.clone();
-        for key in self.keys() {
-            step(&mut world, &Command::Lock { key, action: LockAction::Settle }, self.now);
-        }
-        for kind in self.kinds().iter().filter(|kind| !is_capped(kind)) {
-            let claimed = self.claim_all(&world, kind);
-            for (key, record) in world.records.iter().filter(|(key, _)| *key.kind() == *kind.name) {
-                let waiting = record.lane().iter().filter(|job| !job.state.is_running());
-                let first =
-                    waiting.map(|job| job.id).find(|id| self.is_startable(record, key, *id));
-                let taken = record.lane().iter().any(|job| claimed.contains(&job.id));
-                prop_assert_eq!(taken, first.is_some(), "{} {:?}", key, first);
-                prop_assert!(
-                    first.is_none_or(|first| claimed.contains(&first)),
-                    "{} {:?}",
-                    key,
-                    first
-                );
-            }
-        }
-        Ok(())
-    }
-
-    /// A submit says `started` if and only if the explanation of its new job says that it can start.
-    /// `before` is the world before the submit.
-    pub(crate) fn check_verdict(
-        &self,
-        before: &World,
-        command: &Command,
-        outcome: &Outcome,
-    ) -> Checked {
-        let (Command::Resource { key, .. }, Outcome::Submitted { verdict, job, .. }) =
-            (command, outcome)
-        else {
-            return Ok(());
-        };
-        let Some(record) = self.world.records.get(key) else { return Ok(()) };
-        let is_new = !before.job_index.contains_key(job) && record.job(*job).is_some();
-        if is_new && *verdict != Verdict::Replaced {
-            let started = *verdict == Verdict::Started;
-            prop_assert_eq!(started, self.is_startable(record, key, *job), "{:?}", command);
-        }
-        Ok(())
-    }
-
-    /// Returns `true` if the explanation of a waiting job says that nothing but a worker is missing.
-    fn is_startable(&self, record: &Record, key: &ResourceKey, id: JobId) -> bool {
-        let tenures = record.tenures.iter().map(|tenure| view(key, tenure)).collect();
-        let context = EngineContext { tenures, now: self.now, ..EngineContext::default() };
-        let why = explain_job(record, Some(self.kind(key)), id, &context);
-        matches!(why, Why::NoWorker | Why::Ready { .. } | Why::AtCap { .. })
     }
 
     /// The verifier accepts the history, and replaying the history reproduces the records.
@@ -493,24 +435,6 @@ impl Run {
     }
 }
 
-/// Returns a tenure as a store shows it; only its token matters here.
-fn view(key: &ResourceKey, tenure: &Tenure) -> TenureView {
-    TenureView {
-        key: key.clone(),
-        locks: LockSet::new(vec![tenure.lock.clone()]).expect("one lock"),
-        token: tenure.token,
-        session: tenure.session,
-        holder: "holder".into(),
-        purpose: None,
-        request: tenure.request,
-        job: tenure.job,
-        since: tenure.since,
-        age_ms: 0,
-        expires_in_ms: 0,
-        waiters: 0,
-    }
-}
-
 /// Returns the record without progress and log size, which are not durable.
 fn without_progress(record: &Record) -> Record {
     let mut without_progress = record.clone();
@@ -535,6 +459,6 @@ fn durable_part(record: &Record, other: &Record) -> Record {
 }
 
 /// Returns `true` if something other than the resource itself may keep a job from starting.
-fn is_capped(kind: &Kind) -> bool {
+pub(crate) fn is_capped(kind: &Kind) -> bool {
     kind.running_max.is_some() || kind.tenant_running_max.is_some()
 }

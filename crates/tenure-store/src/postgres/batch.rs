@@ -2,7 +2,8 @@
 //! the replica, append one entry.
 //!
 //! The writer lock is an advisory lock of the transaction, so one server writes at a time. A commit
-//! whose connection breaks is in doubt; the retry reads the journal to find out whether it happened.
+//! whose connection breaks is in doubt; the retry reads the journal to find out whether it
+//! happened.
 
 use std::time::Duration;
 
@@ -25,8 +26,8 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(4);
 /// Backoff before the first retry. It doubles with every retry.
 const RETRY_BACKOFF_MIN: Duration = Duration::from_millis(1);
 const RETRY_BACKOFF_MAX: Duration = Duration::from_millis(100);
-/// Age of the last entry after which a sweep without changes appends an empty one, which tells other
-/// servers that the store has been swept.
+/// Age of the last entry after which a sweep without changes appends an empty one, which tells
+/// other servers that the store has been swept.
 const EMPTY_ENTRY_INTERVAL_MS: u64 = STALL_MS / 4;
 
 /// The writing side of the store.

@@ -115,7 +115,8 @@ impl Shared {
         Ok((self.now(first.get(0)).max(last), entries))
     }
 
-    /// Catches up without the writer lock, so that the current writer does not wait for this server.
+    /// Catches up without the writer lock, so that the current writer does not wait for this
+    /// server.
     pub(super) async fn catch_up_unlocked(
         &self,
         client: &PgClient,

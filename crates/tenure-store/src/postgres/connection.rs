@@ -33,7 +33,8 @@ pub(super) struct Connector {
     pub(super) settings: Arc<Vec<(&'static str, String)>>,
     /// Maximum time to wait for a response.
     pub(super) response_timeout: Duration,
-    /// Whether a pooler sits in between. Session settings and prepared statements are unusable then.
+    /// Whether a pooler sits in between. Session settings and prepared statements are unusable
+    /// then.
     pub(super) pooled: Arc<AtomicBool>,
 }
 
@@ -104,8 +105,8 @@ impl Connector {
 /// A client and the handle of its driver task, or why connecting failed.
 type Opened = std::result::Result<(Client, AbortHandle), tokio_postgres::Error>;
 
-/// Pings a connection and aborts its driver when it stops responding, which fails all of its pending
-/// requests. A peer that silently drops packets causes no error by itself.
+/// Pings a connection and aborts its driver when it stops responding, which fails all of its
+/// pending requests. A peer that silently drops packets causes no error by itself.
 async fn abort_if_unresponsive(client: Weak<PgClient>, driver: AbortHandle, timeout: Duration) {
     loop {
         tokio::time::sleep(PING_INTERVAL).await;

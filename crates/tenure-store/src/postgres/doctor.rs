@@ -1,6 +1,7 @@
 //! Deployment checks: which guarantees a database weakens. `tenure doctor` prints the findings.
 //!
-//! Checks are read-only. Probing is separate from evaluation, so that each evaluation can be tested.
+//! Checks are read-only. Probing is separate from evaluation, so that each evaluation can be
+//! tested.
 //!
 //! This module checks the settings of the database and maps errors to remedies; `tables` checks
 //! Tenure's own tables, `wakeups` checks that notifications are delivered.
@@ -88,8 +89,8 @@ impl Finding {
     }
 }
 
-/// Checks the database at `url`. A database that cannot be reached is a finding; an invalid URL is an
-/// error.
+/// Checks the database at `url`. A database that cannot be reached is a finding; an invalid URL is
+/// an error.
 pub async fn examine(url: &str) -> Result<Vec<Finding>> {
     let settings = Settings::parse(url)?;
     let tls_enabled = settings.config.get_ssl_mode() != SslMode::Disable;
@@ -277,7 +278,7 @@ impl ServerFacts {
                 Finding::warn(
                     name,
                     found,
-                    "a fail-over can lose acknowledged writes: a standby need not have them on disk",
+                    "a fail-over can lose acknowledged writes: standbys may not have them on disk",
                     "set synchronous_commit = on",
                 )
             }

@@ -4,8 +4,8 @@
 //! of a table. A fail-over, a restore into another cluster or the load of a dump changes it. The
 //! transaction also checks that the journal still has the entry that this server saw last, which
 //! never disappears within an incarnation. If the identity has changed, a new incarnation starts,
-//! whose tokens are greater than all earlier ones. If the journal went back under the same identity,
-//! the store refuses to continue until an operator starts a new incarnation.
+//! whose tokens are greater than all earlier ones. If the journal went back under the same
+//! identity, the store refuses to continue until an operator starts a new incarnation.
 
 use tenure_core::Incarnation;
 use tokio_postgres::Row;

@@ -1,8 +1,8 @@
 //! Encoding and decoding of journal entries.
 //!
 //! The journal is the source of truth. An entry contains everything that a batch changed: history
-//! events, records whose changes are not in history, sessions, finished jobs and log pieces. Applying
-//! an entry to the state before it gives the state after it.
+//! events, records whose changes are not in history, sessions, finished jobs and log pieces.
+//! Applying an entry to the state before it gives the state after it.
 
 use std::fmt::Write as _;
 use std::ops::Range;

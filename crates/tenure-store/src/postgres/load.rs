@@ -116,8 +116,8 @@ fn number(value: &i64) -> Param<'_> {
     (value, Type::INT8)
 }
 
-/// Ends the sessions of an earlier incarnation: a holder whose grant was lost in the restore must not
-/// run beside the holder in the old rows.
+/// Ends the sessions of an earlier incarnation: a holder whose grant was lost in the restore must
+/// not run beside the holder in the old rows.
 fn end_sessions(sessions: &mut [Session], ended: &mut Vec<SessionId>) {
     for session in sessions.iter_mut().filter(|session| session.ended.is_none()) {
         session.ended = Some(SessionEnd::Expired);

@@ -4,8 +4,8 @@
 //! memory. A batch is one transaction: take the writer lock, catch up with the journal, run the
 //! commands through the same `step` function as every other store, append one journal entry. The
 //! other tables are a projection of the journal and lag it by less than a second. No rule of the
-//! model is implemented in SQL. Nothing depends on connection state, so a pooler in transaction mode
-//! works.
+//! model is implemented in SQL. Nothing depends on connection state, so a pooler in transaction
+//! mode works.
 //!
 //! | module | content |
 //! |---|---|
@@ -79,8 +79,8 @@ pub use user_connections::{connect, validate_url};
 const IDLE_IN_TRANSACTION_TIMEOUT_MS: u64 = 2_000;
 /// Time that the client waits for a response beyond the statement timeout.
 const NETWORK_ALLOWANCE: Duration = Duration::from_secs(1);
-/// Time that a transaction waits for a database lock. It exceeds the time that a stopped process can
-/// hold one.
+/// Time that a transaction waits for a database lock. It exceeds the time that a stopped process
+/// can hold one.
 const LOCK_TIMEOUT_MS: u64 = IDLE_IN_TRANSACTION_TIMEOUT_MS + 1_000;
 
 /// The store `postgres://…`.

@@ -148,8 +148,8 @@ pub(super) fn parse_page<'a>(
     })
 }
 
-/// Parses the items of a page: global position, hash and event. Only the first and the last hash are
-/// stored. The others are derived, so a mismatch at the last one reveals an edit.
+/// Parses the items of a page: global position, hash and event. Only the first and the last hash
+/// are stored. The others are derived, so a mismatch at the last one reveals an edit.
 pub(super) fn parse_items(page: &str) -> impl Iterator<Item = Result<(u64, Hash, &str)>> {
     let mut before = None;
     page.lines().map(move |item| {

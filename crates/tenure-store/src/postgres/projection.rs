@@ -1,7 +1,8 @@
 //! The projection: SQL tables derived from the journal, flushed a few times a second.
 //!
 //! A flush writes each dirty row once, however often it has changed. One server flushes at a time,
-//! under an advisory lock. The rows are those of one journal position, which is committed with them.
+//! under an advisory lock. The rows are those of one journal position, which is committed with
+//! them.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -409,8 +410,8 @@ const UPSERT_JOBS: &str = "\
         attempt = excluded.attempt, due = excluded.due, ended = excluded.ended, \
         previous = excluded.previous";
 
-/// Returns the jobs without a row, which are inserted, and the others, which are upserted. Most jobs
-/// finish before they are flushed for the first time.
+/// Returns the jobs without a row, which are inserted, and the others, which are upserted. Most
+/// jobs finish before they are flushed for the first time.
 fn job_columns<'a>(snapshot: &'a BacklogSnapshot, after: i64) -> (Columns<'a>, Columns<'a>) {
     let (mut new, mut others) = (Columns::new(6, 3), Columns::new(6, 3));
     let mut push = |key: &'a ResourceKey, job: &'a Job| {

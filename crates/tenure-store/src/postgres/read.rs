@@ -164,8 +164,8 @@ fn or_empty(text: &Option<Text>) -> String {
     text.as_deref().unwrap_or("").to_owned()
 }
 
-/// Returns the half-open range of the keys of a tenant, or of one of its kinds. `0` is the character
-/// after `/`.
+/// Returns the half-open range of the keys of a tenant, or of one of its kinds. `0` is the
+/// character after `/`.
 fn key_range(tenant: Option<&Text>, kind: Option<&Text>) -> (String, String) {
     match (tenant, kind) {
         (Some(tenant), Some(kind)) => (format!("{tenant}/{kind}/"), format!("{tenant}/{kind}0")),
@@ -278,8 +278,8 @@ impl Reads for Shared {
     async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceView>> {
         self.flush_to_head().await?;
         let sql = format!(
-            "SELECT {RECORD_COLUMNS} FROM tenure.resources r WHERE r.state IS NOT NULL AND r.key > $1 \
-             AND r.key >= $2 AND r.key < $3 AND ($4 = '' OR r.kind = $4) \
+            "SELECT {RECORD_COLUMNS} FROM tenure.resources r WHERE r.state IS NOT NULL \
+             AND r.key > $1 AND r.key >= $2 AND r.key < $3 AND ($4 = '' OR r.kind = $4) \
              AND ($5 = '' OR r.state = $5) ORDER BY r.key LIMIT $6"
         );
         let after = query.after.as_ref().map_or("", ResourceKey::as_str);

@@ -16,8 +16,8 @@ pub(super) const FLUSHED: &str = "(SELECT max(position) FROM tenure.flushes)";
 /// SQL expression for the newest journal entry.
 pub(super) const HEAD: &str = "(SELECT max(id) FROM tenure.journal)";
 
-/// The columns of `tenure.resources r` for [`parse_record`]: the record, and the history pages after
-/// it if it lags.
+/// The columns of `tenure.resources r` for [`parse_record`]: the record, and the history pages
+/// after it if it lags.
 pub(super) const RECORD_COLUMNS: &str = "r.key, r.record, CASE WHEN r.n > r.told THEN ARRAY( \
     SELECT h.lines FROM tenure.pages h WHERE h.key = r.key AND h.n > r.told ORDER BY h.n) END";
 

@@ -2,8 +2,8 @@
 //!
 //! A line is `at TIME ACTOR VERB … -> ANSWER`; see the files in `scenarios/`. An actor that has
 //! sent `open` uses its session; any other takes locks as a solo claimant. Jobs are named `j1`,
-//! `j2`, … in order of appearance; their kinds are declared in `kinds`. The runner does not depend on a
-//! store: it uses a [`Driver`], which may be an HTTP client of a server.
+//! `j2`, … in order of appearance; their kinds are declared in `kinds`. The runner does not depend
+//! on a store: it uses a [`Driver`], which may be an HTTP client of a server.
 
 mod jobs;
 mod kinds;

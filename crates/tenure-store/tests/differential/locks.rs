@@ -39,7 +39,8 @@ fn lock_action() -> impl Strategy<Value = LockAction> {
             .prop_map(|(token, ttl_ms)| LockAction::Renew { token, ttl_ms }),
         1 => request().prop_map(|request| LockAction::Withdraw { request }),
         1 => token().prop_map(|token| {
-            LockAction::Break { token, locks: None, by: "ann".into(), reason: "test".into(), end_job: false }
+            let (by, reason) = ("ann".into(), "test".into());
+            LockAction::Break { token, locks: None, by, reason, end_job: false }
         }),
     ]
 }

@@ -1,5 +1,5 @@
-//! `tenure.assert_held` in user transactions: a take-over never precedes the commit of a transaction
-//! that has asserted the lock.
+//! `tenure.assert_held` in user transactions: a take-over never precedes the commit of a
+//! transaction that has asserted the lock.
 
 use std::time::Duration;
 

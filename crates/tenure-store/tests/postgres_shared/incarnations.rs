@@ -30,8 +30,8 @@ async fn assert_new_incarnation(store: &Arc<Postgres>, last: Token) {
     assert_valid_history(&[store]).await;
 }
 
-/// Opens a session and acquires a lock, retrying until the database is up. Returns the outcome of the
-/// acquire.
+/// Opens a session and acquires a lock, retrying until the database is up. Returns the outcome of
+/// the acquire.
 async fn acquire_when_up(store: &Postgres, id: u128, request: u128) -> Result<Outcome, String> {
     let started = tenure_store::clock::stopwatch();
     loop {

@@ -114,8 +114,9 @@ async fn writers_block_while_the_backlog_is_full() {
         let outcomes = store.apply(grants(granted)).await.expect("database is up");
         granted += outcomes.iter().filter(|outcome| granted_token(outcome).0 == 1).count();
     }
-    // A flush waits for its lock, times out, and is retried. Writers block only during an attempt, so
-    // compare the state at both ends of one: when it started to wait, and the head of the journal.
+    // A flush waits for its lock, times out, and is retried. Writers block only during an attempt,
+    // so compare the state at both ends of one: when it started to wait, and the head of the
+    // journal.
     let sql = "SELECT waitstart::text, (SELECT max(id) FROM tenure.journal) FROM pg_locks \
                WHERE locktype = 'advisory' AND objid = 7117003 AND waitstart IS NOT NULL \
                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";

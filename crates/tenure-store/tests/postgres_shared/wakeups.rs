@@ -58,7 +58,8 @@ async fn measure_hand_over(waiting: &Committer, releasing: &Committer, round: u1
     let held = releasing.submit(acquire(&name, 1, 1_000 + round)).await.expect("database is up");
     let waiter = tokio::spawn({
         let (waiting, key) = (waiting.clone(), key(&name));
-        async move { waiting.acquire(&key, &acquire_request(2, 2_000 + round, 60_000), TIMEOUT).await }
+        let request = acquire_request(2, 2_000 + round, 60_000);
+        async move { waiting.acquire(&key, &request, TIMEOUT).await }
     });
     wait_until("the request is queued", async || {
         let shown = releasing.store().reads().show(&key(&name)).await.expect("read succeeds");

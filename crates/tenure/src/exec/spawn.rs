@@ -1,6 +1,6 @@
 //! Command specification, and how the supervisor S starts the watchdog.
 //!
-//! The order matters. S listens before it starts W, W connects before it is told to start the
+//! The order matters. S listens before it starts W, W connects before it is asked to start the
 //! command, and W starts nothing after its deadline: so the command never runs without a process
 //! that can kill it. S accepts no peer but W on the socket.
 //!

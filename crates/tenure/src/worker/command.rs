@@ -26,11 +26,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::{Sleep, timeout};
 
+use super::clock::wall_time_after;
 use super::context::{CancelReason, Context};
 use super::handler::{Done, Failure, Handler};
 use super::output::{Directive, LineSplitter, OutputLine};
 use super::redact::StreamState;
-use super::wall_clock::wall_time_after;
 use crate::exec::{self, CommandEnd, Deadlines, EndReason, ExitKind, Spec, StopReason, Supervisor};
 use crate::session::Session;
 use crate::trace::{TRACESTATE_VARIABLE, TraceParent};

@@ -39,13 +39,13 @@
 //! by `output.rs`, redacted by `redact.rs` and sent by `outbox.rs`.
 
 mod attempt;
+mod clock;
 pub mod command;
 pub mod context;
 pub mod handler;
 mod outbox;
 mod output;
 mod redact;
-mod wall_clock;
 mod worker_loop;
 
 use std::collections::{BTreeMap, HashMap};

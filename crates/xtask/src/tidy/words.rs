@@ -35,7 +35,7 @@ const ALLOWED: [(&str, &[&str]); 8] = [
     ("crates/xtask/src/tidy/words.rs", &WORDS),
     // `told` is a column of the table tenure.resources.
     ("crates/tenure-store/src/postgres/0003_records.sql", &["told"]),
-    ("crates/tenure-store/src/postgres/flush.rs", &["told"]),
+    ("crates/tenure-store/src/postgres/projection.rs", &["told"]),
     ("crates/tenure-store/src/postgres/prune.rs", &["told"]),
     ("crates/tenure-store/src/postgres/rows.rs", &["told"]),
     ("crates/tenure-store/tests/postgres_shared/records.rs", &["told"]),

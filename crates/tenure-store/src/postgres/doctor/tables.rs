@@ -12,8 +12,8 @@ const IDLE_TRANSACTION_MAX_S: i64 = 60;
 /// Number of dead rows up to which a table is not reported as bloated.
 const DEAD_ROWS_MIN: i64 = 10_000;
 
-/// Selects whether `tenure.meta` is readable, and the privileges that a server lacks. Returns no row
-/// without the tables. Append-only tables need no UPDATE, and `meta` needs no DELETE.
+/// Selects whether `tenure.meta` is readable, and the privileges that a server lacks. Returns no
+/// row without the tables. Append-only tables need no UPDATE, and `meta` needs no DELETE.
 const MISSING_PRIVILEGES: &str = "\
     SELECT coalesce(has_schema_privilege(n.oid, 'USAGE') \
                AND has_table_privilege(m.oid, 'SELECT'), false), \
