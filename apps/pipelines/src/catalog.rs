@@ -1,7 +1,7 @@
-//! All pipelines that are declared: the files `DIR/TENANT/PIPELINE.toml`.
+//! The catalog of declared pipelines: the files `DIR/TENANT/PIPELINE.toml`.
 //!
-//! They are in force together or not at all: one broken file and what was read before stays. All
-//! problems of all files are named at once.
+//! They take effect together: if one file is invalid, the previous catalog stays in use. All
+//! problems of all files are reported at once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,28 +17,28 @@ use super::declare::Pipeline;
 use super::settings::PipelineSettings;
 use super::{KIND, RUN, slots};
 
-/// Most pipelines of all tenants.
+/// Maximum number of pipelines of all tenants.
 pub const PIPELINES_MAX: usize = 10_000;
 
-/// All pipelines that are declared, and what holds for all of them.
+/// All declared pipelines and their common settings.
 #[derive(Debug)]
 pub struct Catalog {
-    /// What holds for all of them.
+    /// Common settings.
     pub settings: PipelineSettings,
     tenants: BTreeMap<String, BTreeMap<String, Arc<Pipeline>>>,
 }
 
 impl Catalog {
-    /// Reads all files.
+    /// Loads all files.
     pub fn load(settings: &PipelineSettings) -> Result<Self, BadConfig> {
         let mut tenants: BTreeMap<String, BTreeMap<String, Arc<Pipeline>>> = BTreeMap::new();
-        let mut bad = Vec::new();
-        let files = files(&settings.dir).map_err(|(path, error)| {
-            let message = format!("cannot be read: {error}; `dir` in [pipelines] names it");
+        let mut problems = Vec::new();
+        let files = list_files(&settings.dir).map_err(|(path, error)| {
+            let message = format!("cannot be read: {error}; check `dir` in [pipelines]");
             BadConfig(vec![Problem::of_file(&path, message)])
         })?;
         if files.len() > PIPELINES_MAX {
-            let message = format!("{} pipelines; at most {PIPELINES_MAX} are taken", files.len());
+            let message = format!("{} pipelines; at most {PIPELINES_MAX} are allowed", files.len());
             return Err(BadConfig(vec![Problem::of_file(&settings.dir, message)]));
         }
         for File { path, tenant, name } in files {
@@ -46,41 +46,41 @@ impl Catalog {
                 Ok(pipeline) => {
                     tenants.entry(tenant).or_default().insert(name, Arc::new(pipeline));
                 }
-                Err(problems) => bad.extend(problems.in_file(&path).0),
+                Err(bad) => problems.extend(bad.in_file(&path).0),
             }
         }
-        if !bad.is_empty() {
-            return Err(BadConfig(bad));
+        if !problems.is_empty() {
+            return Err(BadConfig(problems));
         }
         Ok(Self { settings: settings.clone(), tenants })
     }
 
-    /// A pipeline.
+    /// Returns a pipeline.
     #[must_use]
     pub fn get(&self, tenant: &str, name: &str) -> Option<&Arc<Pipeline>> {
         self.tenants.get(tenant)?.get(name)
     }
 
-    /// The pipelines of a tenant, or of all of them, by name.
+    /// Iterates over the pipelines of one tenant or of all tenants, sorted by name.
     pub fn iter(&self, tenant: Option<&str>) -> impl Iterator<Item = &Arc<Pipeline>> {
-        let wanted = move |name: &str| tenant.is_none_or(|tenant| tenant == name);
-        let of = self.tenants.iter().filter(move |(name, _)| wanted(name));
-        of.flat_map(|(_, pipelines)| pipelines.values())
+        let is_selected = move |name: &str| tenant.is_none_or(|tenant| tenant == name);
+        let tenants = self.tenants.iter().filter(move |(name, _)| is_selected(name));
+        tenants.flat_map(|(_, pipelines)| pipelines.values())
     }
 
-    /// How many there are.
+    /// Returns the number of pipelines.
     #[must_use]
     pub fn len(&self) -> usize {
         self.tenants.values().map(BTreeMap::len).sum()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no pipelines.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tenants.is_empty()
     }
 
-    /// The kind of pipelines, with a limit and a retry rule for each.
+    /// Returns the kind of pipelines, with the time limit and the retry rule of each.
     #[must_use]
     pub(crate) fn kind(&self) -> Kind {
         let PipelineSettings { limit_ms, max_runs, tenant_max_runs, .. } = self.settings;
@@ -102,8 +102,8 @@ struct File {
     name: String,
 }
 
-/// The files below a directory, in order. Hidden ones are somebody else's.
-fn files(dir: &Path) -> Result<Vec<File>, (PathBuf, io::Error)> {
+/// Lists the files below a directory in order, without hidden ones.
+fn list_files(dir: &Path) -> Result<Vec<File>, (PathBuf, io::Error)> {
     let mut files = Vec::new();
     for (tenant, path) in entries(dir).map_err(|error| (dir.to_owned(), error))? {
         if !path.is_dir() {
@@ -119,15 +119,15 @@ fn files(dir: &Path) -> Result<Vec<File>, (PathBuf, io::Error)> {
 }
 
 fn entries(dir: &Path) -> io::Result<BTreeMap<String, PathBuf>> {
-    let mut found = BTreeMap::new();
+    let mut entries = BTreeMap::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if !name.starts_with('.') {
-            found.insert(name, entry.path());
+            entries.insert(name, entry.path());
         }
     }
-    Ok(found)
+    Ok(entries)
 }
 
 fn read(
@@ -137,8 +137,8 @@ fn read(
     settings: &PipelineSettings,
 ) -> Result<Pipeline, BadConfig> {
     if !slots::is_name(name) || slots::key(tenant, name, 1).is_none() {
-        let why = "the names of the directory and of the file are those of the tenant and the \
-                   pipeline: letters, digits, `_`, `-` and `.`";
+        let why = "the directory and the file must be named after the tenant and the \
+                    pipeline: letters, digits, `_`, `-` and `.`";
         return Err(BadConfig(vec![Problem::of_file(path, why)]));
     }
     let text = config::read_text(path)

@@ -3,9 +3,9 @@
 //!
 //! A pipeline is a resource of the kind `pipeline`, a run is a job of its operation `run`, which
 //! meets itself with `attach`. So everything that holds for jobs holds for runs, and nothing about
-//! who may run is decided here. What is here: how pipelines are declared ([`catalog`],
+//! who may run is decided here. This crate has the declaration of pipelines ([`catalog`],
 //! [`declare`]), the parameters of a trigger ([`parameters`]), schedules ([`schedule`]), and the
-//! steps of a run ([`run`], [`steps`]); routes in `api`, verbs in `cli`.
+//! steps of a run ([`run`], [`steps`]); routes are in `api`, verbs in `cli`.
 //!
 //! It must never execute a step of a run whose tenure is lost, and never expose a secret.
 
@@ -17,11 +17,11 @@ pub mod declare;
 mod duty;
 mod metrics;
 pub mod parameters;
-mod places;
 pub mod run;
 pub mod schedule;
 pub mod secrets;
 mod settings;
+mod slot_selection;
 pub mod slots;
 pub mod steps;
 pub mod template;
@@ -43,12 +43,12 @@ pub use declare::Pipeline;
 pub use run::Runner;
 pub use settings::PipelineSettings;
 
-/// The kind of pipelines.
+/// Kind of pipelines.
 pub const KIND: &str = "pipeline";
-/// Their operation.
+/// Operation that executes a run.
 pub const RUN: &str = "run";
 
-/// The app.
+/// The pipelines app.
 pub struct Pipelines;
 
 impl App for Pipelines {

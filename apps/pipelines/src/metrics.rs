@@ -1,6 +1,7 @@
-//! The metrics of pipelines, in the names of their users and with their labels: tenant and
-//! pipeline. Only what is declared has labels of its own, so they are bounded; the rest is `other`.
-//! `metrics = false` in `[pipelines]` switches them off.
+//! Metrics of pipelines, labelled by tenant and pipeline.
+//!
+//! To bound the cardinality, only declared pipelines have labels of their own; all others are
+//! `other`. `metrics = false` in `[pipelines]` disables them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,45 +22,46 @@ use crate::{Catalog, KIND, Pipeline, slots};
 tenure_app::define_metrics! {
     ACQUISITIONS: Counter "pipeline_lock_acquisitions_total"
         ["tenant_id,pipeline_id,result"]
-        "Times that an attempt at a run, or a person, got the lock (success), and triggers that \
-         met a run (conflict)";
+        "Lock acquisitions by runs or users (success), and triggers attached to an active run \
+             (conflict)";
     ACTIVE: Gauge "pipeline_active_locks" ["tenant_id,pipeline_id"]
-        "Locks of a pipeline that are held now";
+        "Number of locks of a pipeline that are held";
     RUNNING: Gauge "pipeline_running_count" ["tenant_id,pipeline_id"]
-        "Those of them that a run holds, and nobody by hand";
+        "Number of locks of a pipeline that are held by runs";
     DURATION: Histogram "pipeline_lock_duration_seconds" ["tenant_id,pipeline_id"]
-        "How long runs held the lock of a pipeline";
+        "Time that runs held the lock of a pipeline";
     WAITED: Histogram "pipeline_lock_wait_time_seconds" ["tenant_id,pipeline_id"]
-        "How long runs had waited for it since they could have started";
+        "Time that runs waited for the lock of a pipeline after they were due";
     AGE: Gauge "pipeline_lock_age_seconds" ["tenant_id,pipeline_id"]
-        "Age of the oldest lock of a pipeline; 0 while none is held";
+        "Age of the oldest held lock of a pipeline; 0 if none is held";
     TIMEOUT: Gauge "pipeline_lock_timeout_seconds" ["tenant_id,pipeline_id"]
-        "How long a run of it may take";
+        "Time limit of a run of the pipeline";
     THRESHOLD: Gauge "pipeline_lock_expiration_alert_threshold" [""]
-        "The part of its limit at which a run is worth an alert, as the settings say";
+        "Fraction of the time limit at which a run should alert";
 }
 
-/// Most pipelines that are told apart.
+/// Maximum number of pipelines with labels of their own.
 const PIPELINES_MAX: usize = 1_000;
-/// Most pages of locks that are looked at for one scrape.
+/// Maximum number of pages of locks read for one scrape.
 const PAGES_MAX: usize = 10;
 
-/// A trigger that began a run, and one that met another.
+/// Result of an acquisition.
 const SUCCESS: &str = "success";
+/// Result of a trigger that attached to an active run.
 const CONFLICT: &str = "conflict";
 
-/// What is counted of pipelines.
+/// Metrics of pipelines.
 pub(crate) struct PipelineMetrics {
     acquisitions: Counters<3>,
     duration: Histograms<2>,
     waited: Histograms<2>,
-    known: RwLock<Known>,
+    labels: RwLock<LabelSource>,
 }
 
 #[derive(Default)]
-struct Known {
+struct LabelSource {
     catalog: Option<Arc<Catalog>>,
-    /// Tenants with their pipelines that are told apart.
+    /// Tenants and pipelines with labels of their own.
     names: HashMap<Text, HashSet<Text>>,
 }
 
@@ -69,24 +71,24 @@ impl PipelineMetrics {
             acquisitions: register(to, ACQUISITIONS, Family::default()),
             duration: register(to, DURATION, Family::new_with_constructor(long_histogram)),
             waited: register(to, WAITED, Family::new_with_constructor(long_histogram)),
-            known: RwLock::default(),
+            labels: RwLock::default(),
         }
     }
 
     fn acquired(&self, key: &ResourceKey, result: &'static str) {
-        if let Some([tenant, pipeline]) = self.labels(key) {
+        if let Some([tenant, pipeline]) = self.labels_of(key) {
             self.acquisitions.get_or_create(&[tenant, pipeline, ("result", result.into())]).inc();
         }
     }
 
-    /// What to call a pipeline; nothing for what is none, or while nobody wants to know.
-    fn labels(&self, key: &ResourceKey) -> Option<[(&'static str, Text); 2]> {
+    /// Returns the labels of a pipeline; `None` for another kind or if the metrics are disabled.
+    fn labels_of(&self, key: &ResourceKey) -> Option<[(&'static str, Text); 2]> {
         if key.kind() != KIND {
             return None;
         }
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.catalog.as_ref()?;
-        let named = known.names.get_key_value(key.tenant()).and_then(|(tenant, pipelines)| {
+        let labels = self.labels.read().unwrap_or_else(PoisonError::into_inner);
+        labels.catalog.as_ref()?;
+        let named = labels.names.get_key_value(key.tenant()).and_then(|(tenant, pipelines)| {
             Some((tenant.clone(), pipelines.get(slots::pipeline(key.name()))?.clone()))
         });
         let (tenant, pipeline) = named.unwrap_or_else(|| (OTHER.into(), OTHER.into()));
@@ -94,7 +96,7 @@ impl PipelineMetrics {
     }
 
     fn catalog(&self) -> Option<Arc<Catalog>> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).catalog.clone()
+        self.labels.read().unwrap_or_else(PoisonError::into_inner).catalog.clone()
     }
 }
 
@@ -108,21 +110,21 @@ impl AppMetrics for PipelineMetrics {
             let of_tenant = names.entry(pipeline.tenant.as_str().into()).or_default();
             of_tenant.insert(pipeline.name.as_str().into());
         }
-        let known = Known { catalog, names };
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        let labels = LabelSource { catalog, names };
+        *self.labels.write().unwrap_or_else(PoisonError::into_inner) = labels;
     }
 
-    fn count(&self, fact: &MetricEvent) {
-        match fact {
+    fn count(&self, event: &MetricEvent) {
+        match event {
             MetricEvent::Granted { key, waited_ms } => {
                 self.acquired(key, SUCCESS);
-                if let Some(labels) = self.labels(key) {
+                if let Some(labels) = self.labels_of(key) {
                     self.waited.get_or_create(&labels).observe(seconds(*waited_ms));
                 }
             }
             MetricEvent::Attached { key } => self.acquired(key, CONFLICT),
             MetricEvent::TenureEnded { key, held_ms, .. } => {
-                if let Some(labels) = self.labels(key) {
+                if let Some(labels) = self.labels_of(key) {
                     self.duration.get_or_create(&labels).observe(seconds(*held_ms));
                 }
             }
@@ -135,7 +137,7 @@ impl AppMetrics for PipelineMetrics {
     async fn sample(&self, store: &dyn Store) -> Result<Sample, StoreError> {
         let Some(catalog) = self.catalog() else { return Ok(Arc::new(|_| {})) };
         let held = held_locks(store).await?;
-        Ok(Arc::new(move |registry| set_levels(registry, &catalog, &held)))
+        Ok(Arc::new(move |registry| set_gauges(registry, &catalog, &held)))
     }
 }
 
@@ -157,17 +159,20 @@ async fn held_locks(store: &dyn Store) -> Result<Vec<TenureView>, StoreError> {
 }
 
 /// Sets the gauges of every declared pipeline, also of those without a run.
-fn set_levels(registry: &mut Registry, catalog: &Catalog, held: &[TenureView]) {
+fn set_gauges(registry: &mut Registry, catalog: &Catalog, held: &[TenureView]) {
     set_gauge(registry, THRESHOLD, catalog.settings.alert_threshold);
-    let mut of: HashMap<(&str, &str), Vec<&TenureView>> = HashMap::new();
+    let mut by_pipeline: HashMap<(&str, &str), Vec<&TenureView>> = HashMap::new();
     for view in held {
-        of.entry((view.key.tenant(), slots::pipeline(view.key.name()))).or_default().push(view);
+        by_pipeline
+            .entry((view.key.tenant(), slots::pipeline(view.key.name())))
+            .or_default()
+            .push(view);
     }
     let [active, running, age, timeout] = [ACTIVE, RUNNING, AGE, TIMEOUT]
         .map(|definition| register(registry, definition, Gauges::default()));
     for pipeline in catalog.iter(None).take(PIPELINES_MAX) {
         let Pipeline { tenant, name, limit_ms, .. } = &**pipeline;
-        let held = of.remove(&(tenant.as_str(), name.as_str())).unwrap_or_default();
+        let held = by_pipeline.remove(&(tenant.as_str(), name.as_str())).unwrap_or_default();
         let labels =
             vec![("tenant_id", tenant.as_str().into()), ("pipeline_id", name.as_str().into())];
         let set = |family: &Gauges, value| {

@@ -1,29 +1,29 @@
-//! What a trigger may say: declared parameters with their types and defaults.
+//! Declared parameters of a trigger, with their types and defaults.
 
 use jiff::civil::Date;
 use serde_json::{Map, Value};
 use tenure_config::report::Report;
-use tenure_config::section::{Section, unknown};
+use tenure_config::section::{Section, unknown_name};
 
-/// The field of a trigger that is no parameter.
+/// Field of a trigger that is not a parameter.
 pub const TRIGGER_BY: &str = "trigger_by";
-/// Most parameters of a pipeline.
+/// Maximum number of parameters of a pipeline.
 pub const PARAMETERS_MAX: usize = 64;
-/// Longest name of a parameter.
+/// Maximum length of the name of a parameter.
 const NAME_BYTES_MAX: usize = 64;
 
-/// What a value may be.
+/// Type of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Any text.
     String,
-    /// A whole number.
+    /// An integer.
     Integer,
     /// Any number.
     Number,
     /// `true` or `false`.
     Boolean,
-    /// A day such as `2026-01-31`.
+    /// A date such as `2026-01-31`.
     Date,
     /// Any JSON.
     Json,
@@ -33,7 +33,7 @@ impl Kind {
     const ALL: [Self; 6] =
         [Self::String, Self::Integer, Self::Number, Self::Boolean, Self::Date, Self::Json];
 
-    /// The word for it.
+    /// Returns the spelling in files and in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -46,14 +46,14 @@ impl Kind {
         }
     }
 
-    fn takes(self, value: &Value) -> bool {
+    fn accepts(self, value: &Value) -> bool {
         match self {
             Self::String => value.is_string(),
             Self::Integer => value.is_i64() || value.is_u64(),
             Self::Number => value.is_number(),
             Self::Boolean => value.is_boolean(),
             Self::Date => value.as_str().is_some_and(|text| {
-                // The parser takes more than a day; what it writes is a day.
+                // The parser accepts more than a date; it formats a date only.
                 text.len() == 10 && text.parse::<Date>().is_ok_and(|date| date.to_string() == text)
             }),
             Self::Json => true,
@@ -61,18 +61,18 @@ impl Kind {
     }
 }
 
-/// A parameter.
+/// A declared parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What its value may be.
+    /// Type of its value.
     pub kind: Kind,
-    /// Its value when a trigger says nothing; without one it must be given.
+    /// Default value; without one the parameter is required.
     pub default: Option<Value>,
 }
 
-/// The parameters of a trigger with defaults filled in, or everything that is wrong with them.
+/// Returns the parameters of a trigger with defaults filled in, or a message with all problems.
 pub fn fill(
     declared: &[Parameter],
     given: &Map<String, Value>,
@@ -81,18 +81,18 @@ pub fn fill(
     let names = declared.iter().map(|parameter| parameter.name.as_str());
     for name in given.keys().filter(|name| names.clone().all(|known| known != *name)) {
         problems.push(if declared.is_empty() {
-            format!("{name:?}: this pipeline takes no parameters")
+            format!("{name:?}: this pipeline has no parameters")
         } else {
-            unknown("parameter", name, names.clone())
+            unknown_name("parameter", name, names.clone())
         });
     }
     let mut filled = Map::new();
     for Parameter { name, kind, default } in declared {
         match (given.get(name), default) {
-            (Some(value), _) if has_zero(value) => {
-                problems.push(format!("{name}: it has a character that is zero"));
+            (Some(value), _) if has_nul(value) => {
+                problems.push(format!("{name}: it has a NUL character"));
             }
-            (Some(value), _) if kind.takes(value) => {
+            (Some(value), _) if kind.accepts(value) => {
                 filled.insert(name.clone(), value.clone());
             }
             (Some(_), _) => problems.push(format!("{name}: it must be of type {}", kind.as_str())),
@@ -105,13 +105,13 @@ pub fn fill(
     if problems.is_empty() { Ok(filled) } else { Err(problems.join("; ")) }
 }
 
-/// Whether a text in it has a character that no command, database or store takes.
-fn has_zero(value: &Value) -> bool {
+/// Returns whether a string in the value has a NUL character, which commands and databases reject.
+fn has_nul(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains('\0'),
-        Value::Array(items) => items.iter().any(has_zero),
+        Value::Array(items) => items.iter().any(has_nul),
         Value::Object(fields) => {
-            fields.iter().any(|(name, value)| name.contains('\0') || has_zero(value))
+            fields.iter().any(|(name, value)| name.contains('\0') || has_nul(value))
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
@@ -123,11 +123,11 @@ pub(super) fn read(root: &Section<'_>, report: &mut Report<'_>) -> Vec<Parameter
     let mut parameters = Vec::new();
     for (name, section) in section.sections(report) {
         if !is_name(name) {
-            let why = "a name has letters, digits and `_`, and begins with a letter";
+            let why = "a name consists of letters, digits and `_`, and starts with a letter";
             report.add(&section.place, why);
         }
         if name == TRIGGER_BY {
-            report.add(&section.place, "it is who triggers a run, and no parameter");
+            report.add(&section.place, "the name is reserved for the caller of a trigger");
         }
         parameters.extend(parameter(name, &section, report));
     }
@@ -138,27 +138,27 @@ pub(super) fn read(root: &Section<'_>, report: &mut Report<'_>) -> Vec<Parameter
 }
 
 fn parameter(name: &str, section: &Section<'_>, report: &mut Report<'_>) -> Option<Parameter> {
-    section.known(&["type", "default"], report);
-    let word = section.text("type", report);
+    section.check_keys(&["type", "default"], report);
+    let name_of_type = section.text("type", report);
     if !section.has("type") {
         report.add(&section.place, "`type` is missing");
     }
     let default = section.json("default", report);
-    let Some(kind) = Kind::ALL.into_iter().find(|kind| Some(kind.as_str()) == word) else {
-        let words = Kind::ALL.iter().map(|kind| kind.as_str());
-        return section.refuse("type", unknown("type", word?, words), report);
+    let Some(kind) = Kind::ALL.into_iter().find(|kind| Some(kind.as_str()) == name_of_type) else {
+        let known = Kind::ALL.iter().map(|kind| kind.as_str());
+        return section.reject("type", unknown_name("type", name_of_type?, known), report);
     };
-    if default.as_ref().is_some_and(|value| !kind.takes(value)) {
-        section.refuse::<()>("default", format!("it must be of type {}", kind.as_str()), report);
+    if default.as_ref().is_some_and(|value| !kind.accepts(value)) {
+        section.reject::<()>("default", format!("it must be of type {}", kind.as_str()), report);
     }
     Some(Parameter { name: name.to_owned(), kind, default })
 }
 
 fn is_name(name: &str) -> bool {
-    let letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
     name.len() <= NAME_BYTES_MAX
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
-        && name.chars().all(letter)
+        && name.chars().all(is_allowed)
 }
 
 #[cfg(test)]
@@ -193,11 +193,11 @@ mod tests {
         assert!(why.contains("date: it is missing and has no default"), "{why}");
         assert!(why.contains("rows: it must be of type integer"), "{why}");
         let why = try_fill(&json!({ "date": "2026-01-31\0" })).unwrap_err();
-        assert_eq!(why, "date: it has a character that is zero");
+        assert_eq!(why, "date: it has a NUL character");
     }
 
     #[test]
-    fn each_type_takes_its_own() {
+    fn each_type_accepts_its_values_only() {
         for (kind, good, bad) in [
             (Kind::String, json!("x"), json!(1)),
             (Kind::Integer, json!(-1), json!(1.5)),
@@ -205,10 +205,10 @@ mod tests {
             (Kind::Boolean, json!(true), json!("true")),
             (Kind::Date, json!("2024-02-29"), json!("2023-02-29")),
         ] {
-            assert!(kind.takes(&good), "{kind:?} {good}");
-            assert!(!kind.takes(&bad), "{kind:?} {bad}");
+            assert!(kind.accepts(&good), "{kind:?} {good}");
+            assert!(!kind.accepts(&bad), "{kind:?} {bad}");
         }
-        assert!(!Kind::Date.takes(&json!("2024-02-29T00:00:00")));
-        assert!(Kind::Json.takes(&json!([null])));
+        assert!(!Kind::Date.accepts(&json!("2024-02-29T00:00:00")));
+        assert!(Kind::Json.accepts(&json!([null])));
     }
 }

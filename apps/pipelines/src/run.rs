@@ -1,4 +1,4 @@
-//! A run: the steps of a pipeline, one after the other, as the work of a job.
+//! Execution of a run: the steps of a pipeline, in order, as an attempt of a job.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use tokio::time::timeout;
 use super::catalog::Catalog;
 use super::declare::{Pipeline, Step};
 use super::settings::PipelineSettings;
-use super::steps::{Try, encoded, http_client};
+use super::steps::{StepContext, http_client, percent_encode};
 use super::template::Values;
 use super::timeline::Timeline;
 use super::{secrets, slots};
 
-/// The pipeline is not declared any more.
+/// Failure code: the pipeline is no longer declared.
 pub const NO_SUCH_PIPELINE: &str = "NO_SUCH_PIPELINE";
-/// A secret that a step names cannot be read.
+/// Failure code: a secret of a step cannot be read.
 pub const NO_SUCH_SECRET: &str = "NO_SUCH_SECRET";
 
-/// How long to wait for the file of a pipeline.
-const FILE_MAX: Duration = Duration::from_secs(10);
+/// Time after which a pipeline that is not declared fails its run.
+const DECLARATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Does runs. What a pipeline is, is looked up when a run begins.
+/// Handler that executes runs. It looks the pipeline up when a run starts.
 pub struct Runner {
     live: Live,
     http: reqwest::Client,
@@ -40,12 +40,12 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Runs the pipelines of a catalog. `guarded` says that the store is a PostgreSQL database,
-    /// `parent` which span a command goes on with.
+    /// Creates a handler for the pipelines of the live catalog. `guarded` tells whether the store
+    /// is a PostgreSQL database; `parent` returns the parent span of commands.
     ///
     /// # Errors
     ///
-    /// When there can be no requests over HTTP.
+    /// Fails if the HTTP client cannot be created.
     pub fn new(
         live: Live,
         guarded: bool,
@@ -54,8 +54,8 @@ impl Runner {
         Ok(Self { live, http: http_client()?, guarded, parent })
     }
 
-    /// The pipeline and what holds for all. A new file may come to this process a moment later than
-    /// to the one that took the trigger.
+    /// Returns the pipeline and the common settings. Waits for the declaration, which may reach
+    /// this process later than the one that accepted the trigger.
     async fn find(
         &self,
         job: &Context,
@@ -74,12 +74,14 @@ impl Runner {
             }
         };
         let found = tokio::select! {
-            found = timeout(FILE_MAX, find) => found,
-            _ = job.lost() => return Err(Failure::transient(STOPPED, "the run was lost")),
+            found = timeout(DECLARATION_TIMEOUT, find) => found,
+            _ = job.lost() => return Err(Failure::transient(STOPPED, "the run lost its tenure")),
             halt = job.cancelled() => return Err(Failure::transient(STOPPED, halt)),
         };
         found.map_err(|_| {
-            let why = format!("there is no pipeline {name} of the tenant {tenant} here");
+            let why = format!(
+                "the pipeline {name} of the tenant {tenant} is not declared on this worker"
+            );
             Failure::permanent(NO_SUCH_PIPELINE, why)
         })
     }
@@ -89,24 +91,25 @@ impl Runner {
 impl Handler for Runner {
     async fn run(&self, job: &Context) -> Result<Done, Failure> {
         let (tenant, name) = (job.key().tenant(), slots::pipeline(job.key().name()));
-        if !slots::is_place(job.key().name()) {
-            let why = "no pipeline has such a place; trigger it by POST /pipelines/run/ID";
+        if !slots::is_slot(job.key().name()) {
+            let why =
+                "the resource is not a slot of a pipeline; trigger a run by POST /pipelines/run/ID";
             return Err(Failure::permanent(NO_SUCH_PIPELINE, why));
         }
         let (pipeline, settings) = self.find(job, tenant, name).await?;
-        let mut values = values(job, &pipeline)?;
-        let mut known = BTreeMap::new();
+        let mut values = template_values(job, &pipeline)?;
+        let mut loaded = BTreeMap::new();
         for secret in pipeline.secrets() {
-            let dir = settings.secrets.as_deref().ok_or("no directory of secrets is named");
+            let dir = settings.secrets.as_deref().ok_or("no directory of secrets is configured");
             let value =
                 dir.map_err(str::to_owned).and_then(|dir| secrets::read(dir, tenant, secret));
             let value = value.map_err(|why| Failure::permanent(NO_SUCH_SECRET, why))?;
             job.add_secret(&value);
-            job.add_secret(&encoded(&value));
-            known.insert(secret.to_owned(), value);
+            job.add_secret(&percent_encode(&value));
+            loaded.insert(secret.to_owned(), value);
         }
-        values.secrets = known;
-        Run { on: self, job, values }.all(&pipeline).await
+        values.secrets = loaded;
+        RunAttempt { runner: self, job, values }.execute(&pipeline).await
     }
 
     fn must_complete(&self) -> bool {
@@ -114,8 +117,8 @@ impl Handler for Runner {
     }
 }
 
-/// What steps may name.
-fn values(job: &Context, pipeline: &Pipeline) -> Result<Values, Failure> {
+/// Returns the values of placeholders in templates, without secrets.
+fn template_values(job: &Context, pipeline: &Pipeline) -> Result<Values, Failure> {
     let given: Option<Map<String, Value>> = job.args()?;
     let parameters = pipeline.fill(&given.unwrap_or_default());
     let parameters = parameters.map_err(|why| Failure::permanent(BAD_ARGS, why))?;
@@ -129,22 +132,23 @@ fn values(job: &Context, pipeline: &Pipeline) -> Result<Values, Failure> {
     Ok(Values { parameters, secrets: BTreeMap::new(), run })
 }
 
-/// One attempt at a run.
-struct Run<'a> {
-    on: &'a Runner,
+/// One attempt of a run.
+struct RunAttempt<'a> {
+    runner: &'a Runner,
     job: &'a Context,
     values: Values,
 }
 
-impl Run<'_> {
-    async fn all(&self, pipeline: &Pipeline) -> Result<Done, Failure> {
+impl RunAttempt<'_> {
+    async fn execute(&self, pipeline: &Pipeline) -> Result<Done, Failure> {
         let steps = &pipeline.steps;
         let timeline = Timeline::begin(self.job, steps.iter().map(|step| step.name.as_str()));
         let mut results = Map::new();
-        for (at, step) in steps.iter().enumerate() {
-            let share = |at: usize| u8::try_from(100 * at / steps.len()).unwrap_or(100);
-            let part = Phase { name: step.name.clone(), from: share(at), to: share(at + 1) };
-            if let Some(result) = self.step(step, &part, &timeline).await? {
+        for (index, step) in steps.iter().enumerate() {
+            let percent = |index: usize| u8::try_from(100 * index / steps.len()).unwrap_or(100);
+            let (from, to) = (percent(index), percent(index + 1));
+            let phase = Phase { name: step.name.clone(), from, to };
+            if let Some(result) = self.execute_step(step, &phase, &timeline).await? {
                 results.insert(step.name.clone(), result);
             }
         }
@@ -152,65 +156,65 @@ impl Run<'_> {
         if results.is_empty() { Ok(Done::default()) } else { Ok(Done::with(&results)?) }
     }
 
-    /// Does a step, again and again as its rule says.
-    async fn step(
+    /// Executes a step, with retries according to its rule.
+    async fn execute_step(
         &self,
         step: &Step,
-        part: &Phase,
+        phase: &Phase,
         timeline: &Timeline<'_>,
     ) -> Result<Option<Value>, Failure> {
         let Step { name, action, limit, retry } = step;
         let mut tries = 0;
         loop {
             tries += 1;
-            self.going_on()?;
-            timeline.note(name, tries, StepStatus::Running, None);
-            part.progress(self.job, 0, "");
-            let with = Try {
+            self.check_active()?;
+            timeline.record(name, tries, StepStatus::Running, None);
+            phase.progress(self.job, 0, "");
+            let cx = StepContext {
                 job: self.job,
                 values: &self.values,
-                part: part.clone(),
+                phase: phase.clone(),
                 limit: *limit,
-                http: &self.on.http,
-                guarded: self.on.guarded,
-                parent: (self.on.parent)(),
+                http: &self.runner.http,
+                guarded: self.runner.guarded,
+                parent: (self.runner.parent)(),
             };
-            let failure = match action.perform(&with).await {
+            let failure = match action.perform(&cx).await {
                 Ok(result) => {
-                    timeline.note(name, tries, StepStatus::Complete, None);
+                    timeline.record(name, tries, StepStatus::Complete, None);
                     return Ok(result);
                 }
                 Err(failure) => failure,
             };
-            if self.going_on().is_err() {
-                timeline.note(name, tries, StepStatus::Stopped, None);
+            if self.check_active().is_err() {
+                timeline.record(name, tries, StepStatus::Stopped, None);
                 return Err(failure);
             }
-            let again = retry.class(&failure.code, failure.class) == Class::Transient;
-            if !again || tries >= retry.attempts {
-                timeline.note(name, tries, StepStatus::Failed, Some(&failure));
+            let retryable = retry.class(&failure.code, failure.class) == Class::Transient;
+            if !retryable || tries >= retry.attempts {
+                timeline.record(name, tries, StepStatus::Failed, Some(&failure));
                 let message = format!("step {name}: {}", failure.message);
                 return Err(Failure { message, ..failure });
             }
-            timeline.note(name, tries, StepStatus::Retrying, Some(&failure));
-            self.rest(retry.backoff_ms(self.job.id(), tries)).await;
+            timeline.record(name, tries, StepStatus::Retrying, Some(&failure));
+            self.back_off(retry.backoff_ms(self.job.id(), tries)).await;
         }
     }
 
-    /// Whether the run may go on.
-    fn going_on(&self) -> Result<(), Failure> {
+    /// Fails if the run has been requested to stop or has lost its tenure.
+    fn check_active(&self) -> Result<(), Failure> {
         if let Some(halt) = self.job.cancel_reason() {
             return Err(Failure::transient(STOPPED, halt));
         }
         self.job.check().map_err(|lost| Failure::transient(STOPPED, lost))
     }
 
-    /// Rests, unless the run should stop.
-    async fn rest(&self, rest_ms: u64) {
+    /// Waits before the next try, or until the run should stop.
+    async fn back_off(&self, backoff_ms: u64) {
         tokio::select! {
             _ = self.job.lost() => {}
             _ = self.job.cancelled() => {}
-            () = tokio::time::sleep(Duration::from_millis(rest_ms)) => {}
+            () = tokio::time::sleep(Duration::from_millis(backoff_ms)) => {}
         }
     }
 }

@@ -1,56 +1,56 @@
-//! The table `[pipelines]`: where pipelines are declared, and what holds for all of them.
+//! The table `[pipelines]`: the directory of pipelines and their common settings.
 //!
-//! Some keys have a second name, under which users of older systems know them.
+//! Some keys have an alias for compatibility with older systems.
 
 use std::path::{Path, PathBuf};
 
 use tenure_config::{Report, Section};
 use tenure_core::limits::WORKER_SLOTS_MAX;
 
-/// The shortest limit of a run, and the longest.
+/// Allowed time limits of a run.
 const LIMIT_MS: std::ops::RangeInclusive<u64> = 60_000..=24 * 60 * 60 * 1_000;
-/// How long a run may take when nothing is said: an hour.
+/// Default time limit of a run.
 const LIMIT_MS_DEFAULT: u64 = 60 * 60 * 1_000;
-/// Most times that a trigger asks again while another run goes on.
+/// Maximum number of retries of a trigger while another run is active.
 const RETRIES_MAX: u64 = 100;
-/// How long it rests in between when nothing is said.
+/// Default delay between two of these retries.
 const DELAY_MS_DEFAULT: u64 = 5_000;
-/// The longest that a trigger may be held back in all.
-const HELD_BACK_MS_MAX: u64 = 60_000;
-/// Most runs that may be allowed at once.
+/// Maximum total time that a trigger is delayed.
+const TRIGGER_DELAY_MS_MAX: u64 = 60_000;
+/// Maximum value of the limits of concurrent runs.
 const RUNS_MAX: u64 = 100_000;
-/// Runs of one process at once when nothing is said: most of the time they wait for others.
+/// Default number of concurrent runs of one process, which mostly wait for external systems.
 const SLOTS_DEFAULT: usize = 16;
-/// At which part of its limit a run is worth an alert.
+/// Default fraction of the time limit at which a run should alert.
 const ALERT_THRESHOLD_DEFAULT: f64 = 0.8;
 
-/// What holds for all pipelines.
+/// Common settings of all pipelines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineSettings {
-    /// Where they are declared, as `TENANT/PIPELINE.toml`.
+    /// Directory with the files `TENANT/PIPELINE.toml`.
     pub dir: PathBuf,
-    /// Where their secrets are, as files `TENANT/NAME`.
+    /// Directory with the secrets `TENANT/NAME`.
     pub secrets: Option<PathBuf>,
-    /// How long a run may take that says nothing of it.
+    /// Time limit of a run of a pipeline that declares none.
     pub limit_ms: u64,
-    /// How often a trigger asks again before it is given the id of the run that goes on.
+    /// Number of retries of a trigger before it attaches to the active run.
     pub retries: u32,
-    /// How long it rests before it asks again.
+    /// Delay between two of these retries.
     pub delay_ms: u64,
-    /// Most runs at once, of all tenants.
+    /// Maximum number of concurrent runs of all tenants.
     pub max_runs: Option<usize>,
-    /// Most runs at once for one tenant.
+    /// Maximum number of concurrent runs per tenant.
     pub tenant_max_runs: Option<usize>,
-    /// Most runs at once in one process; none when only workers elsewhere do them.
+    /// Maximum number of concurrent runs in one process; 0 if only other workers execute them.
     pub slots: usize,
-    /// Whether there are metrics by tenant and pipeline.
+    /// Whether metrics by tenant and pipeline are exported.
     pub metrics: bool,
-    /// At which part of its limit a run is worth an alert.
+    /// Fraction of the time limit at which a run should alert.
     pub alert_threshold: f64,
 }
 
 impl PipelineSettings {
-    /// The default settings for pipelines that are declared below `dir`.
+    /// Creates the default settings for the pipelines in `dir`.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl PipelineSettings {
     }
 }
 
-/// The keys, each with its second name.
+/// Keys with their aliases.
 const LIMIT: [&str; 2] = ["limit", "pipeline_lock_timeout_seconds"];
 const RETRIES: [&str; 2] = ["retries", "lock_acquisition_retries"];
 const DELAY: [&str; 2] = ["delay", "lock_acquisition_retry_delay_seconds"];
@@ -81,61 +81,64 @@ pub(super) fn read(
     dir: &Path,
     report: &mut Report<'_>,
 ) -> Option<PipelineSettings> {
-    let both = [LIMIT, RETRIES, DELAY, METRICS, THRESHOLD];
+    let aliased = [LIMIT, RETRIES, DELAY, METRICS, THRESHOLD];
     let plain = ["dir", "secrets", "max_runs", "tenant_max_runs", "slots"];
-    section.known(&[&plain[..], both.as_flattened()].concat(), report);
-    for [name, other] in both {
-        if section.has(name) && section.has(other) {
-            section.refuse::<()>(other, format!("it is the same as `{name}`: say one"), report);
+    section.check_keys(&[&plain[..], aliased.as_flattened()].concat(), report);
+    for [name, alias] in aliased {
+        if section.has(name) && section.has(alias) {
+            section.reject::<()>(
+                alias,
+                format!("it is an alias of `{name}`: set only one"),
+                report,
+            );
         }
     }
-    let place = section.text("dir", report);
+    let pipelines = section.text("dir", report);
     if !section.has("dir") {
         report.add("pipelines", "`dir` is missing: the directory with TENANT/PIPELINE.toml");
     }
     let (retries, delay_ms) = contention(section, report);
-    let mut count = |key, least, most| {
-        let count = section.count(key, least..=most, report);
+    let mut count = |key, min, max| {
+        let count = section.count(key, min..=max, report);
         count.and_then(|count| usize::try_from(count).ok())
     };
     Some(PipelineSettings {
         max_runs: count("max_runs", 1, RUNS_MAX),
         tenant_max_runs: count("tenant_max_runs", 1, RUNS_MAX),
         slots: count("slots", 0, WORKER_SLOTS_MAX as u64).unwrap_or(SLOTS_DEFAULT),
-        dir: dir.join(place?),
-        secrets: section.text("secrets", report).map(|place| dir.join(place)),
+        dir: dir.join(pipelines?),
+        secrets: section.text("secrets", report).map(|secrets| dir.join(secrets)),
         limit_ms: limit(section, report).unwrap_or(LIMIT_MS_DEFAULT),
         retries,
         delay_ms,
-        metrics: section.flag(given(section, METRICS), report).unwrap_or(true),
+        metrics: section.flag(used_name(section, METRICS), report).unwrap_or(true),
         alert_threshold: threshold(section, report).unwrap_or(ALERT_THRESHOLD_DEFAULT),
     })
 }
 
-/// The name that is used of two.
-fn given(section: &Section<'_>, [name, other]: [&'static str; 2]) -> &'static str {
-    if section.has(other) { other } else { name }
+/// Returns the name under which a key is set: the alias, or else its own.
+fn used_name(section: &Section<'_>, [name, alias]: [&'static str; 2]) -> &'static str {
+    if section.has(alias) { alias } else { name }
 }
 
-/// How often a trigger asks again, and after how long.
+/// Reads the number of retries of a trigger and their delay.
 fn contention(section: &Section<'_>, report: &mut Report<'_>) -> (u32, u64) {
-    let key = given(section, RETRIES);
+    let key = used_name(section, RETRIES);
     let retries = section.count(key, 0..=RETRIES_MAX, report).unwrap_or(0);
-    let delay_ms = match given(section, DELAY) {
+    let delay_ms = match used_name(section, DELAY) {
         key @ "delay" => section.duration_ms(key, report),
-        key => section.count(key, 0..=HELD_BACK_MS_MAX / 1_000, report).map(|s| s * 1_000),
+        key => section.count(key, 0..=TRIGGER_DELAY_MS_MAX / 1_000, report).map(|s| s * 1_000),
     };
     let delay_ms = delay_ms.unwrap_or(DELAY_MS_DEFAULT);
-    if retries.saturating_mul(delay_ms) > HELD_BACK_MS_MAX {
-        let why = "all retries with their delays take more than a minute: nobody waits so long \
-                   for an answer; let the caller ask again";
-        section.refuse::<()>(key, why.to_owned(), report);
+    if retries.saturating_mul(delay_ms) > TRIGGER_DELAY_MS_MAX {
+        let why = "all retries with their delays must not exceed one minute; let the caller retry";
+        section.reject::<()>(key, why.to_owned(), report);
     }
     (u32::try_from(retries).unwrap_or(0), delay_ms)
 }
 
 fn limit(section: &Section<'_>, report: &mut Report<'_>) -> Option<u64> {
-    match given(section, LIMIT) {
+    match used_name(section, LIMIT) {
         "limit" => run_limit(section, report),
         key => {
             let seconds = LIMIT_MS.start() / 1_000..=LIMIT_MS.end() / 1_000;
@@ -144,20 +147,20 @@ fn limit(section: &Section<'_>, report: &mut Report<'_>) -> Option<u64> {
     }
 }
 
-/// How long a run may take.
+/// Reads the time limit of a run.
 pub(crate) fn run_limit(section: &Section<'_>, report: &mut Report<'_>) -> Option<u64> {
     let limit_ms = section.duration_ms("limit", report)?;
     if LIMIT_MS.contains(&limit_ms) {
         return Some(limit_ms);
     }
-    section.refuse("limit", "a run may take between 1m and 24h".to_owned(), report)
+    section.reject("limit", "the time limit must be between 1m and 24h".to_owned(), report)
 }
 
 fn threshold(section: &Section<'_>, report: &mut Report<'_>) -> Option<f64> {
-    let key = given(section, THRESHOLD);
-    let part = section.number(key, report)?;
-    if part > 0.0 && part <= 1.0 {
-        return Some(part);
+    let key = used_name(section, THRESHOLD);
+    let fraction = section.number(key, report)?;
+    if fraction > 0.0 && fraction <= 1.0 {
+        return Some(fraction);
     }
-    section.refuse(key, "it is a part of the limit: above 0, at most 1".to_owned(), report)
+    section.reject(key, "it is a fraction of the limit: above 0, at most 1".to_owned(), report)
 }

@@ -1,69 +1,70 @@
-//! Texts with places that a run fills in: `{{ parameters.date }}`, `{{ secrets.key }}`,
-//! `{{ run.id }}`.
+//! Templates with the placeholders `{{ parameters.date }}`, `{{ secrets.key }}` and `{{ run.id }}`.
 //!
-//! What a place names is checked when a file is read, so that filling it in cannot fail. A text
-//! says what may stand in it: secrets never go where others can see them, into the words of a
-//! command for example.
+//! Placeholders are checked when a file is parsed, so that rendering cannot fail. Whether secrets
+//! are allowed depends on the use: they never go where others can see them, such as the arguments
+//! of a command.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// What can be said of the run itself.
-pub const OF_RUN: [&str; 5] = ["id", "token", "attempt", "tenant", "pipeline"];
+/// Fields of the run that a placeholder can refer to.
+pub const RUN_FIELDS: [&str; 5] = ["id", "token", "attempt", "tenant", "pipeline"];
 
-/// A place in a text.
+/// A placeholder in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// The value of a parameter.
+pub enum Placeholder {
+    /// Value of a parameter.
     Parameter(String),
     /// A secret.
     Secret(String),
-    /// One of [`OF_RUN`].
+    /// One of [`RUN_FIELDS`].
     Run(String),
 }
 
-/// The secret that a place names, if it names one.
-pub(super) fn secret(place: &Place) -> Option<&str> {
-    if let Place::Secret(name) = place { Some(name) } else { None }
+/// Returns the name of the secret that a placeholder refers to, if any.
+pub(super) fn secret(placeholder: &Placeholder) -> Option<&str> {
+    if let Placeholder::Secret(name) = placeholder { Some(name) } else { None }
 }
 
-/// A text with places.
+/// A text with placeholders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template(Vec<Piece>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
-    Place(Place),
+    Placeholder(Placeholder),
 }
 
-/// What places are filled in with.
+/// Values of placeholders.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
-    /// The parameters of the run.
+    /// Parameters of the run.
     pub parameters: Map<String, Value>,
-    /// The secrets that the pipeline names.
+    /// Secrets of the pipeline.
     pub secrets: BTreeMap<String, String>,
-    /// What is said of the run itself.
+    /// Fields of the run.
     pub run: BTreeMap<&'static str, String>,
 }
 
 impl Values {
-    /// What a place stands for, as JSON.
+    /// Returns the value of a placeholder as JSON.
     #[must_use]
-    pub fn json(&self, place: &Place) -> Value {
-        match place {
-            Place::Parameter(name) => self.parameters.get(name).cloned().unwrap_or(Value::Null),
-            Place::Secret(name) => self.secrets.get(name).map(String::as_str).into(),
-            Place::Run(name) => self.run.get(name.as_str()).map(String::as_str).into(),
+    pub fn json(&self, placeholder: &Placeholder) -> Value {
+        match placeholder {
+            Placeholder::Parameter(name) => {
+                self.parameters.get(name).cloned().unwrap_or(Value::Null)
+            }
+            Placeholder::Secret(name) => self.secrets.get(name).map(String::as_str).into(),
+            Placeholder::Run(name) => self.run.get(name.as_str()).map(String::as_str).into(),
         }
     }
 
-    /// What a place stands for, as a text; nothing is the empty one.
+    /// Returns the value of a placeholder as text; `null` is the empty string.
     #[must_use]
-    pub fn text(&self, place: &Place) -> String {
-        match self.json(place) {
+    pub fn text(&self, placeholder: &Placeholder) -> String {
+        match self.json(placeholder) {
             Value::String(text) => text,
             Value::Null => String::new(),
             other => other.to_string(),
@@ -72,7 +73,7 @@ impl Values {
 }
 
 impl Template {
-    /// Reads a text.
+    /// Parses a template.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut rest = text;
@@ -83,7 +84,7 @@ impl Template {
             if !before.is_empty() {
                 pieces.push(Piece::Text(before.to_owned()));
             }
-            pieces.push(Piece::Place(place(inside.trim())?));
+            pieces.push(Piece::Placeholder(parse_placeholder(inside.trim())?));
             rest = after;
         }
         if !rest.is_empty() {
@@ -92,49 +93,49 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// Its places.
-    pub fn places(&self) -> impl Iterator<Item = &Place> {
+    /// Returns the placeholders in order.
+    pub fn placeholders(&self) -> impl Iterator<Item = &Placeholder> {
         self.0.iter().filter_map(|piece| match piece {
-            Piece::Place(place) => Some(place),
+            Piece::Placeholder(placeholder) => Some(placeholder),
             Piece::Text(_) => None,
         })
     }
 
-    /// The text with its places filled in.
+    /// Renders the template.
     #[must_use]
     pub fn fill(&self, values: &Values) -> String {
-        self.fill_with(|place| values.text(place))
+        self.fill_with(|placeholder| values.text(placeholder))
     }
 
-    /// The same, with a say in how each value is written.
-    pub fn fill_with(&self, mut write: impl FnMut(&Place) -> String) -> String {
+    /// Renders the template with a custom conversion of values.
+    pub fn fill_with(&self, mut write: impl FnMut(&Placeholder) -> String) -> String {
         let text = |piece: &Piece| match piece {
             Piece::Text(text) => text.clone(),
-            Piece::Place(place) => write(place),
+            Piece::Placeholder(placeholder) => write(placeholder),
         };
         self.0.iter().map(text).collect()
     }
 
-    /// The value that it stands for: one that is a single place keeps its type.
+    /// Renders the template as JSON. A template that is a single placeholder keeps its type.
     #[must_use]
     pub fn json(&self, values: &Values) -> Value {
         match self.0.as_slice() {
-            [Piece::Place(place)] => values.json(place),
+            [Piece::Placeholder(placeholder)] => values.json(placeholder),
             _ => self.fill(values).into(),
         }
     }
 }
 
-fn place(inside: &str) -> Result<Place, String> {
-    let known = "there are {{ parameters.NAME }}, {{ secrets.NAME }} and {{ run.id }}";
-    let (of, name) = inside.split_once('.').unwrap_or((inside, ""));
-    match of {
-        _ if name.is_empty() => Err(format!("`{inside}` names nothing; {known}")),
-        "parameters" => Ok(Place::Parameter(name.to_owned())),
-        "secrets" => Ok(Place::Secret(name.to_owned())),
-        "run" if OF_RUN.contains(&name) => Ok(Place::Run(name.to_owned())),
-        "run" => Err(format!("`run.{name}` is not known; there are {}", OF_RUN.join(", "))),
-        _ => Err(format!("`{inside}` names nothing; {known}")),
+fn parse_placeholder(inside: &str) -> Result<Placeholder, String> {
+    let expected = "expected {{ parameters.NAME }}, {{ secrets.NAME }} or {{ run.NAME }}";
+    let (scope, name) = inside.split_once('.').unwrap_or((inside, ""));
+    match scope {
+        _ if name.is_empty() => Err(format!("`{inside}` is not a placeholder; {expected}")),
+        "parameters" => Ok(Placeholder::Parameter(name.to_owned())),
+        "secrets" => Ok(Placeholder::Secret(name.to_owned())),
+        "run" if RUN_FIELDS.contains(&name) => Ok(Placeholder::Run(name.to_owned())),
+        "run" => Err(format!("`run.{name}` is unknown; expected one of {}", RUN_FIELDS.join(", "))),
+        _ => Err(format!("`{inside}` is not a placeholder; {expected}")),
     }
 }
 
@@ -153,23 +154,23 @@ mod tests {
     }
 
     #[test]
-    fn places_are_filled_in() {
+    fn placeholders_are_filled_in() {
         let values = values();
         let template =
             Template::parse("{{ run.id }}: {{parameters.rows}} {{ secrets.key }}!").unwrap();
         assert_eq!(template.fill(&values), "01a1: 10 s3cret!");
-        assert_eq!(template.places().count(), 3);
+        assert_eq!(template.placeholders().count(), 3);
     }
 
     #[test]
-    fn a_single_place_keeps_its_type() {
+    fn single_placeholder_keeps_its_type() {
         let values = values();
         assert_eq!(Template::parse("{{ parameters.rows }}").unwrap().json(&values), json!(10));
         assert_eq!(Template::parse("{{ parameters.rows }} rows").unwrap().json(&values), "10 rows");
     }
 
     #[test]
-    fn what_names_nothing_is_refused() {
+    fn invalid_placeholders_are_rejected() {
         for text in ["{{ x", "{{ x }}", "{{ run.name }}", "{{ parameters. }}", "{{ env.HOME }}"] {
             assert!(Template::parse(text).is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! The JSON of pipelines, in the names of their users: a run is a job, its id the job's.
+//! JSON types of the pipelines API. A run is a job with the same id.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,39 +6,39 @@ use tenure_core::retry::TIME_LIMIT;
 use tenure_core::{Job, JobId, JobState, Millis, Token};
 
 use tenure_core::limits;
-use tenure_wire::schema::{self, name, words};
-use tenure_wire::{AskedAnswer, FailureAnswer, ProgressAnswer, instant, values};
+use tenure_wire::schema::{self, name, string_enum};
+use tenure_wire::{FailureInfo, ProgressInfo, RequestedByInfo, instant, parse_optional_document};
 
 tenure_wire::schemas! {
-    /// Where a run is in its life.
-    RunStatusWord => words(RunStatus::ALL.iter().map(|status| status.as_str()));
-    /// The name of a pipeline.
+    /// Status of a run.
+        RunStatusParam => string_enum(RunStatus::ALL.iter().map(|status| status.as_str()));
+    /// Name of a pipeline.
     PipelineName => name(limits::NAME_BYTES_MAX).examples(["gcp_billing_export"]);
 }
 
-/// Where a run is in its life.
+/// Status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[derive(utoipa::ToSchema)]
 pub enum RunStatus {
-    /// It was triggered and waits to be begun.
+    /// Waiting to start.
     Pending,
-    /// Its steps run.
+    /// Executing its steps.
     Running,
-    /// All steps are done.
+    /// All steps succeeded.
     Complete,
-    /// A step failed for good, or the run was lost.
+    /// A step failed permanently, or the worker was lost.
     Failed,
-    /// Somebody wants it to stop.
+    /// Requested to stop.
     Cancelling,
-    /// It was stopped by somebody's wish.
+    /// Cancelled on request.
     Cancelled,
-    /// It took longer than it may.
+    /// Exceeded its time limit.
     Timeout,
 }
 
 impl RunStatus {
-    /// All of them.
+    /// All statuses.
     pub const ALL: [Self; 7] = [
         Self::Pending,
         Self::Running,
@@ -49,7 +49,7 @@ impl RunStatus {
         Self::Timeout,
     ];
 
-    /// The word for it.
+    /// Returns the spelling in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -63,10 +63,10 @@ impl RunStatus {
         }
     }
 
-    /// Where a job is in the life of a run. One that rests between two attempts waits to be begun.
+    /// Returns the status of the run that `job` is. A run in backoff is pending.
     #[must_use]
     pub fn of(job: &Job) -> Self {
-        let late = job.error.as_ref().is_some_and(|error| *error.code == *TIME_LIMIT);
+        let timed_out = job.error.as_ref().is_some_and(|error| *error.code == *TIME_LIMIT);
         match job.state {
             JobState::Queued | JobState::Backoff => Self::Pending,
             JobState::Running => Self::Running,
@@ -74,12 +74,16 @@ impl RunStatus {
             JobState::Succeeded => Self::Complete,
             JobState::Cancelled | JobState::Superseded => Self::Cancelled,
             JobState::Failed | JobState::Dead | JobState::Redriven | JobState::Discarded => {
-                if late { Self::Timeout } else { Self::Failed }
+                if timed_out {
+                    Self::Timeout
+                } else {
+                    Self::Failed
+                }
             }
         }
     }
 
-    /// The states of jobs that can have this status.
+    /// Returns the job states that map to this status.
     #[must_use]
     pub fn states(self) -> &'static [JobState] {
         match self {
@@ -94,7 +98,7 @@ impl RunStatus {
         }
     }
 
-    /// Whether nothing more happens to the run.
+    /// Returns whether the run has ended.
     #[must_use]
     pub fn is_finished(self) -> bool {
         matches!(self, Self::Complete | Self::Failed | Self::Cancelled | Self::Timeout)
@@ -103,92 +107,92 @@ impl RunStatus {
 
 impl std::str::FromStr for RunStatus {
     type Err = String;
-    fn from_str(word: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|status| status.as_str() == word);
-        let words = || Self::ALL.map(Self::as_str).join(", ");
-        known.ok_or_else(|| format!("{word:?} is no status of a run; there are {}", words()))
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|status| status.as_str() == text);
+        let expected = || Self::ALL.map(Self::as_str).join(", ");
+        found.ok_or_else(|| format!("{text:?} is not a run status; expected {}", expected()))
     }
 }
 
-/// What triggers a run: who, and the pipeline's parameters beside it.
+/// Triggers a run. The parameters of the pipeline are fields beside `trigger_by`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[schema(example = json!({ "trigger_by": "ann" }))]
-pub struct TriggerBody {
-    /// Who triggers it, for people; the name of the key when nothing is said.
+pub struct TriggerRequest {
+    /// Name of the caller, for display. Defaults to the name of the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::HolderName>)]
     pub trigger_by: Option<String>,
-    /// The parameters that the pipeline declares.
+    /// Parameters of the pipeline.
     #[serde(flatten)]
     pub parameters: Map<String, Value>,
 }
 
-/// What a trigger came to.
+/// Result of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct TriggerAnswer {
-    /// The run that counts: a new one, or the one that was there.
+pub struct TriggerResponse {
+    /// Id of the run: a new one, or the active one.
     #[schema(value_type = schema::Id)]
     pub pipeline_logging_id: JobId,
-    /// The pipeline.
+    /// Name of the pipeline.
     pub pipeline_id: String,
-    /// Whose it is.
+    /// Tenant.
     pub tenant_id: String,
-    /// `PENDING` for the run that this trigger started, `RUNNING` for one that was there.
+    /// `PENDING` for a new run, `RUNNING` for the active one.
     pub status: RunStatus,
-    /// The same, for people.
+    /// Message for people.
     pub message: String,
 }
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct RunAnswer {
-    /// The identity; as a job it has the same.
+pub struct RunInfo {
+    /// Id of the run, which is the id of its job.
     #[schema(value_type = schema::Id)]
     pub pipeline_logging_id: JobId,
-    /// The pipeline.
+    /// Name of the pipeline.
     pub pipeline_id: String,
-    /// Whose it is.
+    /// Tenant.
     pub tenant_id: String,
-    /// Where it is in its life.
+    /// Status of the run.
     pub status: RunStatus,
-    /// Who triggered it.
+    /// Name of the caller that triggered it.
     pub trigger_by: String,
-    /// Its parameters, with defaults filled in.
+    /// Parameters, with defaults filled in.
     pub parameters: Map<String, Value>,
-    /// When it was triggered.
+    /// Time of the trigger.
     #[schema(value_type = schema::Instant)]
     pub triggered_at: String,
-    /// When its first step began.
+    /// Time at which the first attempt started.
     #[schema(value_type = Option<schema::Instant>)]
     pub started_at: Option<String>,
-    /// When it was over.
+    /// Time of the end.
     #[schema(value_type = Option<schema::Instant>)]
     pub ended_at: Option<String>,
-    /// How long it took from start to end, or takes until now.
+    /// Time from start to end, or until now, in milliseconds.
     pub duration_ms: Option<u64>,
-    /// How often it was begun; more than once says that its process was lost, or went away.
+    /// Number of attempts; more than one if its worker was lost or the run was retried.
     pub attempt: u32,
-    /// Why it failed.
-    pub error: Option<FailureAnswer>,
-    /// How far it has come.
-    pub progress: Option<ProgressAnswer>,
-    /// Who asked it to stop.
-    pub cancel: Option<AskedAnswer>,
-    /// What its steps gave, by their names.
+    /// Failure of the run.
+    pub error: Option<FailureInfo>,
+    /// Progress of the current attempt.
+    pub progress: Option<ProgressInfo>,
+    /// Cancellation request, if there is one.
+    pub cancel: Option<RequestedByInfo>,
+    /// Results of its steps by name.
     pub result: Option<Value>,
-    /// How many other triggers got its id.
+    /// Number of other triggers that attached to it.
     pub duplicates: u32,
 }
 
-impl RunAnswer {
-    /// A run of a pipeline.
+impl RunInfo {
+    /// Converts a job of a pipeline.
     #[must_use]
-    pub fn of(tenant: &str, pipeline: &str, job: &Job, now: Millis) -> Self {
-        let parameters = match values(job.args.as_ref()) {
+    pub fn new(tenant: &str, pipeline: &str, job: &Job, now: Millis) -> Self {
+        let parameters = match parse_optional_document(job.args.as_ref()) {
             Some(Value::Object(parameters)) => parameters,
             _ => Map::new(),
         };
-        // What an earlier attempt failed with is no error of a run that went well.
+        // A run that succeeded has no error, even if an earlier attempt failed.
         let failed = job.error.as_ref().filter(|_| job.state != JobState::Succeeded);
         let started = job.attempts.first().map(|attempt| attempt.started_at);
         Self {
@@ -203,48 +207,48 @@ impl RunAnswer {
             ended_at: job.ended_at.map(instant),
             duration_ms: started.map(|started| job.ended_at.unwrap_or(now).since(started)),
             attempt: job.attempt,
-            error: failed.map(FailureAnswer::of),
-            progress: job.progress.as_ref().map(ProgressAnswer::of),
-            cancel: job.cancel.as_ref().map(AskedAnswer::of),
-            result: values(job.result.as_ref()),
+            error: failed.map(FailureInfo::new),
+            progress: job.progress.as_ref().map(ProgressInfo::new),
+            cancel: job.cancel.as_ref().map(RequestedByInfo::new),
+            result: parse_optional_document(job.result.as_ref()),
             duplicates: job.joined,
         }
     }
 }
 
-/// A run with all that is known of it.
+/// A run with its steps and attached triggers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct RunDetail {
     /// The run.
     #[serde(flatten)]
-    pub run: RunAnswer,
-    /// Its steps in their order.
-    pub steps: Vec<StepAnswer>,
-    /// The latest triggers that got its id, oldest first.
-    pub attached: Vec<AttachedAnswer>,
+    pub run: RunInfo,
+    /// Steps in order of execution.
+    pub steps: Vec<StepInfo>,
+    /// Latest triggers that attached to it, oldest first.
+    pub attached: Vec<AttachedTriggerInfo>,
 }
 
-/// Where a step is in its life.
+/// Status of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[derive(utoipa::ToSchema)]
 pub enum StepStatus {
-    /// Its turn has not come.
+    /// Not started.
     Pending,
-    /// It runs.
+    /// Running.
     Running,
-    /// It failed and is tried again soon.
+    /// Failed, waiting for the next try.
     Retrying,
-    /// It is done.
+    /// Succeeded.
     Complete,
-    /// It failed for good.
+    /// Failed permanently.
     Failed,
-    /// The run ended while it ran.
+    /// Stopped because the run ended.
     Stopped,
 }
 
 impl StepStatus {
-    /// The word for it.
+    /// Returns the spelling in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -260,79 +264,79 @@ impl StepStatus {
 
 /// A step of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct StepAnswer {
-    /// Its name.
+pub struct StepInfo {
+    /// Name of the step.
     pub name: String,
-    /// Where it is in its life.
+    /// Status of the step.
     pub status: StepStatus,
-    /// How often it was tried.
+    /// Number of tries.
     pub tries: u32,
-    /// When it was first tried.
+    /// Time of the first try.
     #[schema(value_type = Option<schema::Instant>)]
     pub started_at: Option<String>,
-    /// When it was over.
+    /// Time of the end.
     #[schema(value_type = Option<schema::Instant>)]
     pub ended_at: Option<String>,
-    /// Why it failed the last time.
-    pub error: Option<FailureAnswer>,
+    /// Failure of the last try.
+    pub error: Option<FailureInfo>,
 }
 
-/// A trigger that got the id of a run that was there.
+/// A trigger that attached to an active run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct AttachedAnswer {
-    /// Who triggered.
+pub struct AttachedTriggerInfo {
+    /// Name of the caller.
     pub trigger_by: String,
-    /// When.
+    /// Time of the trigger.
     #[schema(value_type = schema::Instant)]
     pub at: String,
 }
 
-/// The lock of a run.
+/// A held lock of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct PipelineLockAnswer {
-    /// Whose it is.
+pub struct PipelineLockInfo {
+    /// Tenant.
     pub tenant_id: String,
-    /// The pipeline.
+    /// Name of the pipeline.
     pub pipeline_id: String,
-    /// The run; none when somebody holds the lock by hand.
+    /// Id of the run; null if the lock was acquired manually.
     #[schema(value_type = Option<schema::Id>)]
     pub pipeline_logging_id: Option<JobId>,
-    /// Who triggered the run, or holds the lock.
+    /// Name of the caller that triggered the run, or of the holder.
     pub locked_by: String,
-    /// When it was taken.
+    /// Time of the acquisition.
     #[schema(value_type = schema::Instant)]
     pub locked_at: String,
-    /// How long ago that is.
+    /// Time since the acquisition in milliseconds.
     pub age_ms: u64,
-    /// How long the run may take.
+    /// Time limit of the run in milliseconds.
     pub limit_ms: u64,
-    /// Its fencing number, which a force release has to name.
-    #[schema(value_type = schema::Fence)]
+    /// Fencing token, required by a forced release.
+    #[schema(value_type = schema::FencingToken)]
     pub token: Token,
 }
 
-/// What ends a run's tenure against its will.
+/// Forces the release of a lock, which ends its run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[derive(utoipa::ToSchema)]
 #[schema(example = json!({ "token": 1, "reason": "stuck" }))]
-pub struct ForceReleaseBody {
-    /// The token, exactly, as the list of locks has it.
-    #[schema(value_type = schema::Fence)]
+pub struct ForceReleaseRequest {
+    /// Token of the current tenure, as in the list of locks.
+    #[schema(value_type = schema::FencingToken)]
     pub token: Token,
-    /// The run, for a pipeline with several at once whose tokens are the same.
+    /// Id of the run. Required if several concurrent runs of the pipeline have the same token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Id>)]
     pub pipeline_logging_id: Option<JobId>,
-    /// Why.
+    /// Reason for the release, for the audit log and the history.
     #[schema(value_type = schema::Reason)]
     pub reason: String,
 }
 
-/// What a force release came to.
+/// Result of a forced release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ForceReleaseAnswer {
-    /// The pipeline.
+pub struct ForceReleaseResponse {
+    /// Name of the pipeline.
     pub pipeline_id: String,
     /// Always true.
     pub released: bool,
@@ -340,39 +344,39 @@ pub struct ForceReleaseAnswer {
 
 /// A declared pipeline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct PipelineAnswer {
-    /// Whose it is.
+pub struct PipelineInfo {
+    /// Tenant.
     pub tenant_id: String,
-    /// Its name.
+    /// Name of the pipeline.
     pub pipeline_id: String,
-    /// What it is for, in its own words.
+    /// Description for people.
     pub description: Option<String>,
-    /// How long a run may take.
+    /// Time limit of a run in milliseconds.
     pub limit_ms: u64,
-    /// Most runs of it at once.
+    /// Maximum number of concurrent runs.
     pub max_runs: u32,
-    /// When it runs by itself: a cron expression and a time zone.
+    /// Schedule: a cron expression and a time zone.
     pub schedule: Option<String>,
-    /// When that is next.
+    /// Time of the next scheduled run.
     #[schema(value_type = Option<schema::Instant>)]
     pub next_at: Option<String>,
-    /// What it takes.
-    pub parameters: Vec<ParameterAnswer>,
-    /// The names of its steps in their order.
+    /// Declared parameters.
+    pub parameters: Vec<ParameterInfo>,
+    /// Names of its steps in order of execution.
     pub steps: Vec<String>,
-    /// The runs that are not over.
+    /// Ids of its unfinished runs.
     #[schema(value_type = Vec<schema::Id>)]
     pub running: Vec<JobId>,
 }
 
 /// A parameter of a pipeline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ParameterAnswer {
-    /// Its name.
+pub struct ParameterInfo {
+    /// Name of the parameter.
     pub name: String,
-    /// `string`, `integer`, `number`, `boolean`, `date` or `json`.
+    /// Type: `string`, `integer`, `number`, `boolean`, `date` or `json`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Its value when a trigger says nothing; without one it must be given.
+    /// Default value; null if the parameter is required.
     pub default: Option<Value>,
 }

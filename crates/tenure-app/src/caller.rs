@@ -9,7 +9,7 @@ use tenure_core::engine::check_text;
 use tenure_core::limits::REASON_BYTES_MAX;
 use tenure_core::session::ALL_TENANTS;
 use tenure_core::{ResourceKey, Role, Text};
-use tenure_wire::ReasonBody;
+use tenure_wire::ReasonRequest;
 
 use crate::problem::Problem;
 
@@ -70,7 +70,7 @@ impl Caller {
     }
 
     /// Returns the reason in `body`, which must not be blank.
-    pub fn required_reason(&self, body: ReasonBody) -> Result<Text, Problem> {
+    pub fn required_reason(&self, body: ReasonRequest) -> Result<Text, Problem> {
         let reason = self.optional_reason(body)?;
         if reason.trim().is_empty() {
             let detail = "`reason` is missing; it is recorded in history and in the audit log";
@@ -80,7 +80,7 @@ impl Caller {
     }
 
     /// Returns the reason in `body`, or an empty text. Records it for the audit log.
-    pub fn optional_reason(&self, body: ReasonBody) -> Result<Text, Problem> {
+    pub fn optional_reason(&self, body: ReasonRequest) -> Result<Text, Problem> {
         let Some(reason) = body.reason else { return Ok("".into()) };
         check_text("reason", &reason, REASON_BYTES_MAX)?;
         let reason: Text = reason.into();

@@ -87,7 +87,7 @@ pub fn document(field: &str, value: &Value) -> Result<Text, Problem> {
         let detail = format!("{field} is nested deeper than {DOCUMENT_DEPTH_MAX} levels");
         return Err(Problem::invalid(&detail));
     }
-    Ok(tenure_wire::document(value))
+    Ok(tenure_wire::to_document(value))
 }
 
 /// Returns the remaining depth; `None` if `value` is nested deeper than `left` levels.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tenure_config::Keep;
+use tenure_config::RetentionSettings;
 use tenure_core::{Kinds, ResourceKey};
 use tokio::sync::watch;
 
@@ -20,7 +20,7 @@ pub struct LiveConfig {
     /// The apps that are configured.
     pub apps: LoadedApps,
     /// Retention of finished jobs, dead letters and history.
-    pub retention: Keep,
+    pub retention: RetentionSettings,
 }
 
 /// The configured apps by name; cheap to clone.

@@ -40,7 +40,7 @@ impl IntoParams for OnJob {
 impl IntoParams for Idempotency {
     fn into_params(_: impl Fn() -> In) -> Vec<Parameter> {
         let description = "Repeating a request with the same key returns the same response";
-        let schema = schema::RequestKey::schema();
+        let schema = schema::IdempotencyKey::schema();
         vec![optional(ParameterIn::Header, "Idempotency-Key", description, schema)]
     }
 }

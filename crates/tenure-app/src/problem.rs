@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tenure_core::{Code, Outcome, Refusal, TenureView, Text};
 use tenure_store::StoreError;
-use tenure_wire::{self as wire, TenureAnswer};
+use tenure_wire::{self as wire, TenureInfo};
 
 /// The code of a problem, as an extension of its response.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ impl Problem {
         let mut problem = Self::new(409, "held", detail);
         problem.0.position = Some(position);
         problem.0.queue_length = Some(queue_length);
-        problem.0.held_by = held_by.map(TenureAnswer::of);
+        problem.0.held_by = held_by.map(TenureInfo::new);
         problem
     }
 
@@ -127,16 +127,16 @@ impl From<Refusal> for Problem {
 fn add_facts(problem: &mut wire::Problem, refusal: Refusal) {
     match refusal {
         Refusal::Held { by, queue_length } => {
-            problem.held_by = by.as_ref().map(TenureAnswer::of);
+            problem.held_by = by.as_ref().map(TenureInfo::new);
             problem.queue_length = Some(queue_length);
         }
         Refusal::Lost { token, how, current } => {
             problem.token = Some(token);
             problem.how = how.map(|how| how.as_str().to_owned());
-            problem.current = current.as_ref().map(TenureAnswer::of);
+            problem.current = current.as_ref().map(TenureInfo::new);
         }
         Refusal::NotCurrent { current } => {
-            problem.current = current.as_ref().map(TenureAnswer::of);
+            problem.current = current.as_ref().map(TenureInfo::new);
         }
         Refusal::Rejected { present, operation, state } => {
             problem.present_job = Some(present);

@@ -1,4 +1,4 @@
-//! The cost of a claim, beside nothing and beside a million idle resources and finished jobs.
+//! Cost of a claim on an empty store, and with a million idle resources and finished jobs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,32 +10,32 @@ use tenure_core::{
 };
 use tenure_store::Store;
 
+use crate::clock::now;
 use crate::cycles::{KIND, WORK, kinds};
 use crate::histogram::{Latencies, Spread};
-use crate::load::now;
 use crate::local::open;
 
 /// Commands in one batch while the store is filled.
 const BATCH: usize = 2_000;
-/// Most jobs that one claim may take.
+/// Maximum number of jobs of one claim.
 const CLAIM_MAX: usize = 256;
 
 /// Measures claims that find one ready resource, one at a time.
 pub(crate) async fn cost(store: &Arc<dyn Store>, budget: Duration) -> Result<Spread> {
     store.declare(kinds()?).await?;
     let session = tenure_store::random::session_id();
-    one(store, open(session)).await?;
+    apply_one(store, open(session)).await?;
     let key = ResourceKey::new("bench", KIND, "claimed")?;
     let mut latencies = Latencies::new()?;
     let started = now();
     while started.elapsed() < budget {
-        one(store, submit(&key, tenure_store::random::request_id())).await?;
-        let began = now();
-        let claimed = one(store, claim(session, 1)).await?;
-        latencies.record(began.elapsed());
-        let Outcome::Claimed(jobs) = claimed else { bail!("a claim was refused: {claimed:?}") };
-        ensure!(jobs.len() == 1, "{} jobs were ready, not one", jobs.len());
-        one(store, finish(jobs[0].job.id, jobs[0].tenure.token)).await?;
+        apply_one(store, submit(&key, tenure_store::random::request_id())).await?;
+        let claim_started = now();
+        let claimed = apply_one(store, claim(session, 1)).await?;
+        latencies.record(claim_started.elapsed());
+        let Outcome::Claimed(jobs) = claimed else { bail!("a claim returned {claimed:?}") };
+        ensure!(jobs.len() == 1, "{} jobs were ready, expected one", jobs.len());
+        apply_one(store, finish(jobs[0].job.id, jobs[0].tenure.token)).await?;
     }
     Ok(latencies.spread())
 }
@@ -50,19 +50,19 @@ pub(crate) async fn fill(store: &Arc<dyn Store>, idle: usize, past: usize) -> Re
         };
         let batch: Result<Vec<_>> = (from..(from + BATCH).min(idle)).map(put).collect();
         store.apply(batch?).await?;
-        progress("idle resources", from + BATCH, idle);
+        log_progress("idle resources", from + BATCH, idle);
     }
     let session = tenure_store::random::session_id();
-    one(store, open(session)).await?;
+    apply_one(store, open(session)).await?;
     for from in (0..past).step_by(BATCH) {
-        cycles(store, session, from, BATCH.min(past - from)).await?;
-        progress("finished jobs", from + BATCH, past);
+        run_jobs(store, session, from, BATCH.min(past - from)).await?;
+        log_progress("finished jobs", from + BATCH, past);
     }
     Ok(())
 }
 
-/// Runs jobs through, a batch at a time.
-async fn cycles(
+/// Submits, claims and finishes jobs in batches.
+async fn run_jobs(
     store: &Arc<dyn Store>,
     session: SessionId,
     from: usize,
@@ -76,8 +76,8 @@ async fn cycles(
     store.apply(batch).await?;
     let mut left = count;
     while left > 0 {
-        let claimed = one(store, claim(session, CLAIM_MAX)).await?;
-        let Outcome::Claimed(jobs) = claimed else { bail!("a claim was refused: {claimed:?}") };
+        let claimed = apply_one(store, claim(session, CLAIM_MAX)).await?;
+        let Outcome::Claimed(jobs) = claimed else { bail!("a claim returned {claimed:?}") };
         ensure!(!jobs.is_empty(), "{left} jobs are not ready");
         left -= jobs.len();
         let finishes = jobs.iter().map(|job| finish(job.job.id, job.tenure.token)).collect();
@@ -86,18 +86,18 @@ async fn cycles(
     Ok(())
 }
 
-fn progress(what: &str, done: usize, all: usize) {
+fn log_progress(what: &str, done: usize, total: usize) {
     if done.is_multiple_of(BATCH * 50) {
-        tracing::info!(done, all, "filling with {what}");
+        tracing::info!(done, total, "filling with {what}");
     }
 }
 
-async fn one(store: &Arc<dyn Store>, command: Command) -> Result<Outcome> {
+async fn apply_one(store: &Arc<dyn Store>, command: Command) -> Result<Outcome> {
     let mut outcomes = store.apply(vec![command]).await?;
     match outcomes.pop() {
         Some(Outcome::Refused(refusal)) => bail!("refused: {refusal}"),
         Some(outcome) => Ok(outcome),
-        None => bail!("a command was not answered"),
+        None => bail!("a command returned no outcome"),
     }
 }
 

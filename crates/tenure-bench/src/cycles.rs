@@ -1,9 +1,8 @@
-//! Cycles of jobs: submit, claim, finish. Closed loop: a submitter waits until its job is over.
+//! Job cycles: submit, claim, finish. Closed loop: a submitter waits until its job has finished.
 //!
-//! The load watches itself: a resource on which two jobs run at once is an overlap, and one is too
-//! many. Submitters and workers find each other through the arguments of the jobs, so nothing but
-//! the store is between them. `jobs.rs` is the program; here is the load on a store in this
-//! process.
+//! The load checks for overlaps: two jobs that run at the same time on one resource. Submitters and
+//! workers are matched by the arguments of the jobs, so that only the store is between them.
+//! `jobs.rs` is the command; this is the load on a store in this process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,33 +18,33 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::now;
 use crate::histogram::{Latencies, Spread};
-use crate::load::now;
 use crate::local::open;
 
-/// The kind of all jobs here.
+/// Kind of all jobs.
 pub(crate) const KIND: &str = "bench";
-/// Their verb.
+/// Operation of all jobs.
 pub(crate) const WORK: &str = "work";
-/// Fewest workers in this process; each takes many jobs at once.
-const WORKERS: usize = 4;
-/// Most jobs that a worker takes with one claim.
+/// Minimum number of workers; each runs many jobs concurrently.
+const WORKERS_MIN: usize = 4;
+/// Maximum number of jobs of one claim.
 const CLAIM_MAX: usize = 64;
 
-/// The kinds of the benchmark.
+/// Returns the kinds of the benchmark.
 pub(crate) fn kinds() -> Result<Arc<Kinds>> {
     Ok(Arc::new(Kinds::new([Kind::new(KIND).operation(Operation::new(WORK))])?))
 }
 
-/// Which resources the jobs are for.
+/// Distribution of jobs over resources.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct KeyDistribution {
     pub(crate) resources: usize,
     pub(crate) zipf: bool,
 }
 
-impl Shape {
-    /// A resource for a random number: all alike, or a few for most of the time.
+impl KeyDistribution {
+    /// Returns the resource for a random number.
     pub(crate) fn pick(self, random: u64) -> usize {
         let n = self.resources;
         if !self.zipf {
@@ -53,13 +52,13 @@ impl Shape {
         }
         // The inverse of the distribution function of 1/x, which is Zipf's with exponent one.
         #[expect(clippy::cast_precision_loss, reason = "a random draw")]
-        let (u, most) = ((random >> 11) as f64 / (1u64 << 53) as f64, n as f64);
+        let (u, count) = ((random >> 11) as f64 / (1u64 << 53) as f64, n as f64);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below n")]
-        let rank = (most + 1.0).powf(u) as usize;
+        let rank = (count + 1.0).powf(u) as usize;
         rank.clamp(1, n) - 1
     }
 
-    pub(crate) fn words(self) -> String {
+    pub(crate) fn description(self) -> String {
         let spread = match (self.resources, self.zipf) {
             (1, _) => "",
             (_, false) => ", uniform",
@@ -69,16 +68,16 @@ impl Shape {
     }
 }
 
-/// What a run measured.
+/// Result of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
     pub(crate) cycles: u64,
-    /// The same with those that are not counted, of the warm-up and of the end.
+    /// All cycles, including those of the warm-up and after the window.
     pub(crate) all: u64,
     pub(crate) elapsed: Duration,
-    /// From the submit to the moment its worker knows.
+    /// Time from the submit until the worker has the job.
     pub(crate) start: Spread,
-    /// From a finish to the moment the next worker on the same resource knows.
+    /// Time from a finish until the worker of the next job on the same resource has it.
     pub(crate) hand_off: Spread,
     pub(crate) overlaps: u64,
 }
@@ -89,72 +88,76 @@ impl Measured {
     }
 }
 
-/// What submitters and workers share.
-pub(crate) struct Floor {
-    pub(crate) began: Instant,
-    warm: Duration,
+/// State shared by submitters and workers.
+pub(crate) struct LoadState {
+    pub(crate) started_at: Instant,
+    warm_up: Duration,
     until: Duration,
     cycles: AtomicU64,
     all: AtomicU64,
     overlaps: AtomicU64,
-    /// For each resource: whether a job runs on it.
+    /// Whether a job is running, by resource.
     busy: Vec<AtomicBool>,
-    /// For each resource: how many jobs are submitted and not over.
+    /// Number of unfinished jobs, by resource.
     pending: Vec<AtomicU64>,
-    /// For each resource: when a job was finished with others waiting, in nanoseconds, or zero.
+    /// Time in nanoseconds at which a job finished with others waiting, or zero, by resource.
     freed: Vec<AtomicU64>,
-    /// One for each submitter.
-    done: Vec<Semaphore>,
+    /// Permits to submit, by submitter.
+    permits: Vec<Semaphore>,
 }
 
-impl Floor {
-    pub(crate) fn new(shape: Shape, in_flight: usize, budget: Duration) -> Arc<Self> {
+impl LoadState {
+    pub(crate) fn new(
+        distribution: KeyDistribution,
+        in_flight: usize,
+        budget: Duration,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            began: now(),
-            warm: budget / 10,
+            started_at: now(),
+            warm_up: budget / 10,
             until: budget,
             cycles: AtomicU64::new(0),
             all: AtomicU64::new(0),
             overlaps: AtomicU64::new(0),
-            busy: (0..shape.resources).map(|_| AtomicBool::new(false)).collect(),
-            pending: (0..shape.resources).map(|_| AtomicU64::new(0)).collect(),
-            freed: (0..shape.resources).map(|_| AtomicU64::new(0)).collect(),
-            done: (0..in_flight).map(|_| Semaphore::new(0)).collect(),
+            busy: (0..distribution.resources).map(|_| AtomicBool::new(false)).collect(),
+            pending: (0..distribution.resources).map(|_| AtomicU64::new(0)).collect(),
+            freed: (0..distribution.resources).map(|_| AtomicU64::new(0)).collect(),
+            permits: (0..in_flight).map(|_| Semaphore::new(0)).collect(),
         })
     }
 
-    pub(crate) fn open(&self) -> bool {
-        self.began.elapsed() < self.until
+    pub(crate) fn is_open(&self) -> bool {
+        self.started_at.elapsed() < self.until
     }
 
     fn nanos(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        u64::try_from(self.started_at.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// What a job carries: who waits for it, its resource, when it was submitted.
+    /// Records a submit and returns the arguments of its job: submitter, resource and time.
     pub(crate) fn submit(&self, submitter: usize, resource: usize) -> String {
         self.pending[resource].fetch_add(1, Ordering::SeqCst);
         format!("\"{submitter} {resource} {}\"", self.nanos())
     }
 
-    /// A job was not taken.
+    /// Records that a submit was refused.
     pub(crate) fn refused(&self, resource: usize) {
         self.pending[resource].fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A worker knows that it has a job.
+    /// Records that a worker has started a job.
     pub(crate) fn started(&self, args: &str, times: &mut Times) -> Result<Ticket> {
         let mut words = args.trim_matches('"').split(' ');
         let mut number = || words.next().and_then(|w| w.parse::<u64>().ok()).context("read args");
-        let (submitter, resource, sent) = (number()?, number()?, number()?);
+        let (submitter, resource, submitted) = (number()?, number()?, number()?);
         let (submitter, resource) = (usize::try_from(submitter)?, usize::try_from(resource)?);
         if self.busy[resource].swap(true, Ordering::SeqCst) {
             self.overlaps.fetch_add(1, Ordering::SeqCst);
         }
         let at = self.nanos();
         let freed = self.freed[resource].swap(0, Ordering::SeqCst);
-        if self.began.elapsed() > self.warm {
-            times.start.record(Duration::from_nanos(at.saturating_sub(sent)));
+        if self.started_at.elapsed() > self.warm_up {
+            times.start.record(Duration::from_nanos(at.saturating_sub(submitted)));
             if freed > 0 {
                 times.hand_off.record(Duration::from_nanos(at.saturating_sub(freed)));
             }
@@ -162,51 +165,51 @@ impl Floor {
         Ok(Ticket { submitter, resource })
     }
 
-    /// A worker is about to finish a job.
+    /// Records that a worker is about to finish a job.
     pub(crate) fn finishing(&self, ticket: Ticket) {
-        let others = self.pending[ticket.resource].fetch_sub(1, Ordering::SeqCst) > 1;
-        let freed = if others { self.nanos() } else { 0 };
+        let others_wait = self.pending[ticket.resource].fetch_sub(1, Ordering::SeqCst) > 1;
+        let freed = if others_wait { self.nanos() } else { 0 };
         self.freed[ticket.resource].store(freed, Ordering::SeqCst);
         self.busy[ticket.resource].store(false, Ordering::SeqCst);
     }
 
-    /// A job is over, as the store says.
+    /// Records that the store has finished a job.
     pub(crate) fn finished(&self, ticket: Ticket) {
         self.count();
         self.allow(ticket.submitter, 1);
     }
 
-    /// Counts a job that is over.
+    /// Counts a finished job.
     pub(crate) fn count(&self) {
-        let at = self.began.elapsed();
+        let at = self.started_at.elapsed();
         self.all.fetch_add(1, Ordering::Relaxed);
-        if at > self.warm && at <= self.until {
+        if at > self.warm_up && at <= self.until {
             self.cycles.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Waits until the job of a submitter is over.
+    /// Waits until the job of a submitter has finished.
     pub(crate) async fn wait(&self, submitter: usize) -> Result<()> {
         self.wait_for(submitter, 1).await
     }
 
-    /// Waits until so many jobs of a submitter are over.
+    /// Waits for permits of a submitter.
     pub(crate) async fn wait_for(&self, submitter: usize, jobs: u32) -> Result<()> {
-        let done = self.done[submitter].acquire_many(jobs);
-        done.await.context("wait for jobs")?.forget();
+        let permits = self.permits[submitter].acquire_many(jobs);
+        permits.await.context("wait for jobs")?.forget();
         Ok(())
     }
 
-    /// Lets a submitter have so many more jobs under way.
+    /// Permits a submitter to have more jobs in flight.
     pub(crate) fn allow(&self, submitter: usize, jobs: usize) {
-        self.done[submitter].add_permits(jobs);
+        self.permits[submitter].add_permits(jobs);
     }
 
     pub(crate) fn measured(&self, times: &Times) -> Measured {
         Measured {
             cycles: self.cycles.load(Ordering::Relaxed),
             all: self.all.load(Ordering::Relaxed),
-            elapsed: self.until - self.warm,
+            elapsed: self.until - self.warm_up,
             start: times.start.spread(),
             hand_off: times.hand_off.spread(),
             overlaps: self.overlaps.load(Ordering::SeqCst),
@@ -214,7 +217,7 @@ impl Floor {
     }
 }
 
-/// The job that a worker has, as the load knows it.
+/// A started job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
     submitter: usize,
@@ -238,20 +241,21 @@ impl Times {
     }
 }
 
-/// Keeps `in_flight` jobs under way on a store in this process for `budget`.
+/// Keeps `in_flight` jobs in flight on a store in this process for `budget`.
 pub(crate) async fn local(
     store: Arc<dyn Store>,
-    shape: Shape,
+    distribution: KeyDistribution,
     in_flight: usize,
     budget: Duration,
 ) -> Result<Measured> {
-    across(&[Committer::start(store)], shape, in_flight, budget).await
+    across(&[Committer::start(store)], distribution, in_flight, budget).await
 }
 
-/// The same on several servers: each has as many submitters and workers as the others.
+/// Keeps `in_flight` jobs in flight, with submitters and workers spread evenly over several
+/// servers.
 pub(crate) async fn across(
     servers: &[Committer],
-    shape: Shape,
+    distribution: KeyDistribution,
     in_flight: usize,
     budget: Duration,
 ) -> Result<Measured> {
@@ -259,34 +263,34 @@ pub(crate) async fn across(
         server.store().declare(kinds()?).await?;
     }
     let server = |n: usize| servers[n % servers.len()].clone();
-    let floor = Floor::new(shape, in_flight, budget);
-    let keys = keys(shape.resources)?;
+    let state = LoadState::new(distribution, in_flight, budget);
+    let keys = keys(distribution.resources)?;
     let mut submitters = JoinSet::new();
     for submitter in 0..in_flight {
-        let (floor, keys) = (Arc::clone(&floor), Arc::clone(&keys));
-        submitters.spawn(submit_all(server(submitter), floor, keys, shape, submitter));
+        let (state, keys) = (Arc::clone(&state), Arc::clone(&keys));
+        submitters.spawn(submit_all(server(submitter), state, keys, distribution, submitter));
     }
     let over = CancellationToken::new();
     let mut workers = JoinSet::new();
-    // As many as can have all jobs at work at once.
-    let count = in_flight.div_ceil(CLAIM_MAX).max(WORKERS).min(in_flight);
+    // Enough workers to run all jobs concurrently.
+    let count = in_flight.div_ceil(CLAIM_MAX).max(WORKERS_MIN).min(in_flight);
     let slots = in_flight.div_ceil(count).min(CLAIM_MAX);
     for worker in 0..count {
-        workers.spawn(work_all(server(worker), Arc::clone(&floor), over.clone(), slots));
+        workers.spawn(work_all(server(worker), Arc::clone(&state), over.clone(), slots));
     }
-    all_over(&floor, submitters, workers, &over).await
+    join_all(&state, submitters, workers, &over).await
 }
 
-/// Waits for submitters, and then for the workers.
-pub(crate) async fn all_over(
-    floor: &Floor,
+/// Waits for the submitters, then for the workers.
+pub(crate) async fn join_all(
+    state: &LoadState,
     mut submitters: JoinSet<Result<()>>,
     mut workers: JoinSet<Result<Times>>,
     over: &CancellationToken,
 ) -> Result<Measured> {
     let mut times = Times::new()?;
     loop {
-        // Both at once: without its worker a submitter would wait for ever.
+        // Both concurrently: if its worker failed, a submitter would wait forever.
         tokio::select! {
             Some(done) = submitters.join_next() => done??,
             Some(done) = workers.join_next() => times.merge(&done??)?,
@@ -296,7 +300,7 @@ pub(crate) async fn all_over(
             over.cancel();
         }
     }
-    Ok(floor.measured(&times))
+    Ok(state.measured(&times))
 }
 
 pub(crate) fn keys(resources: usize) -> Result<Arc<Vec<ResourceKey>>> {
@@ -306,37 +310,37 @@ pub(crate) fn keys(resources: usize) -> Result<Arc<Vec<ResourceKey>>> {
 
 async fn submit_all(
     committer: Committer,
-    floor: Arc<Floor>,
+    state: Arc<LoadState>,
     keys: Arc<Vec<ResourceKey>>,
-    shape: Shape,
+    distribution: KeyDistribution,
     submitter: usize,
 ) -> Result<()> {
-    while floor.open() {
-        let (resource, command) = submission(&floor, &keys, shape, submitter);
+    while state.is_open() {
+        let (resource, command) = submission(&state, &keys, distribution, submitter);
         match committer.submit(command).await? {
-            Outcome::Submitted { .. } => floor.wait(submitter).await?,
-            // With much in flight a lane fills up now and then: another resource, then.
-            Outcome::Refused(Refusal::LaneFull) => floor.refused(resource),
-            other => bail!("a submit was answered with {other:?}"),
+            Outcome::Submitted { .. } => state.wait(submitter).await?,
+            // A lane may be full when much is in flight; use another resource.
+            Outcome::Refused(Refusal::LaneFull) => state.refused(resource),
+            other => bail!("a submit returned {other:?}"),
         }
     }
     Ok(())
 }
 
-/// A submit for a resource of the load's choice.
+/// Returns a submit for a random resource.
 pub(crate) fn submission(
-    floor: &Floor,
+    state: &LoadState,
     keys: &[ResourceKey],
-    shape: Shape,
+    distribution: KeyDistribution,
     submitter: usize,
 ) -> (usize, Command) {
     let request = tenure_store::random::request_id();
     #[expect(clippy::cast_possible_truncation, reason = "the lower half is as random")]
-    let resource = shape.pick(request.0 as u64);
+    let resource = distribution.pick(request.0 as u64);
     let submit = Submit {
         request,
         operation: WORK.into(),
-        args: Some(floor.submit(submitter, resource).into()),
+        args: Some(state.submit(submitter, resource).into()),
         priority: 0,
         run_at: None,
         by: "bench".into(),
@@ -345,10 +349,10 @@ pub(crate) fn submission(
     (resource, Command::Resource { key: keys[resource].clone(), action })
 }
 
-/// Works until no job can come any more.
+/// Executes jobs until no more can come.
 async fn work_all(
     committer: Committer,
-    floor: Arc<Floor>,
+    state: Arc<LoadState>,
     over: CancellationToken,
     slots: usize,
 ) -> Result<Times> {
@@ -365,62 +369,62 @@ async fn work_all(
         while let Some(done) = running.try_join_next() {
             done??;
         }
-        // Claims go on after the load has ended, so that nobody is left waiting.
-        let jobs = claimed(&committer, &floor, session, slots - running.len()).await?;
+        // Claims continue after the load has ended, so that no job is left.
+        let jobs = claim_jobs(&committer, &state, session, slots - running.len()).await?;
         if jobs.is_empty() && over.is_cancelled() && running.is_empty() {
             return Ok(times);
         }
         for job in jobs {
-            let ticket = floor.started(job.job.args.as_deref().unwrap_or(""), &mut times)?;
-            running.spawn(finish(committer.clone(), Arc::clone(&floor), job, ticket));
+            let ticket = state.started(job.job.args.as_deref().unwrap_or(""), &mut times)?;
+            running.spawn(finish(committer.clone(), Arc::clone(&state), job, ticket));
         }
     }
 }
 
-/// Jobs for a worker; none if none came for a while.
-pub(crate) async fn claimed(
+/// Claims jobs for a worker; returns none after a timeout.
+pub(crate) async fn claim_jobs(
     committer: &Committer,
-    floor: &Floor,
+    state: &LoadState,
     session: SessionId,
     max: usize,
 ) -> Result<Vec<Assignment>> {
     let kinds: Vec<Text> = vec![KIND.into()];
     let claim = Claim { session, request: tenure_store::random::request_id(), kinds, max };
-    let patience = Duration::from_millis(if floor.open() { 500 } else { 50 });
-    match committer.claim(&claim, patience).await? {
+    let timeout = Duration::from_millis(if state.is_open() { 500 } else { 50 });
+    match committer.claim(&claim, timeout).await? {
         Outcome::Claimed(jobs) => Ok(jobs),
-        other => bail!("a claim was answered with {other:?}"),
+        other => bail!("a claim returned {other:?}"),
     }
 }
 
 async fn finish(
     committer: Committer,
-    floor: Arc<Floor>,
+    state: Arc<LoadState>,
     job: Assignment,
     ticket: Ticket,
 ) -> Result<()> {
-    floor.finishing(ticket);
-    let outcome = committer.submit(done(&job)).await?;
-    over(&floor, ticket, &outcome)
+    state.finishing(ticket);
+    let outcome = committer.submit(finish_command(&job)).await?;
+    record_finish(&state, ticket, &outcome)
 }
 
-/// That a job is done.
-pub(crate) fn done(job: &Assignment) -> Command {
+/// Returns the command that finishes a job.
+pub(crate) fn finish_command(job: &Assignment) -> Command {
     let finish = Finish::Ok { state: None, result: None };
     let action = JobAction::Finish { token: job.tenure.token, finish };
     Command::Job { id: job.job.id, action }
 }
 
-/// Notes that a job is over, as the store says.
-pub(crate) fn over(floor: &Floor, ticket: Ticket, outcome: &Outcome) -> Result<()> {
-    check_over(outcome)?;
-    floor.finished(ticket);
+/// Records the end of a job if the store has finished it.
+fn record_finish(state: &LoadState, ticket: Ticket, outcome: &Outcome) -> Result<()> {
+    check_finished(outcome)?;
+    state.finished(ticket);
     Ok(())
 }
 
-/// Whether the store says that a job is over.
-pub(crate) fn check_over(outcome: &Outcome) -> Result<()> {
+/// Fails unless the outcome is a finished job.
+pub(crate) fn check_finished(outcome: &Outcome) -> Result<()> {
     let done = matches!(outcome, Outcome::Finished { already: false, .. });
-    ensure!(done, "a finish was answered with {outcome:?}");
+    ensure!(done, "a finish returned {outcome:?}");
     Ok(())
 }

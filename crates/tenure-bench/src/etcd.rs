@@ -1,12 +1,11 @@
-//! etcd locks by the usual recipe: put if there is no such key, delete if its revision is ours.
+//! etcd locks by the usual recipe: put if the key does not exist, delete if its revision matches.
 //!
-//! Each worker has one lease, granted once. Must never count a pair of which one half was refused:
-//! every transaction has to say that it succeeded.
+//! Each worker has one lease, granted once. A pair counts only if both transactions succeed.
 //!
-//! This speaks to etcd's JSON gateway, which costs etcd more than gRPC would: these numbers are
-//! not the best that etcd can do. With many in flight the gateway costs more than the disk does,
-//! as data on tmpfs shows. Pairs/s of etcd 3.4.23 on 2 cores that the load shares, fdatasync
-//! 0.2 ms, by how many are in flight; gRPC is tonic with one connection for all workers:
+//! This uses the JSON gateway of etcd, which is slower than gRPC: the results are not the best that
+//! etcd can achieve. With many requests in flight the gateway costs more than the disk, as data on
+//! tmpfs shows. Pairs/s of etcd 3.4.23 on 2 cores shared with the load, fdatasync 0.2 ms, by
+//! requests in flight; gRPC is tonic with one connection for all workers:
 //!
 //! | data on | by      |    1 |   16 |   64 |  256 |
 //! |---------|---------|------|------|------|------|
@@ -14,8 +13,6 @@
 //! | disk    | gRPC    |  682 | 2460 | 3321 | 4192 |
 //! | tmpfs   | gateway |  812 | 2393 | 2330 | 2414 |
 //! | tmpfs   | gRPC    | 1136 | 3632 | 4565 | 4359 |
-//!
-//! Next: `http.rs`, the connection; `servers.rs`, which starts the server.
 
 use std::net::SocketAddr;
 
@@ -25,14 +22,14 @@ use serde_json::Value;
 use crate::http::Connection;
 use crate::load::Pairs;
 
-/// Longer than any run: the lease is there because the recipe has one, not to expire.
+/// Longer than any run: the recipe needs a lease, but it must not expire.
 const LEASE_TTL_S: u32 = 3600;
 
-/// One worker's connection and lease.
+/// Connection and lease of one worker.
 pub(crate) struct EtcdLocks {
     http: Connection,
     lease: String,
-    /// The key of the pair under way, in base64 as the gateway wants it.
+    /// Key of the current pair in base64, as the gateway requires.
     key: String,
 }
 
@@ -45,7 +42,7 @@ impl EtcdLocks {
         Ok(Self { http, lease, key: String::new() })
     }
 
-    /// Gives the revision that created the key: the recipe's fencing token.
+    /// Returns the revision that created the key, which is the fencing token of the recipe.
     async fn acquire(&mut self) -> Result<u64> {
         let put = format!(r#"{{"key":"{}","lease":"{}"}}"#, self.key, self.lease);
         self.txn(0, "request_put", &put).await.context("acquire an etcd lock")
@@ -57,8 +54,8 @@ impl EtcdLocks {
         done.map(drop).context("release an etcd lock")
     }
 
-    /// Does `operation` if the key was created at `revision` (0: if there is no such key), and
-    /// gives the revision of the store after that.
+    /// Performs `operation` if the key was created at `revision` (0 if it must not exist), and
+    /// returns the new revision of the store.
     async fn txn(&mut self, revision: u64, operation: &str, operand: &str) -> Result<u64> {
         let key = &self.key;
         let request = format!(
@@ -80,7 +77,7 @@ impl Pairs for EtcdLocks {
     }
 }
 
-/// Whether an etcd answers there that has a leader.
+/// Checks that an etcd with a leader responds.
 pub(crate) async fn ping(addr: SocketAddr) -> Result<()> {
     let mut http = Connection::open(addr).await?;
     let status = post(&mut http, "/v3/maintenance/status", "{}").await?;
@@ -91,7 +88,7 @@ pub(crate) async fn ping(addr: SocketAddr) -> Result<()> {
 async fn post(http: &mut Connection, path: &str, request: &str) -> Result<Value> {
     let (status, body) = http.post(path, &[], request.as_bytes()).await?;
     let text = || String::from_utf8_lossy(body).into_owned();
-    ensure!(status == 200, "etcd answered {status}: {}", text());
+    ensure!(status == 200, "etcd responded with {status}: {}", text());
     serde_json::from_slice(body).with_context(|| format!("parse the reply {}", text()))
 }
 
@@ -116,7 +113,7 @@ mod tests {
     use crate::servers;
 
     #[test]
-    fn base64_is_that_of_rfc_4648() {
+    fn base64_conforms_to_rfc_4648() {
         for (plain, encoded) in [
             ("", ""),
             ("f", "Zg=="),
@@ -132,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pair_works_and_a_held_lock_is_an_error() {
+    async fn pair_succeeds_and_a_held_lock_is_an_error() {
         let Some(server) = servers::etcd(&std::env::temp_dir()).await.unwrap() else { return };
         let mut locks = EtcdLocks::open(server.addr()).await.unwrap();
         locks.pair(7).await.unwrap();

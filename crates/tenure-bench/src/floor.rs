@@ -1,8 +1,7 @@
-//! What the machine allows: no durable lock server can be faster than its disk and its loopback.
+//! Limits of the machine: no durable lock server can be faster than its disk and its loopback.
 //!
-//! Must never measure anything of Tenure, and never leave its file behind. Both measurements use
-//! plain blocking calls, so `rows` makes them outside of the runtime.
-//! Next: `table.rs`, where these numbers are the first rows.
+//! Measures nothing of Tenure, and leaves no file behind. Both measurements use blocking calls, so
+//! `rows` runs them outside of the runtime.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -12,17 +11,17 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 
+use crate::clock::now;
 use crate::histogram::{Latencies, Spread};
-use crate::load::now;
 use crate::table::Row;
 
-/// One page: what a small commit appends to a log.
+/// One page, as a small commit appends to a log.
 const APPEND_LEN: usize = 4096;
 const APPENDS: usize = 200;
 
 const ROUND_TRIPS: usize = 20_000;
 
-/// The rows of the machine: first how long a flush takes, which bounds everything durable.
+/// Measures the machine. Also returns the time of a flush, the lower bound of durable writes.
 pub async fn rows(dir: &Path) -> Result<(Spread, [Row; 2])> {
     let dir = dir.to_owned();
     let flush = tokio::task::spawn_blocking(move || fdatasync(&dir)).await??;
@@ -34,22 +33,22 @@ pub async fn rows(dir: &Path) -> Result<(Spread, [Row; 2])> {
     Ok((flush, rows))
 }
 
-/// The time to append one page to a file in `dir` and have it on the disk.
+/// Measures appending one page to a file in `dir` with fdatasync.
 ///
-/// The file grows, as a log does that was not allocated ahead, so the file system writes the new
-/// length too.
+/// The file grows like a log that is not preallocated, so the file system also writes its new
+/// length.
 fn fdatasync(dir: &Path) -> Result<Spread> {
     let mut probe = Probe::create(dir)?;
     let mut latencies = Latencies::new()?;
     for _ in 0..APPENDS {
-        let began = now();
+        let started = now();
         probe.append().with_context(|| format!("append to {}", probe.path.display()))?;
-        latencies.record(now() - began);
+        latencies.record(now() - started);
     }
     Ok(latencies.spread())
 }
 
-/// The time for one byte there and one byte back over TCP on 127.0.0.1, between two threads.
+/// Measures the round trip of one byte over TCP on 127.0.0.1 between two threads.
 fn round_trip() -> Result<Spread> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("bind a loopback port")?;
     let address = listener.local_addr().context("read the loopback port")?;
@@ -59,16 +58,16 @@ fn round_trip() -> Result<Spread> {
     Ok(spread)
 }
 
-/// Consumes the stream: closing it is what ends the echo thread.
+/// Measures round trips. Consumes the stream, since closing it ends the echo thread.
 fn ping(mut stream: TcpStream) -> Result<Spread> {
     stream.set_nodelay(true).context("set TCP_NODELAY")?;
     let mut latencies = Latencies::new()?;
     let mut byte = [0];
     for _ in 0..ROUND_TRIPS {
-        let began = now();
+        let started = now();
         stream.write_all(&byte).context("send a byte")?;
         stream.read_exact(&mut byte).context("receive a byte")?;
-        latencies.record(now() - began);
+        latencies.record(now() - started);
     }
     Ok(latencies.spread())
 }
@@ -83,7 +82,7 @@ fn echo(listener: &TcpListener) -> Result<()> {
     Ok(())
 }
 
-/// A file of our own, removed on drop.
+/// A temporary file, removed on drop.
 struct Probe {
     path: PathBuf,
     file: File,
@@ -118,7 +117,7 @@ mod tests {
     use crate::servers::Scratch;
 
     #[test]
-    fn the_disk_takes_time_and_the_probe_is_removed() {
+    fn flush_is_measured_and_the_probe_is_removed() {
         let dir = Scratch::create(&std::env::temp_dir()).unwrap();
         let spread = fdatasync(dir.path()).unwrap();
         assert!(0.0 < spread.p50_us && spread.p50_us <= spread.p99_us, "{spread:?}");
@@ -126,13 +125,13 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_named() {
+    fn missing_directory_is_named() {
         let error = fdatasync(Path::new("/nowhere")).unwrap_err();
         assert!(format!("{error:#}").starts_with("create /nowhere/"), "{error:#}");
     }
 
     #[test]
-    fn the_loopback_takes_time() {
+    fn loopback_is_measured() {
         let spread = round_trip().unwrap();
         assert!(0.0 < spread.p50_us && spread.p50_us <= spread.p99_us, "{spread:?}");
     }

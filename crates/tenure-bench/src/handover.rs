@@ -1,4 +1,4 @@
-//! Hand-over: from the moment a release is sent to the moment the next holder knows.
+//! Hand-over: time from sending a release until the next holder has the lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,13 +8,13 @@ use anyhow::{Result, ensure};
 use tenure_core::ResourceKey;
 use tenure_store::{Committer, Store};
 
+use crate::clock::now;
 use crate::histogram::{Latencies, Spread};
 use crate::http::Connection;
-use crate::load::now;
-use crate::local::{ask, open, release, token};
+use crate::local::{acquire_request, open, release, token};
 use crate::remote;
 
-/// When the last release was sent, in nanoseconds after `start`.
+/// Time of the last release, in nanoseconds after `start`.
 struct Stopwatch {
     start: Instant,
     released: AtomicU64,
@@ -37,7 +37,7 @@ impl Stopwatch {
     }
 }
 
-/// Hand-over among `waiters` and one holder, in this process.
+/// Measures hand-over between `waiters` and one holder in this process.
 pub(crate) async fn local(
     store: Arc<dyn Store>,
     waiters: usize,
@@ -60,8 +60,8 @@ async fn local_worker(
     let session = tenure_store::random::session_id();
     committer.submit(open(session)).await?;
     while watch.start.elapsed() < budget {
-        let ask = ask(session, tenure_store::random::request_id(), 60_000);
-        let token = token(&committer.acquire(&key, &ask, Duration::from_secs(60)).await?)?;
+        let request = acquire_request(session, tenure_store::random::request_id(), 60_000);
+        let token = token(&committer.acquire(&key, &request, Duration::from_secs(60)).await?)?;
         if let Some(latency) = watch.granted() {
             latencies.record(latency);
         }
@@ -71,7 +71,7 @@ async fn local_worker(
     Ok(latencies)
 }
 
-/// Hand-over among `waiters` and one holder, over HTTP.
+/// Measures hand-over between `waiters` and one holder over HTTP.
 pub(crate) async fn remote(
     server: &remote::Server,
     waiters: usize,
@@ -88,17 +88,18 @@ pub(crate) async fn remote(
             let mut connection = Connection::open(addr).await?;
             let headers = [("authorization", bearer.as_str())];
             let (acquire, release) = (format!("{path}/acquire"), format!("{path}/release"));
-            let ask = format!(r#"{{"holder":"w{n}","ttl_ms":60000,"wait_ms":60000}}"#);
+            let request = format!(r#"{{"holder":"w{n}","ttl_ms":60000,"wait_ms":60000}}"#);
             while watch.start.elapsed() < budget {
-                let (status, answer) = connection.post(&acquire, &headers, ask.as_bytes()).await?;
-                ensure!(status == 200, "an acquire was answered with {status}");
-                let body = format!(r#"{{"token":{}}}"#, remote::token(answer)?);
+                let (status, response) =
+                    connection.post(&acquire, &headers, request.as_bytes()).await?;
+                ensure!(status == 200, "an acquire returned status {status}");
+                let body = format!(r#"{{"token":{}}}"#, remote::token(response)?);
                 if let Some(latency) = watch.granted() {
                     latencies.record(latency);
                 }
                 watch.release();
                 let (status, _) = connection.post(&release, &headers, body.as_bytes()).await?;
-                ensure!(status == 200, "a release was answered with {status}");
+                ensure!(status == 200, "a release returned status {status}");
             }
             Ok(latencies)
         }

@@ -1,20 +1,20 @@
-//! Latencies, kept small: one histogram per worker, merged when the run is over.
+//! Latency histograms: one per worker, merged at the end of a run.
 //!
-//! Must never share a histogram between workers: the lock around it would be what gets measured.
-//! Next: `load.rs` and `floor.rs`, which record into it; `table.rs`, which prints the result.
+//! Workers must not share a histogram: contention on its lock would distort the result.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 
-/// Longer waits than this count as this long.
+/// Longer latencies are recorded as this value.
 const LATENCY_MAX: Duration = Duration::from_secs(60);
 
-/// Two digits are an error below 1 %, less than two runs differ by, in 30 KiB per worker.
+/// Two digits give an error below 1 %, less than the difference between two runs, in 30 KiB per
+/// worker.
 const SIGNIFICANT_DIGITS: u8 = 2;
 
-/// What a set of latencies comes down to.
+/// Quantiles of a set of latencies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     /// Median, in microseconds.
@@ -23,7 +23,7 @@ pub struct Spread {
     pub p99_us: f64,
 }
 
-/// Latencies in nanoseconds: a pair on a store in memory takes less than a microsecond.
+/// Histogram of latencies in nanoseconds; a pair on the memory store takes less than a microsecond.
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
@@ -44,7 +44,7 @@ impl Latencies {
         self.0.add(&other.0).context("merge two latency histograms")
     }
 
-    /// Zeros when nothing was recorded.
+    /// Returns the quantiles; zeros if the histogram is empty.
     pub fn spread(&self) -> Spread {
         Spread { p50_us: self.quantile_us(0.50), p99_us: self.quantile_us(0.99) }
     }
@@ -84,13 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_over_the_bound_is_kept_as_the_bound() {
+    fn latency_above_the_maximum_is_recorded_as_the_maximum() {
         let Spread { p99_us, .. } = recorded([3_600_000_000]).spread();
         assert!((59e6..62e6).contains(&p99_us), "{p99_us}");
     }
 
     #[test]
-    fn nothing_recorded_is_zero() {
+    fn empty_histogram_is_zero() {
         assert_eq!(recorded([]).spread(), Spread { p50_us: 0.0, p99_us: 0.0 });
     }
 }

@@ -1,9 +1,8 @@
-//! An HTTP/1.1 client of one connection, cheap enough that the server is what gets measured.
+//! A minimal HTTP/1.1 client on one connection, cheap enough not to distort the measurement.
 //!
-//! One write per request, one read per usual reply, no allocation once its buffers have grown. It
-//! must never follow a redirect, retry, pipeline, or read a reply without a bound. After an error
-//! the connection is of no more use.
-//! Next: `etcd.rs` for a user of it; `load.rs` for what drives it.
+//! One write per request, one read per typical response, no allocation once the buffers have grown.
+//! It never follows redirects, retries, pipelines, or reads a response without a bound. After an
+//! error the connection is unusable.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -13,20 +12,20 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Head, chunk sizes and body together.
-const REPLY_LEN_MAX: usize = 1 << 20;
+/// Maximum size of a response: head, chunk sizes and body.
+const RESPONSE_LEN_MAX: usize = 1 << 20;
 
-/// Room for one read: a usual reply fits.
+/// Size of one read; a typical response fits.
 const READ_LEN: usize = 4096;
 
-/// An HTTP/1.1 connection that is kept open.
+/// A persistent HTTP/1.1 connection.
 pub struct Connection<S = TcpStream> {
     stream: S,
     host: String,
     request: Vec<u8>,
-    /// The reply as it was received.
-    reply: Vec<u8>,
-    /// The body of a chunked reply, put together.
+    /// Raw response.
+    response: Vec<u8>,
+    /// Joined body of a chunked response.
     joined: Vec<u8>,
 }
 
@@ -42,10 +41,10 @@ impl Connection {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn over(stream: S, host: String) -> Self {
-        Self { stream, host, request: Vec::new(), reply: Vec::new(), joined: Vec::new() }
+        Self { stream, host, request: Vec::new(), response: Vec::new(), joined: Vec::new() }
     }
 
-    /// Posts JSON and gives the status and the body of the reply, whatever the status.
+    /// Posts JSON and returns the status and the body of the response.
     pub async fn post(
         &mut self,
         path: &str,
@@ -54,9 +53,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     ) -> Result<(u16, &[u8])> {
         self.write_request(path, extra_headers, body).context("format an HTTP request")?;
         self.stream.write_all(&self.request).await.context("send an HTTP request")?;
-        self.reply.clear();
-        let head = self.read_head().await.context("read the head of an HTTP reply")?;
-        let body = self.read_body(&head).await.context("read the body of an HTTP reply")?;
+        self.response.clear();
+        let head = self.read_head().await.context("read the head of an HTTP response")?;
+        let body = self.read_body(&head).await.context("read the body of an HTTP response")?;
         Ok((head.status, body))
     }
 
@@ -80,12 +79,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     async fn read_head(&mut self) -> Result<Head> {
         let line = self.line(0).await?;
-        let mut head = Head::starting(&self.reply[line.clone()])?;
+        let mut head = Head::starting(&self.response[line.clone()])?;
         let mut at = line.end;
         loop {
             let line = self.line(at).await?;
             at = line.end;
-            let text = self.reply[line].trim_ascii();
+            let text = self.response[line].trim_ascii();
             if text.is_empty() {
                 head.end = at;
                 return Ok(head);
@@ -99,26 +98,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Framing::Chunked => self.join_chunks(head.end).await?,
             Framing::Length(len) => self.bytes(head.end, len).await?.end,
             Framing::None if matches!(head.status, 204 | 304) => head.end,
-            Framing::None => bail!("the reply has neither a length nor chunks"),
+            Framing::None => bail!("the response has neither a length nor chunks"),
         };
-        ensure!(self.reply.len() == end, "more than one reply came to one request");
+        ensure!(self.response.len() == end, "more than one response to one request");
         let chunked = head.framing == Framing::Chunked;
-        Ok(if chunked { &self.joined } else { &self.reply[head.end..end] })
+        Ok(if chunked { &self.joined } else { &self.response[head.end..end] })
     }
 
-    /// Gives where the reply ends.
+    /// Joins the chunks and returns the end of the response.
     async fn join_chunks(&mut self, mut at: usize) -> Result<usize> {
         self.joined.clear();
         loop {
             let line = self.line(at).await?;
-            let len = chunk_len(&self.reply[line.clone()])?;
+            let len = chunk_len(&self.response[line.clone()])?;
             if len == 0 {
                 return self.skip_trailers(line.end).await;
             }
             let chunk = self.bytes(line.end, len).await?;
             let end = self.line(chunk.end).await?;
-            ensure!(self.reply[end.clone()].trim_ascii().is_empty(), "a chunk is too long");
-            self.joined.extend_from_slice(&self.reply[chunk]);
+            ensure!(self.response[end.clone()].trim_ascii().is_empty(), "a chunk is too long");
+            self.joined.extend_from_slice(&self.response[chunk]);
             at = end.end;
         }
     }
@@ -127,44 +126,48 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         loop {
             let line = self.line(at).await?;
             at = line.end;
-            if self.reply[line].trim_ascii().is_empty() {
+            if self.response[line].trim_ascii().is_empty() {
                 return Ok(at);
             }
         }
     }
 
-    /// The line that starts at `from`, with its end of line, read as far as needed.
+    /// Returns the line that starts at `from`, with its end of line, and reads as far as needed.
     async fn line(&mut self, from: usize) -> Result<Range<usize>> {
         let mut searched = from;
         loop {
-            if let Some(found) = self.reply[searched..].iter().position(|byte| *byte == b'\n') {
+            if let Some(found) = self.response[searched..].iter().position(|byte| *byte == b'\n') {
                 return Ok(from..searched + found + 1);
             }
-            searched = self.reply.len();
+            searched = self.response.len();
             self.fill().await?;
         }
     }
 
-    /// The `len` bytes that start at `from`, read as far as needed.
+    /// Returns the `len` bytes that start at `from`, and reads as far as needed.
     async fn bytes(&mut self, from: usize, len: usize) -> Result<Range<usize>> {
         let end = from.saturating_add(len);
-        ensure!(end <= REPLY_LEN_MAX, "the reply is longer than {REPLY_LEN_MAX} bytes");
-        while self.reply.len() < end {
+        ensure!(end <= RESPONSE_LEN_MAX, "the response is longer than {RESPONSE_LEN_MAX} bytes");
+        while self.response.len() < end {
             self.fill().await?;
         }
         Ok(from..end)
     }
 
     async fn fill(&mut self) -> Result<()> {
-        ensure!(self.reply.len() < REPLY_LEN_MAX, "the reply is longer than {REPLY_LEN_MAX} bytes");
-        self.reply.reserve(READ_LEN);
-        let read = self.stream.read_buf(&mut self.reply).await.context("read from the server")?;
-        ensure!(read > 0, "the server closed the connection in the middle of a reply");
+        ensure!(
+            self.response.len() < RESPONSE_LEN_MAX,
+            "the response is longer than {RESPONSE_LEN_MAX} bytes"
+        );
+        self.response.reserve(READ_LEN);
+        let read =
+            self.stream.read_buf(&mut self.response).await.context("read from the server")?;
+        ensure!(read > 0, "the server closed the connection in the middle of a response");
         Ok(())
     }
 }
 
-/// Where the body is to be found.
+/// Framing of the body.
 #[derive(Debug, PartialEq, Clone, Copy)]
 enum Framing {
     None,
@@ -175,7 +178,7 @@ enum Framing {
 struct Head {
     status: u16,
     framing: Framing,
-    /// Where the body starts.
+    /// Offset at which the body starts.
     end: usize,
 }
 
@@ -184,11 +187,11 @@ impl Head {
         let line = String::from_utf8_lossy(line);
         let status = line.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
         let status = status.with_context(|| format!("parse the status line {line:?}"))?;
-        ensure!(status >= 200, "the server sent an interim reply {status}");
+        ensure!(status >= 200, "the server sent an interim response {status}");
         Ok(Self { status, framing: Framing::None, end: 0 })
     }
 
-    /// Chunks win over a length, as RFC 9112 has it.
+    /// Processes a header. Chunked encoding overrides a length, as RFC 9112 requires.
     fn take(&mut self, header: &[u8]) -> Result<()> {
         let colon = header.iter().position(|byte| *byte == b':').context("parse a header")?;
         let (name, value) = (&header[..colon], header[colon + 1..].trim_ascii());
@@ -202,7 +205,7 @@ impl Head {
     }
 }
 
-/// A chunk's size in hex, with or without an extension after a semicolon.
+/// Parses the size of a chunk in hex, optionally with an extension after a semicolon.
 fn chunk_len(line: &[u8]) -> Result<usize> {
     let size = line.split(|byte| *byte == b';').next().unwrap_or_default();
     number(size.trim_ascii(), 16).context("parse a chunk size")
@@ -221,16 +224,16 @@ mod tests {
 
     const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-    /// Answers one request with `reply`, handed over in pieces of at most `piece` bytes.
-    async fn answer(reply: &str, piece: usize) -> Result<(u16, String)> {
-        let (ours, mut theirs) = tokio::io::duplex(piece);
-        let mut connection = Connection::over(ours, "test".to_owned());
+    /// Responds to one request with `response`, in pieces of at most `piece` bytes.
+    async fn exchange(response: &str, piece: usize) -> Result<(u16, String)> {
+        let (client_end, mut server_end) = tokio::io::duplex(piece);
+        let mut connection = Connection::over(client_end, "test".to_owned());
         let server = async move {
             let mut request = [0; REQUEST.len()];
-            theirs.read_exact(&mut request).await.unwrap();
+            server_end.read_exact(&mut request).await.unwrap();
             assert_eq!(request, REQUEST);
-            // A client that has given up reads no further: that is for its own side to report.
-            theirs.write_all(reply.as_bytes()).await.ok();
+            // A client that has failed stops reading; it reports the error itself.
+            server_end.write_all(response.as_bytes()).await.ok();
         };
         let client = async move {
             let (status, body) = connection.post("/v1/x", &[], b"{}").await?;
@@ -239,45 +242,45 @@ mod tests {
         tokio::join!(client, server).0
     }
 
-    async fn refused(reply: &str) -> String {
-        format!("{:#}", answer(reply, 4096).await.unwrap_err())
+    async fn error_of(response: &str) -> String {
+        format!("{:#}", exchange(response, 4096).await.unwrap_err())
     }
 
     #[tokio::test]
-    async fn a_reply_may_be_split_anywhere() {
+    async fn response_may_be_split_anywhere() {
         let sized = "HTTP/1.1 409 Conflict\r\ncontent-LENGTH: 4\r\nX: y\r\n\r\nheld".to_owned();
         let chunked = format!("{CHUNKED}3;ext=1\r\nhel\r\nA\r\nd by other\r\n0\r\nT: x\r\n\r\n");
         let empty = "HTTP/1.1 204 No Content\r\n\r\n";
         for piece in 1..=chunked.len() {
-            assert_eq!(answer(empty, piece).await.unwrap(), (204, String::new()));
-            assert_eq!(answer(&sized, piece).await.unwrap(), (409, "held".to_owned()));
-            assert_eq!(answer(&chunked, piece).await.unwrap(), (200, "held by other".to_owned()));
+            assert_eq!(exchange(empty, piece).await.unwrap(), (204, String::new()));
+            assert_eq!(exchange(&sized, piece).await.unwrap(), (409, "held".to_owned()));
+            assert_eq!(exchange(&chunked, piece).await.unwrap(), (200, "held by other".to_owned()));
         }
     }
 
     #[tokio::test]
-    async fn a_reply_over_the_bound_is_refused() {
-        let sized = format!("HTTP/1.1 200 OK\r\nContent-Length: {REPLY_LEN_MAX}\r\n\r\n");
-        assert!(refused(&sized).await.contains("longer than"));
+    async fn response_above_the_maximum_is_rejected() {
+        let sized = format!("HTTP/1.1 200 OK\r\nContent-Length: {RESPONSE_LEN_MAX}\r\n\r\n");
+        assert!(error_of(&sized).await.contains("longer than"));
         let chunk = format!("8000\r\n{}\r\n", "x".repeat(0x8000));
-        assert!(refused(&format!("{CHUNKED}{}", chunk.repeat(33))).await.contains("longer than"));
-        assert!(refused(&"x".repeat(REPLY_LEN_MAX + READ_LEN)).await.contains("longer than"));
+        assert!(error_of(&format!("{CHUNKED}{}", chunk.repeat(33))).await.contains("longer than"));
+        assert!(error_of(&"x".repeat(RESPONSE_LEN_MAX + READ_LEN)).await.contains("longer than"));
     }
 
     #[tokio::test]
-    async fn a_reply_that_breaks_the_protocol_is_refused() {
-        for (reply, why) in [
+    async fn invalid_response_is_rejected() {
+        for (response, why) in [
             ("HTTP/1.1 200 OK\r\n\r\n", "neither a length nor chunks"),
             ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhel", "in the middle"),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nhel", "more than one reply"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nhel", "more than one response"),
             ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "content length"),
-            ("HTTP/1.1 100 Continue\r\n\r\n", "interim reply"),
+            ("HTTP/1.1 100 Continue\r\n\r\n", "interim response"),
             ("SSH-2.0-OpenSSH\r\n", "status line"),
             (&format!("{CHUNKED}zz\r\n"), "chunk size"),
             (&format!("{CHUNKED}1\r\nhel\r\n"), "too long"),
         ] {
-            let refusal = refused(reply).await;
-            assert!(refusal.contains(why), "{reply:?}: {refusal}");
+            let error = error_of(response).await;
+            assert!(error.contains(why), "{response:?}: {error}");
         }
     }
 
@@ -287,10 +290,11 @@ mod tests {
         let mut connection = Connection::open(listener.local_addr().unwrap()).await.unwrap();
         let (mut server, _) = listener.accept().await.unwrap();
         for body in ["one", "", "three"] {
-            let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-            server.write_all(reply.as_bytes()).await.unwrap();
-            let answer = connection.post("/", &[("X-Key", "k")], body.as_bytes()).await.unwrap();
-            assert_eq!(answer, (200, body.as_bytes()));
+            let response =
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            server.write_all(response.as_bytes()).await.unwrap();
+            let received = connection.post("/", &[("X-Key", "k")], body.as_bytes()).await.unwrap();
+            assert_eq!(received, (200, body.as_bytes()));
         }
         drop(connection);
         let mut received = String::new();

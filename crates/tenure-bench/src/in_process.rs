@@ -1,4 +1,4 @@
-//! A server in this process, as `tenure serve` runs it, for benchmarks of apps over HTTP.
+//! A server in this process, configured like `tenure serve`, for benchmarks of apps over HTTP.
 
 use std::net::SocketAddr;
 
@@ -16,20 +16,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::servers::Scratch;
 
-/// A server that does not serve yet.
+/// A server that is not serving yet.
 pub struct InProcess {
     server: Server,
     listener: TcpListener,
-    /// Its address on loopback.
+    /// Address on loopback.
     pub addr: SocketAddr,
-    /// The admin key.
+    /// Admin key.
     pub key: String,
-    /// The way to its store.
+    /// Committer of its store.
     pub committer: Committer,
 }
 
 impl InProcess {
-    /// Starts a server with an audit log, as `tenure serve` has one by default.
+    /// Starts a server with an audit log, which `tenure serve` has by default.
     pub async fn start(
         store: Arc<dyn Store>,
         scratch: &Scratch,
@@ -53,8 +53,8 @@ impl InProcess {
     }
 }
 
-/// Serves any router with the HTTP stack of the server, until `stop` is cancelled: what a peer that
-/// shares everything but the store would cost.
+/// Serves a router with the HTTP stack of the server until `stop` is cancelled, for a baseline that
+/// differs only in the store.
 pub async fn serve_plain(listener: TcpListener, router: Router, stop: CancellationToken) {
     tenure_server::listen::serve_plain(listener, router, stop).await;
 }

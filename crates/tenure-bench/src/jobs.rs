@@ -9,27 +9,27 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use tenure_store::{Committer, Memory};
 
-use crate::beside::Idle;
-use crate::cycles::{self, Measured, Shape};
+use crate::clock::now;
+use crate::cycles::{self, KeyDistribution, Measured};
 use crate::histogram::Spread;
-use crate::kept::Kept;
-use crate::load::now;
+use crate::idle_transaction::IdleTransaction;
 use crate::servers::Scratch;
+use crate::store_args::StoreArgs;
 use crate::table::{self, Row};
-use crate::{calls, claims, floor, remote_cycles, shared};
+use crate::{batched_cycles, claims, floor, remote_cycles, shared_database};
 use async_trait::async_trait;
 use tenure_cli_kit::text::parse_duration;
 use tenure_cli_kit::{CliContext, Done, Output, RunVerb, print_json};
 
-/// How long nothing happens beside an idle transaction before jobs go through again.
+/// Pause between two loads during an idle transaction.
 const PAUSE: Duration = Duration::from_secs(60);
-/// The load on one server and on two.
-const SHARED: Shape = Shape { resources: 1_000, zipf: false };
+/// Load on servers that share a database.
+const SHARED_LOAD: KeyDistribution = KeyDistribution { resources: 1_000, zipf: false };
 
-/// Measure jobs: cycles of submit, claim and finish, hand-off within a lane, the cost of a claim
+/// Measure jobs: cycles of submit, claim and finish, hand-off in a lane, and the cost of a claim
 ///
-/// A cycle is three durable steps. Overlaps (two jobs at once on one resource) are counted by the
-/// load itself; there must be none.
+/// A cycle consists of three durable writes. The load itself counts overlaps, that is, jobs that
+/// run at the same time on one resource; fails if there are any.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -39,65 +39,65 @@ Examples:
   tenure bench jobs --only claims --idle 1000000 --past 1000000
   tenure bench jobs --only shared --store postgres://USER@HOST/DATABASE
   tenure bench jobs --only beside --idle-for 1h --store postgres://USER@HOST/DATABASE")]
-pub(crate) struct Jobs {
-    /// How long to measure each figure
+pub(crate) struct JobsBench {
+    /// Duration of each measurement
     #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "2s")]
     seconds: Duration,
-    /// Directory to write in; must be on the disk you want to know about [default: data directory]
+    /// Directory to write to, on the disk to measure [default: data directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Jobs under way at once
+    /// Number of jobs in flight
     #[arg(long, default_value_t = 256)]
     in_flight: usize,
-    /// Jobs of one call, where they are submitted, claimed and finished in calls of many
+    /// Number of jobs per call, for `--only calls`
     #[arg(long, default_value_t = 64)]
     in_a_call: usize,
-    /// Distinct resources
+    /// Numbers of distinct resources
     #[arg(long, value_delimiter = ',', default_values_t = [1, 1_000, 100_000])]
     resources: Vec<usize>,
-    /// Only these
+    /// Measure only these
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
     #[command(flatten)]
-    kept: Kept,
-    /// Idle resources for the cost of a claim
+    store: StoreArgs,
+    /// Number of idle resources for the cost of a claim
     #[arg(long, default_value_t = 1_000_000)]
     idle: usize,
-    /// Finished jobs for the cost of a claim
+    /// Number of finished jobs for the cost of a claim
     #[arg(long, default_value_t = 1_000_000)]
     past: usize,
-    /// How long a transaction is idle before claims beside it are measured; jobs go through for
-    /// --seconds, with a minute in between [default: as long as --seconds]
+    /// Time that a transaction is idle before claims are measured; meanwhile jobs run for --seconds
+    /// once a minute [default: same as --seconds]
     #[arg(long, value_parser = parse_duration, value_name = "DUR")]
     idle_for: Option<Duration>,
 }
 
-/// What can be measured.
+/// Measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// What the machine allows
+    /// Limits of the machine
     Floor,
-    /// The store in memory
+    /// The memory store
     Memory,
-    /// The durable store: the embedded one, or that of --store
+    /// The durable store: embedded, or --store
     Embedded,
-    /// The durable store, with jobs in calls of many
+    /// The durable store, with many jobs per call
     Calls,
-    /// A server on the durable store
+    /// A server on the durable store, over HTTP
     Http,
-    /// The cost of a claim beside much that is idle or finished
+    /// The cost of a claim with many idle resources and finished jobs
     Claims,
-    /// One server and two on one database; needs --store postgres://…
+    /// One and two servers on one database; needs --store postgres://…
     Shared,
-    /// The cost of a claim beside an idle transaction; needs --store postgres://…
+    /// The cost of a claim during an idle transaction; needs --store postgres://…
     Beside,
 }
 
 #[async_trait(?Send)]
-impl RunVerb for Jobs {
+impl RunVerb for JobsBench {
     async fn run(&self, cx: &CliContext) -> Done {
         if self.only.contains(&Part::Shared) || self.only.contains(&Part::Beside) {
-            self.kept.ensure_shared()?;
+            self.store.ensure_shared()?;
         }
         let dir = match &self.dir {
             Some(dir) => dir.clone(),
@@ -105,10 +105,10 @@ impl RunVerb for Jobs {
         };
         std::fs::create_dir_all(&dir)?;
         let (rows, notes) = (Vec::new(), Vec::new());
-        let mut run = Run { options: self, dir, rows, notes, flush: None, overlaps: 0 };
+        let mut run = Measurement { options: self, dir, rows, notes, flush: None, overlaps: 0 };
         tokio::select! {
-            result = run.all() => result?,
-            // Servers and directories of the run go away with it.
+            result = run.measure_all() => result?,
+            // Dropping the future stops servers and removes directories.
             _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
         }
         match cx.output {
@@ -119,58 +119,58 @@ impl RunVerb for Jobs {
                 run.notes.iter().for_each(|note| anstream::println!("{note}"));
             }
         }
-        anyhow::ensure!(run.overlaps == 0, "two jobs ran at once on one resource");
+        anyhow::ensure!(run.overlaps == 0, "two jobs overlapped on one resource");
         Ok(ExitCode::SUCCESS)
     }
 }
 
-impl Jobs {
-    fn shapes(&self) -> Vec<Shape> {
-        let mut shapes = Vec::new();
+impl JobsBench {
+    fn distributions(&self) -> Vec<KeyDistribution> {
+        let mut distributions = Vec::new();
         for resources in self.resources.iter().copied() {
-            shapes.push(Shape { resources, zipf: false });
+            distributions.push(KeyDistribution { resources, zipf: false });
             if resources > 1 {
-                shapes.push(Shape { resources, zipf: true });
+                distributions.push(KeyDistribution { resources, zipf: true });
             }
         }
-        shapes
+        distributions
     }
 }
 
-struct Run<'a> {
-    options: &'a Jobs,
+struct Measurement<'a> {
+    options: &'a JobsBench,
     dir: PathBuf,
     rows: Vec<Row>,
-    /// What could not be measured, and why.
+    /// Notes on measurements that were skipped.
     notes: Vec<String>,
     flush: Option<Spread>,
     overlaps: u64,
 }
 
-impl Run<'_> {
-    async fn all(&mut self) -> Result<()> {
+impl Measurement<'_> {
+    async fn measure_all(&mut self) -> Result<()> {
         self.floor().await?;
-        for shape in self.options.shapes() {
-            self.cycles(shape).await?;
+        for distribution in self.options.distributions() {
+            self.cycles(distribution).await?;
         }
         self.claims().await?;
-        if let Some(url) = self.options.kept.shared() {
+        if let Some(url) = self.options.store.shared() {
             self.shared().await?;
-            self.beside(url).await?;
+            self.idle_transaction(url).await?;
         }
         Ok(())
     }
 
-    fn wants(&self, part: Part) -> bool {
-        let wanted = self.options.only.is_empty() || self.options.only.contains(&part);
-        if wanted {
+    fn selects(&self, part: Part) -> bool {
+        let selected = self.options.only.is_empty() || self.options.only.contains(&part);
+        if selected {
             tracing::info!(?part, "measuring");
         }
-        wanted
+        selected
     }
 
     async fn floor(&mut self) -> Result<()> {
-        if self.wants(Part::Floor) {
+        if self.selects(Part::Floor) {
             let (flush, rows) = floor::rows(&self.dir).await?;
             self.flush = Some(flush);
             self.rows.extend(rows);
@@ -178,70 +178,72 @@ impl Run<'_> {
         Ok(())
     }
 
-    async fn cycles(&mut self, shape: Shape) -> Result<()> {
+    async fn cycles(&mut self, distribution: KeyDistribution) -> Result<()> {
         let (in_flight, seconds) = (self.options.in_flight, self.options.seconds);
-        if self.wants(Part::Memory) {
+        if self.selects(Part::Memory) {
             let store = Arc::new(Memory::new());
-            let measured = cycles::local(store, shape, in_flight, seconds).await?;
-            self.push("memory, in process", shape, &measured);
+            let measured = cycles::local(store, distribution, in_flight, seconds).await?;
+            self.push("memory, in process", distribution, &measured);
         }
-        if self.wants(Part::Embedded) {
+        if self.selects(Part::Embedded) {
             let scratch = Scratch::create(&self.dir)?;
-            let store = self.options.kept.open(&scratch).await?;
-            let measured = cycles::local(store, shape, in_flight, seconds).await?;
-            let what = format!("{}, durable, in process", self.options.kept.name());
-            self.push(&what, shape, &measured);
+            let store = self.options.store.open(&scratch).await?;
+            let measured = cycles::local(store, distribution, in_flight, seconds).await?;
+            let what = format!("{}, durable, in process", self.options.store.name());
+            self.push(&what, distribution, &measured);
         }
-        if self.wants(Part::Calls) {
+        if self.selects(Part::Calls) {
             let scratch = Scratch::create(&self.dir)?;
-            let store = self.options.kept.open(&scratch).await?;
+            let store = self.options.store.open(&scratch).await?;
             let size = self.options.in_a_call.clamp(1, in_flight);
-            let measured = calls::local(store, shape, in_flight, size, seconds).await?;
-            let what = format!("{}, durable, in calls of {size}", self.options.kept.name());
-            self.push(&what, shape, &measured);
-        }
-        if self.wants(Part::Http) {
-            let scratch = Scratch::create(&self.dir)?;
-            let kept = &self.options.kept;
             let measured =
-                remote_cycles::measure(kept, &scratch, shape, in_flight, seconds).await?;
-            let what = format!("{}, durable, over HTTP", kept.name());
-            self.push(&what, shape, &measured);
+                batched_cycles::local(store, distribution, in_flight, size, seconds).await?;
+            let what = format!("{}, durable, in calls of {size}", self.options.store.name());
+            self.push(&what, distribution, &measured);
+        }
+        if self.selects(Part::Http) {
+            let scratch = Scratch::create(&self.dir)?;
+            let store = &self.options.store;
+            let measured =
+                remote_cycles::measure(store, &scratch, distribution, in_flight, seconds).await?;
+            let what = format!("{}, durable, over HTTP", store.name());
+            self.push(&what, distribution, &measured);
         }
         Ok(())
     }
 
     async fn claims(&mut self) -> Result<()> {
-        if !self.wants(Part::Claims) {
+        if !self.selects(Part::Claims) {
             return Ok(());
         }
         let scratch = Scratch::create(&self.dir)?;
-        let store = self.options.kept.open(&scratch).await?;
+        let store = self.options.store.open(&scratch).await?;
         let empty = claims::cost(&store, self.options.seconds).await?;
-        self.rows.push(Row::floor("a claim, nothing else there", empty));
+        self.rows.push(Row::floor("claim on an empty store", empty));
         claims::fill(&store, self.options.idle, self.options.past).await?;
         let full = claims::cost(&store, self.options.seconds).await?;
         let (idle, past) = (self.options.idle as f64, self.options.past as f64);
         let (idle, past) = (table::rate(idle), table::rate(past));
-        let mut row = Row::floor(format!("a claim, {idle} idle, {past} finished"), full);
-        row.ratio = format!("{:.2}× of nothing there", full.p50_us / empty.p50_us);
+        let mut row =
+            Row::floor(format!("claim with {idle} idle resources, {past} finished jobs"), full);
+        row.ratio = format!("{:.2}× of an empty store", full.p50_us / empty.p50_us);
         self.rows.push(row);
         Ok(())
     }
 
-    /// One server and two on one database.
+    /// Measures one and two servers on one database.
     async fn shared(&mut self) -> Result<()> {
-        if !self.wants(Part::Shared) {
+        if !self.selects(Part::Shared) {
             return Ok(());
         }
-        let Jobs { in_flight, seconds, kept, .. } = self.options;
+        let JobsBench { in_flight, seconds, store, .. } = self.options;
         let scratch = Scratch::create(&self.dir)?;
         let measure =
-            async |servers: &[_]| cycles::across(servers, SHARED, *in_flight, *seconds).await;
-        let measured = shared::each(kept, &scratch, measure).await?;
+            async |servers: &[_]| cycles::across(servers, SHARED_LOAD, *in_flight, *seconds).await;
+        let measured = shared_database::measure_each(store, &scratch, measure).await?;
         self.push_shared("one server alone", &measured.alone, String::new());
         let Some(two) = measured.two else {
-            self.notes.push(shared::DEAF.to_owned());
+            self.notes.push(shared_database::NO_NOTIFICATIONS.to_owned());
             return Ok(());
         };
         for (servers, measured, ratio) in two.rows(&measured.alone, Measured::per_s) {
@@ -250,61 +252,67 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A claim, one beside a transaction that was idle while jobs went through, and one after it.
-    async fn beside(&mut self, url: &str) -> Result<()> {
-        if !self.wants(Part::Beside) {
+    /// Measures claims before, during and after a transaction that is idle while jobs run.
+    async fn idle_transaction(&mut self, url: &str) -> Result<()> {
+        if !self.selects(Part::Beside) {
             return Ok(());
         }
-        let Jobs { seconds, kept, .. } = self.options;
+        let JobsBench { seconds, store: args, .. } = self.options;
         let scratch = Scratch::create(&self.dir)?;
-        // One of its own: it knows of no other server.
-        let store = kept.open(&scratch).await?;
+        // A separate store, which knows of no other server.
+        let store = args.open(&scratch).await?;
         let server = [Committer::start(Arc::clone(&store))];
-        let nothing = claims::cost(&store, *seconds).await?;
-        self.rows.push(Row::floor("a claim, no transaction beside it", nothing));
-        let idle = match Idle::begin(url).await {
+        let before = claims::cost(&store, *seconds).await?;
+        self.rows.push(Row::floor("claim without an idle transaction", before));
+        let idle = match IdleTransaction::begin(url).await {
             Ok(idle) => idle,
             Err(error) => {
-                self.notes.push(format!("no claim beside an idle transaction: {error:#}"));
+                self.notes.push(format!(
+                    "claims during an idle transaction were not measured: {error:#}"
+                ));
                 return Ok(());
             }
         };
-        let began = now();
-        let cycles = table::rate(self.go_through(&server).await? as f64);
-        let since = began.elapsed().as_secs();
-        let beside = claims::cost(&store, *seconds).await?;
+        let started = now();
+        let cycles = table::rate(self.run_jobs(&server).await? as f64);
+        let idle_s = started.elapsed().as_secs();
+        let during = claims::cost(&store, *seconds).await?;
         idle.end().await?;
         let after = claims::cost(&store, *seconds).await?;
-        let what = format!("a claim beside a transaction idle for {since} s and {cycles} cycles");
-        for (what, cost) in [(what, beside), ("a claim after it".to_owned(), after)] {
+        let what = format!("claim with a transaction idle for {idle_s} s and {cycles} cycles");
+        for (what, cost) in [(what, during), ("claim after the idle transaction".to_owned(), after)]
+        {
             let mut row = Row::floor(what, cost);
-            row.ratio = format!("{:.2}× of none beside it", cost.p50_us / nothing.p50_us);
+            row.ratio = format!("{:.2}× of no idle transaction", cost.p50_us / before.p50_us);
             self.rows.push(row);
         }
         Ok(())
     }
 
-    /// Lets jobs through, again and again for as long as `--idle-for` says; counts them.
-    async fn go_through(&mut self, server: &[Committer]) -> Result<u64> {
-        let Jobs { in_flight, seconds, idle_for, .. } = self.options;
-        let (began, mut cycles) = (now(), 0);
+    /// Runs jobs repeatedly for the time of `--idle-for` and returns their number.
+    async fn run_jobs(&mut self, server: &[Committer]) -> Result<u64> {
+        let JobsBench { in_flight, seconds, idle_for, .. } = self.options;
+        let (started, mut cycles) = (now(), 0);
         loop {
-            let measured = cycles::across(server, SHARED, *in_flight, *seconds).await?;
+            let measured = cycles::across(server, SHARED_LOAD, *in_flight, *seconds).await?;
             self.overlaps += measured.overlaps;
             cycles += measured.all;
-            let left = idle_for.unwrap_or_default().saturating_sub(began.elapsed());
+            let left = idle_for.unwrap_or_default().saturating_sub(started.elapsed());
             if left.is_zero() {
                 return Ok(cycles);
             }
-            tracing::info!(cycles, left_s = left.as_secs(), "a transaction is idle");
+            tracing::info!(cycles, left_s = left.as_secs(), "idle transaction open");
             tokio::time::sleep(left.min(PAUSE)).await;
         }
     }
 
-    /// A row of [`Self::shared`].
+    /// Adds a row of [`Self::shared`].
     fn push_shared(&mut self, servers: &str, measured: &Measured, ratio: String) {
-        let what =
-            format!("{}, in process, {servers}, {}", self.options.kept.name(), SHARED.words());
+        let what = format!(
+            "{}, in process, {servers}, {}",
+            self.options.store.name(),
+            SHARED_LOAD.description()
+        );
         tracing::info!(what, cycles_per_s = measured.per_s(), "measured");
         self.overlaps += measured.overlaps;
         let mut row = Row::floor(format!("{what}: submit to start"), measured.start);
@@ -314,8 +322,8 @@ impl Run<'_> {
         self.rows.push(row);
     }
 
-    fn push(&mut self, what: &str, shape: Shape, measured: &Measured) {
-        let what = format!("{what}, {}", shape.words());
+    fn push(&mut self, what: &str, distribution: KeyDistribution, measured: &Measured) {
+        let what = format!("{what}, {}", distribution.description());
         tracing::info!(what, cycles_per_s = measured.per_s(), "measured");
         self.overlaps += measured.overlaps;
         let mut row = Row::floor(format!("{what}: submit to start"), measured.start);

@@ -1,23 +1,24 @@
-//! `tenure bench`: measures this deployment beside what the machine and its peers can do.
+//! `tenure bench`: measures this deployment in comparison with the machine and with other systems.
 //!
-//! Every figure stands beside a floor or a peer that was measured in the same run, because absolute
-//! times mean little on shared machines. `locks` and `jobs` are the programs, apps add theirs;
-//! `local` and `remote` drive pairs of lock and release, `cycles`, `calls` and `remote_cycles`
-//! jobs; `shared` has two servers on one database, `beside` a transaction of somebody else on it;
-//! `redis` and `etcd` are peers; `floor` asks the machine; `load` counts.
+//! Every figure is compared with a limit of the machine or with another system measured in the same
+//! run, because absolute times mean little on shared machines. `locks` and `jobs` are the commands;
+//! apps add their own. `local` and `remote` generate pairs of acquire and release; `cycles`,
+//! `batched_cycles` and `remote_cycles` generate jobs; `shared_database` runs two servers on one
+//! database, `idle_transaction` opens a foreign transaction on it; `redis` and `etcd` are the other
+//! systems; `floor` measures the machine; `load` drives and counts.
 
-mod beside;
-mod calls;
+mod batched_cycles;
 mod claims;
+pub mod clock;
 mod cycles;
 mod etcd;
 pub mod floor;
 mod handover;
 pub mod histogram;
 pub mod http;
+mod idle_transaction;
 pub mod in_process;
 mod jobs;
-pub mod kept;
 pub mod load;
 mod local;
 mod locks;
@@ -26,17 +27,20 @@ mod redis;
 mod remote;
 mod remote_cycles;
 pub mod servers;
-mod shared;
+mod shared_database;
+pub mod store_args;
 pub mod table;
 
 use clap::{Args as _, Command};
 use tenure_cli_kit::{ParsedVerb, Verb};
 
-/// The benchmarks of the engine: `tenure bench locks`, `tenure bench jobs`.
+/// Returns the benchmarks of the engine: `tenure bench locks`, `tenure bench jobs`.
 #[must_use]
 pub fn verbs() -> Vec<Box<dyn Verb>> {
-    let locks =
-        ParsedVerb::<locks::Locks>::new(|| locks::Locks::augment_args(Command::new("locks")));
-    let jobs = ParsedVerb::<jobs::Jobs>::new(|| jobs::Jobs::augment_args(Command::new("jobs")));
+    let locks = ParsedVerb::<locks::LocksBench>::new(|| {
+        locks::LocksBench::augment_args(Command::new("locks"))
+    });
+    let jobs =
+        ParsedVerb::<jobs::JobsBench>::new(|| jobs::JobsBench::augment_args(Command::new("jobs")));
     vec![Box::new(locks), Box::new(jobs)]
 }

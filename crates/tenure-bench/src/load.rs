@@ -1,9 +1,8 @@
-//! The load: so many workers, each of which takes and gives back one lock after the other.
+//! Load generator: workers that each acquire and release one lock after the other.
 //!
-//! Closed loop: a worker starts its next pair when the last one was answered, so a slow server gets
-//! less load, not a queue. Must never let one worker use another's lock (the pairs are meant to be
-//! uncontended), and never go on after an error: refusing is fast, and would measure as such.
-//! Next: `redis.rs` and `etcd.rs` for two kinds of pairs; `histogram.rs` for what is recorded.
+//! Closed loop: a worker starts its next pair when the last one has completed, so that a slow
+//! server gets less load rather than a queue. Workers never share a lock (pairs are uncontended),
+//! and any error aborts the run, since refusals are fast and would distort the result.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -11,29 +10,30 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tokio::task::JoinSet;
 
+use crate::clock::now;
 use crate::histogram::{Latencies, Spread};
 
-/// The first tenth of the budget warms up connections, caches and the server, and is not counted.
+/// Fraction of the budget, at its start, that warms up connections and caches and is not counted.
 const WARM_UP_DIVISOR: u32 = 10;
 
-/// How long after the budget the last pairs may take before the server counts as stuck.
+/// Time after the budget in which the last pairs must complete.
 pub const GRACE: Duration = Duration::from_secs(30);
 
-/// One worker's way to a lock server.
+/// A worker's client of a lock server.
 pub trait Pairs: Send + 'static {
-    /// Acquires and releases one lock, and fails unless both were granted.
+    /// Acquires and releases one lock. Fails unless both succeed.
     ///
-    /// `n` is never given twice in a run, and `n % in_flight` is the worker's index: who wants
-    /// fewer locks can fold `n` by a multiple of `in_flight` and still share none.
+    /// `n` is unique in a run, and `n % in_flight` is the index of the worker. An implementation
+    /// that needs fewer locks can reduce `n` modulo a multiple of `in_flight` and still share none.
     fn pair(&mut self, n: u64) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// What a run measured.
+/// Result of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
-    /// Pairs that were completed within `elapsed`.
+    /// Pairs completed within `elapsed`.
     pub pairs: u64,
-    /// The counted part of the budget.
+    /// Counted part of the budget.
     pub elapsed: Duration,
     /// Median, in microseconds.
     pub p50_us: f64,
@@ -42,33 +42,27 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Returns the rate.
+    /// Returns the rate in pairs per second.
     #[must_use]
     pub fn pairs_per_s(&self) -> f64 {
         self.pairs as f64 / self.elapsed.as_secs_f64()
     }
 }
 
-/// Keeps `in_flight` pairs under way for `budget`; `make` opens the connection of each worker.
+/// Keeps `in_flight` pairs in flight for `budget`; `make` opens the connection of each worker.
 pub async fn pairs<P, F, Fut>(in_flight: usize, budget: Duration, make: F) -> Result<Sample>
 where
     P: Pairs,
     F: FnMut(usize) -> Fut,
     Fut: Future<Output = Result<P>>,
 {
-    ensure!(in_flight > 0, "run a load: nothing is in flight");
+    ensure!(in_flight > 0, "the number of requests in flight must be above 0");
     let workers = open(in_flight, make).await?;
     let window = Window::starting(now(), budget);
     drive_within(budget + GRACE, workers, window).await
 }
 
-/// The only clock of the benchmark.
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-pub fn now() -> Instant {
-    Instant::now()
-}
-
-/// All connections are open before the first pair: opening them is not what is measured.
+/// Opens all connections before the first pair, so that opening them is not measured.
 async fn open<P, F, Fut>(in_flight: usize, mut make: F) -> Result<Vec<P>>
 where
     F: FnMut(usize) -> Fut,
@@ -76,8 +70,8 @@ where
 {
     let mut workers = Vec::with_capacity(in_flight);
     for index in 0..in_flight {
-        let made = make(index).await;
-        workers.push(made.with_context(|| format!("open the connection of worker {index}"))?);
+        let opened = make(index).await;
+        workers.push(opened.with_context(|| format!("open the connection of worker {index}"))?);
     }
     Ok(workers)
 }
@@ -92,7 +86,7 @@ async fn drive_within<P: Pairs>(
         .with_context(|| format!("finish all pairs within {limit:?}"))?
 }
 
-/// Dropping the set on the first error stops the other workers.
+/// Runs all workers. Dropping the set on the first error stops the others.
 async fn drive<P: Pairs>(workers: Vec<P>, window: Window) -> Result<Sample> {
     let in_flight = workers.len() as u64;
     let mut running = JoinSet::new();
@@ -109,18 +103,18 @@ async fn drive<P: Pairs>(workers: Vec<P>, window: Window) -> Result<Sample> {
 async fn work<P: Pairs>(mut locks: P, index: u64, in_flight: u64, window: Window) -> Result<Tally> {
     let mut tally = Tally::new()?;
     let mut n = index;
-    let mut began = now();
-    while began < window.until {
-        locks.pair(n).await.with_context(|| format!("worker {index}: take and give back {n}"))?;
+    let mut started = now();
+    while started < window.until {
+        locks.pair(n).await.with_context(|| format!("worker {index}: acquire and release {n}"))?;
         let ended = now();
-        tally.record(began, ended, window);
-        began = ended;
+        tally.record(started, ended, window);
+        started = ended;
         n += in_flight;
     }
     Ok(tally)
 }
 
-/// The counted time, the same for every worker.
+/// Counted time, the same for all workers.
 #[derive(Clone, Copy)]
 pub struct Window {
     from: Instant,
@@ -129,14 +123,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// Creates the window of a load that begins now and may last `budget`.
+    /// Creates the window of a load that starts at `begin` and lasts `budget`.
     #[must_use]
     pub fn starting(begin: Instant, budget: Duration) -> Self {
         Self { from: begin + budget / WARM_UP_DIVISOR, until: begin + budget }
     }
 }
 
-/// What was counted.
+/// Counts and latencies of one or more workers.
 pub struct Tally {
     pairs: u64,
     latencies: Latencies,
@@ -148,13 +142,13 @@ impl Tally {
         Ok(Self { pairs: 0, latencies: Latencies::new()? })
     }
 
-    /// A pair that outlasts the window is no throughput, but its latency counts: leaving it out
-    /// would hide exactly the slowest ones.
-    pub fn record(&mut self, began: Instant, ended: Instant, window: Window) {
+    /// Records a pair. A pair that ends after the window does not count as throughput, but its
+    /// latency does, since dropping it would hide the slowest pairs.
+    pub fn record(&mut self, started: Instant, ended: Instant, window: Window) {
         if ended < window.from {
             return;
         }
-        self.latencies.record(ended - began);
+        self.latencies.record(ended - started);
         if ended <= window.until {
             self.pairs += 1;
         }
@@ -166,7 +160,7 @@ impl Tally {
         self.latencies.merge(&other.latencies)
     }
 
-    /// Summarizes what was counted in a window.
+    /// Summarizes the counts of a window.
     #[must_use]
     pub fn sample(&self, window: Window) -> Sample {
         let Spread { p50_us, p99_us } = self.latencies.spread();
@@ -189,12 +183,12 @@ mod tests {
         }
     }
 
-    /// Fails at the first number that belongs to another worker of the four.
-    struct OnlyMine(u64);
+    /// Fails on a number of another one of four workers.
+    struct OwnNumbersOnly(u64);
 
-    impl Pairs for OnlyMine {
+    impl Pairs for OwnNumbersOnly {
         async fn pair(&mut self, n: u64) -> Result<()> {
-            ensure!(n % 4 == self.0, "{n} is not mine");
+            ensure!(n % 4 == self.0, "{n} belongs to another worker");
             Ok(())
         }
     }
@@ -203,7 +197,7 @@ mod tests {
 
     impl Pairs for Fails {
         async fn pair(&mut self, _: u64) -> Result<()> {
-            anyhow::bail!("held by somebody else")
+            anyhow::bail!("held by another")
         }
     }
 
@@ -224,32 +218,32 @@ mod tests {
 
     #[tokio::test]
     async fn no_two_workers_share_a_lock() {
-        let sample = pairs(4, BUDGET, |i| async move { Ok(OnlyMine(i as u64)) }).await;
+        let sample = pairs(4, BUDGET, |i| async move { Ok(OwnNumbersOnly(i as u64)) }).await;
         assert!(sample.unwrap().pairs > 0);
     }
 
     #[tokio::test]
-    async fn an_error_ends_the_run_and_says_whose_it_was() {
+    async fn error_aborts_the_run_and_names_the_worker() {
         let error = pairs(1, BUDGET, |_| async { Ok(Fails) }).await.unwrap_err();
-        assert_eq!(format!("{error:#}"), "worker 0: take and give back 0: held by somebody else");
+        assert_eq!(format!("{error:#}"), "worker 0: acquire and release 0: held by another");
     }
 
     #[tokio::test]
-    async fn a_worker_that_cannot_connect_ends_the_run() {
+    async fn failed_connection_aborts_the_run() {
         let error = pairs(2, BUDGET, |_| async { anyhow::bail!("no route") as Result<Ideal> });
         let error = error.await.unwrap_err();
         assert_eq!(format!("{error:#}"), "open the connection of worker 0: no route");
     }
 
     #[tokio::test]
-    async fn a_server_that_is_stuck_ends_the_run() {
+    async fn stuck_server_aborts_the_run() {
         let window = Window::starting(now(), BUDGET);
         let error = drive_within(BUDGET, vec![Stuck], window).await.unwrap_err();
         assert_eq!(error.to_string(), "finish all pairs within 40ms");
     }
 
     #[test]
-    fn warm_up_is_not_recorded_and_a_straggler_is_latency_only() {
+    fn warm_up_is_ignored_and_a_straggler_counts_as_latency_only() {
         let begin = now();
         let at = |ms| begin + Duration::from_millis(ms);
         let window = Window::starting(begin, Duration::from_millis(100));

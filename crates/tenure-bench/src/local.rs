@@ -10,11 +10,12 @@ use tenure_core::{
 };
 use tenure_store::{Committer, Store};
 
-use crate::load::{Pairs, Sample, now};
+use crate::clock::now;
+use crate::load::{Pairs, Sample};
 
-/// Locks that each worker goes through in turn. All are its own: pairs are uncontended.
+/// Number of locks that each worker cycles through. Workers share none, so pairs are uncontended.
 pub(crate) const LOCKS_PER_WORKER: u64 = 16;
-/// Long enough for any measurement.
+/// Longer than any measurement.
 const TTL_MS: u64 = 3_600_000;
 
 /// One worker on a store in this process.
@@ -22,7 +23,7 @@ pub(crate) struct LocalPairs {
     committer: Committer,
     session: SessionId,
     keys: Vec<ResourceKey>,
-    turn: usize,
+    next: usize,
 }
 
 impl LocalPairs {
@@ -31,60 +32,60 @@ impl LocalPairs {
         committer.submit(open(session)).await?;
         let key = |n| ResourceKey::new("bench", "lock", &format!("w{worker}-{n}"));
         let keys = (0..LOCKS_PER_WORKER).map(key).collect::<Result<_, _>>()?;
-        Ok(Self { committer, session, keys, turn: 0 })
+        Ok(Self { committer, session, keys, next: 0 })
     }
 }
 
 impl Pairs for LocalPairs {
     async fn pair(&mut self, _: u64) -> Result<()> {
-        self.turn = (self.turn + 1) % self.keys.len();
-        let key = &self.keys[self.turn];
+        self.next = (self.next + 1) % self.keys.len();
+        let key = &self.keys[self.next];
         let request = tenure_store::random::request_id();
         let granted = self.committer.submit(acquire(key, self.session, request, 0)).await?;
         let released = self.committer.submit(release(key, token(&granted)?)).await?;
         match released {
             Outcome::Released { already: false } => Ok(()),
-            other => bail!("the release was answered with {other:?}"),
+            other => bail!("the release returned {other:?}"),
         }
     }
 }
 
-/// The session of a worker.
+/// Returns the command that opens the session of a worker.
 pub(crate) fn open(session: SessionId) -> Command {
     Command::Open { session, tenant: "bench".into(), name: "bench".into(), ttl_ms: TTL_MS }
 }
 
-/// The request of a lock.
-pub(crate) fn ask(session: SessionId, request: RequestId, wait_ms: u64) -> Acquire {
+/// Returns a request for a lock.
+pub(crate) fn acquire_request(session: SessionId, request: RequestId, wait_ms: u64) -> Acquire {
     let claimant = Claimant::Session(session);
     Acquire { locks: LockName::main().into(), claimant, request, wait_ms, purpose: None }
 }
 
-/// The command that takes a lock.
+/// Returns the command that acquires a lock.
 pub(crate) fn acquire(
     key: &ResourceKey,
     session: SessionId,
     request: RequestId,
     wait_ms: u64,
 ) -> Command {
-    let action = LockAction::Acquire(ask(session, request, wait_ms));
+    let action = LockAction::Acquire(acquire_request(session, request, wait_ms));
     Command::Lock { key: key.clone(), action }
 }
 
-/// The command that gives a lock back.
+/// Returns the command that releases a lock.
 pub(crate) fn release(key: &ResourceKey, token: Token) -> Command {
     Command::Lock { key: key.clone(), action: LockAction::Release { token, locks: None } }
 }
 
-/// The token of a grant.
+/// Returns the token of a grant.
 pub(crate) fn token(outcome: &Outcome) -> Result<Token> {
     match outcome {
         Outcome::Granted(view) => Ok(view.token),
-        other => bail!("the acquire was answered with {other:?}"),
+        other => bail!("the acquire returned {other:?}"),
     }
 }
 
-/// Pairs on a store through its committer.
+/// Measures pairs on a store through its committer.
 pub(crate) async fn measure(
     store: Arc<dyn Store>,
     in_flight: usize,
@@ -93,7 +94,7 @@ pub(crate) async fn measure(
     across(&[Committer::start(store)], in_flight, budget).await
 }
 
-/// Pairs on several servers, on each as many as on the others.
+/// Measures pairs spread evenly over several servers.
 pub(crate) async fn across(
     servers: &[Committer],
     in_flight: usize,
@@ -103,7 +104,7 @@ pub(crate) async fn across(
     super::load::pairs(in_flight, budget, open).await
 }
 
-/// Commands per second of the engine alone, on one core: no store, no history, no waiting.
+/// Measures commands per second of the engine alone on one core, without a store.
 pub(crate) fn engine(budget: Duration) -> Result<f64> {
     let mut world = World::default();
     let session = SessionId(1);
@@ -119,7 +120,7 @@ pub(crate) fn engine(budget: Duration) -> Result<f64> {
             step(&mut world, &release(key, token(&granted)?), Millis(1));
             commands += 2;
         }
-        // What a store would write down and then forget.
+        // A store would write these and drop them.
         drop(world.take_changes());
     }
     Ok(f64::from(commands) / started.elapsed().as_secs_f64())

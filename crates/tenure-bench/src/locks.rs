@@ -11,28 +11,28 @@ use tenure_store::Memory;
 
 use crate::etcd::EtcdLocks;
 use crate::histogram::Spread;
-use crate::kept::Kept;
 use crate::load::Sample;
 use crate::redis::RedisLocks;
 use crate::remote::RemotePairs;
 use crate::servers::{self, Durability, Scratch};
+use crate::store_args::StoreArgs;
 use crate::table::{self, Row};
-use crate::{floor, handover, load, local, memory, shared};
+use crate::{floor, handover, load, local, memory, shared_database};
 use async_trait::async_trait;
 use tenure_cli_kit::text::parse_duration;
 use tenure_cli_kit::{CliContext, Done, Output, RunVerb, print_json};
 
-/// Requests that wait behind a holder.
+/// Numbers of requests that wait behind a holder.
 const WAITERS: [usize; 2] = [2, 100];
-/// What the second server is told in these loads.
-const QUIET: &str = "a second server follows: pairs for which nobody waits wake nobody, so it is \
-                     sent hellos only, and follows what the first writes";
+/// Note on notifications in these loads.
+const NOTIFICATION_NOTE: &str = "uncontended pairs send no wake-ups, so a second server receives \
+    announcements only, and replicates what the first writes";
 const MIB: f64 = 1_048_576.0;
 
-/// Measure locks: uncontended pairs of acquire and release, hand-over, memory
+/// Measure locks: uncontended pairs of acquire and release, hand-over, and memory
 ///
-/// Durable stores, Redis with fsync and etcd write to the same directory. Every figure stands
-/// beside what the machine allows in the same run.
+/// Durable stores, Redis with fsync and etcd write to the same directory. Every figure is compared
+/// with the limits of the machine in the same run.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -40,66 +40,67 @@ Examples:
   tenure bench locks --only floor,embedded,redis --seconds 5s
   tenure bench locks --dir /mnt/disk -o json
   tenure bench locks --only shared --store postgres://USER@HOST/DATABASE")]
-pub(crate) struct Locks {
-    /// How long to measure each figure
+pub(crate) struct LocksBench {
+    /// Duration of each measurement
     #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "2s")]
     seconds: Duration,
-    /// Directory to write in; must be on the disk you want to know about [default: data directory]
+    /// Directory to write to, on the disk to measure [default: data directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Requests under way at once
+    /// Numbers of requests in flight
     #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64, 256])]
     in_flight: Vec<usize>,
-    /// Only these
+    /// Measure only these
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
     #[command(flatten)]
-    kept: Kept,
-    /// Locks to hold for the memory figure
+    store: StoreArgs,
+    /// Number of locks to hold for the memory usage
     #[arg(long, default_value_t = 1_000_000)]
     held: usize,
 }
 
-/// What can be measured.
+/// Measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// What the machine allows
+    /// Limits of the machine
     Floor,
-    /// Memory of locks that are held
+    /// Memory usage of held locks
     Held,
-    /// The rules alone, without a store
+    /// The engine alone, without a store
     Engine,
-    /// The store in memory
+    /// The memory store
     Memory,
-    /// The durable store: the embedded one, or that of --store
+    /// The durable store: embedded, or --store
     Embedded,
-    /// A server on the durable store
+    /// A server on the durable store, over HTTP
     Http,
-    /// From a release to whoever waits
+    /// Time from a release until the next waiter has the lock
     Handover,
     /// Redis, if it is installed
     Redis,
     /// etcd, if it is installed
     Etcd,
-    /// One server and two on one database; needs --store postgres://…
+    /// One and two servers on one database; needs --store postgres://…
     Shared,
 }
 
 #[async_trait(?Send)]
-impl RunVerb for Locks {
+impl RunVerb for LocksBench {
     async fn run(&self, cx: &CliContext) -> Done {
         if self.only.contains(&Part::Shared) {
-            self.kept.ensure_shared()?;
+            self.store.ensure_shared()?;
         }
         let dir = match &self.dir {
             Some(dir) => dir.clone(),
             None => cx.server.data().dir()?,
         };
         std::fs::create_dir_all(&dir)?;
-        let mut run = Run { options: self, dir, rows: Vec::new(), notes: Vec::new(), flush: None };
+        let mut run =
+            Measurement { options: self, dir, rows: Vec::new(), notes: Vec::new(), flush: None };
         tokio::select! {
-            result = run.all() => result?,
-            // Servers and directories of the run go away with it.
+            result = run.measure_all() => result?,
+            // Dropping the future stops servers and removes directories.
             _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
         }
         match cx.output {
@@ -113,20 +114,18 @@ impl RunVerb for Locks {
     }
 }
 
-impl Locks {}
-
-struct Run<'a> {
-    options: &'a Locks,
+struct Measurement<'a> {
+    options: &'a LocksBench,
     dir: PathBuf,
     rows: Vec<Row>,
     notes: Vec<String>,
-    /// The floor of every durable figure.
+    /// Time of a disk flush, the lower bound of durable writes.
     flush: Option<Spread>,
 }
 
-impl Run<'_> {
-    async fn all(&mut self) -> Result<()> {
-        // First, before anything else has made this process grow.
+impl Measurement<'_> {
+    async fn measure_all(&mut self) -> Result<()> {
+        // First, before other measurements grow this process.
         self.held().await?;
         self.floor().await?;
         self.engine()?;
@@ -141,16 +140,16 @@ impl Run<'_> {
         self.shared().await
     }
 
-    fn wants(&self, part: Part) -> bool {
-        let wanted = self.options.only.is_empty() || self.options.only.contains(&part);
-        if wanted {
+    fn selects(&self, part: Part) -> bool {
+        let selected = self.options.only.is_empty() || self.options.only.contains(&part);
+        if selected {
             tracing::info!(?part, "measuring");
         }
-        wanted
+        selected
     }
 
     async fn floor(&mut self) -> Result<()> {
-        if self.wants(Part::Floor) {
+        if self.selects(Part::Floor) {
             let (flush, rows) = floor::rows(&self.dir).await?;
             self.flush = Some(flush);
             self.rows.extend(rows);
@@ -159,22 +158,22 @@ impl Run<'_> {
     }
 
     async fn held(&mut self) -> Result<()> {
-        if self.wants(Part::Held) {
+        if self.selects(Part::Held) {
             let scratch = Scratch::create(&self.dir)?;
             let count = self.options.held;
-            let grown = memory::growth(self.options.kept.open(&scratch).await?, count).await?;
+            let bytes = memory::growth(self.options.store.open(&scratch).await?, count).await?;
             #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-            let (mib, each) = (grown as f64 / MIB, grown as f64 / count as f64);
+            let (mib, each) = (bytes as f64 / MIB, bytes as f64 / count as f64);
             self.notes.push(format!(
-                "memory: {count} held locks on the embedded store took {mib:.0} MiB, \
-                 {each:.0} bytes each"
+                "memory: {count} held locks on the embedded store use {mib:.0} MiB, \
+                                 {each:.0} bytes each"
             ));
         }
         Ok(())
     }
 
     fn engine(&mut self) -> Result<()> {
-        if self.wants(Part::Engine) {
+        if self.selects(Part::Engine) {
             let rate = local::engine(self.options.seconds)?;
             let per_s = table::rate(rate);
             self.notes.push(format!("engine: {per_s} commands/s on one core, no store"));
@@ -183,7 +182,7 @@ impl Run<'_> {
     }
 
     async fn memory(&mut self, in_flight: usize) -> Result<()> {
-        if self.wants(Part::Memory) {
+        if self.selects(Part::Memory) {
             let store = Arc::new(Memory::new());
             let sample = local::measure(store, in_flight, self.options.seconds).await?;
             self.push("tenure memory, in process", in_flight, &sample, String::new());
@@ -192,107 +191,107 @@ impl Run<'_> {
     }
 
     async fn embedded(&mut self, in_flight: usize) -> Result<()> {
-        if self.wants(Part::Embedded) {
+        if self.selects(Part::Embedded) {
             let scratch = Scratch::create(&self.dir)?;
-            let store = self.options.kept.open(&scratch).await?;
+            let store = self.options.store.open(&scratch).await?;
             let sample = local::measure(store, in_flight, self.options.seconds).await?;
             let ratio = self.per_flush(&sample);
-            let what = format!("tenure {}, durable, in process", self.options.kept.name());
+            let what = format!("tenure {}, durable, in process", self.options.store.name());
             self.push(&what, in_flight, &sample, ratio);
         }
         Ok(())
     }
 
     async fn http(&mut self, in_flight: usize) -> Result<()> {
-        if self.wants(Part::Http) {
+        if self.selects(Part::Http) {
             let scratch = Scratch::create(&self.dir)?;
-            let server = self.options.kept.serve(&scratch, &[]).await?;
+            let server = self.options.store.serve(&scratch, &[]).await?;
             let open = |worker| RemotePairs::open(server.addr(), server.key(), worker);
             let sample = load::pairs(in_flight, self.options.seconds, open).await?;
             let ratio = self.per_flush(&sample);
-            let what = format!("tenure {}, durable, over HTTP", self.options.kept.name());
+            let what = format!("tenure {}, durable, over HTTP", self.options.store.name());
             self.push(&what, in_flight, &sample, ratio);
         }
         Ok(())
     }
 
     async fn redis(&mut self, in_flight: usize) -> Result<()> {
-        if !self.wants(Part::Redis) {
+        if !self.selects(Part::Redis) {
             return Ok(());
         }
         for (durability, what) in
             [(Durability::Disk, "redis, fsync always"), (Durability::Memory, "redis, not durable")]
         {
             let Some(server) = servers::redis(&self.dir, durability).await? else {
-                self.missing("redis-server");
+                self.note_missing("redis-server");
                 return Ok(());
             };
             let open = |worker| RedisLocks::open(server.addr(), worker);
             let sample = load::pairs(in_flight, self.options.seconds, open).await?;
-            let ratio = self.against(in_flight, &sample);
+            let ratio = self.ratio_to_tenure(in_flight, &sample);
             self.push(what, in_flight, &sample, ratio);
         }
         Ok(())
     }
 
     async fn etcd(&mut self, in_flight: usize) -> Result<()> {
-        if !self.wants(Part::Etcd) {
+        if !self.selects(Part::Etcd) {
             return Ok(());
         }
         let Some(server) = servers::etcd(&self.dir).await? else {
-            self.missing("etcd-server");
+            self.note_missing("etcd-server");
             return Ok(());
         };
         let open = |_| EtcdLocks::open(server.addr());
         let sample = load::pairs(in_flight, self.options.seconds, open).await?;
-        let ratio = self.against(in_flight, &sample);
+        let ratio = self.ratio_to_tenure(in_flight, &sample);
         self.push("etcd, durable, JSON gateway", in_flight, &sample, ratio);
-        let note = "etcd: over gRPC it does up to 2.3 times as many pairs as over its JSON gateway";
-        if !self.notes.iter().any(|known| known == note) {
+        let note = "etcd: gRPC achieves up to 2.3 times as many pairs as the JSON gateway";
+        if !self.notes.iter().any(|other| other == note) {
             self.notes.push(note.to_owned());
         }
         Ok(())
     }
 
     async fn handover(&mut self) -> Result<()> {
-        if !self.wants(Part::Handover) {
+        if !self.selects(Part::Handover) {
             return Ok(());
         }
         for waiters in WAITERS {
             let scratch = Scratch::create(&self.dir)?;
-            let store = self.options.kept.open(&scratch).await?;
+            let store = self.options.store.open(&scratch).await?;
             let spread = handover::local(store, waiters, self.options.seconds).await?;
             self.rows.push(Row::floor(format!("hand-over, {waiters} waiting, in process"), spread));
             let scratch = Scratch::create(&self.dir)?;
-            let server = self.options.kept.serve(&scratch, &[]).await?;
+            let server = self.options.store.serve(&scratch, &[]).await?;
             let spread = handover::remote(&server, waiters, self.options.seconds).await?;
             self.rows.push(Row::floor(format!("hand-over, {waiters} waiting, over HTTP"), spread));
         }
         Ok(())
     }
 
-    /// One server and two on one database, with as much in flight as there may be.
+    /// Measures one and two servers on one database, with the highest number of requests in flight.
     async fn shared(&mut self) -> Result<()> {
-        let (kept, seconds) = (&self.options.kept, self.options.seconds);
+        let (store, seconds) = (&self.options.store, self.options.seconds);
         let Some(in_flight) = self.options.in_flight.iter().copied().max() else { return Ok(()) };
-        if kept.shared().is_none() || !self.wants(Part::Shared) {
+        if store.shared().is_none() || !self.selects(Part::Shared) {
             return Ok(());
         }
         let scratch = Scratch::create(&self.dir)?;
         let measure = async |servers: &[_]| local::across(servers, in_flight, seconds).await;
-        let measured = shared::each(kept, &scratch, measure).await?;
-        let name = kept.name();
+        let measured = shared_database::measure_each(store, &scratch, measure).await?;
+        let name = store.name();
         let what = format!("tenure {name}, in process, one server alone");
         self.push(&what, in_flight, &measured.alone, String::new());
         let Some(two) = measured.two else {
-            self.notes.push(shared::DEAF.to_owned());
+            self.notes.push(shared_database::NO_NOTIFICATIONS.to_owned());
             return Ok(());
         };
         for (servers, sample, ratio) in two.rows(&measured.alone, Sample::pairs_per_s) {
             let what = format!("tenure {name}, in process, {servers}");
             self.push(&what, in_flight, sample, ratio);
         }
-        self.notes.push(QUIET.to_owned());
+        self.notes.push(NOTIFICATION_NOTE.to_owned());
         Ok(())
     }
 
@@ -301,7 +300,7 @@ impl Run<'_> {
         self.rows.push(Row::load(what, in_flight, sample, ratio));
     }
 
-    /// Pairs in the time of one flush: more than one is what batching gives.
+    /// Returns the number of pairs in the time of one flush; batching makes it exceed one.
     fn per_flush(&self, sample: &Sample) -> String {
         self.flush.map_or_else(String::new, |flush| {
             let pairs = sample.pairs_per_s() * flush.p50_us / 1e6;
@@ -309,20 +308,20 @@ impl Run<'_> {
         })
     }
 
-    /// How the peer compares with Tenure over HTTP, with as many in flight in the same run.
-    fn against(&self, in_flight: usize, sample: &Sample) -> String {
-        let ours = self
+    /// Compares another system with Tenure over HTTP at the same number of requests in flight.
+    fn ratio_to_tenure(&self, in_flight: usize, sample: &Sample) -> String {
+        let tenure = self
             .rows
             .iter()
             .rev()
             .find(|row| row.in_flight == Some(in_flight) && row.what.contains("over HTTP"));
-        let rate = ours.and_then(|row| row.pairs_per_s);
-        rate.map_or_else(String::new, |ours| {
-            format!("tenure over HTTP is {:.1}×", ours / sample.pairs_per_s())
+        let rate = tenure.and_then(|row| row.pairs_per_s);
+        rate.map_or_else(String::new, |tenure| {
+            format!("tenure over HTTP is {:.1}×", tenure / sample.pairs_per_s())
         })
     }
 
-    fn missing(&mut self, package: &str) {
+    fn note_missing(&mut self, package: &str) {
         let note = format!("{package} is not installed: apt-get install {package}");
         if !self.notes.contains(&note) {
             self.notes.push(note);

@@ -1,4 +1,4 @@
-//! Memory of held locks: how much this process grows when a store holds a million.
+//! Memory usage of held locks.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use tenure_store::Store;
 
 use crate::local::{acquire, open};
 
-/// Locks that one session holds.
-const PER_SESSION: usize = 1_000;
+/// Number of locks held by one session.
+const LOCKS_PER_SESSION: usize = 1_000;
 
-/// Takes `count` locks and gives the bytes by which this process grew.
+/// Acquires `count` locks and returns the growth of this process in bytes.
 pub(crate) async fn growth(store: Arc<dyn Store>, count: usize) -> Result<u64> {
-    let before = resident()?;
-    for from in (0..count).step_by(PER_SESSION) {
+    let before = resident_bytes()?;
+    for from in (0..count).step_by(LOCKS_PER_SESSION) {
         let session = SessionId(1 << 64 | from as u128);
         let mut batch: Vec<Command> = vec![open(session)];
-        for n in from..(from + PER_SESSION).min(count) {
+        for n in from..(from + LOCKS_PER_SESSION).min(count) {
             let key = ResourceKey::new("bench", "cluster", &format!("held-{n:07}"))?;
             batch.push(acquire(&key, session, RequestId(1 << 65 | n as u128), 0));
         }
         let outcomes = store.apply(batch).await?;
         let granted = outcomes.iter().filter(|o| matches!(o, Outcome::Granted(_))).count();
-        ensure!(granted == outcomes.len() - 1, "not every lock was granted");
+        ensure!(granted == outcomes.len() - 1, "not all locks were granted");
     }
     let held = store.status().await?.live;
-    ensure!(held == count, "{held} locks are held, not {count}");
-    Ok(resident()?.saturating_sub(before))
+    ensure!(held == count, "{held} locks are held, expected {count}");
+    Ok(resident_bytes()?.saturating_sub(before))
 }
 
-/// Bytes of this process in memory.
-fn resident() -> Result<u64> {
+/// Returns the resident set size of this process in bytes.
+fn resident_bytes() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").context("read /proc/self/statm")?;
     let pages = text.split_whitespace().nth(1).context("find the resident pages")?;
     Ok(pages.parse::<u64>()? * rustix::param::page_size() as u64)

@@ -1,8 +1,7 @@
-//! Private servers to compare with: Redis and etcd on free loopback ports, with their own files.
+//! Private Redis and etcd servers for comparison, on free loopback ports with their own files.
 //!
-//! Must never touch a server it did not start (it stops its own child, by its pid), never listen
-//! beyond loopback, and leave nothing behind: server and directory go when the `Server` is dropped.
-//! Next: `redis.rs` and `etcd.rs` for the locks on them.
+//! Never touches a server that it did not start, never listens beyond loopback, and leaves nothing
+//! behind: dropping a `Server` stops the process and removes its directory.
 
 use std::fs::{DirBuilder, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -16,20 +15,20 @@ use anyhow::{Context, Result, bail};
 
 use crate::{etcd as etcd_locks, redis as redis_locks};
 
-/// Ten seconds in all; Redis is up in 50 ms, etcd elects itself in about one second.
+/// Ten seconds in total; Redis is ready in 50 ms, etcd elects itself in about one second.
 const READY_ATTEMPTS: u32 = 200;
 const READY_INTERVAL: Duration = Duration::from_millis(50);
 const READY_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How much of a server's log is shown when it does not come up.
+/// Number of log lines shown if a server does not start.
 const LOG_LINES_SHOWN: usize = 5;
 
-/// What Redis does before it answers a write.
+/// Durability of Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// The append-only file is synced first.
+    /// The append-only file is synced before a write is acknowledged.
     Disk,
-    /// Nothing: a crash of the machine forgets who holds what.
+    /// A crash loses all locks.
     Memory,
 }
 
@@ -42,23 +41,24 @@ impl Durability {
     }
 }
 
-/// A Redis with its files in a new directory below `under`, or `None` when it is not installed.
-pub async fn redis(under: &Path, durability: Durability) -> Result<Option<Server>> {
-    let Some(program) = find("redis-server") else { return Ok(None) };
-    let dir = Scratch::create(under)?;
+/// Starts a Redis with its files in a new directory below `parent`. Returns `None` if it is not
+/// installed.
+pub async fn redis(parent: &Path, durability: Durability) -> Result<Option<Server>> {
+    let Some(program) = find_program("redis-server") else { return Ok(None) };
+    let dir = Scratch::create(parent)?;
     let [addr] = free_addrs()?;
     let mut command = Command::new(program);
     command.args(["--bind", "127.0.0.1", "--port", &addr.port().to_string()]);
     command.arg("--dir").arg(dir.path()).args(durability.redis_args());
     let mut server = Server::start(command, addr, dir)?;
-    server.until_ready(redis_locks::ping).await.context("start redis-server")?;
+    server.wait_until_ready(redis_locks::ping).await.context("start redis-server")?;
     Ok(Some(server))
 }
 
-/// An etcd of one node, durable as etcd always is, or `None` when it is not installed.
-pub async fn etcd(under: &Path) -> Result<Option<Server>> {
-    let Some(program) = find("etcd") else { return Ok(None) };
-    let dir = Scratch::create(under)?;
+/// Starts a single-node etcd. Returns `None` if it is not installed.
+pub async fn etcd(parent: &Path) -> Result<Option<Server>> {
+    let Some(program) = find_program("etcd") else { return Ok(None) };
+    let dir = Scratch::create(parent)?;
     let [addr, peer] = free_addrs()?;
     let (clients, peers) = (format!("http://{addr}"), format!("http://{peer}"));
     let mut command = Command::new(program);
@@ -68,11 +68,11 @@ pub async fn etcd(under: &Path) -> Result<Option<Server>> {
     command.args(["--initial-cluster", &format!("bench={peers}")]);
     command.args(["--logger", "zap", "--log-level", "warn"]);
     let mut server = Server::start(command, addr, dir)?;
-    server.until_ready(etcd_locks::ping).await.context("start etcd")?;
+    server.wait_until_ready(etcd_locks::ping).await.context("start etcd")?;
     Ok(Some(server))
 }
 
-/// A running server; dropping it kills it and removes its files, in this order.
+/// A running server. Dropping it kills the process, then removes its files.
 pub struct Server {
     addr: SocketAddr,
     process: Process,
@@ -80,35 +80,38 @@ pub struct Server {
 }
 
 impl Server {
-    /// The address of the server.
+    /// Returns the address of the server.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Without our environment: `ETCD_*` variables would change what is measured.
+    /// Starts the server with an empty environment: `ETCD_*` variables would change the result.
     fn start(mut command: Command, addr: SocketAddr, dir: Scratch) -> Result<Self> {
         let log = File::create(dir.log()).context("create the server's log")?;
-        let log_too = log.try_clone().context("share the server's log")?;
+        let stderr = log.try_clone().context("share the server's log")?;
         command.env_clear().current_dir(dir.path());
-        command.stdin(Stdio::null()).stdout(log).stderr(log_too);
+        command.stdin(Stdio::null()).stdout(log).stderr(stderr);
         let child = command
             .spawn()
             .with_context(|| format!("start {}", command.get_program().display()))?;
         Ok(Self { addr, process: Process(child), dir })
     }
 
-    async fn until_ready(&mut self, ping: impl AsyncFn(SocketAddr) -> Result<()>) -> Result<()> {
+    async fn wait_until_ready(
+        &mut self,
+        ping: impl AsyncFn(SocketAddr) -> Result<()>,
+    ) -> Result<()> {
         for _ in 0..READY_ATTEMPTS {
-            if let Some(status) = self.process.0.try_wait().context("look after the server")? {
-                bail!("it ended with {status}; its log ends with:\n{}", self.log_end());
+            if let Some(status) = self.process.0.try_wait().context("check the server process")? {
+                bail!("it exited with {status}; its log ends with:\n{}", self.log_end());
             }
             if let Ok(Ok(())) = tokio::time::timeout(READY_ATTEMPT_TIMEOUT, ping(self.addr)).await {
                 return Ok(());
             }
             tokio::time::sleep(READY_INTERVAL).await;
         }
-        bail!("it does not answer on {}; its log ends with:\n{}", self.addr, self.log_end())
+        bail!("it does not respond on {}; its log ends with:\n{}", self.addr, self.log_end())
     }
 
     fn log_end(&self) -> String {
@@ -118,11 +121,11 @@ impl Server {
     }
 }
 
-/// Our child. It is not waited for elsewhere, so its pid cannot have become another's.
+/// A child process. It is reaped only here, so its pid cannot be reused.
 struct Process(Child);
 
 impl Drop for Process {
-    /// Killed, not asked: what it would still write is thrown away anyway.
+    /// Kills without a graceful shutdown, since the data is discarded.
     fn drop(&mut self) {
         if let Err(error) = self.0.kill().and_then(|()| self.0.wait()) {
             eprintln!("cannot stop process {}: {error}", self.0.id());
@@ -130,21 +133,21 @@ impl Drop for Process {
     }
 }
 
-/// A new directory that nobody else can read, removed on drop.
+/// A new private directory, removed on drop.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Creates a directory below `under`.
-    pub fn create(under: &Path) -> Result<Self> {
+    /// Creates a directory in `parent`.
+    pub fn create(parent: &Path) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = under.join(format!("tenure-bench-{}-{count}", std::process::id()));
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.with_context(|| format!("create the directory {}", path.display()))?;
+        let path = parent.join(format!("tenure-bench-{}-{count}", std::process::id()));
+        let created = DirBuilder::new().mode(0o700).create(&path);
+        created.with_context(|| format!("create the directory {}", path.display()))?;
         Ok(Self(path))
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
@@ -163,8 +166,8 @@ impl Drop for Scratch {
     }
 }
 
-/// The program of that name on the PATH.
-fn find(name: &str) -> Option<PathBuf> {
+/// Finds a program on the PATH.
+fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| is_executable(file))
 }
@@ -173,14 +176,14 @@ fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// Loopback addresses that were free a moment ago; held all at once, so they differ.
+/// Returns distinct loopback addresses that were free a moment ago.
 fn free_addrs<const N: usize>() -> Result<[SocketAddr; N]> {
-    let mut held = Vec::with_capacity(N);
+    let mut listeners = Vec::with_capacity(N);
     let mut addrs = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];
     for addr in &mut addrs {
         let listener = TcpListener::bind(*addr).context("bind a free loopback port")?;
         *addr = listener.local_addr().context("read the free loopback port")?;
-        held.push(listener);
+        listeners.push(listener);
     }
     Ok(addrs)
 }
@@ -194,9 +197,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_server_is_gone_with_its_files() {
-        let under = scratch();
-        let Some(server) = redis(under.path(), Durability::Disk).await.unwrap() else { return };
+    async fn dropped_server_is_killed_and_its_files_removed() {
+        let parent = scratch();
+        let Some(server) = redis(parent.path(), Durability::Disk).await.unwrap() else { return };
         let (pid, files) = (server.process.0.id(), server.dir.path().to_owned());
         assert!(files.join("appendonlydir").exists());
         drop(server);
@@ -204,20 +207,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_ends_early_is_reported_with_its_log() {
+    async fn server_that_exits_early_is_reported_with_its_log() {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo no port >&2; exit 3"]);
         let [addr] = free_addrs().unwrap();
         let mut server = Server::start(command, addr, scratch()).unwrap();
         server.process.0.wait().unwrap();
-        let error = server.until_ready(redis_locks::ping).await.unwrap_err().to_string();
+        let error = server.wait_until_ready(redis_locks::ping).await.unwrap_err().to_string();
         assert!(error.contains("exit status: 3") && error.ends_with("no port"), "{error}");
     }
 
     #[test]
-    fn a_program_that_is_not_installed_is_not_found() {
-        assert!(find("sh").is_some());
-        assert!(find("no-such-lock-server").is_none());
+    fn missing_program_is_not_found() {
+        assert!(find_program("sh").is_some());
+        assert!(find_program("no-such-lock-server").is_none());
     }
 
     #[test]

@@ -1,7 +1,6 @@
-//! The result for people (a table) and for programs (JSON), from the same rows.
+//! Output of results as a table or as JSON.
 //!
-//! Must never compute: what a row is compared with is the caller's to say, as text.
-//! Next: `load.rs` and `floor.rs`, where the numbers come from.
+//! Only formats: callers compute comparisons and pass them as text.
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
@@ -11,7 +10,7 @@ use crate::load::Sample;
 
 const HEADER: [&str; 6] = ["what", "in flight", "", "p50", "p99", "ratio"];
 
-/// One line of the result; a floor is not a load, so it has no pairs.
+/// A row of the result. A limit of the machine has no load, and so no pairs.
 #[derive(Debug, Clone)]
 pub struct Row {
     /// What was measured.
@@ -24,19 +23,19 @@ pub struct Row {
     pub p50_us: f64,
     /// 99th percentile, in microseconds.
     pub p99_us: f64,
-    /// Comparison with a floor or a peer of the same run.
+    /// Comparison with a limit or another system measured in the same run.
     pub ratio: String,
 }
 
 impl Row {
-    /// A row of the machine's floor.
+    /// Creates a row with latencies only.
     pub fn floor(what: impl Into<String>, spread: Spread) -> Self {
         let Spread { p50_us, p99_us } = spread;
         let (what, ratio) = (what.into(), String::new());
         Self { what, in_flight: None, pairs_per_s: None, p50_us, p99_us, ratio }
     }
 
-    /// A row of a load.
+    /// Creates a row of a load.
     pub fn load(
         what: impl Into<String>,
         in_flight: usize,
@@ -76,12 +75,12 @@ impl Row {
     }
 }
 
-/// Numbers to the right, words to the left; it reads as it is and can be pasted into Markdown.
+/// Formats rows as a Markdown table.
 pub fn text(rows: &[Row]) -> String {
     text_with(rows, "pairs/s")
 }
 
-/// The same, counting something else than pairs.
+/// Formats rows as a Markdown table with another unit than pairs.
 pub fn text_with(rows: &[Row], unit: &str) -> String {
     let mut table = Table::new();
     let header = HEADER.map(|name| if name.is_empty() { unit } else { name });
@@ -93,12 +92,12 @@ pub fn text_with(rows: &[Row], unit: &str) -> String {
     table.to_string()
 }
 
-/// An array with one object per row; what a floor does not have is null.
+/// Converts rows to an array of objects; missing values are null.
 pub fn json(rows: &[Row]) -> Value {
     rows.iter().map(Row::json).collect()
 }
 
-/// Three digits and the unit that fits: `0.42 µs`, `87.3 µs`, `1.25 ms`, `2.10 s`.
+/// Formats a duration with three digits: `0.42 µs`, `87.3 µs`, `1.25 ms`, `2.10 s`.
 pub fn micros(us: f64) -> String {
     match us {
         us if us < 999.5 => format!("{} µs", three_digits(us)),
@@ -116,7 +115,7 @@ fn three_digits(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A whole number with its thousands apart: `12,345`.
+/// Formats a whole number with thousands separators: `12,345`.
 pub fn rate(per_s: f64) -> String {
     let digits = format!("{per_s:.0}");
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_reads_well() {
+    fn table_is_aligned_markdown() {
         let expected = "\
 | what      | in flight | pairs/s |     p50 |     p99 | ratio |
 |-----------|-----------|---------|---------|---------|-------|
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_set_apart() {
+    fn thousands_are_separated() {
         for (per_s, text) in
             [(0.0, "0"), (999.4, "999"), (999.6, "1,000"), (1_234_567.0, "1,234,567")]
         {

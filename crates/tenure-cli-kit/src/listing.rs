@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use tenure::http::HttpTransport;
-use tenure_wire::ListAnswer;
+use tenure_wire::ListResponse;
 
 use tenure_core::limits::PAGE_MAX;
 
@@ -14,13 +14,13 @@ pub async fn fetch<T: DeserializeOwned>(
     path: &str,
     filters: &[(&str, Option<String>)],
     limit: usize,
-) -> anyhow::Result<ListAnswer<T>> {
-    let mut list = ListAnswer { items: Vec::new(), next: None };
+) -> anyhow::Result<ListResponse<T>> {
+    let mut list = ListResponse { items: Vec::new(), next: None };
     loop {
         let size = (limit - list.items.len()).min(PAGE_MAX);
         let mut parts = filters.to_vec();
         parts.extend([("limit", Some(size.to_string())), ("cursor", list.next.clone())]);
-        let page: ListAnswer<T> = transport.get(&query(path, &parts)).await?;
+        let page: ListResponse<T> = transport.get(&query(path, &parts)).await?;
         list.items.extend(page.items);
         list.next = page.next;
         if list.next.is_none() || list.items.len() >= limit {
@@ -30,7 +30,7 @@ pub async fn fetch<T: DeserializeOwned>(
 }
 
 /// Prints a hint on stderr if the list has further pages.
-pub fn print_more_hint<T>(list: &ListAnswer<T>) {
+pub fn print_more_hint<T>(list: &ListResponse<T>) {
     if list.next.is_some() {
         anstream::eprintln!("more results exist; raise --limit or narrow the filters");
     }
@@ -49,7 +49,7 @@ mod tests {
         let (transport, requests) =
             serve_responses(vec![page(PAGE_MAX, "a"), page(500, "b")]).await;
         let kind = [("kind", Some("db".to_owned()))];
-        let list: ListAnswer<Value> = fetch(&transport, "/v1/jobs", &kind, 1_500).await.unwrap();
+        let list: ListResponse<Value> = fetch(&transport, "/v1/jobs", &kind, 1_500).await.unwrap();
         assert_eq!((list.items.len(), list.next.as_deref()), (1_500, Some("b")));
         let expected = ["kind=db&limit=1000", "kind=db&limit=500&cursor=a"];
         let expected = expected.map(|query| format!("/v1/jobs?{query}&tenant=default"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::Error;
 use tenure::http::HttpTransport;
 use tenure_core::JobId;
-use tenure_wire::{LogAnswer, LogsAnswer};
+use tenure_wire::{LogChunkInfo, LogResponse};
 
 use crate::text::query;
 
@@ -31,7 +31,7 @@ impl LogReader {
         &mut self,
         transport: &HttpTransport,
         wait: Duration,
-    ) -> Result<Vec<LogAnswer>, Error> {
+    ) -> Result<Vec<LogChunkInfo>, Error> {
         loop {
             let parts = [
                 ("after", Some(self.after.to_string())),
@@ -40,7 +40,7 @@ impl LogReader {
                 ("wait_ms", Some(wait.as_millis().to_string())),
             ];
             let path = query(&format!("/v1/jobs/{}/logs", self.id), &parts);
-            let answer: LogsAnswer = transport.get_with_wait(&path, wait).await?;
+            let answer: LogResponse = transport.get_with_wait(&path, wait).await?;
             // A page may hold only chunks of other attempts, which the server leaves out.
             let advanced = answer.next > self.after;
             self.after = answer.next;
@@ -68,7 +68,9 @@ impl LogReader {
 
 /// Returns a chunk without its machine-readable lines. Chunks consist of whole lines.
 pub fn without_data_lines(text: &str) -> String {
-    text.split_inclusive('\n').filter(|line| !line.starts_with(tenure_wire::LOG_MARK)).collect()
+    text.split_inclusive('\n')
+        .filter(|line| !line.starts_with(tenure_wire::LOG_DATA_PREFIX))
+        .collect()
 }
 
 #[cfg(test)]
@@ -86,7 +88,8 @@ mod tests {
         let last = json!({ "items": [], "next": 16_001 });
         let (transport, _) = serve_responses(vec![empty, some, last]).await;
         let mut reader = LogReader::new(JobId(1), Some(2));
-        let texts = |chunks: Vec<LogAnswer>| chunks.into_iter().map(|chunk| chunk.text).collect();
+        let texts =
+            |chunks: Vec<LogChunkInfo>| chunks.into_iter().map(|chunk| chunk.text).collect();
         let read: Vec<String> = texts(reader.next(&transport, Duration::ZERO).await.unwrap());
         assert_eq!(read, ["late\n"]);
         assert_eq!(reader.next(&transport, Duration::ZERO).await.unwrap(), []);
@@ -94,7 +97,7 @@ mod tests {
 
     #[test]
     fn data_lines_are_removed() {
-        let data = format!(r#"{}{{"steps":["load"]}}"#, tenure_wire::LOG_MARK);
+        let data = format!(r#"{}{{"steps":["load"]}}"#, tenure_wire::LOG_DATA_PREFIX);
         assert_eq!(without_data_lines(&data), "");
         let text = format!("load | a\r\n{data}\nload | ::step b\n::steps\nno end");
         assert_eq!(without_data_lines(&text), "load | a\r\nload | ::step b\n::steps\nno end");

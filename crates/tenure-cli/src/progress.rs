@@ -4,7 +4,7 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tenure_core::{JobId, JobState};
-use tenure_wire::{JobAnswer, WhyAnswer};
+use tenure_wire::{JobInfo, WhyResponse};
 
 use tenure_cli_kit::follow::TICK;
 use tenure_cli_kit::text::{sanitize, sanitize_line};
@@ -12,9 +12,9 @@ use tenure_cli_kit::text::{sanitize, sanitize_line};
 /// A snapshot of a job.
 pub(crate) struct JobSnapshot<'a> {
     /// The job.
-    pub(crate) job: &'a JobAnswer,
+    pub(crate) job: &'a JobInfo,
     /// Why it does not run, if it does not.
-    pub(crate) why: Option<&'a WhyAnswer>,
+    pub(crate) why: Option<&'a WhyResponse>,
 }
 
 impl JobSnapshot<'_> {
@@ -170,9 +170,9 @@ fn style(measured: bool) -> ProgressStyle {
 
 /// Returns a job for tests.
 #[cfg(test)]
-pub(crate) fn example_job(change: impl FnOnce(&mut JobAnswer)) -> JobAnswer {
+pub(crate) fn example_job(change: impl FnOnce(&mut JobInfo)) -> JobInfo {
     let none = serde_json::Value::Null;
-    let mut job: JobAnswer = serde_json::from_value(serde_json::json!({
+    let mut job: JobInfo = serde_json::from_value(serde_json::json!({
         "id": "0".repeat(32), "tenant": "default", "kind": "database", "name": "orders",
         "operation": "create", "args": none, "priority": 0, "by": "ann", "state": "queued",
         "attempt": 0, "attempts_max": 3, "attempts": [], "submitted_at": "", "due_at": "",
@@ -187,19 +187,19 @@ pub(crate) fn example_job(change: impl FnOnce(&mut JobAnswer)) -> JobAnswer {
 
 #[cfg(test)]
 mod tests {
-    use tenure_wire::{BehindAnswer, ProgressAnswer};
+    use tenure_wire::{BlockingJobInfo, ProgressInfo};
 
     use super::*;
 
-    fn running(percent: u8, message: &str) -> JobAnswer {
+    fn running(percent: u8, message: &str) -> JobInfo {
         example_job(|job| {
             (job.state, job.attempt) = (JobState::Running, 1);
             let (message, at) = (message.to_owned(), String::new());
-            job.progress = Some(ProgressAnswer { percent, message, at });
+            job.progress = Some(ProgressInfo { percent, message, at });
         })
     }
 
-    fn snapshot<'a>(job: &'a JobAnswer, why: Option<&'a WhyAnswer>) -> JobSnapshot<'a> {
+    fn snapshot<'a>(job: &'a JobInfo, why: Option<&'a WhyResponse>) -> JobSnapshot<'a> {
         JobSnapshot { job, why }
     }
 
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(snapshot(&job, None).line(), "running, attempt 1/3, 40 %: copying rows");
         assert_eq!(snapshot(&job, None).short_line(), "running 1/3: copying rows");
         let text = "no worker claims jobs of this kind. Start one".to_owned();
-        let why = WhyAnswer { why: "no_worker".to_owned(), text, ..WhyAnswer::default() };
+        let why = WhyResponse { why: "no_worker".to_owned(), text, ..WhyResponse::default() };
         let line = "queued: no worker claims jobs of this kind. Start one";
         assert_eq!(snapshot(&example_job(|_| {}), Some(&why)).line(), line);
         assert_eq!(snapshot(&example_job(|_| {}), Some(&why)).short_line(), line);
@@ -217,23 +217,23 @@ mod tests {
 
     #[test]
     fn only_durations_may_change_without_a_new_line() {
-        let behind = |job: u128, for_ms| WhyAnswer {
+        let behind = |job: u128, for_ms| WhyResponse {
             why: "behind".to_owned(),
             text: format!("waits for {for_ms} ms"),
-            behind: Some(BehindAnswer {
+            behind: Some(BlockingJobInfo {
                 job: JobId(job),
                 operation: "create".to_owned(),
                 state: JobState::Running,
                 worker: None,
                 for_ms,
             }),
-            ..WhyAnswer::default()
+            ..WhyResponse::default()
         };
         let job = example_job(|_| {});
-        let key = |why: &WhyAnswer| snapshot(&job, Some(why)).change_key();
+        let key = |why: &WhyResponse| snapshot(&job, Some(why)).change_key();
         assert!(key(&behind(1, 10)) == key(&behind(1, 20)));
         assert!(key(&behind(1, 10)) != key(&behind(2, 10)));
-        let progress = |job: &JobAnswer| snapshot(job, None).change_key();
+        let progress = |job: &JobInfo| snapshot(job, None).change_key();
         assert!(progress(&running(1, "a")) != progress(&running(2, "a")));
         assert!(progress(&running(1, "a")) != progress(&running(1, "b")));
     }

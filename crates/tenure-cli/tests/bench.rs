@@ -33,7 +33,7 @@ fn table_output_has_all_rows_and_progress_goes_to_stderr() {
     }
     assert!(!stdout.contains("flush"), "nothing is flushed in memory: {stdout}");
     assert!(stdout.trim_end().ends_with("overlaps: 0"), "{stdout}");
-    assert!(stderr.contains("a lock in memory: trigger to start, 2 at once"), "{stderr}");
+    assert!(stderr.contains("in-memory lock: trigger to start, 2 concurrent"), "{stderr}");
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn json_output_has_one_row_per_figure() {
     assert_eq!(rows.as_array().unwrap().len(), 2, "{rows}");
     assert_eq!(rows[1]["what"], "tenure embedded, durable: duplicates");
     assert_eq!(rows[1]["in_flight"], 2);
-    assert!(rows[1]["ratio"].as_str().unwrap().contains("× of a lock in memory"), "{rows}");
+    assert!(rows[1]["ratio"].as_str().unwrap().contains("× of in-memory lock"), "{rows}");
 }
 
 #[test]
@@ -59,8 +59,11 @@ fn claims_are_measured_before_during_and_after_an_idle_transaction() {
     let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
     let what: Vec<&str> =
         rows.as_array().unwrap().iter().filter_map(|r| r["what"].as_str()).collect();
-    assert_eq!((what[0], what[2]), ("a claim, no transaction beside it", "a claim after it"));
-    assert!(what[1].starts_with("a claim beside a transaction idle for "), "{what:?}");
+    assert_eq!(
+        (what[0], what[2]),
+        ("claim without an idle transaction", "claim after the idle transaction")
+    );
+    assert!(what[1].starts_with("claim with a transaction idle for "), "{what:?}");
     assert!(!what[1].contains("idle for 0 s"), "{what:?}");
 }
 
@@ -87,7 +90,7 @@ fn help_describes_the_measurements_and_the_baseline() {
     let help = String::from_utf8(output.stdout).unwrap();
     // Independent of line wrapping.
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    for words in ["a lock in memory in place of the store", "Examples:", "--at-once"] {
+    for words in ["an in-memory lock instead of the store", "Examples:", "--at-once"] {
         assert!(help.contains(words), "{words}: {help}");
     }
 }

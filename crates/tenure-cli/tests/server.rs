@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{Server, stderr, stdout, tenure, until};
 use tenure::http::HttpTransport;
-use tenure::wire::ResourceLocks;
+use tenure::wire::ResourceLocksResponse;
 use tenure::{Client, Transport};
 use tenure_core::{Acquire, Claimant, Command, LockAction, LockName, Outcome, ResourceKey, Token};
 
@@ -106,7 +106,7 @@ async fn twenty_kills_under_load_lose_no_acknowledged_grant() {
         server.launch();
         for (name, token) in acknowledged {
             let path = format!("/v1/locks/cluster/{name}");
-            let shown: ResourceLocks = reader.get(&path).await.expect("it answers");
+            let shown: ResourceLocksResponse = reader.get(&path).await.expect("it answers");
             assert!(shown.token >= token, "kill {kill}: {name} went back to {}", shown.token);
         }
         assert_eq!(tenure.check(), Ok(()), "kill {kill}: the live holder lost its lock");
@@ -115,7 +115,8 @@ async fn twenty_kills_under_load_lose_no_acknowledged_grant() {
     for worker in workers {
         worker.await.expect("no token went back");
     }
-    let shown: ResourceLocks = transport().get("/v1/locks/cluster/kept").await.expect("it answers");
+    let shown: ResourceLocksResponse =
+        transport().get("/v1/locks/cluster/kept").await.expect("it answers");
     assert_eq!(shown.tenures[0].token, tenure.token());
     tenure.release().await.expect("it is still held");
     let verified = server.run(&["verify"]);

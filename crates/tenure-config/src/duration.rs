@@ -1,12 +1,12 @@
-//! Durations as people write them: a number and a unit, or several from large to small.
+//! Durations in text form: a number and a unit, or several from large to small.
 
 use std::time::Duration;
 
-/// The units, from large to small.
+/// Units in milliseconds, from large to small.
 const UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// Reads `500ms`, `30s`, `5m`, `1h30m`, `7d`.
+/// Parses `500ms`, `30s`, `5m`, `1h30m`, `7d`.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let hint =
         || format!("{text:?} is not a duration; write for example 500ms, 30s, 5m, 1h30m or 7d");
@@ -20,11 +20,11 @@ fn milliseconds(text: &str) -> Option<u64> {
     while !rest.is_empty() {
         let (number, after) = split(rest, |c| c.is_ascii_digit());
         let (unit, after) = split(after, |c| c.is_ascii_alphabetic());
-        // Each unit once and the larger first, so that a slip of the pen is not a sum.
-        let at = units.iter().position(|(name, _)| *name == unit)?;
-        let part = number.parse::<u64>().ok()?.checked_mul(units[at].1)?;
+        // Each unit once and the larger first, so that a typo is not accepted as a sum.
+        let index = units.iter().position(|(name, _)| *name == unit)?;
+        let part = number.parse::<u64>().ok()?.checked_mul(units[index].1)?;
         total = total.checked_add(part)?;
-        units = &units[at + 1..];
+        units = &units[index + 1..];
         rest = after;
     }
     (!text.is_empty()).then_some(total)
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_in_every_unit_and_in_several() {
+    fn durations_with_one_or_several_units_are_parsed() {
         for (text, ms) in [
             ("250ms", 250),
             ("30s", 30_000),
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused_with_examples() {
+    fn invalid_durations_are_rejected_with_examples() {
         let too_large = format!("{}d", u64::MAX);
         for bad in [
             "",

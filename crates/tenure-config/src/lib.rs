@@ -5,7 +5,7 @@
 //! decided by [`Kinds::new`] in the core; this crate only knows the spelling. Tables that belong to
 //! apps are parsed by the apps, through [`AppSections`].
 //!
-//! Next: `kinds.rs` for the tables of a kind, `section.rs` for how a table is read.
+//! See `kinds.rs` for the tables of a kind, `section.rs` for how a table is read.
 
 pub mod duration;
 mod kinds;
@@ -23,7 +23,9 @@ use tenure_core::Kinds;
 pub use kinds::{command as read_command, retry as read_retry};
 pub use report::{BadConfig, Problem, Report};
 pub use section::Section;
-pub use settings::{AuditSetting, Keep, MetricsSettings, ServerSettings, WorkerSettings};
+pub use settings::{
+    AuditSetting, MetricsSettings, RetentionSettings, ServerSettings, WorkerSettings,
+};
 
 /// Name of the file that is used by default.
 pub const FILE_NAME: &str = "tenure.toml";
@@ -40,8 +42,8 @@ pub struct Config {
     pub kinds: Arc<Kinds>,
     /// Settings of the worker that runs commands.
     pub worker: WorkerSettings,
-    /// How long finished jobs, dead letters and history are kept.
-    pub retention: Keep,
+    /// Retention periods of finished jobs, dead letters and history.
+    pub retention: RetentionSettings,
     /// Settings of the HTTP server, read when it starts.
     pub server: ServerSettings,
     /// Settings of the metrics endpoint.
@@ -114,9 +116,9 @@ impl Config {
         let table = report.table()?;
         let root = Section::root(table.get_ref());
         if apps.ignores_unknown() {
-            root.known(&root.keys().collect::<Vec<_>>(), &mut report);
+            root.check_keys(&root.keys().collect::<Vec<_>>(), &mut report);
         } else {
-            root.known(&[&TABLES[..], &apps.names()].concat(), &mut report);
+            root.check_keys(&[&TABLES[..], &apps.names()].concat(), &mut report);
         }
         let worker = settings::worker(&root, &mut report);
         let retention = settings::retention(&root, &mut report);
@@ -132,7 +134,7 @@ impl Config {
             Some(kinds) if report.is_empty() => {
                 Ok(Self { kinds: Arc::new(kinds), worker, retention, server, metrics })
             }
-            _ => Err(report.into_bad()),
+            _ => Err(report.into_error()),
         }
     }
 

@@ -22,7 +22,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem with a file as a whole.
+    /// Creates a problem with a file as a whole.
     #[must_use]
     pub fn of_file(file: &Path, message: impl Into<String>) -> Self {
         let (file, place) = (Some(file.to_owned()), String::new());
@@ -92,10 +92,10 @@ impl<'t> Report<'t> {
     pub fn table(&mut self) -> Result<Spanned<DeTable<'t>>, BadConfig> {
         let (table, errors) = DeTable::parse_recoverable(self.text);
         for error in &errors {
-            self.syntax(error.span(), error.message());
+            self.add_syntax_error(error.span(), error.message());
         }
         // What the parser recovered after an error is a guess.
-        if errors.is_empty() { Ok(table) } else { Err(std::mem::take(self).into_bad()) }
+        if errors.is_empty() { Ok(table) } else { Err(std::mem::take(self).into_error()) }
     }
 
     /// Returns whether no problem was found so far.
@@ -127,7 +127,7 @@ impl<'t> Report<'t> {
     }
 
     /// Adds a TOML syntax error.
-    pub fn syntax(&mut self, span: Option<Range<usize>>, message: &str) {
+    pub fn add_syntax_error(&mut self, span: Option<Range<usize>>, message: &str) {
         let line = span.map_or(1, |span| self.line(span.start));
         let message = format!("invalid TOML: {message}");
         self.problems.push(Problem { file: None, line, place: String::new(), message });
@@ -135,11 +135,11 @@ impl<'t> Report<'t> {
 
     /// Adds a problem reported by the core as `place: message`. Its line is that of the key with
     /// which the message begins if the table has it, otherwise that of the table.
-    pub fn semantic(&mut self, problem: &str) {
-        let of = |place: &&String| {
+    pub fn add_core_problem(&mut self, problem: &str) {
+        let is_prefix = |place: &&String| {
             problem.strip_prefix(place.as_str()).is_some_and(|rest| rest.starts_with(": "))
         };
-        let place = self.places.keys().find(of).cloned();
+        let place = self.places.keys().find(is_prefix).cloned();
         let Some(place) = place else { return self.add("", problem) };
         let message = &problem[place.len() + 2..];
         let first = message.split(' ').next().unwrap_or("");
@@ -148,9 +148,9 @@ impl<'t> Report<'t> {
         self.problems.push(Problem { file: None, line, place, message: message.to_owned() });
     }
 
-    /// Returns all problems, of which there is at least one.
-    pub fn into_bad(mut self) -> BadConfig {
-        debug_assert!(!self.problems.is_empty(), "a parser that gives up reports a problem");
+    /// Converts to an error. There must be at least one problem.
+    pub fn into_error(mut self) -> BadConfig {
+        debug_assert!(!self.problems.is_empty(), "a parser that fails reports a problem");
         self.problems.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
         BadConfig(self.problems)
     }

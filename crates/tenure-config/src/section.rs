@@ -1,5 +1,5 @@
-//! A table of the file, read key by key. What is not as it must be is reported and left out, so
-//! that reading goes on to the next problem.
+//! Typed access to a table. An invalid value is reported and skipped, so that parsing continues and
+//! finds all problems.
 
 use std::ops::RangeInclusive;
 
@@ -9,81 +9,83 @@ use toml::de::{DeTable, DeValue};
 use super::duration;
 use super::report::Report;
 
-/// The longest misspelling that is still understood, in edits.
-const SLIP_MAX: usize = 2;
+/// Maximum edit distance for a suggestion.
+const SUGGESTION_DISTANCE_MAX: usize = 2;
 
-/// A table and where it is.
+/// A table and its place.
 pub struct Section<'t> {
-    /// The way to it, with dots; empty for the whole file.
+    /// Dotted path of the table; empty for the whole file.
     pub place: String,
     table: &'t DeTable<'t>,
 }
 
 impl<'t> Section<'t> {
-    /// The whole file.
+    /// Creates the section of the whole file.
     pub fn root(table: &'t DeTable<'t>) -> Self {
         Self { place: String::new(), table }
     }
 
-    /// The way to a key of it.
-    pub fn at(&self, key: &str) -> String {
+    /// Returns the dotted path of a key.
+    pub fn place_of(&self, key: &str) -> String {
         if self.place.is_empty() { key.to_owned() } else { format!("{}.{key}", self.place) }
     }
 
-    /// Notes where each key is, and reports those that mean nothing.
-    pub fn known(&self, keys: &[&str], report: &mut Report<'_>) {
+    /// Records the line of each key, and reports unknown keys.
+    pub fn check_keys(&self, keys: &[&str], report: &mut Report<'_>) {
         for key in self.table.keys() {
             let name = key.get_ref().as_ref();
-            let place = self.at(name);
+            let place = self.place_of(name);
             report.visit(&place, key.span());
             if !keys.contains(&name) {
-                report.add(&place, unknown("key", name, keys.iter().copied()));
+                report.add(&place, unknown_name("key", name, keys.iter().copied()));
             }
         }
     }
 
-    /// A table below it.
+    /// Returns a nested table.
     pub fn section(&self, key: &str, report: &mut Report<'_>) -> Option<Self> {
         let table = match self.value(key)? {
             DeValue::Table(table) => table,
-            other => return self.wrong(key, other, "a table", report),
+            other => return self.reject_type(key, other, "a table", report),
         };
-        Some(Self { place: self.at(key), table })
+        Some(Self { place: self.place_of(key), table })
     }
 
-    /// All tables below it, each with its name.
+    /// Returns all nested tables with their names.
     pub fn sections(&self, report: &mut Report<'_>) -> Vec<(&'t str, Self)> {
         let mut sections = Vec::new();
         for key in self.table.keys() {
             let name: &'t str = key.get_ref().as_ref();
-            report.visit(&self.at(name), key.span());
+            report.visit(&self.place_of(name), key.span());
             sections.extend(self.section(name, report).map(|section| (name, section)));
         }
         sections
     }
 
-    /// The names and texts of a table whose keys are anybody's choice.
+    /// Returns all keys with their text values, for a table with arbitrary keys.
     pub fn pairs(&self, report: &mut Report<'_>) -> Vec<(&'t str, &'t str)> {
         let mut pairs = Vec::new();
         for key in self.table.keys() {
             let name: &'t str = key.get_ref().as_ref();
-            report.visit(&self.at(name), key.span());
+            report.visit(&self.place_of(name), key.span());
             pairs.extend(self.text(name, report).map(|text| (name, text)));
         }
         pairs
     }
 
-    /// The tables of a list, each with its place: `steps[0]`.
+    /// Returns the tables of a list, with places such as `steps[0]`.
     pub fn list(&self, key: &str, report: &mut Report<'_>) -> Vec<Self> {
-        let wanted = "a list of tables such as [[steps]]";
+        let expected = "a list of tables such as [[steps]]";
         let list = match self.value(key) {
             None => return Vec::new(),
             Some(DeValue::Array(list)) => list,
-            Some(other) => return self.wrong(key, other, wanted, report).unwrap_or_default(),
+            Some(other) => {
+                return self.reject_type(key, other, expected, report).unwrap_or_default();
+            }
         };
         let mut sections = Vec::new();
-        for (at, item) in list.iter().enumerate() {
-            let place = format!("{}[{at}]", self.at(key));
+        for (index, item) in list.iter().enumerate() {
+            let place = format!("{}[{index}]", self.place_of(key));
             report.visit(&place, item.span());
             match item.get_ref() {
                 DeValue::Table(table) => sections.push(Self { place, table }),
@@ -96,46 +98,48 @@ impl<'t> Section<'t> {
         sections
     }
 
-    /// Any value, as JSON. What JSON has no word for is a text.
+    /// Returns any value as JSON. A date or time becomes a string.
     pub fn json(&self, key: &str, report: &mut Report<'_>) -> Option<Value> {
         let value = self.value(key)?;
         match to_json(value) {
             Some(json) => Some(json),
-            None => self.refuse(key, "it has a number that JSON cannot say".to_owned(), report),
+            None => {
+                self.reject(key, "it has a number that JSON cannot represent".to_owned(), report)
+            }
         }
     }
 
-    /// The names of its keys.
+    /// Returns the names of its keys.
     pub fn keys(&self) -> impl Iterator<Item = &'t str> {
         self.table.keys().map(|key| key.get_ref().as_ref())
     }
 
-    /// A text.
+    /// Returns a string.
     pub fn text(&self, key: &str, report: &mut Report<'_>) -> Option<&'t str> {
         match self.value(key)? {
             DeValue::String(text) => Some(text.as_ref()),
-            other => self.wrong(key, other, "a text in quotes", report),
+            other => self.reject_type(key, other, "a string in quotes", report),
         }
     }
 
-    /// A list of texts.
+    /// Returns a list of strings.
     pub fn texts(&self, key: &str, report: &mut Report<'_>) -> Option<Vec<&'t str>> {
-        let wanted = "a list of texts such as [\"a\", \"b\"]";
+        let expected = "a list of strings such as [\"a\", \"b\"]";
         let list = match self.value(key)? {
             DeValue::Array(list) => list,
-            other => return self.wrong(key, other, wanted, report),
+            other => return self.reject_type(key, other, expected, report),
         };
         let mut texts = Vec::new();
         for item in list.iter() {
             match item.get_ref() {
                 DeValue::String(text) => texts.push(text.as_ref()),
-                other => return self.wrong(key, other, wanted, report),
+                other => return self.reject_type(key, other, expected, report),
             }
         }
         Some(texts)
     }
 
-    /// A text, or a list of texts.
+    /// Returns a list of strings, which may be written as one string.
     pub fn one_or_more(&self, key: &str, report: &mut Report<'_>) -> Option<Vec<&'t str>> {
         match self.value(key)? {
             DeValue::String(text) => Some(vec![text.as_ref()]),
@@ -143,19 +147,19 @@ impl<'t> Section<'t> {
         }
     }
 
-    /// A duration, in milliseconds.
+    /// Returns a duration in milliseconds.
     pub fn duration_ms(&self, key: &str, report: &mut Report<'_>) -> Option<u64> {
         let text = match self.value(key)? {
             DeValue::String(text) => text.as_ref(),
-            other => return self.wrong(key, other, "a duration such as \"30m\"", report),
+            other => return self.reject_type(key, other, "a duration such as \"30m\"", report),
         };
         match duration::parse(text) {
             Ok(duration) => Some(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
-            Err(why) => self.refuse(key, why, report),
+            Err(why) => self.reject(key, why, report),
         }
     }
 
-    /// A whole number within bounds.
+    /// Returns an integer within bounds.
     pub fn count(
         &self,
         key: &str,
@@ -164,59 +168,59 @@ impl<'t> Section<'t> {
     ) -> Option<u64> {
         let number = match self.value(key)? {
             DeValue::Integer(number) => number,
-            other => return self.wrong(key, other, "a whole number", report),
+            other => return self.reject_type(key, other, "an integer", report),
         };
         let digits = number.as_str().replace('_', "");
         match u64::from_str_radix(&digits, number.radix()) {
             Ok(count) if within.contains(&count) => Some(count),
             _ => {
                 let (min, max) = (within.start(), within.end());
-                self.refuse(key, format!("it must be between {min} and {max}"), report)
+                self.reject(key, format!("it must be between {min} and {max}"), report)
             }
         }
     }
 
-    /// A number.
+    /// Returns a number.
     pub fn number(&self, key: &str, report: &mut Report<'_>) -> Option<f64> {
         let digits = match self.value(key)? {
             DeValue::Integer(number) => number.as_str(),
             DeValue::Float(number) => number.as_str(),
-            other => return self.wrong(key, other, "a number", report),
+            other => return self.reject_type(key, other, "a number", report),
         };
         match digits.replace('_', "").parse() {
             Ok(number) => Some(number),
-            Err(_) => self.refuse(key, format!("{digits} is not a decimal number"), report),
+            Err(_) => self.reject(key, format!("{digits} is not a decimal number"), report),
         }
     }
 
-    /// Yes or no.
+    /// Returns a boolean.
     pub fn flag(&self, key: &str, report: &mut Report<'_>) -> Option<bool> {
         match self.value(key)? {
             DeValue::Boolean(flag) => Some(*flag),
-            other => self.wrong(key, other, "true or false", report),
+            other => self.reject_type(key, other, "true or false", report),
         }
     }
 
-    /// Whether the key is there at all.
+    /// Returns whether the key is set.
     pub fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
     }
 
-    /// Reports that the value of a key is not acceptable.
-    pub fn refuse<T>(&self, key: &str, why: String, report: &mut Report<'_>) -> Option<T> {
-        report.add(&self.at(key), why);
+    /// Reports that the value of a key is invalid.
+    pub fn reject<T>(&self, key: &str, why: String, report: &mut Report<'_>) -> Option<T> {
+        report.add(&self.place_of(key), why);
         None
     }
 
-    fn wrong<T>(
+    fn reject_type<T>(
         &self,
         key: &str,
         got: &DeValue<'_>,
-        wanted: &str,
+        expected: &str,
         report: &mut Report<'_>,
     ) -> Option<T> {
         let got = got.type_str();
-        self.refuse(key, format!("it must be {wanted}, not of the type {got}"), report)
+        self.reject(key, format!("it must be {expected}, not of the type {got}"), report)
     }
 
     fn value(&self, key: &str) -> Option<&'t DeValue<'t>> {
@@ -251,22 +255,28 @@ fn to_json(value: &DeValue<'_>) -> Option<Value> {
     })
 }
 
-/// Says that a word means nothing, and what may have been meant.
-pub fn unknown<'a>(what: &str, word: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
-    let slip = known.clone().map(|known| (distance(word, known), known)).min();
-    match slip {
-        Some((edits, meant)) if edits <= SLIP_MAX && edits < meant.len() => {
-            format!("unknown {what} `{word}`; did you mean `{meant}`?")
+/// Returns the message for an unknown name, with a suggestion if one is similar.
+pub fn unknown_name<'a>(
+    what: &str,
+    name: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> String {
+    let closest = known.clone().map(|known| (edit_distance(name, known), known)).min();
+    match closest {
+        Some((edits, suggestion))
+            if edits <= SUGGESTION_DISTANCE_MAX && edits < suggestion.len() =>
+        {
+            format!("unknown {what} `{name}`; did you mean `{suggestion}`?")
         }
         _ => {
             let known: Vec<_> = known.collect();
-            format!("unknown {what} `{word}`; there are {}", known.join(", "))
+            format!("unknown {what} `{name}`; expected one of {}", known.join(", "))
         }
     }
 }
 
-/// How many letters must be put in, left out, changed or swapped to get from one word to another.
-fn distance(from: &str, to: &str) -> usize {
+/// Returns the edit distance (insertions, deletions, substitutions and transpositions).
+fn edit_distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
     let mut rows = vec![(0..=to.len()).collect::<Vec<_>>()];
     for i in 1..=from.len() {
@@ -290,18 +300,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_understood_and_nonsense_is_not() {
+    fn similar_name_is_suggested() {
         let known = ["from", "during", "failed"];
-        let say = |word| unknown("key", word, known.into_iter());
-        assert_eq!(say("form"), "unknown key `form`; did you mean `from`?");
-        assert_eq!(say("durring"), "unknown key `durring`; did you mean `during`?");
-        assert_eq!(say("color"), "unknown key `color`; there are from, during, failed");
+        let message = |name| unknown_name("key", name, known.into_iter());
+        assert_eq!(message("form"), "unknown key `form`; did you mean `from`?");
+        assert_eq!(message("durring"), "unknown key `durring`; did you mean `during`?");
+        assert_eq!(message("color"), "unknown key `color`; expected one of from, during, failed");
     }
 
     #[test]
-    fn a_swap_of_neighbours_is_one_edit() {
+    fn transposition_is_one_edit() {
         for (from, to, edits) in [("form", "from", 1), ("", "abc", 3), ("same", "same", 0)] {
-            assert_eq!(distance(from, to), edits, "{from} {to}");
+            assert_eq!(edit_distance(from, to), edits, "{from} {to}");
         }
     }
 }

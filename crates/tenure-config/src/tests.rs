@@ -1,4 +1,4 @@
-//! What a `tenure.toml` may say, and what is said about one that is wrong.
+//! Parsing of `tenure.toml`, and problems reported.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use tenure_core::kind::{Backoff, Policy};
 use super::NoApps;
 use super::{AuditSetting, BadConfig, Config, Error, FILE_BYTES_MAX};
 
-/// The example of the guide, with every key that there is.
-const WHOLE: &str = r#"
+/// The example of the guide, with every key.
+const COMPLETE: &str = r#"
 [kinds.database]
 states  = ["PENDING", "CREATING", "READY", "DESTROYING", "DESTROYED", "FAILED"]
 initial = "PENDING"
@@ -63,17 +63,17 @@ fn parse(text: &str) -> Result<Config, BadConfig> {
     Config::parse(text, Path::new("/etc/tenure"))
 }
 
-/// Each problem as `line: problem`.
+/// Returns each problem as `line: problem`.
 fn problems(text: &str) -> Vec<String> {
-    let bad = parse(text).expect_err("it is wrong");
+    let bad = parse(text).expect_err("invalid");
     bad.0.iter().map(|problem| format!("{}: {}", problem.line, problem.description())).collect()
 }
 
 #[test]
-fn every_key_is_understood() {
-    let config = parse(WHOLE).expect("it is right");
+fn every_key_is_parsed() {
+    let config = parse(COMPLETE).expect("valid");
     assert_eq!(config.operations(), 3);
-    let kind = config.kinds.get("database").expect("it is declared");
+    let kind = config.kinds.get("database").expect("declared");
     assert_eq!((&*kind.initial, kind.states.len(), kind.backoff), ("PENDING", 6, Backoff::Pass));
     assert_eq!((kind.running_max, kind.tenant_running_max), (Some(10), Some(2)));
     assert_eq!(kind.reconcile.as_deref(), Some("create"));
@@ -96,20 +96,23 @@ fn every_key_is_understood() {
     assert_eq!(config.worker.ttl, Duration::from_secs(15));
     assert_eq!(config.worker.drain, Duration::from_secs(90));
     let day = 24 * 60 * 60 * 1_000;
-    let keep = config.retention;
-    assert_eq!((keep.jobs_ms, keep.dead_ms, keep.history_ms), (7 * day, 60 * day, day / 2));
+    let retention = config.retention;
+    assert_eq!(
+        (retention.jobs_ms, retention.dead_ms, retention.history_ms),
+        (7 * day, 60 * day, day / 2)
+    );
 }
 
 #[test]
-fn the_server_is_told_how_to_deal_with_those_who_ask() {
+fn server_settings_are_parsed() {
     let text = "[server]\ntls_certificate = \"c.pem\"\ntls_key = \"/k.pem\"\naudit = \"off\"\n\
                 connections = 5\ntenant_requests_per_s = 6\nwrong_keys_per_s = 7\n";
-    let server = parse(text).expect("it is right").server;
+    let server = parse(text).expect("valid").server;
     assert_eq!(server.tls, Some(("/etc/tenure/c.pem".into(), "/k.pem".into())));
     assert_eq!(server.audit, AuditSetting::Off);
     assert_eq!(server.connections, Some(5));
     assert_eq!((server.tenant_requests_per_s, server.wrong_keys_per_s), (Some(6), Some(7)));
-    let named = parse("[server]\naudit = \"a.jsonl\"\n").expect("it is right").server;
+    let named = parse("[server]\naudit = \"a.jsonl\"\n").expect("valid").server;
     assert_eq!(named.audit, AuditSetting::File("/etc/tenure/a.jsonl".into()));
     let half = problems("[server]\ntls_key = \"k.pem\"\nconnections = 0\naudits = \"off\"\n");
     assert_eq!(half.len(), 3, "{half:?}");
@@ -117,37 +120,37 @@ fn the_server_is_told_how_to_deal_with_those_who_ask() {
 }
 
 #[test]
-fn nothing_has_to_be_said() {
-    let config = parse("").expect("an empty file is right");
+fn empty_file_gives_the_defaults() {
+    let config = parse("").expect("an empty file is valid");
     assert_eq!(config, Config::default());
     assert_eq!(config.worker.slots, None);
     assert!(config.retention.dead_ms > config.retention.jobs_ms);
 }
 
 #[test]
-fn a_relative_path_is_below_the_file_and_a_bare_word_is_looked_up() {
-    let config = parse(WHOLE).expect("it is right");
+fn relative_path_is_resolved_and_bare_name_is_kept() {
+    let config = parse(COMPLETE).expect("valid");
     let run =
         |name: &str| config.kinds.get("database").expect("declared").operations[name].run.clone();
     assert_eq!(run("create"), ["/etc/tenure/create-db.sh", "--size", "small"]);
     assert_eq!(run("destroy"), ["destroy-db"]);
     let bin = "[kinds.a.operations.b]\nrun = [\"bin/x\"]\n[kinds.c.operations.d]\nrun = [\"/x\"]";
-    let config = parse(bin).expect("it is right");
+    let config = parse(bin).expect("valid");
     let first = |kind: &str| {
         let kind = config.kinds.get(kind).expect("declared");
-        kind.operations.values().next().expect("it has one").run[0].clone()
+        kind.operations.values().next().expect("operation").run[0].clone()
     };
     assert_eq!((first("a"), first("c")), ("/etc/tenure/bin/x".into(), "/x".into()));
 }
 
 #[test]
-fn only_kinds_with_commands_are_worked_here() {
-    let config = parse(WHOLE).expect("it is right");
+fn command_kinds_are_those_with_commands() {
+    let config = parse(COMPLETE).expect("valid");
     assert_eq!(config.command_kinds(), ["database".into()]);
 }
 
 #[test]
-fn all_problems_are_said_at_once_each_with_its_line_and_a_remedy() {
+fn all_problems_are_reported_with_line_and_remedy() {
     let text = r#"kind = 1
 [kinds.database]
 states = ["PENDING", "CREATING", "READY", "LOST"]
@@ -186,7 +189,7 @@ dead = "1s"
             "2: kinds.database: no operation leads to the state LOST",
             &format!("4: kinds.database: initial names the state PENDIG, {among}"),
             "5: kinds.database.backof: unknown key `backof`; did you mean `backoff`?",
-            "6: kinds.database.running_max: it must be a whole number, not of the type string",
+            "6: kinds.database.running_max: it must be an integer, not of the type string",
             &format!(
                 "8: {create}: with a state during, the states ok and failed must be given too"
             ),
@@ -197,8 +200,8 @@ dead = "1s"
                   integer"
             ),
             &format!(
-                "13: {create}.retry.tries: unknown key `tries`; there are attempts, initial, \
-                  factor, max, transient, permanent"
+                "13: {create}.retry.tries: unknown key `tries`; expected one of attempts, initial, \
+                                  factor, max, transient, permanent"
             ),
             &format!("13: {create}.retry.attempts: it must be between 1 and 1000"),
             &format!("13: {create}: retry.initial is longer than retry.max"),
@@ -211,19 +214,19 @@ dead = "1s"
                 "15: {create}.locks: the lock has the character ' '; allowed are letters, digits \
                   and . _ - : @ + ="
             ),
-            "18: kinds.database.operations.drop.run: it must be a list of texts such as [\"a\", \
+            "18: kinds.database.operations.drop.run: it must be a list of strings such as [\"a\", \
          \"b\"], not of the type string",
             "21: worker.slots: it must be between 1 and 4096",
             "22: worker.ttl: it must be between 3s and 86400s",
             "25: retention.jobs: \"soon\" is not a duration; write for example 500ms, 30s, 5m, \
              1h30m or 7d",
-            "26: retention.dead: less than 1m: nobody could look at anything that is over",
+            "26: retention.dead: it must be at least 1m, so that finished jobs can be inspected",
         ]
     );
 }
 
 #[test]
-fn a_rule_of_the_core_points_to_the_line_of_its_key_or_of_its_table() {
+fn problem_of_the_core_has_the_line_of_its_key_or_table() {
     let text = "[kinds.a]\nstates = [\"X\", \"Y\"]\n\n[kinds.a.operations.b]\nok = \"X\"\n\
                 from = [\"Y\"]\nmeets = { c = \"queue\" }\n";
     assert_eq!(
@@ -243,18 +246,18 @@ fn dead_letters_are_kept_at_least_as_long_as_jobs() {
 }
 
 #[test]
-fn a_kind_whose_states_cannot_be_read_makes_no_noise() {
+fn kind_with_invalid_states_reports_no_follow_up_problems() {
     let text = "[kinds.a]\nstates = \"X\"\n[kinds.a.operations.b]\nok = \"X\"\nx = 1\n";
     assert_eq!(problems(text).len(), 2, "{:?}", problems(text));
     let text = "[kinds.a]\nstates = []\n";
     assert_eq!(
         problems(text),
-        ["2: kinds.a.states: there is none; leave the key out for a kind without states"]
+        ["2: kinds.a.states: it must not be empty; leave the key out for a kind without states"]
     );
 }
 
 #[test]
-fn every_fault_of_the_toml_itself_is_said() {
+fn all_syntax_errors_are_reported() {
     let found = problems("a = \n[kinds.x\nb = 'c\n");
     assert!(found.len() >= 2, "{found:?}");
     assert!(found.iter().all(|found| found.contains("invalid TOML")), "{found:?}");
@@ -262,13 +265,13 @@ fn every_fault_of_the_toml_itself_is_said() {
 }
 
 #[test]
-fn a_key_that_is_given_twice_is_refused() {
+fn duplicate_key_is_rejected() {
     let found = problems("[worker]\nslots = 1\nslots = 2\n");
     assert!(found[0].starts_with("3: invalid TOML: duplicate key"), "{found:?}");
 }
 
 #[test]
-fn wrong_types_of_tables_are_refused() {
+fn wrong_types_are_rejected() {
     let found = problems("kinds = 1\nworker = []\n[retention]\njobs = true\n");
     assert_eq!(
         found,
@@ -281,32 +284,32 @@ fn wrong_types_of_tables_are_refused() {
 }
 
 #[test]
-fn a_long_first_rest_lifts_the_cap_that_nobody_wrote() {
+fn long_initial_backoff_raises_the_default_maximum() {
     let text = "[kinds.a.operations.b]\nretry = { attempts = 2, initial = \"2h\" }\n";
-    let config = parse(text).expect("it is right");
+    let config = parse(text).expect("valid");
     let retry = &config.kinds.get("a").expect("declared").operations["b"].retry;
     assert_eq!((retry.initial_ms, retry.max_ms), (7_200_000, 7_200_000));
 }
 
 #[test]
-fn a_file_that_is_absent_or_too_large_is_named() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
+fn missing_or_oversized_file_is_named() {
+    let dir = tempfile::tempdir().expect("temporary directory");
     let path = dir.path().join("tenure.toml");
-    let error = Config::load(&path, &mut NoApps).expect_err("it is not there").to_string();
+    let error = Config::load(&path, &mut NoApps).expect_err("missing").to_string();
     assert!(error.starts_with(&format!("cannot read {}: ", path.display())), "{error}");
-    let max = usize::try_from(FILE_BYTES_MAX).expect("it is small");
-    std::fs::write(&path, "#".repeat(max)).expect("it is writable");
+    let max = usize::try_from(FILE_BYTES_MAX).expect("small");
+    std::fs::write(&path, "#".repeat(max)).expect("writable");
     assert!(Config::load(&path, &mut NoApps).is_ok());
-    std::fs::write(&path, "#".repeat(max + 1)).expect("it is writable");
+    std::fs::write(&path, "#".repeat(max + 1)).expect("writable");
     assert!(matches!(Config::load(&path, &mut NoApps), Err(Error::Unreadable { .. })));
 }
 
 #[test]
-fn tenants_are_told_apart_in_metrics_only_if_that_is_said() {
-    let config = Config::parse("", Path::new("/etc")).expect("an empty file is fine");
+fn metrics_per_tenant_are_opt_in() {
+    let config = Config::parse("", Path::new("/etc")).expect("an empty file is valid");
     assert!(!config.metrics.per_tenant);
     let text = "[metrics]\nper_tenant = true\n";
-    let config = Config::parse(text, Path::new("/etc")).expect("it is fine");
+    let config = Config::parse(text, Path::new("/etc")).expect("valid");
     assert!(config.metrics.per_tenant);
     let found = problems("[metrics]\nper_tenant = 1\nper_tenants = true\n");
     assert_eq!(

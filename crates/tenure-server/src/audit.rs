@@ -15,7 +15,7 @@ use std::time::Duration;
 use axum::response::Response;
 use tenure_core::Text;
 use tenure_store::clock::{Clock as _, ServerClock};
-use tenure_wire::{AuditLine, instant};
+use tenure_wire::{AuditEntry, instant};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::auth::keys::Principal;
@@ -35,11 +35,11 @@ const FILES_KEPT: usize = 8;
 
 /// An entry, without its time.
 #[derive(Debug)]
-pub(crate) struct AuditEntry {
-    line: AuditLine,
+pub(crate) struct PendingEntry {
+    line: AuditEntry,
 }
 
-impl AuditEntry {
+impl PendingEntry {
     pub(crate) fn new(
         action: &str,
         path: &str,
@@ -54,7 +54,7 @@ impl AuditEntry {
             (None, None) => "not answered",
         };
         Self {
-            line: AuditLine {
+            line: AuditEntry {
                 at: String::new(),
                 action: action.to_owned(),
                 path: path.chars().take(PATH_BYTES_MAX).collect(),
@@ -90,7 +90,7 @@ impl AuditEntry {
 }
 
 enum WriterRequest {
-    Append(Box<AuditEntry>),
+    Append(Box<PendingEntry>),
     /// Acknowledges when all earlier entries are in the file.
     Flush(oneshot::Sender<()>),
 }
@@ -107,7 +107,7 @@ pub(crate) struct AuditQuery {
 }
 
 impl AuditQuery {
-    fn matches(&self, line: &AuditLine) -> bool {
+    fn matches(&self, line: &AuditEntry) -> bool {
         let tenant = self.tenant.as_deref();
         tenant.is_none_or(|tenant| line.tenant.as_deref() == Some(tenant))
             && self.action.as_ref().is_none_or(|action| *action == line.action)
@@ -143,7 +143,7 @@ impl Audit {
     }
 
     /// Queues an entry; drops it after [`ENQUEUE_TIMEOUT`].
-    pub(crate) async fn write(&self, entry: AuditEntry) {
+    pub(crate) async fn write(&self, entry: PendingEntry) {
         if let Some((requests, _)) = &self.0
             && requests
                 .send_timeout(WriterRequest::Append(Box::new(entry)), ENQUEUE_TIMEOUT)
@@ -155,7 +155,7 @@ impl Audit {
     }
 
     /// Queues an entry without waiting; drops it if the queue is full.
-    pub(crate) fn try_write(&self, entry: AuditEntry) {
+    pub(crate) fn try_write(&self, entry: PendingEntry) {
         if let Some((requests, _)) = &self.0
             && requests.try_send(WriterRequest::Append(Box::new(entry))).is_err()
         {
@@ -176,7 +176,7 @@ impl Audit {
     pub(crate) async fn newest(
         &self,
         query: AuditQuery,
-    ) -> std::io::Result<Option<Vec<AuditLine>>> {
+    ) -> std::io::Result<Option<Vec<AuditEntry>>> {
         let Some((_, path)) = self.0.clone() else { return Ok(None) };
         self.flush().await?;
         let read = tokio::task::spawn_blocking(move || newest(&path, &query)).await;
@@ -214,7 +214,7 @@ impl AuditWriter {
         }
     }
 
-    fn write(&mut self, AuditEntry { mut line }: AuditEntry) {
+    fn write(&mut self, PendingEntry { mut line }: PendingEntry) {
         line.at = instant(self.clock.now());
         let mut text = serde_json::to_string(&line).expect("plain JSON");
         text.push('\n');
@@ -259,7 +259,7 @@ impl AuditWriter {
 }
 
 /// Reads the newest matching entries, newest first.
-fn newest(path: &Path, query: &AuditQuery) -> std::io::Result<Vec<AuditLine>> {
+fn newest(path: &Path, query: &AuditQuery) -> std::io::Result<Vec<AuditEntry>> {
     let mut found = Vec::new();
     for n in 0..=FILES_KEPT {
         let path = numbered(path, n);
@@ -269,7 +269,7 @@ fn newest(path: &Path, query: &AuditQuery) -> std::io::Result<Vec<AuditLine>> {
         let mut of_file = VecDeque::new();
         for text in BufReader::new(File::open(path)?).lines() {
             // A crash can leave a truncated line.
-            let Ok(line) = serde_json::from_str::<AuditLine>(&text?) else { continue };
+            let Ok(line) = serde_json::from_str::<AuditEntry>(&text?) else { continue };
             if query.matches(&line) {
                 of_file.push_front(line);
                 of_file.truncate(query.limit - found.len());
@@ -296,8 +296,8 @@ mod tests {
     use super::*;
     use tenure_app::Problem;
 
-    fn entry(action: &str, response: &Response) -> AuditEntry {
-        AuditEntry::new(action, "/v1/x", None, Some(response), Duration::ZERO)
+    fn entry(action: &str, response: &Response) -> PendingEntry {
+        PendingEntry::new(action, "/v1/x", None, Some(response), Duration::ZERO)
     }
 
     #[tokio::test]

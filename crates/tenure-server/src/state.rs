@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::FromRef;
 use tenure_app::{Apps, Caller, LiveConfig, Services};
-use tenure_config::Keep;
+use tenure_config::RetentionSettings;
 use tenure_store::StoreError;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -117,7 +117,7 @@ impl ServerState {
     }
 
     /// Changes the retention of finished jobs and history.
-    pub fn set_retention(&self, retention: Keep) {
+    pub fn set_retention(&self, retention: RetentionSettings) {
         self.live.send_modify(|live| live.retention = retention);
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use common::{KEY, Server};
 use serde_json::{Value, json};
-use tenure_config::Keep;
+use tenure_config::RetentionSettings;
 use tenure_core::{Command, Kinds, Outcome};
 use tenure_server::auth::Keys;
 use tenure_store::observer::Observer;
@@ -283,7 +283,7 @@ async fn kinds_and_retention_are_set_before_the_janitor_starts() {
         ..TestStore::default()
     });
     let mut config = tenure_server::Config::new(Keys::admin(KEY), Arc::default());
-    config.live.retention = Keep { jobs_ms: 4_711, ..Keep::default() };
+    config.live.retention = RetentionSettings { jobs_ms: 4_711, ..RetentionSettings::default() };
     let server = tenure_server::Server::start(store, config, "test").await;
     let server = server.expect("it answers");
     let status = Arc::clone(&server.state().janitor);

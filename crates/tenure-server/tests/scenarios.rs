@@ -16,7 +16,7 @@ use tenure_core::{Code, Command, Job, JobId, Millis, Outcome, ResourceKey};
 use tenure_store::clock::{Clock, ManualClock};
 use tenure_store::scenario::{self, Driver};
 use tenure_store::{Memory, Store};
-use tenure_wire::{HistoryLine, JobAnswer, ListAnswer, ResourceAnswer, VerifyAnswer, WhyAnswer};
+use tenure_wire::{HistoryEntry, JobInfo, ListResponse, ResourceInfo, VerifyResponse, WhyResponse};
 
 struct OverHttp {
     server: Server,
@@ -70,31 +70,31 @@ impl Driver for OverHttp {
     }
 
     async fn job(&mut self, id: JobId) -> Option<Job> {
-        let job: JobAnswer = self.find("*", &format!("/v1/jobs/{id}")).await?;
+        let job: JobInfo = self.find("*", &format!("/v1/jobs/{id}")).await?;
         Some(job.to_job())
     }
 
     async fn resource(&mut self, key: &ResourceKey) -> Option<Resource> {
         let path = format!("/v1/resources/{}/{}", key.kind(), key.name());
-        let resource: ResourceAnswer = self.find(key.tenant(), &path).await?;
+        let resource: ResourceInfo = self.find(key.tenant(), &path).await?;
         Some(resource.to_resource())
     }
 
     async fn why(&mut self, id: JobId) -> String {
-        let why: WhyAnswer = self.find("*", &format!("/v1/jobs/{id}/why")).await.expect("a job");
+        let why: WhyResponse = self.find("*", &format!("/v1/jobs/{id}/why")).await.expect("a job");
         why.why
     }
 
     async fn history(&mut self, key: &ResourceKey) -> Vec<Entry> {
         let path = format!("/v1/resources/{}/{}/history?limit=1000", key.kind(), key.name());
-        let page: ListAnswer<HistoryLine> =
+        let page: ListResponse<HistoryEntry> =
             self.transport(key.tenant()).get(&path).await.expect("the server is there");
-        let entry = |line: &HistoryLine| Entry::parse(&line.line).expect("a valid entry");
+        let entry = |line: &HistoryEntry| Entry::parse(&line.line).expect("a valid entry");
         page.items.iter().rev().map(entry).collect()
     }
 
     async fn verify(&mut self) -> Vec<String> {
-        let answer: VerifyAnswer =
+        let answer: VerifyResponse =
             self.transport("t").get("/v1/verify").await.expect("the server is there");
         answer.problems
     }

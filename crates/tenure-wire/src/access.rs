@@ -1,4 +1,4 @@
-//! Keys, who one is, and the audit.
+//! JSON types of API keys, the caller's identity and the audit log.
 
 use serde::{Deserialize, Serialize};
 use tenure_core::Role;
@@ -13,81 +13,81 @@ use super::schema;
     "name": "ci", "tenant": "acme", "role": "worker", "reason": "the build fleet"
 })))]
 #[serde(deny_unknown_fields)]
-pub struct KeyBody {
-    /// What people call it.
+pub struct CreateKeyRequest {
+    /// Display name of the key.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::KeyName))]
     pub name: String,
-    /// Whose it is, `*` for all tenants; the caller's tenant when nothing is said.
+    /// Tenant of the key, `*` for all tenants. Defaults to the caller's tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::TenantOrAll>))]
     pub tenant: Option<String>,
-    /// What it may do.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::RoleName))]
+    /// Role that the key grants.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Role))]
     pub role: Role,
-    /// How long it is good for; for ever when nothing is said.
+    /// Lifetime of the key in milliseconds. Without it, the key does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Count>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Uint64>))]
     pub expires_in_ms: Option<u64>,
-    /// Why it is made.
+    /// Reason for creating the key, for the audit log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Reason, required = true))]
     pub reason: Option<String>,
 }
 
-/// A key, without what one could ask with.
+/// An API key, without its secret.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct KeyAnswer {
-    /// Names the key; no secret.
+pub struct KeyInfo {
+    /// Id of the key. Not secret.
     pub id: String,
-    /// What people call it.
+    /// Display name.
     pub name: String,
-    /// Whose it is; `*` for all tenants.
+    /// Tenant of the key; `*` for all tenants.
     pub tenant: String,
-    /// What it may do.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::RoleName))]
+    /// Role that the key grants.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Role))]
     pub role: Role,
-    /// Whether it is good now.
+    /// Whether the key is valid: neither expired nor revoked.
     pub good: bool,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: String,
-    /// Who made it.
+    /// Principal that created the key.
     pub created_by: String,
-    /// From when on it is not good any more.
+    /// Time at which the key expires.
     pub expires_at: Option<String>,
-    /// When it was last used, to within a minute or so.
+    /// Time of the last use, accurate to about a minute.
     pub used_at: Option<String>,
-    /// When it was taken back.
+    /// Time of revocation.
     pub revoked_at: Option<String>,
-    /// Who took it back, and why.
+    /// Principal that revoked the key, and the reason.
     pub revoked_by: Option<String>,
 }
 
-/// A key that was just made.
+/// A newly created key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct NewKeyAnswer {
-    /// The key itself. It is shown this once.
+pub struct CreateKeyResponse {
+    /// The key itself. It is returned only here and cannot be retrieved later.
     pub secret: String,
-    /// What is kept of it.
-    pub key: KeyAnswer,
+    /// The key as it is stored.
+    pub key: KeyInfo,
 }
 
 /// `GET /v1/whoami`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct WhoamiAnswer {
-    /// The name of the key.
+pub struct WhoamiResponse {
+    /// Name of the key.
     pub name: String,
-    /// The id of the key; none for the admin key.
+    /// Id of the key; null for the admin key.
     pub key: Option<String>,
-    /// The tenant that is acted for.
+    /// Tenant on whose behalf requests are made.
     pub tenant: String,
-    /// What the key may do.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::RoleName))]
+    /// Role that the key grants.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Role))]
     pub role: Role,
-    /// For whoever came with a cookie: what must come along as `x-tenure-csrf` with whatever
-    /// changes something.
+    /// CSRF token of a caller that authenticates with a cookie. Every request that changes
+    /// something must send it as the header `x-tenure-csrf`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub csrf: Option<String>,
 }
@@ -96,40 +96,40 @@ pub struct WhoamiAnswer {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct SignInBody {
+pub struct SignInRequest {
     /// The key.
     pub key: String,
 }
 
-/// A line of the audit.
+/// An entry of the audit log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct AuditLine {
-    /// When.
+pub struct AuditEntry {
+    /// Time of the request.
     pub at: String,
-    /// What: `lock.break`, ….
+    /// Action, such as `lock.break`.
     pub action: String,
-    /// On what.
+    /// Path of the request.
     pub path: String,
-    /// Who: the name of the key; nobody when none was known.
+    /// Name of the key; null if the caller was not authenticated.
     pub principal: Option<String>,
-    /// The id of the key; none for the admin key.
+    /// Id of the key; null for the admin key.
     pub key: Option<String>,
-    /// What the key may do.
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::RoleName>))]
+    /// Role that the key grants.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Role>))]
     pub role: Option<Role>,
-    /// For which tenant.
+    /// Tenant on whose behalf the request was made.
     pub tenant: Option<String>,
-    /// From where.
+    /// Remote address of the caller.
     pub address: Option<String>,
-    /// The HTTP status of the answer.
+    /// HTTP status of the response.
     pub status: u16,
     /// `ok`, or the code of the problem.
     pub outcome: String,
-    /// Why, as the caller said.
+    /// Reason given by the caller.
     pub reason: Option<String>,
-    /// The id of the request.
+    /// Id of the request.
     pub request_id: String,
-    /// How long it took.
+    /// Duration of the request in milliseconds.
     pub took_ms: u64,
 }

@@ -1,4 +1,4 @@
-//! The JSON of jobs: submitted, cancelled, looked at. What workers say is in `work`.
+//! JSON types of jobs for clients. Those for workers are in `work`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,102 +8,103 @@ use tenure_core::{Job, JobId, JobState, Kind, RequestId, ResourceKey, SessionId,
 
 #[cfg(feature = "openapi")]
 use super::schema;
-use super::{documents, instant, millis, values};
+use super::{instant, parse_optional_document, parse_server_instant, to_optional_document};
 
 /// A job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct JobAnswer {
-    /// The identity.
+pub struct JobInfo {
+    /// Id of the job.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub id: JobId,
-    /// Whose it is.
+    /// Tenant.
     pub tenant: String,
-    /// The kind of the resource.
+    /// Kind of the resource.
     pub kind: String,
-    /// The name of the resource.
+    /// Name of the resource.
     pub name: String,
-    /// The verb.
+    /// Operation to execute.
     pub operation: String,
-    /// Its arguments.
+    /// Arguments of the operation.
     pub args: Option<Value>,
-    /// Higher goes first within its tenant.
+    /// Priority within the tenant; higher runs first.
     pub priority: i32,
-    /// Who wants it.
+    /// Principal that submitted the job.
     pub by: String,
-    /// Where it is in its life.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::JobStateWord))]
+    /// State of the job.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::JobState))]
     pub state: JobState,
-    /// Attempts that have started and count.
+    /// Number of attempts started, without those handed back.
     pub attempt: u32,
-    /// How many it may have in all; only told of a single job, and while its kind is declared.
+    /// Maximum number of attempts. Present only in the response for a single job whose kind is
+    /// declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts_max: Option<u32>,
-    /// The latest attempts, the present one last.
-    pub attempts: Vec<AttemptAnswer>,
-    /// When it was submitted.
+    /// Latest attempts, oldest first.
+    pub attempts: Vec<AttemptInfo>,
+    /// Time of submission.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub submitted_at: String,
-    /// It does not start before.
+    /// Earliest start of the next attempt.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub due_at: String,
-    /// When it was over.
+    /// Time at which the job ended.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Instant>))]
     pub ended_at: Option<String>,
-    /// Why the latest attempt failed.
-    pub error: Option<FailureAnswer>,
-    /// How far the present attempt has come.
-    pub progress: Option<ProgressAnswer>,
-    /// What it gave.
+    /// Failure of the latest attempt.
+    pub error: Option<FailureInfo>,
+    /// Progress of the current attempt.
+    pub progress: Option<ProgressInfo>,
+    /// Result of the operation.
     pub result: Option<Value>,
-    /// How many other submits got its id.
+    /// Number of other submits that were attached to this job.
     pub joined: u32,
-    /// Who asked it to stop.
-    pub cancel: Option<AskedAnswer>,
-    /// The job that it does over.
+    /// Cancellation request, if there is one.
+    pub cancel: Option<RequestedByInfo>,
+    /// Job that this one retries.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub retry_of: Option<JobId>,
-    /// The job that took its place, or that was made from it.
+    /// Job that replaced this one, or that was created from it.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub followed_by: Option<JobId>,
-    /// The generation of the resource that its latest attempt saw.
+    /// Generation of the resource that the latest attempt saw.
     pub generation: u64,
 }
 
-impl JobAnswer {
-    /// A job of a resource.
+impl JobInfo {
+    /// Converts a job of the resource `key`.
     #[must_use]
-    pub fn of(key: &ResourceKey, job: &Job) -> Self {
+    pub fn new(key: &ResourceKey, job: &Job) -> Self {
         Self {
             id: job.id,
             tenant: key.tenant().to_owned(),
             kind: key.kind().to_owned(),
             name: key.name().to_owned(),
             operation: job.operation.to_string(),
-            args: values(job.args.as_ref()),
+            args: parse_optional_document(job.args.as_ref()),
             priority: job.priority,
             by: job.by.to_string(),
             state: job.state,
             attempt: job.attempt,
             attempts_max: None,
-            attempts: job.attempts.iter().map(AttemptAnswer::of).collect(),
+            attempts: job.attempts.iter().map(AttemptInfo::new).collect(),
             submitted_at: instant(job.submitted_at),
             due_at: instant(job.due),
             ended_at: job.ended_at.map(instant),
-            error: job.error.as_ref().map(FailureAnswer::of),
-            progress: job.progress.as_ref().map(ProgressAnswer::of),
-            result: values(job.result.as_ref()),
+            error: job.error.as_ref().map(FailureInfo::new),
+            progress: job.progress.as_ref().map(ProgressInfo::new),
+            result: parse_optional_document(job.result.as_ref()),
             joined: job.joined,
-            cancel: job.cancel.as_ref().map(AskedAnswer::of),
+            cancel: job.cancel.as_ref().map(RequestedByInfo::new),
             retry_of: job.retry_of,
             followed_by: job.followed_by,
             generation: job.generation,
         }
     }
 
-    /// The same, with how many attempts its kind allows.
+    /// Sets the maximum number of attempts from the declaration of the kind.
     #[must_use]
-    pub fn under(mut self, kind: Option<&Kind>, key: &ResourceKey) -> Self {
+    pub fn with_attempts_max(mut self, kind: Option<&Kind>, key: &ResourceKey) -> Self {
         self.attempts_max = kind.and_then(|kind| {
             let operation = kind.operations.get(self.operation.as_str())?;
             Some(kind.retry(key, operation).attempts)
@@ -111,32 +112,32 @@ impl JobAnswer {
         self
     }
 
-    /// The resource.
+    /// Returns the key of the resource.
     pub fn key(&self) -> Result<ResourceKey, InvalidName> {
         ResourceKey::new(&self.tenant, &self.kind, &self.name)
     }
 
-    /// The job that is meant, apart from what does not travel: its request, and what only the
-    /// lane and the store need to know.
+    /// Converts back. Fields that are not part of the JSON have default values: the request id, and
+    /// the internal state of the lane and the store.
     #[must_use]
     pub fn to_job(&self) -> Job {
         Job {
             id: self.id,
             request: RequestId(0),
             operation: self.operation.as_str().into(),
-            args: documents(self.args.as_ref()),
+            args: to_optional_document(self.args.as_ref()),
             priority: self.priority,
             by: self.by.as_str().into(),
-            submitted_at: millis(&self.submitted_at),
-            due: millis(&self.due_at),
+            submitted_at: parse_server_instant(&self.submitted_at),
+            due: parse_server_instant(&self.due_at),
             state: self.state,
             attempt: self.attempt,
-            attempts: self.attempts.iter().map(AttemptAnswer::to_attempt).collect(),
-            cancel: self.cancel.as_ref().map(AskedAnswer::to_asked),
-            progress: self.progress.as_ref().map(ProgressAnswer::to_progress),
-            error: self.error.as_ref().map(FailureAnswer::to_failure),
-            result: documents(self.result.as_ref()),
-            ended_at: self.ended_at.as_deref().map(millis),
+            attempts: self.attempts.iter().map(AttemptInfo::to_attempt).collect(),
+            cancel: self.cancel.as_ref().map(RequestedByInfo::to_requested_by),
+            progress: self.progress.as_ref().map(ProgressInfo::to_progress),
+            error: self.error.as_ref().map(FailureInfo::to_failure),
+            result: to_optional_document(self.result.as_ref()),
+            ended_at: self.ended_at.as_deref().map(parse_server_instant),
             joined: self.joined,
             generation: self.generation,
             state_before: None,
@@ -148,37 +149,37 @@ impl JobAnswer {
     }
 }
 
-/// One try.
+/// An attempt to execute a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct AttemptAnswer {
-    /// Counts from 1.
+pub struct AttemptInfo {
+    /// Number of the attempt, from 1.
     pub n: u32,
-    /// What people call the worker.
+    /// Name of the worker.
     pub worker: String,
-    /// The session of the worker.
+    /// Session of the worker.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub session: SessionId,
-    /// The tenure it ran under.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
+    /// Token of the attempt's tenure.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::FencingToken))]
     pub token: Token,
-    /// When it began.
+    /// Time at which the attempt started.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub started_at: String,
-    /// When it ended.
+    /// Time at which the attempt ended.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Instant>))]
     pub ended_at: Option<String>,
-    /// How it ended.
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::AttemptWord>))]
+    /// Outcome of the attempt; null while it is running.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::AttemptOutcome>))]
     pub outcome: Option<AttemptOutcome>,
-    /// Why it failed, for programs.
+    /// Failure code for programs.
     pub code: Option<String>,
-    /// Why it failed, for people.
+    /// Failure message for people.
     pub message: Option<String>,
 }
 
-impl AttemptAnswer {
-    fn of(attempt: &Attempt) -> Self {
+impl AttemptInfo {
+    fn new(attempt: &Attempt) -> Self {
         Self {
             n: attempt.n,
             worker: attempt.worker.to_string(),
@@ -201,28 +202,28 @@ impl AttemptAnswer {
             token: self.token,
             session: self.session,
             worker: self.worker.as_str().into(),
-            started_at: millis(&self.started_at),
-            ended_at: self.ended_at.as_deref().map(millis),
+            started_at: parse_server_instant(&self.started_at),
+            ended_at: self.ended_at.as_deref().map(parse_server_instant),
             outcome: self.outcome,
             error,
         }
     }
 }
 
-/// Why something failed.
+/// A failure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct FailureAnswer {
-    /// For programs.
+pub struct FailureInfo {
+    /// Code for programs.
     pub code: String,
-    /// For people.
+    /// Message for people.
     pub message: String,
 }
 
-impl FailureAnswer {
-    /// Converts a failure of the model.
+impl FailureInfo {
+    /// Converts a failure.
     #[must_use]
-    pub fn of(failure: &Failure) -> Self {
+    pub fn new(failure: &Failure) -> Self {
         Self { code: failure.code.to_string(), message: failure.message.to_string() }
     }
 
@@ -231,57 +232,57 @@ impl FailureAnswer {
     }
 }
 
-/// How far an attempt has come.
+/// Progress of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ProgressAnswer {
-    /// From 0 to 100.
+pub struct ProgressInfo {
+    /// Percentage, from 0 to 100.
     pub percent: u8,
-    /// What it does now.
+    /// Current activity.
     pub message: String,
-    /// When it said so.
+    /// Time of the report.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub at: String,
 }
 
-impl ProgressAnswer {
-    /// Converts progress of the model.
+impl ProgressInfo {
+    /// Converts a progress report.
     #[must_use]
-    pub fn of(progress: &Progress) -> Self {
+    pub fn new(progress: &Progress) -> Self {
         let (percent, at) = (progress.percent, instant(progress.at));
         Self { percent, message: progress.message.to_string(), at }
     }
 
     fn to_progress(&self) -> Progress {
         let message = self.message.as_str().into();
-        Progress { percent: self.percent, message, at: millis(&self.at) }
+        Progress { percent: self.percent, message, at: parse_server_instant(&self.at) }
     }
 }
 
-/// Who asked for something, why and when.
+/// Requester of an action, with reason and time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct AskedAnswer {
-    /// Who.
+pub struct RequestedByInfo {
+    /// Principal.
     pub by: String,
-    /// Why.
+    /// Reason given by the caller.
     pub reason: String,
-    /// When.
+    /// Time of the request.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub at: String,
 }
 
-impl AskedAnswer {
-    /// Converts a request of the model.
+impl RequestedByInfo {
+    /// Converts a requester.
     #[must_use]
-    pub fn of(asked: &RequestedBy) -> Self {
-        let (by, reason) = (asked.by.to_string(), asked.reason.to_string());
-        Self { by, reason, at: instant(asked.at) }
+    pub fn new(requested: &RequestedBy) -> Self {
+        let (by, reason) = (requested.by.to_string(), requested.reason.to_string());
+        Self { by, reason, at: instant(requested.at) }
     }
 
-    pub(super) fn to_asked(&self) -> RequestedBy {
+    pub(super) fn to_requested_by(&self) -> RequestedBy {
         let (by, reason) = (self.by.as_str().into(), self.reason.as_str().into());
-        RequestedBy { by, reason, at: millis(&self.at) }
+        RequestedBy { by, reason, at: parse_server_instant(&self.at) }
     }
 }
 
@@ -292,31 +293,31 @@ impl AskedAnswer {
 #[cfg_attr(feature = "openapi", schema(example = json!({
     "operation": "build", "args": { "steps": 3 }
 })))]
-pub struct SubmitBody {
-    /// The verb.
+pub struct SubmitRequest {
+    /// Operation to execute.
     pub operation: String,
-    /// Its arguments.
+    /// Arguments of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<Value>,
-    /// Higher goes first within the tenant.
+    /// Priority within the tenant; higher runs first.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Priority))]
     pub priority: i32,
-    /// Not before this instant.
+    /// Earliest time at which the job may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Instant>))]
     pub run_at: Option<String>,
 }
 
-/// The answer to a submit and to a retry.
+/// Result of a submit or a retry.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct SubmitAnswer {
-    /// What it came to.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::VerdictWord))]
+pub struct SubmitResponse {
+    /// Verdict on the submit.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Verdict))]
     pub verdict: Verdict,
-    /// The job that counts.
-    pub job: JobAnswer,
+    /// The job that executes the operation: a new one, or the one attached to.
+    pub job: JobInfo,
 }
 
 /// `POST …/cancel`, `…/retry`, `…/discard`, `…/pause`, `…/resume`
@@ -324,26 +325,26 @@ pub struct SubmitAnswer {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", schema(example = json!({ "reason": "not needed" })))]
-pub struct ReasonBody {
-    /// Why.
+pub struct ReasonRequest {
+    /// Reason given by the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Note>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::OptionalReason>))]
     pub reason: Option<String>,
 }
 
-/// The answer to a cancel.
+/// Result of a cancellation.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct CancelAnswer {
-    /// `cancelled` when it waited, `cancelling` when it runs.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::JobStateWord))]
+pub struct CancelResponse {
+    /// `cancelled` if the job was waiting, `cancelling` if it is running.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::JobState))]
     pub state: JobState,
 }
 
-/// The answer to discarding one job.
+/// Result of discarding a dead job.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct DiscardedAnswer {
+pub struct DiscardJobResponse {
     /// Always true.
     pub discarded: bool,
 }
@@ -351,24 +352,24 @@ pub struct DiscardedAnswer {
 /// `GET /v1/jobs/{id}/logs`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct LogsAnswer {
-    /// Pieces, oldest first.
-    pub items: Vec<LogAnswer>,
-    /// Give it as `after` to go on from here, now or when there is more.
+pub struct LogResponse {
+    /// Chunks, oldest first.
+    pub items: Vec<LogChunkInfo>,
+    /// Value of `after` to continue reading from here.
     pub next: u64,
 }
 
-/// A piece of a log.
+/// A chunk of a job's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct LogAnswer {
-    /// The place among all pieces.
+pub struct LogChunkInfo {
+    /// Position of the chunk in the log.
     pub position: u64,
-    /// The number of the attempt.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// When it was written.
+    /// Time at which the chunk was written.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub at: String,
-    /// Whole lines.
+    /// Complete lines.
     pub text: String,
 }

@@ -1,4 +1,4 @@
-//! The JSON of kinds: what is declared.
+//! JSON types of declared kinds.
 
 use std::collections::BTreeMap;
 
@@ -7,85 +7,86 @@ use tenure_core::kind::Backoff;
 use tenure_core::retry::Retry;
 use tenure_core::{Kind, LockName, Operation, Text};
 
-/// A class of resources.
+/// A declared kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct KindAnswer {
-    /// Its name.
+pub struct KindInfo {
+    /// Name.
     pub name: String,
-    /// Its states.
+    /// States of its resources.
     pub states: Vec<String>,
-    /// The state of a new resource.
+    /// State of a new resource.
     pub initial: String,
-    /// Its operations, by name.
-    pub operations: Vec<OperationAnswer>,
-    /// The operation that runs while desired and observed generation differ.
+    /// Operations, sorted by name.
+    pub operations: Vec<OperationInfo>,
+    /// Operation that is submitted while the desired and the observed generation differ.
     pub reconcile: Option<String>,
-    /// `hold` or `pass`: what a lane does while its first job rests between two attempts.
+    /// What a lane does while its first job is in backoff: `hold` blocks it, `pass` lets the next
+    /// job run.
     pub backoff: String,
-    /// Most jobs that run at once.
+    /// Maximum number of running jobs.
     pub running_max: Option<usize>,
-    /// Most jobs that run at once for one tenant.
+    /// Maximum number of running jobs per tenant.
     pub tenant_running_max: Option<usize>,
 }
 
-/// A verb of a kind.
+/// An operation of a kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct OperationAnswer {
-    /// Its name.
+pub struct OperationInfo {
+    /// Name.
     pub name: String,
-    /// The states it may start from; empty for any.
+    /// States from which it may start; empty for any.
     pub from: Vec<String>,
-    /// The state of the resource while it runs.
+    /// State of the resource while it runs.
     pub during: Option<String>,
-    /// The state after success.
+    /// State after success.
     pub ok: Option<String>,
-    /// The state after the last failure.
+    /// State after the last attempt failed.
     pub failed: Option<String>,
-    /// The state after it was cancelled while it ran.
+    /// State after it was cancelled while running.
     pub cancelled: Option<String>,
-    /// Further states that a worker may choose to end in.
+    /// Additional end states that a worker may choose.
     pub ends: Vec<String>,
-    /// The locks that it holds while it runs.
+    /// Locks that it holds while it runs.
     pub locks: Vec<String>,
-    /// The longest one attempt may take.
+    /// Time limit of one attempt in milliseconds.
     pub limit_ms: Option<u64>,
-    /// When to try again.
-    pub retry: RetryAnswer,
-    /// What happens when it meets a present operation of this name.
+    /// Retry policy.
+    pub retry: RetryInfo,
+    /// Policy by the name of the queued or running operation that it meets.
     pub meets: BTreeMap<String, String>,
-    /// Whether a command does it, and not a worker with a handler.
+    /// Whether it is executed by a declared command rather than by a handler.
     pub command: bool,
 }
 
-/// How many attempts a job has, and how long it rests between them.
+/// Retry policy: number of attempts and the backoff between them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct RetryAnswer {
-    /// Attempts in all.
+pub struct RetryInfo {
+    /// Maximum number of attempts.
     pub attempts: u32,
-    /// The rest after the first failure.
+    /// Backoff after the first failure in milliseconds.
     pub initial_ms: u64,
-    /// What each further rest is multiplied by.
+    /// Factor by which each further backoff grows.
     pub factor: f64,
-    /// The longest rest.
+    /// Maximum backoff in milliseconds.
     pub max_ms: u64,
-    /// Codes of failures that are tried again.
+    /// Failure codes that are retried.
     pub transient: Vec<String>,
-    /// Codes of failures that are final at once.
+    /// Failure codes that are not retried.
     pub permanent: Vec<String>,
 }
 
-impl KindAnswer {
-    /// A declared kind.
+impl KindInfo {
+    /// Converts a declared kind.
     #[must_use]
-    pub fn of(kind: &Kind) -> Self {
+    pub fn new(kind: &Kind) -> Self {
         Self {
             name: kind.name.to_string(),
             states: texts(&kind.states),
             initial: kind.initial.to_string(),
-            operations: kind.operations.values().map(OperationAnswer::of).collect(),
+            operations: kind.operations.values().map(OperationInfo::new).collect(),
             reconcile: text(kind.reconcile.as_ref()),
             backoff: match kind.backoff {
                 Backoff::Hold => "hold".to_owned(),
@@ -97,8 +98,8 @@ impl KindAnswer {
     }
 }
 
-impl OperationAnswer {
-    fn of(operation: &Operation) -> Self {
+impl OperationInfo {
+    fn new(operation: &Operation) -> Self {
         let meets = operation.meets.iter();
         Self {
             name: operation.name.to_string(),
@@ -110,15 +111,15 @@ impl OperationAnswer {
             ends: texts(&operation.ends),
             locks: operation.locks.iter().map(LockName::to_string).collect(),
             limit_ms: operation.limit_ms,
-            retry: RetryAnswer::of(&operation.retry),
+            retry: RetryInfo::new(&operation.retry),
             meets: meets.map(|(name, policy)| (name.to_string(), policy.as_str().into())).collect(),
             command: !operation.run.is_empty(),
         }
     }
 }
 
-impl RetryAnswer {
-    fn of(retry: &Retry) -> Self {
+impl RetryInfo {
+    fn new(retry: &Retry) -> Self {
         Self {
             attempts: retry.attempts,
             initial_ms: retry.initial_ms,

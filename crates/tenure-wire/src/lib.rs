@@ -1,17 +1,21 @@
-//! The JSON of the API, apart from the types of the model: what clients and servers exchange.
+//! JSON types that clients and servers exchange.
 //!
-//! Bodies refuse unknown fields, so that a misspelt option is an error and not a surprise.
-//! Durations are milliseconds, instants RFC 3339 in UTC. Arguments, results and desired states are
-//! any JSON value. One file for each noun; here is what they share. No rule of the model is here.
+//! Request bodies reject unknown fields, so that a misspelt option is an error. Durations are in
+//! milliseconds, instants in RFC 3339 (UTC). Arguments, results and desired states are arbitrary
+//! JSON. Each noun has its own file; this one has the shared types. The rules of the model are in
+//! `tenure_core`.
+//!
+//! The names of the types are the names of the schemas in the OpenAPI document: requests end in
+//! `Request`, whole responses in `Response`, objects within them in `Info`.
 
 mod access;
-#[cfg(feature = "openapi")]
-pub mod bodies;
-mod dead;
+mod dead_letters;
 mod jobs;
 mod kinds;
 mod locks;
 mod object;
+#[cfg(feature = "openapi")]
+pub mod request_schemas;
 mod resources;
 #[cfg(feature = "openapi")]
 pub mod schema;
@@ -26,97 +30,104 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tenure_core::{JobId, Millis, ResourceKey, Text, Token};
 
-pub use access::{AuditLine, KeyAnswer, KeyBody, NewKeyAnswer, SignInBody, WhoamiAnswer};
-pub use dead::{
-    DeadAnswer, DeadBody, DeadFilter, DeadGroup, DiscardAnswer, RedriveAnswer, Redriven, Unmoved,
+pub use access::{
+    AuditEntry, CreateKeyRequest, CreateKeyResponse, KeyInfo, SignInRequest, WhoamiResponse,
+};
+pub use dead_letters::{
+    DeadLetterFilter, DeadLetterGroup, DeadLetterRequest, DeadLettersResponse, DiscardResponse,
+    RedriveResponse, RedrivenJob, RefusedJob,
 };
 pub use jobs::{
-    AskedAnswer, AttemptAnswer, CancelAnswer, DiscardedAnswer, FailureAnswer, JobAnswer, LogAnswer,
-    LogsAnswer, ProgressAnswer, ReasonBody, SubmitAnswer, SubmitBody,
+    AttemptInfo, CancelResponse, DiscardJobResponse, FailureInfo, JobInfo, LogChunkInfo,
+    LogResponse, ProgressInfo, ReasonRequest, RequestedByInfo, SubmitRequest, SubmitResponse,
 };
-pub use kinds::{KindAnswer, OperationAnswer, RetryAnswer};
+pub use kinds::{KindInfo, OperationInfo, RetryInfo};
 pub use locks::{
-    AcquireBody, BeatBody, BreakBody, BrokenAnswer, ClosedAnswer, HolderAnswer, Locks, OpenBody,
-    ReleaseAnswer, ReleaseBody, RenewBody, ResourceLocks, RevokedAnswer, SessionAnswer,
-    TenureAnswer, WaiterAnswer, WithdrawAnswer, WithdrawBody,
+    AcquireRequest, BreakRequest, BreakResponse, CloseSessionResponse, HeartbeatRequest,
+    HolderInfo, Locks, OpenSessionRequest, ReleaseRequest, ReleaseResponse, RenewRequest,
+    ResourceLocksResponse, RevocationInfo, SessionResponse, TenureInfo, WaiterInfo,
+    WithdrawRequest, WithdrawResponse,
 };
 pub use object::Object;
-pub use resources::{DeletedAnswer, PausedAnswer, PutAnswer, PutBody, ResourceAnswer};
-pub use why::{BehindAnswer, WhyAnswer};
-pub use work::{
-    AssignmentAnswer, ClaimAnswer, ClaimBody, FinishAnswer, FinishBody, FinishWord, LogBody,
-    NotedAnswer, ProgressBody,
+pub use resources::{
+    DeleteResourceResponse, PauseResponse, PutResourceRequest, PutResourceResponse, ResourceInfo,
 };
-pub use workers::{ControllerAnswer, DutyAnswer, JanitorAnswer, WorkerAnswer, WorkerJob};
+pub use why::{BlockingJobInfo, WhyResponse};
+pub use work::{
+    AppendLogRequest, AssignmentInfo, ClaimRequest, ClaimResponse, FinishOutcome, FinishRequest,
+    FinishResponse, ProgressRequest, ReportResponse,
+};
+pub use workers::{ControllerInfo, DutyInfo, JanitorResponse, WorkerInfo, WorkerJobInfo};
 
 /// Reason of an `unavailable` problem that a retry does not help: stored data is damaged.
 pub const CORRUPT: &str = "corrupt";
 
 /// Prefix of log lines that carry data for programs, such as the steps of a run.
-pub const LOG_MARK: &str = "::step ";
+pub const LOG_DATA_PREFIX: &str = "::step ";
 
 /// A page of a list.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ListAnswer<T> {
-    /// The rows.
+pub struct ListResponse<T> {
+    /// Items of the page.
     pub items: Vec<T>,
-    /// Give it as `cursor` for the next page; nothing when this is the last.
+    /// Value of `cursor` for the next page; null on the last page.
     pub next: Option<String>,
 }
 
-/// A line of history.
+/// An entry of the history.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct HistoryLine {
-    /// The place among all lines.
+pub struct HistoryEntry {
+    /// Position of the entry in the history.
     pub position: u64,
     /// `tenant/kind/name`.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::ResourcePath))]
     pub resource: ResourceKey,
-    /// When, as text.
+    /// Time of the event.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub at: String,
-    /// The entry, exactly as it was hashed.
+    /// The entry exactly as it was hashed.
     pub line: String,
-    /// `sha256(hash of the entry before, line)`.
+    /// `sha256(hash of the previous entry, line)`.
     pub hash: String,
 }
 
 /// `GET /v1/verify`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct VerifyAnswer {
-    /// Whether nothing contradicts.
+pub struct VerifyResponse {
+    /// Whether no violation was found.
     pub ok: bool,
-    /// Resources with a history.
+    /// Number of resources with a history.
     pub resources: usize,
-    /// Entries read.
+    /// Number of entries read.
     pub entries: u64,
-    /// Tenures that began.
+    /// Number of tenures granted.
     pub grants: u64,
-    /// The contradictions.
+    /// Violations found.
     pub problems: Vec<String>,
 }
 
 /// `GET /readyz`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ReadyAnswer {
-    /// Whether it answers.
+pub struct ReadyResponse {
+    /// Whether the server is ready to serve requests.
     pub ready: bool,
-    /// `embedded`, `memory`, ….
+    /// Type of the store: `embedded`, `memory`, ….
     pub store: String,
-    /// What its locks are worth.
+    /// Safety class of its locks.
     pub safety: String,
-    /// Its life between two restores.
+    /// Incarnation of the store; changes after a restore or a fail-over.
     pub incarnation: u32,
-    /// What a person should look at although it answers: duties of the janitor that are late.
+    /// Conditions that need an operator's attention although the server is ready, such as overdue
+    /// duties of the janitor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
 }
 
-/// The stable codes of problems. Each has a page: `docs/errors/CODE.md`.
+/// Stable problem codes. Each is documented in `docs/errors/CODE.md`.
 pub const CODES: [&str; 13] = [
     "held",
     "lost",
@@ -133,110 +144,110 @@ pub const CODES: [&str; 13] = [
     "timeout",
 ];
 
-/// RFC 9457 problem details, with the facts that are useful.
+/// RFC 9457 problem details. Which optional fields are present depends on the code.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
-    /// The page about it.
+    /// Address of the page that documents the code.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The code in words.
+    /// Title of the code.
     pub title: String,
-    /// The HTTP status.
+    /// HTTP status.
     pub status: u16,
-    /// The stable code.
+    /// Stable code.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::ProblemCode))]
     pub code: String,
-    /// What happened and what to do.
+    /// What happened and how to resolve it.
     pub detail: String,
-    /// Quote it when you ask for help.
+    /// Id of the request, to be quoted in support requests.
     pub request_id: String,
-    /// After how many seconds it is worth asking again.
+    /// Time in seconds after which a retry may succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u64>,
-    /// Which of the refusals with this code.
+    /// Reason code that distinguishes refusals with the same code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What is not declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// Who holds the lock.
+    /// Current tenure of the lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_by: Option<TenureAnswer>,
-    /// The present tenure.
+    pub held_by: Option<TenureInfo>,
+    /// Current tenure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub current: Option<TenureAnswer>,
-    /// How many wait.
+    pub current: Option<TenureInfo>,
+    /// Number of waiting requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_length: Option<usize>,
-    /// The place in the queue of a request that still waits.
+    /// Position in the queue of a request that is still waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<usize>,
-    /// The token that is over.
+    /// Token of the tenure that has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Fence>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::FencingToken>))]
     pub token: Option<Token>,
-    /// How it ended.
+    /// How the tenure ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub how: Option<String>,
-    /// The job that an operation must not meet.
+    /// Queued or running job that the operation must not meet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub present_job: Option<JobId>,
-    /// Another job that is in the way.
+    /// Another job that conflicts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub job: Option<JobId>,
-    /// The verb of the present job, or the one that may not start.
+    /// Operation of the present job, or the operation that may not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
-    /// The state of the job or of the resource.
+    /// State of the job or of the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// What the job would have to be.
+    /// Required state of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted: Option<String>,
-    /// The states that the operation may start from.
+    /// States from which the operation may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Vec<String>>,
 }
 
-/// An instant as the API writes it.
+/// Formats an instant as RFC 3339 in UTC.
 #[must_use]
 pub fn instant(at: Millis) -> String {
     let ms = i64::try_from(at.0).unwrap_or(i64::MAX);
     Timestamp::from_millisecond(ms).unwrap_or(Timestamp::MAX).to_string()
 }
 
-/// The instant that a text in RFC 3339 means.
+/// Parses an instant in RFC 3339.
 pub fn parse_instant(text: &str) -> Result<Millis, String> {
     let at: Timestamp = text.parse().map_err(|error: jiff::Error| error.to_string())?;
     u64::try_from(at.as_millisecond()).map(Millis).map_err(|_| "it is before 1970".to_owned())
 }
 
-/// The instant that a server wrote; it writes none that cannot be read.
-fn millis(text: &str) -> Millis {
+/// Parses an instant written by a server; zero if it is invalid, which servers never send.
+fn parse_server_instant(text: &str) -> Millis {
     parse_instant(text).unwrap_or_default()
 }
 
-/// A document of the model as a JSON value. One that is no JSON is shown as a text.
+/// Parses a stored document. Text that is not JSON becomes a JSON string.
 #[must_use]
-pub fn value(document: &str) -> Value {
+pub fn parse_document(document: &str) -> Value {
     serde_json::from_str(document).unwrap_or_else(|_| Value::from(document))
 }
 
-/// A JSON value as a document of the model: without spaces.
+/// Serializes a JSON value as a compact document.
 #[must_use]
-pub fn document(value: &Value) -> Text {
+pub fn to_document(value: &Value) -> Text {
     value.to_string().into()
 }
 
-/// Parses an optional document of the store.
+/// Parses an optional stored document.
 #[must_use]
-pub fn values(document: Option<&Text>) -> Option<Value> {
-    document.map(|document| value(document))
+pub fn parse_optional_document(document: Option<&Text>) -> Option<Value> {
+    document.map(|document| parse_document(document))
 }
 
-fn documents(value: Option<&Value>) -> Option<Text> {
-    value.map(document)
+fn to_optional_document(value: Option<&Value>) -> Option<Text> {
+    value.map(to_document)
 }

@@ -1,4 +1,4 @@
-//! The JSON of locks and sessions.
+//! JSON types of locks and sessions.
 
 use serde::{Deserialize, Serialize};
 use tenure_core::key::{InvalidName, lock_path};
@@ -9,20 +9,20 @@ use tenure_core::{
 
 #[cfg(feature = "openapi")]
 use super::schema;
-use super::{instant, millis};
+use super::{instant, parse_server_instant};
 
-/// One lock, or several of one resource.
+/// Name of one lock, or of several locks of one resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Locks {
-    /// One.
+    /// One lock.
     One(String),
-    /// Several, all or none.
+    /// Several locks, all or none.
     Many(Vec<String>),
 }
 
 impl Locks {
-    /// The set of locks that is meant.
+    /// Parses the names.
     pub fn to_set(&self) -> Result<LockSet, InvalidName> {
         match self {
             Self::One(name) => Ok(name.parse::<LockName>()?.into()),
@@ -46,26 +46,28 @@ impl From<&LockSet> for Locks {
 /// `POST …/acquire`
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AcquireBody {
-    /// The lock, or several; `main` when nothing is said.
+pub struct AcquireRequest {
+    /// The lock, or several. Defaults to `main`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<Locks>,
-    /// The name of a holder without a session.
+    /// Name of a holder without a session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
-    /// How long a holder without a session lives without a renewal.
+    /// Time in milliseconds after which the tenure of a holder without a session expires unless it
+    /// is renewed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// The session that holds; then neither `holder` nor `ttl_ms`.
+    /// Session that becomes the holder. Excludes `holder` and `ttl_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
-    /// How long to wait in the queue.
+    /// Maximum time to wait in the queue, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
-    /// Answer after this long although it still waits; ask again with the same `Idempotency-Key`.
+    /// Time in milliseconds after which the server responds even if the request is still waiting.
+    /// Repeat the request with the same `Idempotency-Key` to keep waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poll_ms: Option<u64>,
-    /// What for.
+    /// Purpose of the tenure, for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purpose: Option<String>,
 }
@@ -75,14 +77,14 @@ pub struct AcquireBody {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", schema(example = json!({ "token": 1 })))]
-pub struct RenewBody {
-    /// Not needed: the token says it. Taken for symmetry.
+pub struct RenewRequest {
+    /// Ignored: the token identifies the tenure. Accepted for symmetry with release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<Locks>,
-    /// The tenure.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
+    /// Token of the tenure.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::FencingToken))]
     pub token: Token,
-    /// Another time to live.
+    /// New time to live in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Ttl>))]
     pub ttl_ms: Option<u64>,
@@ -93,12 +95,12 @@ pub struct RenewBody {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", schema(example = json!({ "token": 1 })))]
-pub struct ReleaseBody {
-    /// Only these of its locks.
+pub struct ReleaseRequest {
+    /// Locks of the tenure to release. Defaults to all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<Locks>,
-    /// The tenure.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
+    /// Token of the tenure.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::FencingToken))]
     pub token: Token,
 }
 
@@ -107,9 +109,9 @@ pub struct ReleaseBody {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", schema(example = json!({ "request": "4d0c9f6f2c4e4c7f" })))]
-pub struct WithdrawBody {
-    /// The `Idempotency-Key` of the acquire that is taken back.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::EarlierKey))]
+pub struct WithdrawRequest {
+    /// `Idempotency-Key` of the acquire request to withdraw.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::EarlierIdempotencyKey))]
     pub request: String,
 }
 
@@ -118,14 +120,14 @@ pub struct WithdrawBody {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", schema(example = json!({ "token": 1, "reason": "stuck" })))]
-pub struct BreakBody {
-    /// Only these of its locks.
+pub struct BreakRequest {
+    /// Locks that the tenure must hold, as a precondition. The whole tenure ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<Locks>,
-    /// The tenure, exactly.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
+    /// Token of the current tenure.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::FencingToken))]
     pub token: Token,
-    /// Why.
+    /// Reason for the break, for the audit log and the history.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Reason))]
     pub reason: String,
 }
@@ -135,11 +137,11 @@ pub struct BreakBody {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", schema(example = json!({ "name": "worker-7", "ttl_ms": 15_000 })))]
-pub struct OpenBody {
-    /// What people call the process.
+pub struct OpenSessionRequest {
+    /// Name of the process, for display.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::HolderName))]
     pub name: String,
-    /// How long it lives without a heartbeat.
+    /// Time in milliseconds after which the session expires without a heartbeat.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Ttl))]
     pub ttl_ms: u64,
 }
@@ -149,51 +151,51 @@ pub struct OpenBody {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", schema(example = json!({ "seen": 0 })))]
-pub struct BeatBody {
-    /// The last revocation that is known.
+pub struct HeartbeatRequest {
+    /// Number of the last revocation that the client has processed.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::Count))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Uint64))]
     pub seen: u64,
 }
 
-/// The answer to opening a session and to a heartbeat.
+/// Result of opening a session or of a heartbeat.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct SessionAnswer {
-    /// The session.
+pub struct SessionResponse {
+    /// Id of the session.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub session: SessionId,
-    /// How long it lives without a heartbeat.
+    /// Time in milliseconds after which the session expires without a heartbeat.
     pub ttl_ms: u64,
-    /// Tenures that were taken from it and that were not confirmed by `seen`.
-    pub revoked: Vec<RevokedAnswer>,
+    /// Revocations that the client has not yet acknowledged by `seen`.
+    pub revoked: Vec<RevocationInfo>,
 }
 
-/// A tenure that was taken from a session.
+/// Revocation of a tenure of a session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct RevokedAnswer {
-    /// To be confirmed by `seen`.
+pub struct RevocationInfo {
+    /// Number of the revocation, to be acknowledged by `seen`.
     pub n: u64,
     /// `tenant/kind/name`.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::ResourcePath))]
     pub resource: ResourceKey,
-    /// The token of the tenure.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
+    /// Token of the tenure.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::FencingToken))]
     pub token: Token,
-    /// It is not taken: its job is asked to stop.
+    /// If true, the tenure is not revoked; its job is requested to stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel: bool,
 }
 
-impl From<Revocation> for RevokedAnswer {
+impl From<Revocation> for RevocationInfo {
     fn from(Revocation { n, key, token, cancel }: Revocation) -> Self {
         Self { n, resource: key, token, cancel }
     }
 }
 
-impl From<RevokedAnswer> for Revocation {
-    fn from(RevokedAnswer { n, resource, token, cancel }: RevokedAnswer) -> Self {
+impl From<RevocationInfo> for Revocation {
+    fn from(RevocationInfo { n, resource, token, cancel }: RevocationInfo) -> Self {
         Self { n, key: resource, token, cancel }
     }
 }
@@ -201,57 +203,57 @@ impl From<RevokedAnswer> for Revocation {
 /// A tenure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct TenureAnswer {
-    /// Whose it is.
+pub struct TenureInfo {
+    /// Tenant.
     pub tenant: String,
     /// `kind/name` or `kind/name#lock`.
     pub lock: String,
-    /// All locks that were granted together, when there are several.
+    /// All locks that were granted together, if there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<String>,
-    /// The fencing number.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
+    /// Fencing token.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::FencingToken))]
     pub token: Token,
-    /// Who holds it.
-    pub holder: HolderAnswer,
-    /// Since when.
+    /// Holder of the tenure.
+    pub holder: HolderInfo,
+    /// Time of the grant.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub since: String,
-    /// For how long already.
+    /// Time since the grant in milliseconds.
     pub age_ms: u64,
-    /// How long it lasts without a heartbeat.
+    /// Time in milliseconds after which the tenure expires without a heartbeat.
     pub expires_in_ms: u64,
-    /// How many requests wait.
+    /// Number of waiting requests.
     pub waiters: usize,
 }
 
-/// The session and the purpose behind a tenure.
+/// Holder of a tenure: the session and its purpose.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct HolderAnswer {
-    /// The session.
+pub struct HolderInfo {
+    /// Id of the session.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub session: SessionId,
-    /// Its name.
+    /// Name of the session.
     pub name: String,
-    /// What for.
+    /// Purpose of the tenure, for display.
     pub purpose: Option<String>,
-    /// The job, when there is one.
+    /// Job that runs under the tenure, if any.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub job: Option<JobId>,
 }
 
-impl TenureAnswer {
-    /// One answer for all locks of a grant.
+impl TenureInfo {
+    /// Converts a tenure to one object for all of its locks.
     #[must_use]
-    pub fn of(view: &TenureView) -> Self {
+    pub fn new(view: &TenureView) -> Self {
         let paths: Vec<_> = view.locks.iter().map(|lock| lock_path(&view.key, lock)).collect();
         Self {
             tenant: view.key.tenant().to_owned(),
             lock: paths[0].clone(),
             set: if paths.len() > 1 { paths } else { Vec::new() },
             token: view.token,
-            holder: HolderAnswer {
+            holder: HolderInfo {
                 session: view.session,
                 name: view.holder.to_string(),
                 purpose: view.purpose.as_deref().map(str::to_owned),
@@ -264,15 +266,15 @@ impl TenureAnswer {
         }
     }
 
-    /// One answer for each lock of a grant.
+    /// Converts a tenure to one object for each of its locks.
     #[must_use]
-    pub fn each(view: &TenureView) -> Vec<Self> {
-        let whole = Self::of(view);
+    pub fn per_lock(view: &TenureView) -> Vec<Self> {
+        let whole = Self::new(view);
         let lock = |lock| Self { lock: lock_path(&view.key, lock), ..whole.clone() };
         view.locks.iter().map(lock).collect()
     }
 
-    /// The tenure that is meant; the request that got it does not travel.
+    /// Converts back. The request id is not part of the JSON and becomes 0.
     pub fn to_view(&self) -> Result<TenureView, InvalidName> {
         let paths = if self.set.is_empty() { std::slice::from_ref(&self.lock) } else { &self.set };
         let paths: Result<Vec<LockPath>, _> = paths.iter().map(|path| path.parse()).collect();
@@ -287,7 +289,7 @@ impl TenureAnswer {
             purpose: self.holder.purpose.as_deref().map(Into::into),
             request: RequestId(0),
             job: self.holder.job,
-            since: millis(&self.since),
+            since: parse_server_instant(&self.since),
             age_ms: self.age_ms,
             expires_in_ms: self.expires_in_ms,
             waiters: self.waiters,
@@ -295,78 +297,78 @@ impl TenureAnswer {
     }
 }
 
-/// The answer to a release.
+/// Result of a release.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ReleaseAnswer {
+pub struct ReleaseResponse {
     /// Always true.
     pub released: bool,
-    /// It had been released before.
+    /// Whether it had been released before.
     pub already: bool,
 }
 
-/// The answer to a withdrawal.
+/// Result of a withdrawal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct WithdrawAnswer {
+pub struct WithdrawResponse {
     /// Always true.
     pub withdrawn: bool,
-    /// The tenure that it had been granted and that was released.
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Fence>))]
+    /// Token of the tenure that had already been granted and is now released.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::FencingToken>))]
     pub token: Option<Token>,
 }
 
-/// The answer to a break.
+/// Result of a break.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct BrokenAnswer {
+pub struct BreakResponse {
     /// Always true.
     pub broken: bool,
 }
 
-/// The answer to closing a session.
+/// Result of closing a session.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ClosedAnswer {
+pub struct CloseSessionResponse {
     /// Always true.
     pub closed: bool,
 }
 
-/// A request in the queue.
+/// A request that waits for locks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct WaiterAnswer {
-    /// The place, 1 for the next.
+pub struct WaiterInfo {
+    /// Position in the queue, from 1.
     pub position: usize,
-    /// The name of its session.
+    /// Name of its session.
     pub name: String,
-    /// Its session.
+    /// Id of its session.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub session: SessionId,
-    /// The locks it wants.
+    /// Locks it waits for.
     pub locks: Vec<String>,
-    /// What for.
+    /// Purpose of the requested tenure, for display.
     pub purpose: Option<String>,
-    /// Since when.
+    /// Time at which it started to wait.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub since: String,
-    /// For how long already.
+    /// Time spent waiting in milliseconds.
     pub waiting_ms: u64,
 }
 
 /// `GET /v1/locks/{kind}/{name}`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ResourceLocks {
-    /// Whose it is.
+pub struct ResourceLocksResponse {
+    /// Tenant.
     pub tenant: String,
     /// `kind/name`.
     pub resource: String,
-    /// The last token that was given out.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
+    /// Last token that was granted.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::FencingToken))]
     pub token: Token,
-    /// Who holds what.
-    pub tenures: Vec<TenureAnswer>,
-    /// Who waits.
-    pub queue: Vec<WaiterAnswer>,
+    /// Current tenures.
+    pub tenures: Vec<TenureInfo>,
+    /// Waiting requests, in order.
+    pub queue: Vec<WaiterInfo>,
 }

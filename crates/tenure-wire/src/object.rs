@@ -1,7 +1,7 @@
-//! Objects that are written as objects.
+//! Strict deserialization of objects.
 //!
-//! Serde also takes a list with the values of the fields in order, which nobody means and the
-//! document of the API does not allow.
+//! Serde also deserializes a struct from an array with the values of its fields in order, which
+//! the OpenAPI document does not allow.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// A value that is read from an object and from nothing else.
+/// A value that is deserialized from a JSON object only.
 pub struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -18,18 +18,18 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Reads a field that is an object.
+/// Deserializes a field from a JSON object only.
 pub(super) fn object<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
 {
-    deserializer.deserialize_map(Fields(PhantomData))
+    deserializer.deserialize_map(ObjectVisitor(PhantomData))
 }
 
-struct Fields<T>(PhantomData<T>);
+struct ObjectVisitor<T>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

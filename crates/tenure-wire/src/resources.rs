@@ -1,4 +1,4 @@
-//! The JSON of resources.
+//! JSON types of resources.
 
 use std::collections::VecDeque;
 
@@ -7,78 +7,78 @@ use serde_json::Value;
 use tenure_core::resource::Resource;
 use tenure_core::{Job, JobId, ResourceKey};
 
-use super::jobs::{AskedAnswer, JobAnswer};
+use super::jobs::{JobInfo, RequestedByInfo};
 #[cfg(feature = "openapi")]
 use super::schema;
-use super::{documents, instant, millis, values};
+use super::{instant, parse_optional_document, parse_server_instant, to_optional_document};
 
 /// A resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ResourceAnswer {
-    /// Whose it is.
+pub struct ResourceInfo {
+    /// Tenant.
     pub tenant: String,
-    /// Its kind.
+    /// Kind.
     pub kind: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its state, one of its kind's.
+    /// State, one of those declared by the kind.
     pub state: String,
-    /// Since when.
+    /// Time of the last state change.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub since: String,
-    /// What it should be like.
+    /// Desired state.
     pub spec: Option<Value>,
-    /// Counts the changes of what it should be like.
+    /// Number of changes of the desired state.
     pub generation: u64,
-    /// The generation that it has been brought to.
+    /// Generation that was last reconciled.
     pub observed_generation: u64,
-    /// Who paused it: nothing starts until it is resumed.
-    pub paused: Option<AskedAnswer>,
-    /// The job that runs.
-    pub current_job: Option<JobAnswer>,
-    /// The first of the others that are not over, in the order in which they are looked at.
-    pub queue: Vec<JobAnswer>,
-    /// How many others there are in all.
+    /// Who paused the resource. While it is paused, no job starts.
+    pub paused: Option<RequestedByInfo>,
+    /// Running job.
+    pub current_job: Option<JobInfo>,
+    /// First unfinished jobs after the running one, in the order of the lane.
+    pub queue: Vec<JobInfo>,
+    /// Total number of unfinished jobs besides the running one.
     pub queue_length: usize,
 }
 
-impl ResourceAnswer {
-    /// A resource with up to `queue_max` of its waiting jobs.
+impl ResourceInfo {
+    /// Converts a resource with up to `queue_max` of its waiting jobs.
     #[must_use]
-    pub fn of(key: &ResourceKey, resource: &Resource, queue_max: usize) -> Self {
+    pub fn new(key: &ResourceKey, resource: &Resource, queue_max: usize) -> Self {
         let current = resource.lane.iter().find(|job| job.state.is_running());
         let current = current.map(|job| job.id);
         let others = || resource.lane.iter().filter(|job| Some(job.id) != current);
-        let answer = |job: &Job| JobAnswer::of(key, job);
+        let to_info = |job: &Job| JobInfo::new(key, job);
         Self {
             tenant: key.tenant().to_owned(),
             kind: key.kind().to_owned(),
             name: key.name().to_owned(),
             state: resource.state.to_string(),
             since: instant(resource.since),
-            spec: values(resource.spec.as_ref()),
+            spec: parse_optional_document(resource.spec.as_ref()),
             generation: resource.generation,
             observed_generation: resource.observed,
-            paused: resource.paused.as_ref().map(AskedAnswer::of),
-            current_job: current.and_then(|id| resource.job(id)).map(answer),
-            queue: others().take(queue_max).map(|job| answer(job)).collect(),
+            paused: resource.paused.as_ref().map(RequestedByInfo::new),
+            current_job: current.and_then(|id| resource.job(id)).map(to_info),
+            queue: others().take(queue_max).map(|job| to_info(job)).collect(),
             queue_length: others().count(),
         }
     }
 
-    /// The resource that is meant, apart from what does not travel.
+    /// Converts back. Fields that are not part of the JSON have default values.
     #[must_use]
     pub fn to_resource(&self) -> Resource {
         let jobs = self.current_job.iter().chain(&self.queue);
         let lane: VecDeque<_> = jobs.map(|job| Box::new(job.to_job())).collect();
         Resource {
-            spec: documents(self.spec.as_ref()),
+            spec: to_optional_document(self.spec.as_ref()),
             generation: self.generation,
             observed: self.observed_generation,
-            paused: self.paused.as_ref().map(AskedAnswer::to_asked),
+            paused: self.paused.as_ref().map(RequestedByInfo::to_requested_by),
             lane,
-            ..Resource::new(self.state.as_str().into(), millis(&self.since))
+            ..Resource::new(self.state.as_str().into(), parse_server_instant(&self.since))
         }
     }
 }
@@ -88,35 +88,35 @@ impl ResourceAnswer {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", schema(example = json!({ "spec": { "nodes": 3 } })))]
-pub struct PutBody {
-    /// What it should be like.
+pub struct PutResourceRequest {
+    /// Desired state.
     pub spec: Value,
 }
 
-/// The answer to putting a resource.
+/// Result of putting a resource.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct PutAnswer {
+pub struct PutResourceResponse {
     /// The resource.
     #[serde(flatten)]
-    pub resource: ResourceAnswer,
-    /// The job that brings it there, when one was made for it.
+    pub resource: ResourceInfo,
+    /// Job that reconciles the resource, if one was submitted.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub job: Option<JobId>,
 }
 
-/// The answer to deleting a resource.
+/// Result of deleting a resource.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct DeletedAnswer {
+pub struct DeleteResourceResponse {
     /// Always true.
     pub deleted: bool,
 }
 
-/// The answer to pausing and resuming a resource.
+/// Result of pausing or resuming a resource.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct PausedAnswer {
-    /// Whether it is paused now.
+pub struct PauseResponse {
+    /// Whether the resource is paused.
     pub paused: bool,
 }

@@ -1,13 +1,11 @@
-//! How the OpenAPI document describes what a type of Rust does not say: ids, tokens, names, and
-//! texts with bounds. Bodies whose fields depend on each other are in `bodies`.
+//! OpenAPI schemas of what a Rust type does not express: ids, tokens, names, and bounded text.
+//! Request bodies whose fields depend on each other are in `request_schemas`.
 //!
-//! Only descriptions are here. The bounds are those of `tenure_core::limits`; who enforces them is
-//! the model. A schema counts characters where the model counts bytes, so a text of letters beyond
-//! ASCII can be refused although it fits here.
+//! The bounds come from `tenure_core::limits`, and the model enforces them. A schema counts
+//! characters where the model counts bytes, so non-ASCII text can be refused although it conforms
+//! to the schema.
 
-use tenure_core::job::AttemptOutcome;
-use tenure_core::limits;
-use tenure_core::{JobState, Role, Verdict};
+use tenure_core::{job, limits};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{
     ArrayBuilder, KnownFormat, ObjectBuilder, OneOfBuilder, Schema, SchemaFormat, Type,
@@ -16,33 +14,34 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::locks::Locks;
 
-/// Control characters: texts of one line have none.
+/// Control characters, which single-line text must not contain.
 macro_rules! control {
     () => {
         r"\u0000-\u001f\u007f-\u009f"
     };
 }
 
-const LINE: &str = concat!("^[^", control!(), "]*$");
-/// Texts of several lines have any character but zero.
-const LINES: &str = r"^[^\u0000]*$";
+const SINGLE_LINE: &str = concat!("^[^", control!(), "]*$");
+/// Multi-line text: any character except NUL.
+const MULTI_LINE: &str = r"^[^\u0000]*$";
 const NOT_BLANK: &str = concat!("^[^", control!(), "]*[^", control!(), r"\s][^", control!(), "]*$");
 const KEY_NAME: &str =
     concat!("^[^/", control!(), "]*[^/", control!(), r"\s][^/", control!(), "]*$");
-/// A character of a name. Of those beyond ASCII only letters and digits are taken, which is more
-/// than a portable pattern can say.
-macro_rules! letter {
+/// A character of a name. Of the non-ASCII characters, only letters and digits are allowed, which a
+/// portable pattern cannot express.
+macro_rules! name_char {
     () => {
         r"([0-9A-Za-z._:@+=-]|[^\u0000-\u007f])"
     };
 }
 
-const NAME: &str = concat!("^", letter!(), "+$");
-const NAME_OR_ALL: &str = concat!(r"^(\*|", letter!(), "+)$");
-const PATH: &str = concat!("^", letter!(), "{1,63}/", letter!(), "{1,63}/", letter!(), "{1,200}$");
+const NAME: &str = concat!("^", name_char!(), "+$");
+const NAME_OR_ALL: &str = concat!(r"^(\*|", name_char!(), "+)$");
+const PATH: &str =
+    concat!("^", name_char!(), "{1,63}/", name_char!(), "{1,63}/", name_char!(), "{1,200}$");
 
-/// Declares uninhabited types that each stand for one schema. The doc comment of a type is the
-/// description in the OpenAPI document.
+/// Declares uninhabited types, each with one schema. The doc comment of a type is the description
+/// in the OpenAPI document.
 #[macro_export]
 macro_rules! schemas {
     ($($(#[doc = $doc:literal])+ $name:ident => $schema:expr;)+) => {$(
@@ -63,11 +62,11 @@ schemas! {
     /// An id: 32 hexadecimal digits.
     Id => string().pattern(Some("^[0-9a-fA-F]{32}$"))
         .examples(["0123456789abcdef0123456789abcdef"]);
-    /// The fencing number of a tenure. It rises with every tenure of a resource.
-    Fence => integer(0, u64::MAX).examples([1]);
-    /// A number of milliseconds, or a place in a list.
-    Count => integer(0, u64::MAX);
-    /// The number of an attempt, from 1.
+    /// Fencing token of a tenure. It increases with every tenure of a resource.
+    FencingToken => integer(0, u64::MAX).examples([1]);
+    /// An unsigned 64-bit integer.
+    Uint64 => integer(0, u64::MAX);
+    /// Number of an attempt, from 1.
     AttemptNumber => integer(0, u64::from(u32::MAX));
     /// An instant, RFC 3339 in UTC.
     Instant => string().format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
@@ -77,97 +76,97 @@ schemas! {
     /// A tenant, or `*` for all of them.
     TenantOrAll => name(limits::TENANT_BYTES_MAX).pattern(Some(NAME_OR_ALL))
         .examples(["default"]);
-    /// The kind of a resource.
+    /// Kind of a resource.
     KindName => name(limits::KIND_BYTES_MAX).examples(["report"]);
-    /// The name of a resource.
+    /// Name of a resource.
     ResourceName => name(limits::NAME_BYTES_MAX).examples(["june"]);
-    /// The name of a lock of a resource.
+    /// Name of a lock of a resource.
     LockName => name(limits::LOCK_BYTES_MAX).examples(["main"]);
     /// A resource: `tenant/kind/name`.
     ResourcePath => string().pattern(Some(PATH)).examples(["default/report/june"]);
-    /// What people call a process or a holder.
+    /// Name of a process or a holder, for display.
     HolderName => text(1, limits::SESSION_NAME_BYTES_MAX).examples(["ann"]);
-    /// What a tenure is for.
+    /// Purpose of a tenure, for display.
     Purpose => text(0, limits::PURPOSE_BYTES_MAX).examples(["install"]);
-    /// A reason, which may be empty.
-    Note => text(0, limits::REASON_BYTES_MAX).examples(["not needed"]);
-    /// A reason that says something.
+    /// Reason for an action; may be empty.
+    OptionalReason => text(0, limits::REASON_BYTES_MAX).examples(["not needed"]);
+    /// Reason for an action; must not be blank.
     Reason => text(1, limits::REASON_BYTES_MAX).pattern(Some(NOT_BLANK)).examples(["stuck"]);
-    /// Why an attempt failed, for programs.
+    /// Failure code of an attempt, for programs.
     FailureCode => text(1, limits::CODE_BYTES_MAX).examples(["NO_ROOM"]);
-    /// What an attempt does now.
-    Doing => text(0, limits::MESSAGE_BYTES_MAX).examples(["copying"]);
-    /// Why an attempt failed, for people.
-    FailureMessage => string().max_length(Some(limits::MESSAGE_BYTES_MAX)).pattern(Some(LINES))
+    /// Current activity of an attempt.
+    ProgressMessage => text(0, limits::MESSAGE_BYTES_MAX).examples(["copying"]);
+    /// Failure message of an attempt, for people.
+    FailureMessage => string().max_length(Some(limits::MESSAGE_BYTES_MAX)).pattern(Some(MULTI_LINE))
         .examples(["no room\nfree some, or ask for less"]);
-    /// Whole lines of a log.
+    /// Complete lines of a log.
     LogText => string().max_length(Some(limits::LOG_CHUNK_BYTES_MAX)).examples(["one\ntwo\n"]);
-    /// How long something lives without a heartbeat, in milliseconds.
+    /// Time to live without a heartbeat or renewal, in milliseconds.
     Ttl => integer(limits::TTL_MS_MIN, limits::TTL_MS_MAX).examples([30_000]);
-    /// How long a request may wait in the queue, in milliseconds.
+    /// Maximum time that a request waits in the queue, in milliseconds.
     QueueWait => integer(0, limits::WAIT_MS_MAX);
-    /// Higher goes first within its tenant.
+    /// Priority within the tenant; higher runs first.
     Priority => ObjectBuilder::new().schema_type(Type::Integer)
         .minimum(Some(-limits::PRIORITY_MAX)).maximum(Some(limits::PRIORITY_MAX));
-    /// Only `true`.
+    /// Always `true`.
     OnlyTrue => ObjectBuilder::new().schema_type(Type::Boolean).enum_values(Some([true]));
-    /// Only `false`.
+    /// Always `false`.
     OnlyFalse => ObjectBuilder::new().schema_type(Type::Boolean).enum_values(Some([false]));
-    /// From 0 to 100.
+    /// Percentage, from 0 to 100.
     Percent => integer(0, 100);
-    /// How many jobs a claim takes at most.
+    /// Maximum number of jobs of a claim.
     ClaimSize => integer(1, limits::CLAIM_MAX as u64);
-    /// How many rows a page has at most.
+    /// Maximum number of items of a page.
     PageSize => integer(1, limits::PAGE_MAX as u64);
-    /// An `Idempotency-Key`, drawn anew for each new request.
-    RequestKey => string().min_length(Some(1)).max_length(Some(256))
+    /// An `Idempotency-Key`, unique for each new request.
+    IdempotencyKey => string().min_length(Some(1)).max_length(Some(256))
         .pattern(Some(r"^[!-~]([\t -~]*[!-~])?$")).examples(["4d0c9f6f2c4e4c7f8a5b1e2d3c4b5a69"]);
     /// The `Idempotency-Key` of an earlier request.
-    EarlierKey => string().min_length(Some(1)).max_length(Some(256))
+    EarlierIdempotencyKey => string().min_length(Some(1)).max_length(Some(256))
         .examples(["4d0c9f6f2c4e4c7f8a5b1e2d3c4b5a69"]);
-    /// Where a job is in its life.
-    JobStateWord => words(JobState::ALL.iter().map(|state| state.as_str()));
-    /// What a submit came to.
-    VerdictWord => words(Verdict::ALL.iter().map(|verdict| verdict.as_str()));
-    /// How an attempt ended.
-    AttemptWord => words(AttemptOutcome::ALL.iter().map(|outcome| outcome.as_str()));
-    /// What a key may do; each may do all that those before it may.
-    RoleName => words(Role::ALL.iter().map(|role| role.as_str()));
-    /// What people call a key.
+    /// State of a job.
+    JobState => string_enum(job::JobState::ALL.iter().map(|state| state.as_str()));
+    /// Verdict on a submit.
+    Verdict => string_enum(job::Verdict::ALL.iter().map(|verdict| verdict.as_str()));
+    /// Outcome of an attempt.
+    AttemptOutcome => string_enum(job::AttemptOutcome::ALL.iter().map(|outcome| outcome.as_str()));
+    /// Role of a key. Each role includes the permissions of those before it.
+    Role => string_enum(tenure_core::Role::ALL.iter().map(|role| role.as_str()));
+    /// Display name of a key.
     KeyName => text(1, limits::SESSION_NAME_BYTES_MAX).pattern(Some(KEY_NAME)).examples(["ci"]);
-    /// The id of a key.
+    /// Id of a key.
     KeyId => string().examples(["3f2a9c41d07b"]);
-    /// A stable code.
-    ProblemCode => words(super::CODES.into_iter());
+    /// Stable code of a problem.
+    ProblemCode => string_enum(super::CODES.into_iter());
 }
 
-/// A string.
+/// Returns the schema of a string.
 #[must_use]
 pub fn string() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String)
 }
 
-/// A name: non-empty, at most `bytes_max` bytes.
+/// Returns the schema of a name: not empty, at most `bytes_max` bytes.
 #[must_use]
 pub fn name(bytes_max: usize) -> ObjectBuilder {
     string().min_length(Some(1)).max_length(Some(bytes_max)).pattern(Some(NAME))
 }
 
-/// Text on one line.
+/// Returns the schema of single-line text.
 #[must_use]
 pub fn text(length_min: usize, bytes_max: usize) -> ObjectBuilder {
-    string().min_length(Some(length_min)).max_length(Some(bytes_max)).pattern(Some(LINE))
+    string().min_length(Some(length_min)).max_length(Some(bytes_max)).pattern(Some(SINGLE_LINE))
 }
 
-/// An integer within bounds.
+/// Returns the schema of an integer between `min` and `max`.
 #[must_use]
 pub fn integer(min: u64, max: u64) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(min)).maximum(Some(max))
 }
 
-/// One of a fixed set of words.
-pub fn words<'a>(words: impl Iterator<Item = &'a str>) -> ObjectBuilder {
-    string().enum_values(Some(words))
+/// Returns the schema of a string enum.
+pub fn string_enum<'a>(values: impl Iterator<Item = &'a str>) -> ObjectBuilder {
+    string().enum_values(Some(values))
 }
 
 impl PartialSchema for Locks {
@@ -177,8 +176,8 @@ impl PartialSchema for Locks {
             .items(name())
             .min_items(Some(1))
             .max_items(Some(limits::LOCK_SET_MAX));
-        let says = "One lock, or several of one resource: all or none.";
-        OneOfBuilder::new().item(name()).item(several).description(Some(says)).into()
+        let description = "One lock, or several locks of one resource, all or none.";
+        OneOfBuilder::new().item(name()).item(several).description(Some(description)).into()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is written is what is read.
+//! Serialization round trips and the JSON of a job.
 
 use serde_json::{Value, json};
 use tenure_core::job::{Attempt, AttemptOutcome, Failure, Progress, RequestedBy};
@@ -12,12 +12,12 @@ use tenure_core::{
 use super::*;
 
 fn key() -> ResourceKey {
-    "acme/cluster/c1".parse().expect("a good name")
+    "acme/cluster/c1".parse().expect("valid key")
 }
 
-/// A job of which everything is said that travels.
+/// Returns a job with every field set that is part of the JSON.
 fn job() -> Job {
-    let asked = RequestedBy { by: "ann".into(), reason: "too slow".into(), at: Millis(7_001) };
+    let requested = RequestedBy { by: "ann".into(), reason: "too slow".into(), at: Millis(7_001) };
     let error = Failure { code: "QUOTA".into(), message: "no room".into() };
     Job {
         id: JobId(9),
@@ -40,7 +40,7 @@ fn job() -> Job {
             outcome: Some(AttemptOutcome::HandedBack),
             error: Some(error.clone()),
         }],
-        cancel: Some(asked),
+        cancel: Some(requested),
         progress: Some(Progress { percent: 40, message: "copying".into(), at: Millis(5_000) }),
         error: Some(error),
         result: Some(r#""done""#.into()),
@@ -55,21 +55,21 @@ fn job() -> Job {
     }
 }
 
-fn through_json<T: Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
-    let text = serde_json::to_string(value).expect("it can be written");
-    serde_json::from_str(&text).expect("it can be read")
+fn round_trip<T: Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
+    let text = serde_json::to_string(value).expect("serializable");
+    serde_json::from_str(&text).expect("deserializable")
 }
 
 #[test]
-fn a_job_comes_back_as_it_was() {
-    let answer = through_json(&JobAnswer::of(&key(), &job()));
-    assert_eq!(answer.to_job(), job());
-    assert_eq!(answer.key(), Ok(key()));
+fn job_survives_a_round_trip() {
+    let info = round_trip(&JobInfo::new(&key(), &job()));
+    assert_eq!(info.to_job(), job());
+    assert_eq!(info.key(), Ok(key()));
 }
 
 #[test]
-fn a_job_is_written_as_the_contract_says() {
-    let value = serde_json::to_value(JobAnswer::of(&key(), &job())).expect("it can be written");
+fn job_is_serialized_as_documented() {
+    let value = serde_json::to_value(JobInfo::new(&key(), &job())).expect("serializable");
     let expected = json!({
         "id": "00000000000000000000000000000009", "tenant": "acme", "kind": "cluster", "name": "c1",
         "operation": "create", "args": { "a": [1, null], "b": "x" }, "priority": -3, "by": "bob",
@@ -92,7 +92,7 @@ fn a_job_is_written_as_the_contract_says() {
 }
 
 #[test]
-fn a_resource_comes_back_as_it_was() {
+fn resource_survives_a_round_trip() {
     let mut waiting = job();
     (waiting.id, waiting.state) = (JobId(10), JobState::Queued);
     let resource = Resource {
@@ -103,14 +103,14 @@ fn a_resource_comes_back_as_it_was() {
         lane: [Box::new(job()), Box::new(waiting)].into(),
         ..Resource::new("READY".into(), Millis(9))
     };
-    let answer = through_json(&ResourceAnswer::of(&key(), &resource, 10));
-    assert_eq!(answer.to_resource(), resource);
-    let short = ResourceAnswer::of(&key(), &resource, 0);
+    let info = round_trip(&ResourceInfo::new(&key(), &resource, 10));
+    assert_eq!(info.to_resource(), resource);
+    let short = ResourceInfo::new(&key(), &resource, 0);
     assert_eq!((short.queue.len(), short.queue_length), (0, 1));
 }
 
 #[test]
-fn an_assignment_comes_back_as_it_was() {
+fn assignment_survives_a_round_trip() {
     let tenure = TenureView {
         key: key(),
         locks: LockName::main().into(),
@@ -127,14 +127,14 @@ fn an_assignment_comes_back_as_it_was() {
     };
     let (job, spec) = (Box::new(job()), Some("null".into()));
     let mut sent = Assignment { tenure, job, spec, limit_ms: Some(60_000), attempts_max: 3 };
-    let answer = through_json(&AssignmentAnswer::of(&sent));
-    // `null` is no desired state, in JSON as in Rust.
+    let info = round_trip(&AssignmentInfo::new(&sent));
+    // `null` means no desired state, in JSON as in Rust.
     sent.spec = None;
-    assert_eq!(answer.to_assignment(RequestId(77)), Ok(sent));
+    assert_eq!(info.to_assignment(RequestId(77)), Ok(sent));
 }
 
 #[test]
-fn a_finish_comes_back_as_it_was() {
+fn finish_survives_a_round_trip() {
     let failed = |class| Finish::Failed {
         code: "QUOTA".into(),
         message: "no room".into(),
@@ -150,13 +150,13 @@ fn a_finish_comes_back_as_it_was() {
         Finish::Cancelled,
         Finish::HandBack,
     ] {
-        let body = through_json(&FinishBody::of(Token(5), &finish));
-        assert_eq!((body.token, body.to_finish()), (Token(5), Ok(finish)));
+        let request = round_trip(&FinishRequest::new(Token(5), &finish));
+        assert_eq!((request.token, request.to_finish()), (Token(5), Ok(finish)));
     }
 }
 
 #[test]
-fn a_document_that_is_no_json_is_shown_as_a_text() {
-    assert_eq!(value("{"), Value::from("{"));
-    assert_eq!(&*document(&json!({ "b": 1, "a": [ 1, 2 ] })), r#"{"a":[1,2],"b":1}"#);
+fn document_that_is_not_json_becomes_a_string() {
+    assert_eq!(parse_document("{"), Value::from("{"));
+    assert_eq!(&*to_document(&json!({ "b": 1, "a": [ 1, 2 ] })), r#"{"a":[1,2],"b":1}"#);
 }

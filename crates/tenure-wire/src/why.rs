@@ -1,112 +1,115 @@
-//! The JSON of `why`: what a job or a resource waits for.
+//! JSON types of `why`: what a job or a resource waits for.
 
 use serde::{Deserialize, Serialize};
 use tenure_core::job::JobState;
 use tenure_core::why::Why;
 use tenure_core::{JobId, Text, Token};
 
-use super::jobs::{AskedAnswer, FailureAnswer, ProgressAnswer};
-use super::locks::TenureAnswer;
+use super::jobs::{FailureInfo, ProgressInfo, RequestedByInfo};
+use super::locks::TenureInfo;
 #[cfg(feature = "openapi")]
 use super::schema;
 
-/// Why a job or a resource is where it is. Only the facts that belong to the word are there.
+/// Explanation of why a job or a resource is in its state. Which fields are present depends on
+/// `why`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct WhyAnswer {
-    /// The word for programs.
+pub struct WhyResponse {
+    /// Reason code for programs.
     pub why: String,
-    /// The sentence for people.
+    /// Explanation for people.
     pub text: String,
-    /// The job that it is about; none for a resource without one.
+    /// Job that is explained; null for a resource without unfinished jobs.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub job: Option<JobId>,
-    /// The worker that has it.
+    /// Worker that runs the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// For how long already, or for how long still.
+    /// Time since the attempt started, or time until the job may start, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ms: Option<u64>,
-    /// The tenure of the attempt.
+    /// Token of the attempt's tenure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Fence>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::FencingToken>))]
     pub token: Option<Token>,
-    /// How far it has come.
+    /// Progress of the attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub progress: Option<ProgressAnswer>,
-    /// Who asked it to stop.
+    pub progress: Option<ProgressInfo>,
+    /// Cancellation request, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cancel: Option<AskedAnswer>,
+    pub cancel: Option<RequestedByInfo>,
     /// Who paused the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paused: Option<AskedAnswer>,
-    /// How many attempts were counted.
+    pub paused: Option<RequestedByInfo>,
+    /// Number of attempts started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// Why the latest attempt failed.
+    /// Failure of the latest attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<FailureAnswer>,
-    /// The state of the resource, which does not allow it; of the job, when it is over.
+    pub error: Option<FailureInfo>,
+    /// State of the resource that prevents the start, or final state of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// The states that it may start from.
+    /// States from which the operation may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Vec<String>>,
-    /// The job that is first.
+    /// Job that has to finish first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub behind: Option<BehindAnswer>,
-    /// Who holds a lock that it needs.
+    pub behind: Option<BlockingJobInfo>,
+    /// Tenure of a lock that the job needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_by: Option<TenureAnswer>,
-    /// How many jobs of its kind run.
+    pub held_by: Option<TenureInfo>,
+    /// Number of running jobs of its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<usize>,
-    /// How many of them may.
+    /// Maximum number of running jobs of its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<usize>,
-    /// Whether that is the cap of the tenant.
+    /// Whether the maximum is per tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_tenant: Option<bool>,
-    /// How many workers ask for jobs of its kind.
+    /// Number of workers that claim jobs of its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,
 }
 
-/// The job that another one waits for.
+/// A job that another one waits for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct BehindAnswer {
-    /// The job.
+pub struct BlockingJobInfo {
+    /// Id of the job.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub job: JobId,
-    /// Its verb.
+    /// Operation of the job.
     pub operation: String,
-    /// Where it is in its life.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::JobStateWord))]
+    /// State of the job.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::JobState))]
     pub state: JobState,
-    /// Its worker, when it runs.
+    /// Worker that runs the job, if it is running.
     pub worker: Option<String>,
-    /// For how long it has been there.
+    /// Time since it started or, if it waits, since it was submitted, in milliseconds.
     pub for_ms: u64,
 }
 
-impl WhyAnswer {
-    /// The answer about a job, or about a resource.
+impl WhyResponse {
+    /// Converts the explanation of a job, or of a resource without a job.
     #[must_use]
-    pub fn of(job: Option<JobId>, why: &Why) -> Self {
-        let (word, text) = (why.as_str().to_owned(), why.to_string());
-        let plain = Self { why: word, text, job, ..Self::default() };
-        let failure = |error: &Option<_>| error.as_ref().map(FailureAnswer::of);
+    pub fn new(job: Option<JobId>, why: &Why) -> Self {
+        let (code, text) = (why.as_str().to_owned(), why.to_string());
+        let plain = Self { why: code, text, job, ..Self::default() };
+        let failure = |error: &Option<_>| error.as_ref().map(FailureInfo::new);
         match why {
             Why::Running { worker, for_ms, token, progress, cancel } => Self {
                 worker: Some(worker.to_string()),
                 for_ms: Some(*for_ms),
                 token: Some(*token),
-                progress: progress.as_ref().map(ProgressAnswer::of),
-                cancel: cancel.as_ref().map(AskedAnswer::of),
+                progress: progress.as_ref().map(ProgressInfo::new),
+                cancel: cancel.as_ref().map(RequestedByInfo::new),
                 ..plain
             },
-            Why::Paused(asked) => Self { paused: Some(AskedAnswer::of(asked)), ..plain },
+            Why::Paused(requested) => {
+                Self { paused: Some(RequestedByInfo::new(requested)), ..plain }
+            }
             Why::Backoff { for_ms, attempt, error } => {
                 let (for_ms, attempt) = (Some(*for_ms), Some(*attempt));
                 Self { for_ms, attempt, error: failure(error), ..plain }
@@ -120,10 +123,10 @@ impl WhyAnswer {
                 let (operation, worker) =
                     (operation.to_string(), worker.as_deref().map(str::to_owned));
                 let (job, state, for_ms) = (*job, *state, *for_ms);
-                let behind = BehindAnswer { job, operation, state, worker, for_ms };
+                let behind = BlockingJobInfo { job, operation, state, worker, for_ms };
                 Self { behind: Some(behind), ..plain }
             }
-            Why::Held(tenure) => Self { held_by: Some(TenureAnswer::of(tenure)), ..plain },
+            Why::Held(tenure) => Self { held_by: Some(TenureInfo::new(tenure)), ..plain },
             Why::AtCap { running, max, of_tenant } => {
                 let (running, max) = (Some(*running), Some(*max));
                 Self { running, max, of_tenant: Some(*of_tenant), ..plain }

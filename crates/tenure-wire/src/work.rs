@@ -1,4 +1,4 @@
-//! The JSON of work: jobs claimed, told of, finished.
+//! JSON types of claims, progress, logs and finishes: what workers exchange with the server.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,11 +6,11 @@ use tenure_core::key::InvalidName;
 use tenure_core::retry::Class;
 use tenure_core::{Assignment, Finish, JobState, RequestId, SessionId, Text, Token};
 
-use super::jobs::JobAnswer;
-use super::locks::TenureAnswer;
+use super::jobs::JobInfo;
+use super::locks::TenureInfo;
 #[cfg(feature = "openapi")]
 use super::schema;
-use super::{document, documents, values};
+use super::{parse_optional_document, to_document, to_optional_document};
 
 /// `POST /v1/jobs/claim`
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -19,21 +19,21 @@ use super::{document, documents, values};
 #[cfg_attr(feature = "openapi", schema(example = json!({
     "session": "0123456789abcdef0123456789abcdef", "kinds": ["report"], "wait_ms": 20_000
 })))]
-pub struct ClaimBody {
-    /// The worker.
+pub struct ClaimRequest {
+    /// Session of the worker.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub session: SessionId,
-    /// Of these kinds.
+    /// Kinds to claim jobs of.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<schema::KindName>))]
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 256))]
     pub kinds: Vec<String>,
-    /// At most so many.
+    /// Maximum number of jobs to claim.
     #[serde(default = "one")]
     #[cfg_attr(feature = "openapi", schema(value_type = schema::ClaimSize))]
     pub max: usize,
-    /// How long to wait for the first, at most a minute.
+    /// Maximum time to wait for the first job in milliseconds, at most one minute.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::Count))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::Uint64))]
     pub wait_ms: u64,
 }
 
@@ -41,51 +41,51 @@ fn one() -> usize {
     1
 }
 
-/// The answer to a claim.
+/// Result of a claim.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ClaimAnswer {
-    /// The jobs that the worker has now; perhaps none.
-    pub jobs: Vec<AssignmentAnswer>,
+pub struct ClaimResponse {
+    /// Jobs assigned to the worker; may be empty.
+    pub jobs: Vec<AssignmentInfo>,
 }
 
-/// A job in the hands of a worker.
+/// A job assigned to a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct AssignmentAnswer {
+pub struct AssignmentInfo {
     /// The job.
-    pub job: JobAnswer,
-    /// The tenure of the attempt.
-    pub tenure: TenureAnswer,
-    /// What the resource should be like.
+    pub job: JobInfo,
+    /// Tenure of the attempt.
+    pub tenure: TenureInfo,
+    /// Desired state of the resource.
     pub spec: Option<Value>,
-    /// The longest the attempt may take.
+    /// Time limit of the attempt in milliseconds.
     pub limit_ms: Option<u64>,
-    /// Attempts in all.
+    /// Maximum number of attempts.
     pub attempts_max: u32,
 }
 
-impl AssignmentAnswer {
-    /// What a worker is told.
+impl AssignmentInfo {
+    /// Converts an assignment.
     #[must_use]
-    pub fn of(assignment: &Assignment) -> Self {
+    pub fn new(assignment: &Assignment) -> Self {
         Self {
-            job: JobAnswer::of(&assignment.tenure.key, &assignment.job),
-            tenure: TenureAnswer::of(&assignment.tenure),
-            spec: values(assignment.spec.as_ref()),
+            job: JobInfo::new(&assignment.tenure.key, &assignment.job),
+            tenure: TenureInfo::new(&assignment.tenure),
+            spec: parse_optional_document(assignment.spec.as_ref()),
             limit_ms: assignment.limit_ms,
             attempts_max: assignment.attempts_max,
         }
     }
 
-    /// The assignment that is meant; `request` is the claim that got it.
+    /// Converts back; `request` is the id of the claim.
     pub fn to_assignment(&self, request: RequestId) -> Result<Assignment, InvalidName> {
         let mut tenure = self.tenure.to_view()?;
         tenure.request = request;
         Ok(Assignment {
             tenure,
             job: Box::new(self.job.to_job()),
-            spec: documents(self.spec.as_ref()),
+            spec: to_optional_document(self.spec.as_ref()),
             limit_ms: self.limit_ms,
             attempts_max: self.attempts_max,
         })
@@ -99,16 +99,16 @@ impl AssignmentAnswer {
 #[cfg_attr(feature = "openapi", schema(example = json!({
     "token": 1, "percent": 40, "message": "copying"
 })))]
-pub struct ProgressBody {
-    /// The tenure of the attempt.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
+pub struct ProgressRequest {
+    /// Token of the attempt's tenure.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::FencingToken))]
     pub token: Token,
-    /// From 0 to 100.
+    /// Percentage, from 0 to 100.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Percent))]
     pub percent: u8,
-    /// What it does now.
+    /// Current activity.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::Doing))]
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::ProgressMessage))]
     pub message: String,
 }
 
@@ -117,66 +117,66 @@ pub struct ProgressBody {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", schema(example = json!({ "token": 1, "text": "one\ntwo\n" })))]
-pub struct LogBody {
-    /// The tenure of the attempt.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::Fence))]
+pub struct AppendLogRequest {
+    /// Token of the attempt's tenure.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::FencingToken))]
     pub token: Token,
-    /// Whole lines.
+    /// Complete lines.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::LogText))]
     pub text: String,
 }
 
-/// The answer to progress and to a piece of log.
+/// Result of a progress report or of appending to the log.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct NotedAnswer {
-    /// Whether the job is asked to stop.
+pub struct ReportResponse {
+    /// Whether the job has been requested to stop.
     pub cancelling: bool,
 }
 
-/// What an attempt came to, in a word.
+/// Outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FinishWord {
-    /// Done.
+pub enum FinishOutcome {
+    /// Succeeded.
     Ok,
     /// Failed.
     Failed,
-    /// Stopped, as was asked.
+    /// Cancelled on request.
     Cancelled,
-    /// Given back unfinished.
+    /// Handed back unfinished.
     HandedBack,
 }
 
 /// `POST /v1/jobs/{id}/finish`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FinishBody {
-    /// The tenure of the attempt.
+pub struct FinishRequest {
+    /// Token of the attempt's tenure.
     pub token: Token,
-    /// What it came to.
-    pub outcome: FinishWord,
-    /// Another end state than the declared one.
+    /// Outcome of the attempt.
+    pub outcome: FinishOutcome,
+    /// End state of the resource, if it differs from the declared one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// What it gave.
+    /// Result of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// Why it failed, for programs.
+    /// Failure code for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Why it failed, for people.
+    /// Failure message for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whether trying again may help, if the worker knows.
+    /// Whether a retry may help, if the worker knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transient: Option<bool>,
 }
 
-impl FinishBody {
-    /// What a worker says.
+impl FinishRequest {
+    /// Creates the request of a worker.
     #[must_use]
-    pub fn of(token: Token, finish: &Finish) -> Self {
+    pub fn new(token: Token, finish: &Finish) -> Self {
         let plain = |outcome| Self {
             token,
             outcome,
@@ -189,58 +189,61 @@ impl FinishBody {
         let text = |text: &Option<Text>| text.as_deref().map(str::to_owned);
         match finish {
             Finish::Ok { state, result } => {
-                let result = values(result.as_ref());
-                Self { state: text(state), result, ..plain(FinishWord::Ok) }
+                let result = parse_optional_document(result.as_ref());
+                Self { state: text(state), result, ..plain(FinishOutcome::Ok) }
             }
             Finish::Failed { code, message, class, state } => Self {
                 state: text(state),
                 code: Some(code.to_string()),
                 message: Some(message.to_string()),
                 transient: class.map(|class| class == Class::Transient),
-                ..plain(FinishWord::Failed)
+                ..plain(FinishOutcome::Failed)
             },
-            Finish::Cancelled => plain(FinishWord::Cancelled),
-            Finish::HandBack => plain(FinishWord::HandedBack),
+            Finish::Cancelled => plain(FinishOutcome::Cancelled),
+            Finish::HandBack => plain(FinishOutcome::HandedBack),
         }
     }
 
-    /// What is meant, or which field does not go with the outcome.
+    /// Converts to the model. Fails with a message that names the field that the outcome does not
+    /// allow.
     pub fn to_finish(&self) -> Result<Finish, String> {
         let state = self.state.as_deref().map(Into::into);
         let failure = self.code.is_some() || self.message.is_some() || self.transient.is_some();
         match self.outcome {
-            FinishWord::Ok if failure => {
+            FinishOutcome::Ok if failure => {
                 Err("`code`, `message` and `transient` go with the outcome `failed`".to_owned())
             }
-            FinishWord::Ok => Ok(Finish::Ok { state, result: self.result.as_ref().map(document) }),
-            FinishWord::Failed if self.result.is_some() => {
+            FinishOutcome::Ok => {
+                Ok(Finish::Ok { state, result: self.result.as_ref().map(to_document) })
+            }
+            FinishOutcome::Failed if self.result.is_some() => {
                 Err("`result` goes with the outcome `ok`".to_owned())
             }
-            FinishWord::Failed => {
+            FinishOutcome::Failed => {
                 let code = self.code.as_deref().ok_or("the outcome `failed` needs a `code`")?;
                 let message = self.message.as_deref().unwrap_or_default().into();
                 let class = |helps| if helps { Class::Transient } else { Class::Permanent };
                 let class = self.transient.map(class);
                 Ok(Finish::Failed { code: code.into(), message, class, state })
             }
-            FinishWord::Cancelled | FinishWord::HandedBack
+            FinishOutcome::Cancelled | FinishOutcome::HandedBack
                 if failure || self.state.is_some() || self.result.is_some() =>
             {
                 Err("only `ok` and `failed` have a `state`, a `result` or an error".to_owned())
             }
-            FinishWord::Cancelled => Ok(Finish::Cancelled),
-            FinishWord::HandedBack => Ok(Finish::HandBack),
+            FinishOutcome::Cancelled => Ok(Finish::Cancelled),
+            FinishOutcome::HandedBack => Ok(Finish::HandBack),
         }
     }
 }
 
-/// The answer to a finish.
+/// Result of finishing an attempt.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct FinishAnswer {
-    /// Where that leaves the job.
-    #[cfg_attr(feature = "openapi", schema(value_type = schema::JobStateWord))]
+pub struct FinishResponse {
+    /// Resulting state of the job.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::JobState))]
     pub state: JobState,
-    /// It had been finished before.
+    /// Whether it had been finished before.
     pub already: bool,
 }

@@ -1,4 +1,4 @@
-//! The JSON of those who do the work: workers, and the janitor.
+//! JSON types of workers, controllers and the janitor.
 
 use serde::{Deserialize, Serialize};
 use tenure_core::{JobId, SessionId};
@@ -6,38 +6,38 @@ use tenure_core::{JobId, SessionId};
 #[cfg(feature = "openapi")]
 use super::schema;
 
-use crate::TenureAnswer;
+use crate::TenureInfo;
 
-/// A session that asks for jobs.
+/// A session that claims jobs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct WorkerAnswer {
-    /// The session.
+pub struct WorkerInfo {
+    /// Id of the session.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub session: SessionId,
-    /// Whose it is; `*` for one that works for all tenants.
+    /// Tenant; `*` for a worker of all tenants.
     pub tenant: String,
-    /// What people call it.
+    /// Name of the session.
     pub name: String,
-    /// The kinds it works.
+    /// Kinds whose jobs it claims.
     pub kinds: Vec<String>,
-    /// How long ago it asked for jobs.
+    /// Time since its last claim in milliseconds.
     pub asked_ms: u64,
-    /// How long it lives without a heartbeat.
+    /// Time in milliseconds after which the session expires without a heartbeat.
     pub expires_in_ms: u64,
-    /// The jobs it has.
-    pub jobs: Vec<WorkerJob>,
+    /// Jobs it runs.
+    pub jobs: Vec<WorkerJobInfo>,
 }
 
-/// A job that a worker has.
+/// A job that a worker runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct WorkerJob {
-    /// The kind of the resource.
+pub struct WorkerJobInfo {
+    /// Kind of the resource.
     pub kind: String,
-    /// The name of the resource.
+    /// Name of the resource.
     pub name: String,
-    /// The job.
+    /// Id of the job.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub job: JobId,
 }
@@ -45,47 +45,47 @@ pub struct WorkerJob {
 /// A controller of an app: a task that one process of the fleet runs at a time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ControllerAnswer {
-    /// Its name.
+pub struct ControllerInfo {
+    /// Name.
     pub name: String,
-    /// The app that it belongs to.
+    /// App it belongs to.
     pub app: String,
-    /// The tenure of the process that runs it; null while none does.
-    pub tenure: Option<TenureAnswer>,
+    /// Tenure of the process that runs it; null while none does.
+    pub tenure: Option<TenureInfo>,
 }
 
 /// `GET /v1/janitor`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct JanitorAnswer {
-    /// Its duties.
-    pub items: Vec<DutyAnswer>,
-    /// Whether the janitor of this server is the one that works.
+pub struct JanitorResponse {
+    /// Duties of the janitor.
+    pub items: Vec<DutyInfo>,
+    /// Whether the janitor of this server is the active one.
     pub here: bool,
 }
 
-/// One duty of the janitor.
+/// A periodic duty of the janitor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct DutyAnswer {
-    /// Its name.
+pub struct DutyInfo {
+    /// Name.
     pub duty: String,
-    /// How often it is due.
+    /// Interval in milliseconds.
     pub every_ms: u64,
-    /// When it ran last.
+    /// Time of the last run.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Instant>))]
     pub last_run: Option<String>,
-    /// How long that took.
+    /// Duration of the last run in milliseconds.
     pub duration_ms: u64,
-    /// How many things it dealt with then.
+    /// Number of items processed by the last run.
     pub count: u64,
-    /// How many things it has dealt with since the server started.
+    /// Number of items processed since the server started.
     pub total: u64,
-    /// How long it is overdue.
+    /// Time by which the duty is overdue, in milliseconds.
     pub lag_ms: u64,
-    /// Why it failed last time.
+    /// Error of the last run, if it failed.
     pub error: Option<String>,
-    /// What a person should know of what it found.
+    /// Finding of the last run that needs an operator's attention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }

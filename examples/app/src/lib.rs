@@ -48,7 +48,7 @@ impl App for Greetings {
         _dir: &Path,
         report: &mut Report<'_>,
     ) -> Option<Arc<dyn LoadedApp>> {
-        section.known(&["text"], report);
+        section.check_keys(&["text"], report);
         let text = section.text("text", report)?.to_owned();
         Some(Arc::new(Settings { text }))
     }

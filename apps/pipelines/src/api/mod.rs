@@ -1,16 +1,17 @@
-//! Pipelines in the names of their users: triggered, looked at, cancelled, released by force.
+//! HTTP API: trigger, list, show and cancel runs, and force the release of a lock.
 //!
-//! A run is a job and has its id, so everything under `/v1/jobs` works on it, too. The same routes
-//! are under `/v1/pipelines`. Nothing is decided here: a trigger is a submit that attaches.
+//! A run is a job with the same id, so everything under `/v1/jobs` works on it, too. The same
+//! routes are also under `/v1/pipelines`. The store decides everything: a trigger is a submit that
+//! attaches.
 
-mod look;
+mod queries;
 mod trigger;
 
 use std::sync::Arc;
 
 use crate::wire::{
-    ForceReleaseAnswer, ForceReleaseBody, PipelineAnswer, PipelineLockAnswer, PipelineName,
-    RunAnswer, RunDetail, RunStatusWord, TriggerAnswer, TriggerBody,
+    ForceReleaseRequest, ForceReleaseResponse, PipelineInfo, PipelineLockInfo, PipelineName,
+    RunDetail, RunInfo, RunStatusParam, TriggerRequest, TriggerResponse,
 };
 use crate::{Catalog, KIND, Pipeline, slots};
 use axum::Json;
@@ -23,7 +24,7 @@ use tenure_app::{Access, AppRoutes, Rule};
 use tenure_core::session::ALL_TENANTS;
 use tenure_core::{Command, JobAction, LockAction, Outcome, Refusal, ResourceKey, Role};
 use tenure_store::store::JobView;
-use tenure_wire::{ListAnswer, ReasonBody, schema};
+use tenure_wire::{ListResponse, ReasonRequest, schema};
 use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::{IntoParams, PartialSchema as _};
 use utoipa_axum::router::OpenApiRouter;
@@ -59,14 +60,14 @@ pub(crate) fn routes() -> AppRoutes {
             "pipeline.release",
         ),
     ];
-    let tag = Some(("pipelines", "One run for each tenant and pipeline; also under /v1"));
+    let tag = Some(("pipelines", "One run at a time per tenant and pipeline; also under /v1"));
     AppRoutes { router, rules, tag, also_under_v1: true }
 }
 
 /// The caller and the pipeline in the path.
 struct OnPipeline {
     caller: Caller,
-    /// The name of the pipeline.
+    /// Name of the pipeline.
     id: String,
 }
 
@@ -81,33 +82,31 @@ impl<S: Send + Sync> FromRequestParts<S> for OnPipeline {
 
 impl IntoParams for OnPipeline {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let name = path("pipeline_id", "The name of the pipeline", PipelineName::schema());
+        let name = path("pipeline_id", "Name of the pipeline", PipelineName::schema());
         vec![name, tenant(schema::Tenant::schema())]
     }
 }
 
-/// The pipelines, and the one that is meant.
-fn declared(
+/// Returns the catalog and the pipeline in the path.
+fn find_pipeline(
     services: &Services,
     on: &OnPipeline,
 ) -> Result<(Arc<Catalog>, Arc<Pipeline>), Problem> {
     let catalog = services.live.app::<Catalog>().ok_or_else(|| {
-        Problem::not_found(
-            "no pipelines are declared: [pipelines] in tenure.toml names their `dir`",
-        )
+        Problem::not_found("no pipelines are declared; set `dir` in [pipelines] of tenure.toml")
     })?;
     if *on.caller.tenant == *ALL_TENANTS {
-        return Err(Problem::invalid(&"a pipeline is one tenant's; name it by ?tenant="));
+        return Err(Problem::invalid(&"a pipeline belongs to one tenant; set ?tenant="));
     }
     let found = catalog.get(&on.caller.tenant, &on.id).cloned();
     let pipeline = found.ok_or_else(|| {
-        let detail = "there is no such pipeline of this tenant; GET /pipelines lists them";
+        let detail = "the tenant has no such pipeline; GET /pipelines lists them";
         Problem::not_found(detail)
     })?;
     Ok((catalog, pipeline))
 }
 
-/// Refuses a job of the general API that would be a run and cannot be one.
+/// Rejects a job submitted through the general API that is not a valid run.
 pub(super) fn check_submit(
     catalog: &Catalog,
     key: &ResourceKey,
@@ -117,7 +116,7 @@ pub(super) fn check_submit(
         return Ok(());
     }
     let declared = catalog.get(key.tenant(), slots::pipeline(key.name()));
-    let Some(pipeline) = declared.filter(|one| one.keys().any(|place| place == *key)) else {
+    let Some(pipeline) = declared.filter(|one| one.keys().any(|slot| slot == *key)) else {
         return Err(Problem::not_found("there is no such pipeline; GET /pipelines lists them"));
     };
     let none = Map::new();
@@ -125,28 +124,28 @@ pub(super) fn check_submit(
         None | Some(Value::Null) => &none,
         Some(Value::Object(given)) => given,
         Some(_) => {
-            return Err(Problem::invalid(&"args: an object with the parameters is expected"));
+            return Err(Problem::invalid(&"args: expected an object with the parameters"));
         }
     };
     pipeline.fill(given).map(drop).map_err(|why| Problem::invalid(&why))
 }
 
-/// A run, if it is one and there for the caller.
-fn run(shown: JobView) -> Result<JobView, Problem> {
-    let is_run = shown.key.kind() == KIND;
-    if is_run { Ok(shown) } else { Err(Refusal::NoSuchJob.into()) }
+/// Returns the job if it is a run.
+fn require_run(view: JobView) -> Result<JobView, Problem> {
+    let is_run = view.key.kind() == KIND;
+    if is_run { Ok(view) } else { Err(Refusal::NoSuchJob.into()) }
 }
 
-/// Triggers a run; while one goes on, gives its id.
+/// Triggers a run, or returns the id of the active one.
 #[utoipa::path(
     post,
     path = "/pipelines/run/{pipeline_id}",
     tag = "pipelines",
     operation_id = "trigger_pipeline",
     params(OnPipeline, Idempotency),
-    request_body = TriggerBody,
+    request_body = TriggerRequest,
     responses(
-        (status = 200, description = "The run that counts", body = TriggerAnswer),
+        (status = 200, description = "The new run, or the active one", body = TriggerResponse),
         NotFound, Conflict
     )
 )]
@@ -154,9 +153,9 @@ async fn trigger(
     State(services): State<Services>,
     on: OnPipeline,
     key: Idempotency,
-    Body(body): DocumentBody<TriggerBody>,
-) -> Result<Json<TriggerAnswer>, Problem> {
-    let (catalog, pipeline) = declared(&services, &on)?;
+    Body(body): DocumentBody<TriggerRequest>,
+) -> Result<Json<TriggerResponse>, Problem> {
+    let (catalog, pipeline) = find_pipeline(&services, &on)?;
     let scope = slots::key(&pipeline.tenant, &pipeline.name, 1).ok_or(Refusal::NoSuchResource)?;
     let request = key.id(scope.as_str())?;
     let trigger =
@@ -167,12 +166,12 @@ async fn trigger(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct WaitParams {
-    /// How long the answer may be held back until the run is over, at most a minute.
-    #[param(value_type = schema::Count, required = false, inline)]
+    /// Maximum time in milliseconds to wait for the end of the run, at most one minute.
+    #[param(value_type = schema::Uint64, required = false, inline)]
     wait_ms: Option<u64>,
 }
 
-/// Shows a run with its steps and who else triggered it, or waits until it is over.
+/// Shows a run with its steps and attached triggers, optionally after waiting for its end.
 #[utoipa::path(
     get,
     path = "/pipelines/runs/{id}",
@@ -186,24 +185,24 @@ async fn show(
     on: OnJob,
     Params(params): Params<WaitParams>,
 ) -> Result<Json<RunDetail>, Problem> {
-    run(services.find_job(&on.caller, on.id).await?)?;
-    let shown = services.wait_for_job(&on.caller, on.id, wait_timeout(params.wait_ms)).await?;
-    Ok(Json(look::detail(&services, &shown).await?))
+    require_run(services.find_job(&on.caller, on.id).await?)?;
+    let view = services.wait_for_job(&on.caller, on.id, wait_timeout(params.wait_ms)).await?;
+    Ok(Json(queries::run_detail(&services, &view).await?))
 }
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct RunsParams {
-    /// Only of this pipeline.
+    /// Returns runs of this pipeline only.
     #[param(value_type = String, required = false, inline)]
     pipeline_id: Option<String>,
-    /// Only with this status.
-    #[param(value_type = RunStatusWord, required = false, inline)]
+    /// Returns runs with this status only.
+    #[param(value_type = RunStatusParam, required = false, inline)]
     status: Option<String>,
-    /// How many rows at most; 100 when nothing is said.
+    /// Maximum number of items. Defaults to 100.
     #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// Value of `next` of the previous page.
     #[param(value_type = schema::Id, required = false, inline)]
     cursor: Option<String>,
 }
@@ -215,33 +214,33 @@ struct RunsParams {
     tag = "pipelines",
     operation_id = "list_runs",
     params(Caller, RunsParams),
-    responses((status = 200, description = "A page", body = ListAnswer<RunAnswer>))
+    responses((status = 200, description = "A page", body = ListResponse<RunInfo>))
 )]
 async fn runs(
     State(services): State<Services>,
     caller: Caller,
     Params(params): Params<RunsParams>,
-) -> Result<Json<ListAnswer<RunAnswer>>, Problem> {
-    let status = params.status.map(|word| word.parse()).transpose();
-    let wanted = look::Wanted {
+) -> Result<Json<ListResponse<RunInfo>>, Problem> {
+    let status = params.status.map(|status| status.parse()).transpose();
+    let filter = queries::RunFilter {
         tenant: caller.only_tenant(),
         pipeline: params.pipeline_id,
         status: status.map_err(|why: String| Problem::invalid(&format!("status: {why}")))?,
         after: job_cursor(params.cursor)?,
         limit: page_size(params.limit)?,
     };
-    Ok(Json(look::runs(&services, wanted).await?))
+    Ok(Json(queries::runs(&services, filter).await?))
 }
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct CancelParams {
-    /// Why.
-    #[param(value_type = schema::Note, required = false, inline)]
+    /// Reason for the cancellation, kept with the run.
+    #[param(value_type = schema::OptionalReason, required = false, inline)]
     reason: Option<String>,
 }
 
-/// Cancels a run: one that waits is over, one that runs has its step stopped.
+/// Cancels a run: a waiting run ends immediately, a running one is requested to stop.
 #[utoipa::path(
     delete,
     path = "/pipelines/runs/{id}",
@@ -249,7 +248,7 @@ struct CancelParams {
     operation_id = "cancel_run",
     params(OnJob, CancelParams),
     responses(
-        (status = 202, description = "The run as it is now", body = RunAnswer),
+        (status = 202, description = "The run after the request", body = RunInfo),
         NotFound, Conflict
     )
 )]
@@ -257,15 +256,15 @@ async fn cancel(
     State(services): State<Services>,
     on: OnJob,
     Params(params): Params<CancelParams>,
-) -> Result<(StatusCode, Json<RunAnswer>), Problem> {
-    let reason = on.caller.optional_reason(ReasonBody { reason: params.reason })?;
-    run(services.find_job(&on.caller, on.id).await?)?;
+) -> Result<(StatusCode, Json<RunInfo>), Problem> {
+    let reason = on.caller.optional_reason(ReasonRequest { reason: params.reason })?;
+    require_run(services.find_job(&on.caller, on.id).await?)?;
     let action = JobAction::Cancel { by: on.caller.name.clone(), reason };
     match services.submit(Command::Job { id: on.id, action }).await? {
         Outcome::Cancelled { .. } => {
-            let shown = services.find_job(&on.caller, on.id).await?;
+            let view = services.find_job(&on.caller, on.id).await?;
             let now = services.store().status().await?.now;
-            Ok((StatusCode::ACCEPTED, Json(look::answer(&shown, now))))
+            Ok((StatusCode::ACCEPTED, Json(queries::run_info(&view, now))))
         }
         other => Err(Problem::unexpected(&other)),
     }
@@ -274,80 +273,80 @@ async fn cancel(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct Paging {
-    /// How many rows at most; 100 when nothing is said.
+    /// Maximum number of items. Defaults to 100.
     #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// Value of `next` of the previous page.
     #[param(value_type = schema::ResourcePath, required = false, inline)]
     cursor: Option<String>,
 }
 
-/// Lists the locks that runs hold.
+/// Lists the locks held by runs.
 #[utoipa::path(
     get,
     path = "/pipelines/locks",
     tag = "pipelines",
     operation_id = "list_pipeline_locks",
     params(Caller, Paging),
-    responses((status = 200, description = "A page", body = ListAnswer<PipelineLockAnswer>))
+    responses((status = 200, description = "A page", body = ListResponse<PipelineLockInfo>))
 )]
 async fn locks(
     State(services): State<Services>,
     caller: Caller,
     Params(paging): Params<Paging>,
-) -> Result<Json<ListAnswer<PipelineLockAnswer>>, Problem> {
+) -> Result<Json<ListResponse<PipelineLockInfo>>, Problem> {
     let after: Option<ResourceKey> = paging
         .cursor
         .map(|cursor| cursor.parse())
         .transpose()
         .map_err(|error| Problem::invalid(&format!("cursor: {error}")))?;
     let limit = page_size(paging.limit)?;
-    Ok(Json(look::locks(&services, caller.only_tenant(), after, limit).await?))
+    Ok(Json(queries::locks(&services, caller.only_tenant(), after, limit).await?))
 }
 
-/// Ends a run by force, by the exact token of its tenure: the next one can begin at once. The old
-/// process learns of it with its next heartbeat, and stops.
+/// Forces the release of a lock and ends its run. The next run can start immediately; the worker
+/// of the old one learns of it with its next heartbeat and stops.
 #[utoipa::path(
     post,
     path = "/pipelines/locks/{pipeline_id}/release",
     tag = "pipelines",
     operation_id = "release_pipeline_lock",
     params(OnPipeline),
-    request_body = ForceReleaseBody,
+    request_body = ForceReleaseRequest,
     responses(
-        (status = 200, description = "It is over", body = ForceReleaseAnswer),
+        (status = 200, description = "The lock is released", body = ForceReleaseResponse),
         NotFound, Conflict
     )
 )]
 async fn release(
     State(services): State<Services>,
     on: OnPipeline,
-    Body(body): Body<ForceReleaseBody>,
-) -> Result<Json<ForceReleaseAnswer>, Problem> {
-    let ForceReleaseBody { token, pipeline_logging_id, reason } = body;
-    let reason = on.caller.required_reason(ReasonBody { reason: Some(reason) })?;
-    let (key, run) = look::holding(&services, &on, token, pipeline_logging_id).await?;
+    Body(body): Body<ForceReleaseRequest>,
+) -> Result<Json<ForceReleaseResponse>, Problem> {
+    let ForceReleaseRequest { token, pipeline_logging_id, reason } = body;
+    let reason = on.caller.required_reason(ReasonRequest { reason: Some(reason) })?;
+    let key = queries::find_tenure(&services, &on, token, pipeline_logging_id).await?;
     let by = on.caller.name.clone();
     // One step: a retry rule must not start the run again in between.
     let action = LockAction::Break { token, locks: None, by, reason, end_job: true };
     services.submit(Command::Lock { key, action }).await?;
-    Ok(Json(ForceReleaseAnswer { pipeline_id: on.id, released: true }))
+    Ok(Json(ForceReleaseResponse { pipeline_id: on.id, released: true }))
 }
 
-/// Lists the pipelines that are declared.
+/// Lists the declared pipelines.
 #[utoipa::path(
     get,
     path = "/pipelines",
     tag = "pipelines",
     operation_id = "list_pipelines",
     params(Caller),
-    responses((status = 200, description = "All of them", body = ListAnswer<PipelineAnswer>))
+    responses((status = 200, description = "All pipelines", body = ListResponse<PipelineInfo>))
 )]
 async fn list(
     State(services): State<Services>,
     caller: Caller,
-) -> Result<Json<ListAnswer<PipelineAnswer>>, Problem> {
+) -> Result<Json<ListResponse<PipelineInfo>>, Problem> {
     let tenant = caller.only_tenant();
-    let items = look::pipelines(&services, tenant.as_deref()).await?;
-    Ok(Json(ListAnswer { items, next: None }))
+    let items = queries::pipelines(&services, tenant.as_deref()).await?;
+    Ok(Json(ListResponse { items, next: None }))
 }

@@ -1,8 +1,8 @@
 //! `tenure bench pipelines`
 
-mod ours;
-mod peer;
+mod baseline;
 mod runs;
+mod tenure_target;
 mod triggers;
 
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ use tenure_core::limits::WORKER_SLOTS_MAX as SLOTS_MAX;
 
 use crate::Catalog;
 
-use self::ours::Ours;
-use self::peer::Peer;
+use self::baseline::Baseline;
+use self::tenure_target::TenureTarget;
 use self::triggers::Measured;
 use tenure_bench::floor;
 use tenure_bench::histogram::Spread;
-use tenure_bench::kept::Kept;
 use tenure_bench::servers::Scratch;
+use tenure_bench::store_args::StoreArgs;
 use tenure_bench::table::{self, Row};
 use tenure_cli_kit::message::say;
 use tenure_cli_kit::store::close;
@@ -35,10 +35,10 @@ fn apps() -> Apps {
     Apps::new(vec![Arc::new(crate::Pipelines)])
 }
 
-/// What to call the peer.
-const PEER: &str = "a lock in memory";
+/// Name of the baseline.
+const BASELINE: &str = "in-memory lock";
 
-/// What each pipeline is declared as. Its step is never done: the handler of the load stands in for
+/// Declaration of each pipeline. Its step is never executed: a handler of the benchmark replaces
 /// it.
 const DECLARED: &str = r#"
 [parameters.date]
@@ -53,12 +53,12 @@ name = "work"
 command = ["true"]
 "#;
 
-/// Measure pipelines: duplicate triggers while a run goes on, and the time until a run begins
+/// Measure pipelines: duplicate triggers during a run, and the time until a run starts
 ///
-/// Over HTTP on loopback, with server, worker and callers in this process; a handler that does
-/// nothing stands in for the steps. Beside each figure stands its peer, measured in the same way in
-/// the same run: the same route with a lock in memory in place of the store, which forgets
-/// everything with its process. Fails unless each pipeline had exactly one run where one was due.
+/// Uses HTTP on loopback, with server, worker and callers in this process; an empty handler
+/// replaces the steps. Each figure is compared with a baseline measured in the same way: the same
+/// route with an in-memory lock instead of the store, without durability. Fails unless each
+/// pipeline has exactly one run at a time.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -68,33 +68,33 @@ Examples:
   tenure bench pipelines --store memory:
   tenure bench pipelines --store postgres://USER@HOST/DATABASE")]
 struct Pipelines {
-    /// How long to measure each figure
+    /// Duration of each measurement
     #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "2s")]
     seconds: Duration,
-    /// Directory to write in; must be on the disk you want to know about [default: data directory]
+    /// Directory to write to, on the disk to measure [default: data directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Duplicate triggers under way at once
+    /// Numbers of concurrent duplicate triggers
     #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = [1, 16, 64, 256])]
     in_flight: Vec<usize>,
-    /// Idle pipelines that are triggered at once, for the time until a run begins
+    /// Numbers of idle pipelines that are triggered concurrently, for the time until a run starts
     #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = [1, 64])]
     at_once: Vec<usize>,
-    /// Only these
+    /// Measure only these
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
     #[command(flatten)]
-    kept: Kept,
+    store: StoreArgs,
 }
 
-/// What can be measured.
+/// Measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// What the machine allows
+    /// Limits of the machine
     Floor,
-    /// Triggers while a run goes on
+    /// Triggers during a run
     Duplicates,
-    /// From the trigger of an idle pipeline until its run begins
+    /// Time from the trigger of an idle pipeline until its run starts
     Starts,
 }
 
@@ -114,7 +114,7 @@ impl RunVerb for Pipelines {
         std::fs::create_dir_all(&dir)?;
         let report = tokio::select! {
             report = self.measure(&dir) => report?,
-            // The server and the directory of the run go away with it.
+            // Dropping the future stops the server and removes the directory.
             _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
         };
         match cx.output {
@@ -131,13 +131,13 @@ impl RunVerb for Pipelines {
 impl Pipelines {
     async fn measure(&self, dir: &Path) -> Result<Report> {
         let slots = self.at_once.iter().copied().max().unwrap_or(1);
-        let least = self.at_once.iter().copied().min().unwrap_or(1);
+        let min = self.at_once.iter().copied().min().unwrap_or(1);
         ensure!(
-            least > 0 && slots <= SLOTS_MAX,
-            "--at-once: between 1 and {SLOTS_MAX} pipelines are triggered at once"
+            min > 0 && slots <= SLOTS_MAX,
+            "--at-once must be between 1 and {SLOTS_MAX} pipelines"
         );
         let mut report = Report::default();
-        if self.wants(Part::Floor) {
+        if self.selects(Part::Floor) {
             let (flush, rows) = floor::rows(dir).await?;
             report.flush = Some(flush).filter(|_| self.is_durable());
             report.rows.extend(rows);
@@ -145,51 +145,58 @@ impl Pipelines {
         let scratch = Scratch::create(dir)?;
         let names = Names::new(self.in_flight.len(), slots);
         let loaded = names.declare(scratch.path(), slots)?;
-        let catalog = loaded.apps.get::<Catalog>().context("the section is there")?;
+        let catalog = loaded.apps.get::<Catalog>().context("the section [pipelines]")?;
         let all = names.all();
-        let peer = Peer::start(catalog, &names.tenant, &all).await?;
-        let store = self.kept.open(&scratch).await?;
+        let baseline = Baseline::start(catalog, &names.tenant, &all).await?;
+        let store = self.store.open(&scratch).await?;
         let on = Arc::clone(&store);
-        let ours = Ours::start(on, &scratch, &loaded, (&names.tenant, &all), slots).await?;
-        let mut run = Run { options: self, names: &names, peer: &peer, ours: &ours, report };
-        let done = run.all().await;
-        let report = run.report;
-        let stopped = ours.stop().await;
-        // What is still being written to cannot be removed.
+        let tenure =
+            TenureTarget::start(on, &scratch, &loaded, (&names.tenant, &all), slots).await?;
+        let mut measurement = Measurement {
+            options: self,
+            names: &names,
+            baseline: &baseline,
+            tenure: &tenure,
+            report,
+        };
+        let done = measurement.run().await;
+        let report = measurement.report;
+        let stopped = tenure.stop().await;
+        // The store must be closed before its directory is removed.
         close(store).await;
         done.and(stopped)?;
-        ensure!(report.overlaps == 0, "two runs of one pipeline ran at once");
+        ensure!(report.overlaps == 0, "two runs of one pipeline overlapped");
         Ok(report)
     }
 
-    fn wants(&self, part: Part) -> bool {
+    fn selects(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }
 
-    /// What to call Tenure on the store at hand.
+    /// Returns the name of Tenure with the store.
     fn name(&self) -> String {
         let durable = if self.is_durable() { ", durable" } else { "" };
-        format!("tenure {}{durable}", self.kept.name())
+        format!("tenure {}{durable}", self.store.name())
     }
 
     fn is_durable(&self) -> bool {
-        self.kept.name() != "memory"
+        self.store.name() != "memory"
     }
 }
 
-/// Which pipelines there are. Nobody has used their tenant before, so all of them are idle.
+/// Names of the pipelines. Their tenant is new, so all of them are idle.
 struct Names {
     tenant: String,
-    /// One for each figure of duplicates.
+    /// One for each measurement of duplicates.
     duplicates: Vec<String>,
     starts: Vec<String>,
 }
 
 impl Names {
     fn new(duplicates: usize, starts: usize) -> Self {
-        let mark = tenure_store::random::request_id().to_string();
+        let id = tenure_store::random::request_id().to_string();
         Self {
-            tenant: format!("bench-{}", &mark[..8]),
+            tenant: format!("bench-{}", &id[..8]),
             duplicates: (0..duplicates).map(|n| format!("duplicates-{n}")).collect(),
             starts: (0..starts).map(|n| format!("starts-{n}")).collect(),
         }
@@ -199,24 +206,24 @@ impl Names {
         [&self.duplicates[..], &self.starts[..]].concat()
     }
 
-    /// Declares them in files, as everybody does.
-    fn declare(&self, under: &Path, slots: usize) -> Result<Loaded> {
-        let dir = under.join("pipelines");
-        let of_tenant = dir.join(&self.tenant);
-        std::fs::create_dir_all(&of_tenant)?;
+    /// Declares the pipelines in files.
+    fn declare(&self, root: &Path, slots: usize) -> Result<Loaded> {
+        let dir = root.join("pipelines");
+        let tenant_dir = dir.join(&self.tenant);
+        std::fs::create_dir_all(&tenant_dir)?;
         for name in self.all() {
-            std::fs::write(of_tenant.join(format!("{name}.toml")), DECLARED)?;
+            std::fs::write(tenant_dir.join(format!("{name}.toml")), DECLARED)?;
         }
         let config = format!("[pipelines]\ndir = \"pipelines\"\nslots = {slots}\n");
-        apps().parse(&config, under).context("declare pipelines")
+        apps().parse(&config, root).context("declare pipelines")
     }
 }
 
-/// What was measured.
+/// Results of all measurements.
 #[derive(Default)]
 struct Report {
     rows: Vec<Row>,
-    /// The floor of every durable figure.
+    /// Time of a disk flush, the lower bound of durable writes.
     flush: Option<Spread>,
     triggers: u64,
     runs: u64,
@@ -228,94 +235,101 @@ impl Report {
         let (triggers, runs) = (table::rate(self.triggers as f64), table::rate(self.runs as f64));
         let overlaps = self.overlaps;
         format!(
-            "triggers: {triggers}, runs: {runs}, each made by exactly one trigger; \
-             overlaps: {overlaps}"
+            "triggers: {triggers}, runs: {runs}, each created by exactly one trigger; \
+                         overlaps: {overlaps}"
         )
     }
 
     fn push(&mut self, what: &str, in_flight: usize, measured: &Measured, ratio: String) {
         let sample = &measured.sample;
         let (rate, p50) = (table::rate(sample.pairs_per_s()), table::micros(sample.p50_us));
-        say(&format!("{what}, {in_flight} at once: {rate} triggers/s, p50 {p50}"));
+        say(&format!("{what}, {in_flight} concurrent: {rate} triggers/s, p50 {p50}"));
         self.triggers += measured.triggers;
         self.runs += measured.runs;
         self.rows.push(Row::load(what, in_flight, sample, ratio));
     }
 }
 
-struct Run<'a> {
+struct Measurement<'a> {
     options: &'a Pipelines,
     names: &'a Names,
-    peer: &'a Peer,
-    ours: &'a Ours,
+    baseline: &'a Baseline,
+    tenure: &'a TenureTarget,
     report: Report,
 }
 
-impl Run<'_> {
-    async fn all(&mut self) -> Result<()> {
+impl Measurement<'_> {
+    async fn run(&mut self) -> Result<()> {
         self.duplicates().await?;
         self.starts().await
     }
 
     async fn duplicates(&mut self) -> Result<()> {
-        if !self.options.wants(Part::Duplicates) {
+        if !self.options.selects(Part::Duplicates) {
             return Ok(());
         }
         for (in_flight, pipeline) in self.options.in_flight.iter().zip(&self.names.duplicates) {
             let load = (*in_flight, self.options.seconds);
-            let nobody_else = async |_| Ok(None);
-            let peer = triggers::duplicates(&self.peer.site, pipeline, load, nobody_else).await?;
-            self.report.push(&format!("{PEER}: duplicates"), *in_flight, &peer, String::new());
-            let kept = async |id| self.ours.joined(id).await.map(Some);
-            let ours = triggers::duplicates(&self.ours.site, pipeline, load, kept).await?;
-            let ratio = rates(&ours, &peer, self.report.flush);
+            let no_check = async |_| Ok(None);
+            let baseline =
+                triggers::duplicates(&self.baseline.target, pipeline, load, no_check).await?;
+            self.report.push(
+                &format!("{BASELINE}: duplicates"),
+                *in_flight,
+                &baseline,
+                String::new(),
+            );
+            let joined = async |id| self.tenure.joined(id).await.map(Some);
+            let tenure = triggers::duplicates(&self.tenure.target, pipeline, load, joined).await?;
+            let ratio = compare_rates(&tenure, &baseline, self.report.flush);
             let what = format!("{}: duplicates", self.options.name());
-            self.report.push(&what, *in_flight, &ours, ratio);
+            self.report.push(&what, *in_flight, &tenure, ratio);
         }
-        self.overlaps();
+        self.count_overlaps();
         Ok(())
     }
 
     async fn starts(&mut self) -> Result<()> {
-        if !self.options.wants(Part::Starts) {
+        if !self.options.selects(Part::Starts) {
             return Ok(());
         }
         for at_once in self.options.at_once.iter().copied() {
             let (pipelines, budget) = (&self.names.starts[..at_once], self.options.seconds);
-            let peer = triggers::starts(&self.peer.site, pipelines, budget).await?;
-            let what = format!("{PEER}: trigger to start");
-            self.report.push(&what, at_once, &peer, String::new());
-            let ours = triggers::starts(&self.ours.site, pipelines, budget).await?;
-            let ratio = times(&ours, &peer, self.report.flush);
+            let baseline = triggers::starts(&self.baseline.target, pipelines, budget).await?;
+            let what = format!("{BASELINE}: trigger to start");
+            self.report.push(&what, at_once, &baseline, String::new());
+            let tenure = triggers::starts(&self.tenure.target, pipelines, budget).await?;
+            let ratio = compare_times(&tenure, &baseline, self.report.flush);
             let what = format!("{}: trigger to start", self.options.name());
-            self.report.push(&what, at_once, &ours, ratio);
+            self.report.push(&what, at_once, &tenure, ratio);
         }
-        self.overlaps();
+        self.count_overlaps();
         Ok(())
     }
 
-    fn overlaps(&mut self) {
-        self.report.overlaps = self.peer.site.runs.overlaps() + self.ours.site.runs.overlaps();
+    fn count_overlaps(&mut self) {
+        self.report.overlaps =
+            self.baseline.target.runs.overlaps() + self.tenure.target.runs.overlaps();
     }
 }
 
-/// How many triggers Tenure takes for each of the peer, and in the time of one flush.
-fn rates(ours: &Measured, peer: &Measured, flush: Option<Spread>) -> String {
-    let (ours, peer) = (ours.sample.pairs_per_s(), peer.sample.pairs_per_s());
-    let of_peer = format!("{:.2}× of {PEER}", ours / peer);
+/// Compares the rate of triggers with the baseline and with the time of a flush.
+fn compare_rates(tenure: &Measured, baseline: &Measured, flush: Option<Spread>) -> String {
+    let (tenure, baseline) = (tenure.sample.pairs_per_s(), baseline.sample.pairs_per_s());
+    let ratio = format!("{:.2}× of {BASELINE}", tenure / baseline);
     match flush {
-        Some(flush) => format!("{of_peer}, {:.1} per flush", ours * flush.p50_us / 1e6),
-        None => of_peer,
+        Some(flush) => format!("{ratio}, {:.1} per flush", tenure * flush.p50_us / 1e6),
+        None => ratio,
     }
 }
 
-/// How long a start takes in the time of one of the peer, and in flushes.
-fn times(ours: &Measured, peer: &Measured, flush: Option<Spread>) -> String {
-    let (ours, peer) = (ours.sample.p50_us, peer.sample.p50_us);
-    let of_peer = format!("{:.1}× as long as {PEER}", ours / peer);
+/// Compares the time until a start with the baseline and with the time of a flush.
+fn compare_times(tenure: &Measured, baseline: &Measured, flush: Option<Spread>) -> String {
+    let (tenure, baseline) = (tenure.sample.p50_us, baseline.sample.p50_us);
+    let ratio = format!("{:.1}× as long as {BASELINE}", tenure / baseline);
     match flush {
-        Some(flush) => format!("{of_peer}, {:.1} flushes", ours / flush.p50_us),
-        None => of_peer,
+        Some(flush) => format!("{ratio}, {:.1} flushes", tenure / flush.p50_us),
+        None => ratio,
     }
 }
 

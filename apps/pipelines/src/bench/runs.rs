@@ -1,8 +1,6 @@
-//! What the load knows of runs, whoever runs them: which one began when, and whether two of one
-//! pipeline ran at once.
+//! Record of runs for Tenure and for the baseline: starts, ends and overlaps.
 //!
-//! The handler here is the same for Tenure and for its peer. It does nothing but say that it was
-//! called, and holds its run if it is told to.
+//! The handler is the same for both. It only records its calls, and can hold a run open.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,113 +11,113 @@ use anyhow::{Context as _, Result};
 use tenure_core::JobId;
 use tokio::sync::watch;
 
-use tenure_bench::load::now;
+use tenure_bench::clock::now;
 
-/// The runs of some pipelines.
-pub(crate) struct Runs {
-    places: HashMap<String, Arc<Place>>,
-    /// Runs that have begun and are not over.
-    going: Mutex<HashMap<JobId, Arc<Place>>>,
+/// Records the runs of pipelines.
+pub(crate) struct RunRecorder {
+    pipelines: HashMap<String, Arc<PipelineRecord>>,
+    /// Runs that have started and not ended.
+    active: Mutex<HashMap<JobId, Arc<PipelineRecord>>>,
     overlaps: AtomicU64,
 }
 
-/// A pipeline.
+/// Record of one pipeline.
 #[derive(Default)]
-struct Place {
+struct PipelineRecord {
     busy: AtomicBool,
-    /// How often a run has begun.
-    begun: AtomicU64,
-    /// The run that began last, and when.
+    /// Number of starts.
+    starts: AtomicU64,
+    /// Latest run and its start.
     latest: watch::Sender<Option<(JobId, Instant)>>,
-    /// The run that was over last.
-    over: watch::Sender<Option<JobId>>,
-    /// Whether its runs are to go on until they are let go.
+    /// Run that ended last.
+    ended: watch::Sender<Option<JobId>>,
+    /// Whether its runs are held open until they are released.
     held: watch::Sender<bool>,
 }
 
-impl Runs {
-    pub(crate) fn of(pipelines: &[String]) -> Arc<Self> {
-        let places = pipelines.iter().map(|name| (name.clone(), Arc::default())).collect();
-        Arc::new(Self { places, going: Mutex::default(), overlaps: AtomicU64::new(0) })
+impl RunRecorder {
+    pub(crate) fn new(pipelines: &[String]) -> Arc<Self> {
+        let pipelines = pipelines.iter().map(|name| (name.clone(), Arc::default())).collect();
+        Arc::new(Self { pipelines, active: Mutex::default(), overlaps: AtomicU64::new(0) })
     }
 
     /// The handler of a run.
     pub(crate) async fn handle(&self, pipeline: &str, id: JobId) -> Result<()> {
         let at = now();
-        let place = self.place(pipeline)?;
-        if place.busy.swap(true, Ordering::SeqCst) {
+        let record = self.record(pipeline)?;
+        if record.busy.swap(true, Ordering::SeqCst) {
             self.overlaps.fetch_add(1, Ordering::SeqCst);
         }
-        // Also when its run is lost and it is dropped: the next one is no overlap.
-        let _busy = Busy(place);
-        place.begun.fetch_add(1, Ordering::SeqCst);
-        self.going().insert(id, Arc::clone(place));
-        place.latest.send_replace(Some((id, at)));
-        place.held.subscribe().wait_for(|held| !held).await.context("hold a run")?;
+        // Also cleared if the run is lost and the future dropped: the next run is not an overlap.
+        let _busy = BusyGuard(record);
+        record.starts.fetch_add(1, Ordering::SeqCst);
+        self.active().insert(id, Arc::clone(record));
+        record.latest.send_replace(Some((id, at)));
+        record.held.subscribe().wait_for(|held| !held).await.context("hold a run")?;
         Ok(())
     }
 
-    /// A run is over, as whoever keeps it says.
-    pub(crate) fn over(&self, id: JobId) {
-        if let Some(place) = self.going().remove(&id) {
-            place.over.send_replace(Some(id));
+    /// Records the end of a run.
+    pub(crate) fn record_end(&self, id: JobId) {
+        if let Some(record) = self.active().remove(&id) {
+            record.ended.send_replace(Some(id));
         }
     }
 
-    /// Runs that have begun and of whose end nothing was heard.
-    pub(crate) fn not_over(&self) -> Vec<JobId> {
-        self.going().keys().copied().collect()
+    /// Returns the runs that have started and whose end is not recorded.
+    pub(crate) fn unfinished(&self) -> Vec<JobId> {
+        self.active().keys().copied().collect()
     }
 
-    /// Has the runs of a pipeline go on until they are let go.
+    /// Holds the runs of a pipeline open until they are released.
     pub(crate) fn hold(&self, pipeline: &str) -> Result<()> {
-        self.place(pipeline)?.held.send_replace(true);
+        self.record(pipeline)?.held.send_replace(true);
         Ok(())
     }
 
-    pub(crate) fn let_go(&self, pipeline: &str) -> Result<()> {
-        self.place(pipeline)?.held.send_replace(false);
+    pub(crate) fn release(&self, pipeline: &str) -> Result<()> {
+        self.record(pipeline)?.held.send_replace(false);
         Ok(())
     }
 
-    /// Waits until the handler of a run was called, and says when that was.
-    pub(crate) async fn began(&self, pipeline: &str, id: JobId) -> Result<Instant> {
-        let mut latest = self.place(pipeline)?.latest.subscribe();
+    /// Waits until the handler of a run is called, and returns that time.
+    pub(crate) async fn wait_for_start(&self, pipeline: &str, id: JobId) -> Result<Instant> {
+        let mut latest = self.record(pipeline)?.latest.subscribe();
         let is_it = |latest: &Option<(JobId, Instant)>| latest.is_some_and(|(run, _)| run == id);
-        let found = *latest.wait_for(is_it).await.context("wait for a run to begin")?;
-        Ok(found.context("wait for a run to begin")?.1)
+        let found = *latest.wait_for(is_it).await.context("wait for the start of a run")?;
+        Ok(found.context("wait for the start of a run")?.1)
     }
 
-    /// Waits until a run is over.
-    pub(crate) async fn until_over(&self, pipeline: &str, id: JobId) -> Result<()> {
-        let mut over = self.place(pipeline)?.over.subscribe();
-        over.wait_for(|over| *over == Some(id)).await.context("wait for the end of a run")?;
+    /// Waits until a run has ended.
+    pub(crate) async fn wait_for_end(&self, pipeline: &str, id: JobId) -> Result<()> {
+        let mut ended = self.record(pipeline)?.ended.subscribe();
+        ended.wait_for(|ended| *ended == Some(id)).await.context("wait for the end of a run")?;
         Ok(())
     }
 
-    /// How often a run of a pipeline has begun.
-    pub(crate) fn begun(&self, pipeline: &str) -> Result<u64> {
-        Ok(self.place(pipeline)?.begun.load(Ordering::SeqCst))
+    /// Returns the number of starts of a pipeline.
+    pub(crate) fn starts(&self, pipeline: &str) -> Result<u64> {
+        Ok(self.record(pipeline)?.starts.load(Ordering::SeqCst))
     }
 
-    /// How often a run began while another of its pipeline ran.
+    /// Returns the number of runs that started while another one of their pipeline was active.
     pub(crate) fn overlaps(&self) -> u64 {
         self.overlaps.load(Ordering::SeqCst)
     }
 
-    fn place(&self, pipeline: &str) -> Result<&Arc<Place>> {
-        self.places.get(pipeline).with_context(|| format!("{pipeline} is none of ours"))
+    fn record(&self, pipeline: &str) -> Result<&Arc<PipelineRecord>> {
+        self.pipelines.get(pipeline).with_context(|| format!("{pipeline} is unknown"))
     }
 
-    fn going(&self) -> MutexGuard<'_, HashMap<JobId, Arc<Place>>> {
-        self.going.lock().unwrap_or_else(PoisonError::into_inner)
+    fn active(&self) -> MutexGuard<'_, HashMap<JobId, Arc<PipelineRecord>>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A pipeline whose handler is at work, until it is dropped.
-struct Busy<'a>(&'a Place);
+/// Marks a pipeline as busy until dropped.
+struct BusyGuard<'a>(&'a PipelineRecord);
 
-impl Drop for Busy<'_> {
+impl Drop for BusyGuard<'_> {
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::SeqCst);
     }
@@ -131,38 +129,38 @@ mod tests {
 
     const ID: JobId = JobId(1);
 
-    fn runs() -> Arc<Runs> {
-        Runs::of(&["a".to_owned(), "b".to_owned()])
+    fn runs() -> Arc<RunRecorder> {
+        RunRecorder::new(&["a".to_owned(), "b".to_owned()])
     }
 
     #[tokio::test]
-    async fn a_run_is_held_until_it_is_let_go() {
+    async fn run_is_held_until_it_is_released() {
         let runs = runs();
         runs.hold("a").unwrap();
         let handled = {
             let runs = Arc::clone(&runs);
             tokio::spawn(async move { runs.handle("a", ID).await })
         };
-        let before = runs.began("a", ID).await.unwrap();
+        let before = runs.wait_for_start("a", ID).await.unwrap();
         assert!(before <= now() && !handled.is_finished());
         runs.handle("b", JobId(2)).await.unwrap();
-        runs.let_go("a").unwrap();
+        runs.release("a").unwrap();
         handled.await.unwrap().unwrap();
-        assert_eq!((runs.begun("a").unwrap(), runs.overlaps()), (1, 0));
+        assert_eq!((runs.starts("a").unwrap(), runs.overlaps()), (1, 0));
         assert!(runs.hold("c").is_err());
     }
 
     #[tokio::test]
-    async fn a_run_that_begins_beside_another_of_its_pipeline_is_an_overlap() {
+    async fn concurrent_runs_of_one_pipeline_are_an_overlap() {
         let runs = runs();
         runs.hold("a").unwrap();
         let first = runs.handle("a", ID);
         let second = runs.handle("a", JobId(2));
-        let let_go = async {
-            runs.began("a", JobId(2)).await.unwrap();
-            runs.let_go("a").unwrap();
+        let release = async {
+            runs.wait_for_start("a", JobId(2)).await.unwrap();
+            runs.release("a").unwrap();
         };
-        let (one, two, ()) = tokio::join!(first, second, let_go);
+        let (one, two, ()) = tokio::join!(first, second, release);
         one.and(two).unwrap();
         assert_eq!(runs.overlaps(), 1);
         runs.handle("a", JobId(3)).await.unwrap();
@@ -170,13 +168,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_is_heard_once_and_by_whoever_waits_for_it() {
+    async fn end_is_recorded_once_and_wakes_waiters() {
         let runs = runs();
         runs.handle("a", ID).await.unwrap();
-        assert_eq!(runs.not_over(), [ID]);
-        runs.over(JobId(7));
-        runs.over(ID);
-        runs.until_over("a", ID).await.unwrap();
-        assert!(runs.not_over().is_empty());
+        assert_eq!(runs.unfinished(), [ID]);
+        runs.record_end(JobId(7));
+        runs.record_end(ID);
+        runs.wait_for_end("a", ID).await.unwrap();
+        assert!(runs.unfinished().is_empty());
     }
 }

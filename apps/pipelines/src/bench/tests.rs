@@ -1,4 +1,4 @@
-//! What is computed, and the whole of it, shortly.
+//! Comparisons, and short runs of the whole benchmark.
 
 use clap::Parser as _;
 
@@ -6,13 +6,13 @@ use super::*;
 use tenure_bench::load::Sample;
 
 #[derive(clap::Parser)]
-struct Line {
+struct TestCli {
     #[command(flatten)]
     pipelines: Pipelines,
 }
 
 fn options(args: &[&str]) -> Pipelines {
-    Line::parse_from([&["bench", "--seconds", "100ms"], args].concat()).pipelines
+    TestCli::parse_from([&["bench", "--seconds", "100ms"], args].concat()).pipelines
 }
 
 fn measured(pairs: u64, p50_us: f64) -> Measured {
@@ -22,23 +22,26 @@ fn measured(pairs: u64, p50_us: f64) -> Measured {
 }
 
 #[test]
-fn rates_are_compared_with_those_of_the_peer_and_with_a_flush() {
-    let (ours, peer) = (measured(10_000, 0.0), measured(40_000, 0.0));
-    assert_eq!(rates(&ours, &peer, None), "0.25× of a lock in memory");
+fn rates_are_compared_with_the_baseline_and_a_flush() {
+    let (tenure, baseline) = (measured(10_000, 0.0), measured(40_000, 0.0));
+    assert_eq!(compare_rates(&tenure, &baseline, None), "0.25× of in-memory lock");
     let flush = Some(Spread { p50_us: 1_000.0, p99_us: 0.0 });
-    assert_eq!(rates(&ours, &peer, flush), "0.25× of a lock in memory, 5.0 per flush");
+    assert_eq!(compare_rates(&tenure, &baseline, flush), "0.25× of in-memory lock, 5.0 per flush");
 }
 
 #[test]
-fn times_are_compared_with_those_of_the_peer_and_with_a_flush() {
-    let (ours, peer) = (measured(1, 1_500.0), measured(1, 100.0));
-    assert_eq!(times(&ours, &peer, None), "15.0× as long as a lock in memory");
+fn times_are_compared_with_the_baseline_and_a_flush() {
+    let (tenure, baseline) = (measured(1, 1_500.0), measured(1, 100.0));
+    assert_eq!(compare_times(&tenure, &baseline, None), "15.0× as long as in-memory lock");
     let flush = Some(Spread { p50_us: 1_000.0, p99_us: 0.0 });
-    assert_eq!(times(&ours, &peer, flush), "15.0× as long as a lock in memory, 1.5 flushes");
+    assert_eq!(
+        compare_times(&tenure, &baseline, flush),
+        "15.0× as long as in-memory lock, 1.5 flushes"
+    );
 }
 
 #[test]
-fn all_triggers_count_also_those_that_were_not_measured() {
+fn all_triggers_are_counted_including_unmeasured_ones() {
     let mut report = Report::default();
     report.push("x", 16, &measured(1_000, 1.0), String::new());
     report.push("x", 64, &measured(2_000, 1.0), String::new());
@@ -48,7 +51,7 @@ fn all_triggers_count_also_those_that_were_not_measured() {
 }
 
 #[test]
-fn every_figure_of_duplicates_has_a_pipeline_of_its_own() {
+fn each_measurement_of_duplicates_has_its_own_pipeline() {
     let names = Names::new(3, 2);
     assert_eq!(names.all().len(), 5);
     assert_ne!(names.tenant, Names::new(3, 2).tenant);
@@ -60,7 +63,7 @@ fn every_figure_of_duplicates_has_a_pipeline_of_its_own() {
 }
 
 #[tokio::test]
-async fn nothing_at_once_and_too_much_at_once_are_refused() {
+async fn zero_and_too_many_concurrent_pipelines_are_rejected() {
     for at_once in ["0", "4097"] {
         let error = options(&["--at-once", at_once]).measure(Path::new("/nowhere")).await;
         let error = error.err().unwrap().to_string();
@@ -68,8 +71,8 @@ async fn nothing_at_once_and_too_much_at_once_are_refused() {
     }
 }
 
-/// Everything but the floor, on a store.
-async fn all(store: &[&str]) -> Report {
+/// Runs all measurements except the limits of the machine.
+async fn measure_all(store: &[&str]) -> Report {
     let scratch = Scratch::create(&std::env::temp_dir()).unwrap();
     let args = ["--only", "duplicates,starts", "--in-flight", "1,8", "--at-once", "1,4"];
     options(&[&args, store].concat()).measure(scratch.path()).await.unwrap()
@@ -81,22 +84,22 @@ fn check(report: &Report, name: &str) {
     let rows = &report.rows;
     assert_eq!(rows.len(), 8);
     for pair in rows.chunks_exact(2) {
-        let [peer, ours] = pair else { panic!("a peer and us") };
-        assert!(peer.what.starts_with(PEER) && ours.what.starts_with(name), "{pair:?}");
-        assert_eq!(peer.in_flight, ours.in_flight);
-        assert!(peer.ratio.is_empty() && ours.ratio.contains(PEER), "{pair:?}");
-        // Whoever was stalled from a start in the warm-up to the end has measured no start.
+        let [baseline, tenure] = pair else { panic!("a pair") };
+        assert!(baseline.what.starts_with(BASELINE) && tenure.what.starts_with(name), "{pair:?}");
+        assert_eq!(baseline.in_flight, tenure.in_flight);
+        assert!(baseline.ratio.is_empty() && tenure.ratio.contains(BASELINE), "{pair:?}");
+        // A caller that was stalled from the warm-up to the end has measured no start.
         let measured = |row: &Row| row.p50_us > 0.0 || row.what.ends_with("trigger to start");
         assert!(pair.iter().all(|row| measured(row) && row.p50_us <= row.p99_us), "{pair:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_store_in_memory_is_measured() {
-    check(&all(&["--store", "memory:"]).await, "tenure memory: ");
+async fn memory_store_is_measured() {
+    check(&measure_all(&["--store", "memory:"]).await, "tenure memory: ");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_embedded_store_is_measured() {
-    check(&all(&[]).await, "tenure embedded, durable: ");
+async fn embedded_store_is_measured() {
+    check(&measure_all(&[]).await, "tenure embedded, durable: ");
 }

@@ -1,7 +1,7 @@
-//! Triggers over HTTP: duplicates while a run goes on, and the time until a run begins.
+//! Triggers over HTTP: duplicates during a run, and the time until a run starts.
 //!
-//! Both loads count what they were answered and fail unless there was exactly one run where one was
-//! due: a figure of a lock that does not lock would be worth nothing.
+//! Both loads check the responses and fail unless there was exactly one run at a time, since
+//! figures of a lock that does not lock would be meaningless.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,32 +12,33 @@ use anyhow::{Context as _, Result, ensure};
 use tenure_core::JobId;
 use tokio::task::JoinSet;
 
-use super::runs::Runs;
+use super::runs::RunRecorder;
+use tenure_bench::clock::now;
 use tenure_bench::http::Connection;
-use tenure_bench::load::{self, GRACE, Pairs, Sample, Tally, Window, now};
+use tenure_bench::load::{self, GRACE, Pairs, Sample, Tally, Window};
 
-/// What a trigger says; the date is a parameter without a default.
+/// Body of a trigger; the date is a parameter without a default.
 const BODY: &[u8] = br#"{"trigger_by":"bench","date":"2026-01-31"}"#;
 
-/// Where triggers go.
+/// Server that receives triggers.
 #[derive(Clone)]
-pub(crate) struct Site {
+pub(crate) struct Target {
     pub(crate) addr: SocketAddr,
     pub(crate) bearer: String,
     pub(crate) tenant: String,
-    pub(crate) runs: Arc<Runs>,
+    pub(crate) runs: Arc<RunRecorder>,
 }
 
-/// What a load measured.
+/// Result of a load.
 pub(crate) struct Measured {
     pub(crate) sample: Sample,
-    /// All triggers, counted or not.
+    /// Number of all triggers, including those outside of the window.
     pub(crate) triggers: u64,
-    /// The runs that they got.
+    /// Number of runs.
     pub(crate) runs: u64,
 }
 
-/// One caller with a connection of its own.
+/// A caller with its own connection.
 struct Caller {
     connection: Connection,
     path: String,
@@ -45,33 +46,33 @@ struct Caller {
 }
 
 impl Caller {
-    async fn open(site: &Site, pipeline: &str) -> Result<Self> {
-        let connection = Connection::open(site.addr).await?;
-        let path = format!("/pipelines/run/{pipeline}?tenant={}", site.tenant);
-        Ok(Self { connection, path, bearer: site.bearer.clone() })
+    async fn open(target: &Target, pipeline: &str) -> Result<Self> {
+        let connection = Connection::open(target.addr).await?;
+        let path = format!("/pipelines/run/{pipeline}?tenant={}", target.tenant);
+        Ok(Self { connection, path, bearer: target.bearer.clone() })
     }
 
-    async fn trigger(&mut self) -> Result<Answer> {
+    async fn trigger(&mut self) -> Result<TriggerResult> {
         let headers = [("authorization", self.bearer.as_str())];
-        let (status, answer) = self.connection.post(&self.path, &headers, BODY).await?;
-        let text = || String::from_utf8_lossy(answer);
-        ensure!(status == 200, "a trigger was answered with {status}: {}", text());
-        Answer::read(answer)
+        let (status, response) = self.connection.post(&self.path, &headers, BODY).await?;
+        let text = || String::from_utf8_lossy(response);
+        ensure!(status == 200, "a trigger returned status {status}: {}", text());
+        TriggerResult::parse(response)
     }
 }
 
-/// What a trigger was answered.
+/// Result of a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Answer {
+struct TriggerResult {
     id: JobId,
-    /// Whether this trigger made the run.
+    /// Whether this trigger created the run.
     pending: bool,
 }
 
-impl Answer {
-    /// Found without reading all of it: the generator should cost little.
-    fn read(answer: &[u8]) -> Result<Self> {
-        let text = std::str::from_utf8(answer)?;
+impl TriggerResult {
+    /// Extracts the fields without parsing all of the response, to keep the load generator cheap.
+    fn parse(response: &[u8]) -> Result<Self> {
+        let text = std::str::from_utf8(response)?;
         let field = |name: &str| {
             let rest = text.split_once(name).with_context(|| format!("find {name} in {text}"))?.1;
             rest.split('"').next().with_context(|| format!("read {name} of {text}"))
@@ -80,105 +81,104 @@ impl Answer {
         match field(r#""status":""#)? {
             "PENDING" => Ok(Self { id, pending: true }),
             "RUNNING" => Ok(Self { id, pending: false }),
-            other => anyhow::bail!("a trigger was answered with the status {other}"),
+            other => anyhow::bail!("a trigger returned the run status {other}"),
         }
     }
 }
 
-/// What the callers of one pipeline were answered while one run went on.
+/// Results of the triggers of one pipeline during one run.
 #[derive(Default)]
-struct Seen {
+struct TriggerResults {
     id: std::sync::OnceLock<JobId>,
     triggers: AtomicU64,
     pending: AtomicU64,
-    /// Answers that name another run than the first one did.
+    /// Number of results with another run than the first one.
     others: AtomicU64,
 }
 
-impl Seen {
-    fn note(&self, answer: Answer) {
+impl TriggerResults {
+    fn record(&self, result: TriggerResult) {
         self.triggers.fetch_add(1, Ordering::Relaxed);
-        if answer.pending {
+        if result.pending {
             self.pending.fetch_add(1, Ordering::Relaxed);
         }
-        if *self.id.get_or_init(|| answer.id) != answer.id {
+        if *self.id.get_or_init(|| result.id) != result.id {
             self.others.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The one run; fails if there was not exactly one, made by exactly one trigger.
-    fn only(&self) -> Result<JobId> {
+    /// Returns the run. Fails unless there was exactly one, created by exactly one trigger.
+    fn only_run(&self) -> Result<JobId> {
         let (pending, others) =
             (self.pending.load(Ordering::SeqCst), self.others.load(Ordering::SeqCst));
-        ensure!(others == 0, "{others} triggers got another run than the one that went on");
-        ensure!(pending == 1, "{pending} triggers were told PENDING for one run");
-        self.id.get().copied().context("nobody was answered")
+        ensure!(others == 0, "{others} triggers got another run than the active one");
+        ensure!(pending == 1, "{pending} triggers got PENDING for one run");
+        self.id.get().copied().context("no trigger was sent")
     }
 }
 
 struct Duplicate {
     caller: Caller,
-    seen: Arc<Seen>,
+    results: Arc<TriggerResults>,
 }
 
 impl Pairs for Duplicate {
     async fn pair(&mut self, _: u64) -> Result<()> {
-        self.seen.note(self.caller.trigger().await?);
+        self.results.record(self.caller.trigger().await?);
         Ok(())
     }
 }
 
-/// Triggers one pipeline that is idle at first, and whose one run goes on until all is measured.
-/// `check` is asked, before the run ends, how many triggers it knows of beside the first.
+/// Triggers one idle pipeline, whose run is held open until the measurement ends. Before that,
+/// `check` may return the number of attached triggers in the store, which is verified.
 pub(crate) async fn duplicates(
-    site: &Site,
+    target: &Target,
     pipeline: &str,
     (in_flight, budget): (usize, Duration),
     check: impl AsyncFn(JobId) -> Result<Option<u32>>,
 ) -> Result<Measured> {
-    let runs = &site.runs;
+    let runs = &target.runs;
     runs.hold(pipeline)?;
-    let seen = Arc::new(Seen::default());
+    let results = Arc::new(TriggerResults::default());
     let open = async |_| {
-        let caller = Caller::open(site, pipeline).await?;
-        Ok(Duplicate { caller, seen: Arc::clone(&seen) })
+        let caller = Caller::open(target, pipeline).await?;
+        Ok(Duplicate { caller, results: Arc::clone(&results) })
     };
     let sample = load::pairs(in_flight, budget, open).await?;
-    let id = seen.only()?;
-    let triggers = seen.triggers.load(Ordering::SeqCst);
-    if let Some(known) = check(id).await? {
+    let id = results.only_run()?;
+    let triggers = results.triggers.load(Ordering::SeqCst);
+    if let Some(stored) = check(id).await? {
         let attached = triggers - 1;
-        ensure!(u64::from(known) == attached, "{attached} were attached, {known} are kept");
+        ensure!(u64::from(stored) == attached, "{attached} were attached, {stored} are stored");
     }
     let ended = async {
-        runs.began(pipeline, id).await?;
-        runs.let_go(pipeline)?;
-        runs.until_over(pipeline, id).await
+        runs.wait_for_start(pipeline, id).await?;
+        runs.release(pipeline)?;
+        runs.wait_for_end(pipeline, id).await
     };
     tokio::time::timeout(GRACE, ended).await.context("end the run")??;
-    let begun = runs.begun(pipeline)?;
-    ensure!(begun == 1, "{begun} runs began where one was due");
-    Ok(Measured { sample, triggers, runs: begun })
+    let starts = runs.starts(pipeline)?;
+    ensure!(starts == 1, "{starts} runs started, expected one");
+    Ok(Measured { sample, triggers, runs: starts })
 }
 
-/// Triggers idle pipelines, each by a caller of its own, again and again: when a run has begun and
-/// is over, the next is triggered. What is measured is the time from a trigger until the handler of
-/// its run is called.
+/// Triggers idle pipelines repeatedly, each by its own caller: when a run has ended, the next one
+/// is triggered. Measures the time from a trigger until the handler of its run is called.
 pub(crate) async fn starts(
-    site: &Site,
+    target: &Target,
     pipelines: &[String],
     budget: Duration,
 ) -> Result<Measured> {
     let mut callers = Vec::with_capacity(pipelines.len());
     let mut before = 0;
     for pipeline in pipelines {
-        before += site.runs.begun(pipeline)?;
-        callers.push((Caller::open(site, pipeline).await?, pipeline.clone()));
+        before += target.runs.starts(pipeline)?;
+        callers.push((Caller::open(target, pipeline).await?, pipeline.clone()));
     }
     let window = Window::starting(now(), budget);
     let mut running = JoinSet::new();
     for (caller, pipeline) in callers {
-        running.spawn(start_all(caller, Arc::clone(&site.runs), pipeline, window));
+        running.spawn(trigger_repeatedly(caller, Arc::clone(&target.runs), pipeline, window));
     }
     let all = async {
         let (mut total, mut triggers) = (Tally::new()?, 0);
@@ -192,16 +192,17 @@ pub(crate) async fn starts(
     let limit = budget + GRACE;
     let (sample, triggers) = tokio::time::timeout(limit, all)
         .await
-        .with_context(|| format!("begin and end all runs within {limit:?}"))??;
-    let begun = pipelines.iter().map(|pipeline| site.runs.begun(pipeline)).sum::<Result<u64>>()?;
-    let runs = begun - before;
-    ensure!(runs == triggers, "{triggers} triggers of idle pipelines began {runs} runs");
+        .with_context(|| format!("start and end all runs within {limit:?}"))??;
+    let starts =
+        pipelines.iter().map(|pipeline| target.runs.starts(pipeline)).sum::<Result<u64>>()?;
+    let runs = starts - before;
+    ensure!(runs == triggers, "{triggers} triggers of idle pipelines started {runs} runs");
     Ok(Measured { sample, triggers, runs })
 }
 
-async fn start_all(
+async fn trigger_repeatedly(
     mut caller: Caller,
-    runs: Arc<Runs>,
+    runs: Arc<RunRecorder>,
     pipeline: String,
     window: Window,
 ) -> Result<(Tally, u64)> {
@@ -211,11 +212,11 @@ async fn start_all(
         if sent >= window.until {
             return Ok((tally, triggers));
         }
-        let Answer { id, pending } = caller.trigger().await?;
-        ensure!(pending, "{pipeline} was idle, and its trigger got the run {id} that was there");
+        let TriggerResult { id, pending } = caller.trigger().await?;
+        ensure!(pending, "{pipeline} was idle, but its trigger got the existing run {id}");
         triggers += 1;
-        tally.record(sent, runs.began(&pipeline, id).await?, window);
-        runs.until_over(&pipeline, id).await?;
+        tally.record(sent, runs.wait_for_start(&pipeline, id).await?, window);
+        runs.wait_for_end(&pipeline, id).await?;
     }
 }
 
@@ -223,48 +224,48 @@ async fn start_all(
 mod tests {
     use super::*;
 
-    const ONE: Answer = Answer { id: JobId(1), pending: true };
-    const ATTACHED: Answer = Answer { id: JobId(1), pending: false };
+    const ONE: TriggerResult = TriggerResult { id: JobId(1), pending: true };
+    const ATTACHED: TriggerResult = TriggerResult { id: JobId(1), pending: false };
 
-    fn seen(answers: &[Answer]) -> Result<JobId> {
-        let seen = Seen::default();
-        answers.iter().for_each(|answer| seen.note(*answer));
-        seen.only()
+    fn check(results: &[TriggerResult]) -> Result<JobId> {
+        let recorded = TriggerResults::default();
+        results.iter().for_each(|result| recorded.record(*result));
+        recorded.only_run()
     }
 
     #[test]
-    fn an_answer_is_read_in_whatever_place_it_stands() {
+    fn response_is_parsed_regardless_of_field_order() {
         let id = "000000000000000000000000000000ff";
         for status in ["PENDING", "RUNNING"] {
             let text = format!(
                 r#"{{"pipeline_logging_id":"{id}","pipeline_id":"x","status":"{status}"}}"#
             );
-            let answer = Answer::read(text.as_bytes()).unwrap();
-            assert_eq!(answer, Answer { id: JobId(255), pending: status == "PENDING" });
+            let result = TriggerResult::parse(text.as_bytes()).unwrap();
+            assert_eq!(result, TriggerResult { id: JobId(255), pending: status == "PENDING" });
         }
         for text in ["", "{}", r#"{"pipeline_logging_id":"x","status":"PENDING"}"#] {
-            assert!(Answer::read(text.as_bytes()).is_err(), "{text}");
+            assert!(TriggerResult::parse(text.as_bytes()).is_err(), "{text}");
         }
-        let over = format!(r#"{{"pipeline_logging_id":"{id}","status":"COMPLETE"}}"#);
-        let error = Answer::read(over.as_bytes()).unwrap_err().to_string();
+        let finished = format!(r#"{{"pipeline_logging_id":"{id}","status":"COMPLETE"}}"#);
+        let error = TriggerResult::parse(finished.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("COMPLETE"), "{error}");
     }
 
     #[test]
-    fn one_run_made_by_one_trigger_is_what_is_due() {
-        assert_eq!(seen(&[ATTACHED, ONE, ATTACHED]).unwrap(), JobId(1));
+    fn one_run_created_by_one_trigger_is_accepted() {
+        assert_eq!(check(&[ATTACHED, ONE, ATTACHED]).unwrap(), JobId(1));
     }
 
     #[test]
-    fn two_runs_two_makers_and_none_are_told() {
-        let other = Answer { id: JobId(2), pending: false };
-        for (answers, why) in [
+    fn several_runs_or_creators_are_rejected() {
+        let other = TriggerResult { id: JobId(2), pending: false };
+        for (results, why) in [
             (&[ONE, other][..], "1 triggers got another run"),
-            (&[ONE, ONE], "2 triggers were told PENDING"),
-            (&[ATTACHED], "0 triggers were told PENDING"),
-            (&[], "0 triggers were told PENDING"),
+            (&[ONE, ONE], "2 triggers got PENDING"),
+            (&[ATTACHED], "0 triggers got PENDING"),
+            (&[], "0 triggers got PENDING"),
         ] {
-            let error = seen(answers).unwrap_err().to_string();
+            let error = check(results).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! What may stand in the file of a pipeline, and how a directory of them is read.
+//! Files of pipelines, and directories of them.
 
 use tempfile::TempDir;
 use tenure_core::ResourceKey;
@@ -33,7 +33,7 @@ name = "load"
 sql = { url = "{{ secrets.warehouse }}", run = "DELETE FROM costs WHERE day = :date" }
 
 [[steps]]
-name = "tell"
+name = "notify"
 
 [steps.http]
 url = "https://example.test/{{ parameters.date }}"
@@ -41,9 +41,9 @@ headers = { authorization = "Bearer {{ secrets.hook }}" }
 body = { day = "{{ parameters.date }}" }
 "#;
 
-struct Bed(TempDir);
+struct Fixture(TempDir);
 
-impl Bed {
+impl Fixture {
     fn new() -> Self {
         Self(TempDir::new().unwrap())
     }
@@ -68,9 +68,9 @@ impl Bed {
         Catalog::load(&self.settings())
     }
 
-    /// The problems of one file, without where it is.
+    /// Returns the problems of one file, without its path.
     fn problems(&self, text: &str) -> Vec<String> {
-        let bad = self.write("acme/p.toml", text).load().expect_err("it is bad");
+        let bad = self.write("acme/p.toml", text).load().expect_err("invalid");
         let without_file =
             |problem: Problem| format!("{}: {}", problem.line, problem.description());
         bad.0.into_iter().map(without_file).collect()
@@ -82,42 +82,44 @@ fn key(text: &str) -> ResourceKey {
 }
 
 #[test]
-fn a_good_file_says_all_that_it_may() {
-    let bed = Bed::new();
-    bed.write("acme/billing.toml", GOOD).write("README.md", "no pipeline");
-    bed.write("acme/.billing.toml.swp", "nor is this").write("acme/notes.txt", "nor this");
-    let catalog = bed.load().unwrap();
+fn valid_file_is_loaded_in_full() {
+    let fixture = Fixture::new();
+    fixture.write("acme/billing.toml", GOOD).write("README.md", "not a pipeline");
+    fixture
+        .write("acme/.billing.toml.swp", "neither is this")
+        .write("acme/notes.txt", "neither is this");
+    let catalog = fixture.load().unwrap();
     assert_eq!(catalog.len(), 1);
     let pipeline = catalog.get("acme", "billing").unwrap();
     assert_eq!((pipeline.limit_ms, pipeline.max_runs), (2 * 3_600_000, 2));
     assert_eq!(pipeline.secrets(), ["billing_key", "hook", "warehouse"]);
     let steps: Vec<&str> = pipeline.steps.iter().map(|step| step.name.as_str()).collect();
-    assert_eq!(steps, ["extract", "load", "tell"]);
+    assert_eq!(steps, ["extract", "load", "notify"]);
     assert!(catalog.get("other", "billing").is_none());
 }
 
 #[test]
-fn each_place_of_a_pipeline_has_its_limit_and_its_retry_rule() {
-    let bed = Bed::new();
-    bed.write("acme/billing.toml", GOOD);
-    bed.write("acme/plain.toml", "[[steps]]\nname = \"a\"\ncommand = [\"true\"]");
-    let kind = bed.load().unwrap().kind();
+fn each_slot_has_the_limit_and_the_retry_rule_of_its_pipeline() {
+    let fixture = Fixture::new();
+    fixture.write("acme/billing.toml", GOOD);
+    fixture.write("acme/plain.toml", "[[steps]]\nname = \"a\"\ncommand = [\"true\"]");
+    let kind = fixture.load().unwrap().kind();
     let run = &kind.operations[RUN];
     assert_eq!(run.policy(RUN), Policy::Attach);
-    for place in ["acme/pipeline/billing", "acme/pipeline/billing+2"] {
-        assert_eq!(kind.limit_ms(&key(place), run), Some(2 * 3_600_000));
-        assert_eq!(kind.retry(&key(place), run).attempts, 3);
+    for slot in ["acme/pipeline/billing", "acme/pipeline/billing+2"] {
+        assert_eq!(kind.limit_ms(&key(slot), run), Some(2 * 3_600_000));
+        assert_eq!(kind.retry(&key(slot), run).attempts, 3);
     }
     assert_eq!(kind.limit_ms(&key("acme/pipeline/plain"), run), Some(3_600_000), "the default");
     assert_eq!(kind.retry(&key("acme/pipeline/plain"), run).attempts, 1);
 }
 
 #[test]
-fn a_run_that_took_as_long_as_it_may_is_over_unless_the_file_says_otherwise() {
-    let bed = Bed::new();
+fn timeout_is_permanent_unless_declared_transient() {
+    let fixture = Fixture::new();
     let class = |retry: &str| {
         let text = format!("retry = {retry}\n[[steps]]\nname = \"a\"\ncommand = [\"true\"]");
-        let catalog = bed.write("acme/p.toml", &text).load().unwrap();
+        let catalog = fixture.write("acme/p.toml", &text).load().unwrap();
         catalog.get("acme", "p").unwrap().retry.class(TIME_LIMIT, None)
     };
     assert_eq!(class("{ attempts = 3 }"), Class::Permanent);
@@ -125,12 +127,12 @@ fn a_run_that_took_as_long_as_it_may_is_over_unless_the_file_says_otherwise() {
 }
 
 #[test]
-fn the_kind_of_pipelines_is_declared_once() {
-    let bed = Bed::new();
-    bed.write("acme/billing.toml", GOOD);
+fn kind_pipeline_cannot_be_declared_twice() {
+    let fixture = Fixture::new();
+    fixture.write("acme/billing.toml", GOOD);
     let text = format!(
         "[pipelines]\ndir = {:?}\nsecrets = \"s\"\n[kinds.pipeline.operations.x]\n",
-        bed.0.path()
+        fixture.0.path()
     );
     let why = Apps::new(vec![Arc::new(crate::Pipelines)]).parse(&text, Path::new("/"));
     let why = why.err().unwrap().to_string();
@@ -138,35 +140,38 @@ fn the_kind_of_pipelines_is_declared_once() {
 }
 
 #[test]
-fn a_run_takes_between_a_minute_and_a_day() {
-    let bed = Bed::new();
+fn limit_is_between_a_minute_and_a_day() {
+    let fixture = Fixture::new();
     let with =
         |limit: &str| format!("limit = \"{limit}\"\n[[steps]]\nname = \"a\"\ncommand = [\"true\"]");
     for limit in ["60s", "1m", "24h"] {
-        bed.write("acme/p.toml", &with(limit)).load().unwrap();
+        fixture.write("acme/p.toml", &with(limit)).load().unwrap();
     }
     for limit in ["59s", "24h1s", "0s"] {
-        assert_eq!(bed.problems(&with(limit)), ["1: limit: a run may take between 1m and 24h"]);
+        assert_eq!(
+            fixture.problems(&with(limit)),
+            ["1: limit: the time limit must be between 1m and 24h"]
+        );
     }
 }
 
 #[test]
-fn all_problems_of_all_files_are_named_at_once() {
-    let bed = Bed::new();
-    bed.write("acme/good.toml", GOOD);
-    bed.write("acme/empty.toml", "").write("acme/broken.toml", "limit = ");
-    bed.write("ac me/p.toml", GOOD).write("acme/a+2.toml", GOOD);
-    let bad = bed.load().unwrap_err();
+fn all_problems_of_all_files_are_reported_at_once() {
+    let fixture = Fixture::new();
+    fixture.write("acme/good.toml", GOOD);
+    fixture.write("acme/empty.toml", "").write("acme/broken.toml", "limit = ");
+    fixture.write("ac me/p.toml", GOOD).write("acme/a+2.toml", GOOD);
+    let bad = fixture.load().unwrap_err();
     let text = bad.to_string();
     assert_eq!(bad.0.len(), 4, "{text}");
-    assert!(text.contains("empty.toml:1: a pipeline has at least one of [[steps]]"), "{text}");
+    assert!(text.contains("empty.toml:1: a pipeline needs at least one of [[steps]]"), "{text}");
     assert!(text.contains("broken.toml:1: invalid TOML"), "{text}");
-    assert!(text.contains("a+2.toml:1: the names of the directory and of the file"), "{text}");
+    assert!(text.contains("a+2.toml:1: the directory and the file must be named"), "{text}");
 }
 
 #[test]
-fn what_makes_no_sense_is_said_with_its_line() {
-    let problems = Bed::new().problems(
+fn problems_are_reported_with_their_lines() {
+    let problems = Fixture::new().problems(
         r#"limt = "1h"
 schedule = { cron = "61 * * * *", zone = "Mars" }
 [parameters]
@@ -192,18 +197,18 @@ env = { A = "b" }
     );
     for expected in [
         "1: limt: unknown key `limt`; did you mean `limit`?",
-        "2: schedule.cron: \"61 * * * *\" is no cron expression",
-        "4: parameters.trigger_by: it is who triggers a run",
+        "2: schedule.cron: \"61 * * * *\" is not a cron expression",
+        "4: parameters.trigger_by: the name is reserved",
         "5: parameters.n.type: unknown type `int`",
         "6: parameters.m.default: it must be of type integer",
-        "8: steps[0].name: a name has letters",
-        "9: steps[0].command: a secret must not stand here",
-        "10: steps[1]: a step has exactly one of `command`, `http` and `sql`",
+        "8: steps[0].name: a name consists of letters",
+        "9: steps[0].command: a secret is not allowed here",
+        "10: steps[1]: a step needs exactly one of `command`, `http` and `sql`",
         "16: steps[2].command: unknown parameter `x`",
         "17: steps[2].retry.attempts: it must be between 1 and 1000",
-        "19: steps[3].name: there is another step three",
-        "20: steps[3].sql.url: an address begins with postgres://",
-        "20: steps[3].sql.run: `:nothing` is no declared parameter",
+        "19: steps[3].name: there is already a step three",
+        "20: steps[3].sql.url: a URL must start with postgres://",
+        "20: steps[3].sql.run: `:nothing` is not a declared parameter",
         "21: steps[3].env: only a `command` has an environment",
     ] {
         assert!(
@@ -215,20 +220,20 @@ env = { A = "b" }
 }
 
 #[test]
-fn a_scheduled_pipeline_needs_nobody_to_say_a_parameter() {
-    let problems = Bed::new().problems(
+fn scheduled_pipeline_needs_defaults_for_all_parameters() {
+    let problems = Fixture::new().problems(
         "schedule = { cron = \"0 1 * * *\" }\n[parameters]\nday = { type = \"date\" }\n\
          [[steps]]\nname = \"a\"\ncommand = [\"true\"]",
     );
     assert_eq!(
         problems,
-        ["1: schedule: nobody says day when it runs by itself: give it a default"]
+        ["1: schedule: a scheduled run has no value for the parameter day: give it a default"]
     );
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_said() {
-    let mut settings = Bed::new().settings();
+fn missing_directory_is_reported() {
+    let mut settings = Fixture::new().settings();
     settings.dir = "/nowhere/at/all".into();
     let why = Catalog::load(&settings).unwrap_err().to_string();
     assert!(why.contains("/nowhere/at/all:1: cannot be read"), "{why}");

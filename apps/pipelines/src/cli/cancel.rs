@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use crate::wire::{RunAnswer, RunStatus};
+use crate::wire::{RunInfo, RunStatus};
 use clap::Args;
 use tenure::http::HttpTransport;
 use tenure_core::JobId;
 
-use super::{WAIT, found, look};
+use super::{POLL_WAIT, get_run, with_hint};
 use tenure_cli_kit::CliContext;
 use tenure_cli_kit::exit;
 use tenure_cli_kit::text::{print_line, query};
@@ -15,32 +15,32 @@ use tenure_cli_kit::{Done, Output, print_json};
 
 /// Stop a run
 ///
-/// One that waits is over at once. One that runs has its step stopped, which may take a moment.
-/// Cancelling a run that is over in another way is refused.
+/// A waiting run ends immediately. A running one stops its step, which may take a moment.
+/// Cancelling a run that has finished otherwise is refused.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tenure pipeline cancel 019a2b3c4d5e6f708192a3b4c5d6e7f8
   tenure pipeline cancel 019a2b3c4d5e6f708192a3b4c5d6e7f8 --reason \"wrong day\" --wait")]
 pub(crate) struct Cancel {
-    /// The run
+    /// Id of the run
     #[arg(value_name = "RUN")]
     id: JobId,
-    /// Why; kept with the run
+    /// Reason, kept with the run
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Return when it has stopped
+    /// Wait until the run has stopped
     #[arg(long)]
     wait: bool,
 }
 
 impl Cancel {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
-        let (link, id) = (cx.server.transport()?, self.id);
+        let (transport, id) = (cx.server.transport()?, self.id);
         let path = query(&format!("/pipelines/runs/{id}"), &[("reason", self.reason.clone())]);
-        let mut run: RunAnswer = found(id, link.delete(&path).await)?;
+        let mut run: RunInfo = with_hint(id, transport.delete(&path).await)?;
         if self.wait {
-            run = over(&link, id).await?;
+            run = wait_for_end(&transport, id).await?;
         }
         match cx.output {
             Output::Json => print_json(&run)?,
@@ -53,10 +53,10 @@ impl Cancel {
     }
 }
 
-/// Waits until a run is over.
-async fn over(link: &HttpTransport, id: JobId) -> anyhow::Result<RunAnswer> {
+/// Waits until a run has ended.
+async fn wait_for_end(transport: &HttpTransport, id: JobId) -> anyhow::Result<RunInfo> {
     loop {
-        let detail = look(link, id, WAIT).await?;
+        let detail = get_run(transport, id, POLL_WAIT).await?;
         if detail.run.status.is_finished() {
             return Ok(detail.run);
         }

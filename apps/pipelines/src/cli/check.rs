@@ -14,18 +14,18 @@ use tenure_config::{BadConfig, Error, Problem};
 
 use crate::{Catalog, PipelineSettings, Pipelines};
 
-/// Name everything that is wrong with the files of pipelines, at once
+/// Check the files of pipelines and list all problems
 ///
-/// Asks no server. Exits with 0 when nothing is wrong, with 1 when something is, and with 2 when
-/// the directory or tenure.toml cannot be read.
+/// Needs no server. Exits with 0 if all files are valid, with 1 if there are problems, and with 2
+/// if the directory or tenure.toml cannot be read.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  tenure pipeline check                          those that ./tenure.toml names
+  tenure pipeline check                          the pipelines of ./tenure.toml
   tenure pipeline check pipelines/               the files pipelines/TENANT/PIPELINE.toml
   tenure pipeline check --config deploy/tenure.toml -o json")]
 pub(crate) struct Check {
-    /// The directory with TENANT/PIPELINE.toml [default: that which tenure.toml names]
+    /// Directory with TENANT/PIPELINE.toml [default: `dir` in [pipelines] of tenure.toml]
     #[arg(value_name = "DIR")]
     pipelines: Option<PathBuf>,
     #[command(flatten)]
@@ -46,7 +46,7 @@ impl Check {
             && catalog.is_empty()
         {
             let dir = catalog.settings.dir.display();
-            anstream::eprintln!("there is no file TENANT/PIPELINE.toml below {dir}");
+            anstream::eprintln!("no file TENANT/PIPELINE.toml in {dir}");
         }
         let summary = |catalog: &Arc<Catalog>| count(catalog.len(), "pipeline");
         print_check(&subject, checked, summary, counts, output)
@@ -57,7 +57,7 @@ fn counts(catalog: Option<&Arc<Catalog>>) -> Map<String, Value> {
     Map::from_iter([("pipelines".to_owned(), json!(catalog.map_or(0, |catalog| catalog.len())))])
 }
 
-/// Loads the pipelines below a directory. They may name secrets, wherever those will be.
+/// Loads the pipelines in a directory. They may use secrets, which are not read.
 fn load_dir(dir: &Path) -> Result<Arc<Catalog>, Error> {
     fs::read_dir(dir)
         .map_err(|error| Error::Unreadable { path: dir.to_owned(), reason: error.to_string() })?;
@@ -66,11 +66,11 @@ fn load_dir(dir: &Path) -> Result<Arc<Catalog>, Error> {
     Ok(Arc::new(Catalog::load(&settings)?))
 }
 
-/// Loads the pipelines that a `tenure.toml` names, and nothing of other apps.
+/// Loads the pipelines of a `tenure.toml`, and no other apps.
 fn load_file(file: &Path) -> Result<Arc<Catalog>, Error> {
     let loaded = apps().load_known_sections(file)?;
     loaded.apps.get().ok_or_else(|| {
-        let message = "it is missing, so no pipelines are declared: name their directory by `dir`, \
+        let message = "it is missing, so no pipelines are declared; set `dir` to their directory, \
                        or check one with `tenure pipeline check DIR`";
         let (place, message) = (Pipelines.name().to_owned(), message.to_owned());
         let problem = Problem { file: Some(file.to_owned()), line: 1, place, message };

@@ -2,44 +2,44 @@
 
 use std::process::ExitCode;
 
-use crate::wire::PipelineAnswer;
+use crate::wire::PipelineInfo;
 use clap::Args;
-use tenure_wire::ListAnswer;
+use tenure_wire::ListResponse;
 
-use super::of_tenants;
+use super::tenant_table;
 use tenure_cli_kit::CliContext;
 use tenure_cli_kit::text::{format_duration, print_line, sanitize};
 use tenure_cli_kit::{Done, Output, print_json};
 
-/// List the pipelines that are declared
+/// List the declared pipelines
 ///
-/// With `-o json` also what they are for, and the parameters that they take.
+/// `-o json` includes their descriptions and parameters.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tenure pipeline ls
-  tenure pipeline ls --tenant '*'                those of all tenants
+  tenure pipeline ls --tenant '*'                pipelines of all tenants
   tenure pipeline ls -o json | jq '.items[].parameters'")]
 pub(crate) struct Ls {}
 
 impl Ls {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
-        let list: ListAnswer<PipelineAnswer> = cx.server.transport()?.get("/pipelines").await?;
+        let list: ListResponse<PipelineInfo> = cx.server.transport()?.get("/pipelines").await?;
         match cx.output {
             Output::Json => print_json(&list)?,
             Output::Table if list.items.is_empty() => anstream::eprintln!(
-                "no pipeline is declared for {}; `dir` in [pipelines] of the server's tenure.toml \
-                 names where",
+                "no pipelines are declared for {}; add files to `dir` in [pipelines] of the \
+                                 server's tenure.toml",
                 cx.server.tenant()
             ),
-            Output::Table => print_line(&pipelines(cx, &list.items))?,
+            Output::Table => print_line(&pipelines_table(cx, &list.items))?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn pipelines(cx: &CliContext, items: &[PipelineAnswer]) -> String {
-    let row = |one: &PipelineAnswer| {
+fn pipelines_table(cx: &CliContext, items: &[PipelineInfo]) -> String {
+    let row = |one: &PipelineInfo| {
         let steps: Vec<String> = one.steps.iter().map(|step| sanitize(step)).collect();
         vec![
             sanitize(&one.pipeline_id),
@@ -51,11 +51,11 @@ fn pipelines(cx: &CliContext, items: &[PipelineAnswer]) -> String {
         ]
     };
     let header = ["PIPELINE", "STEPS", "LIMIT", "SCHEDULE", "NEXT", "RUNNING"];
-    of_tenants(cx, &header, items.iter().map(|one| (&*one.tenant_id, row(one))))
+    tenant_table(cx, &header, items.iter().map(|one| (&*one.tenant_id, row(one))))
 }
 
-/// The run, or how many there are.
-fn running(one: &PipelineAnswer) -> String {
+/// Returns the id of the run, or the number of runs.
+fn running(one: &PipelineInfo) -> String {
     match &one.running[..] {
         [] => String::new(),
         [id] => id.to_string(),

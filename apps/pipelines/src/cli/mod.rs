@@ -1,6 +1,6 @@
-//! `tenure pipeline`: trigger runs, follow and cancel them, look at them; check what is declared.
+//! `tenure pipeline`: triggers, follows, shows and cancels runs, and checks declarations.
 //!
-//! A run is a job, and its id is the job's: `tenure job logs` and `tenure why` know it, too.
+//! A run is a job with the same id, so `tenure job logs` and `tenure why` work on it, too.
 
 mod cancel;
 mod check;
@@ -25,10 +25,10 @@ use async_trait::async_trait;
 use tenure_cli_kit::text::{dynamic_table, sanitize};
 use tenure_cli_kit::{CliContext, Done, ParsedVerb, RunVerb, Verb};
 
-/// How long one answer is waited for; it is asked again until the run is over.
-const WAIT: Duration = Duration::from_secs(20);
+/// Maximum wait of one request for the end of a run; it is repeated until the run ends.
+const POLL_WAIT: Duration = Duration::from_secs(20);
 
-/// Trigger pipelines, look at their runs and cancel them
+/// Trigger pipelines, and show or cancel their runs
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -37,7 +37,7 @@ Examples:
   tenure pipeline runs --pipeline billing --status FAILED
   tenure pipeline show 019a2b3c4d5e6f708192a3b4c5d6e7f8
   tenure pipeline cancel 019a2b3c4d5e6f708192a3b4c5d6e7f8 --reason \"wrong day\" --wait
-  tenure pipeline check pipelines/               before they are put in force")]
+  tenure pipeline check pipelines/               before you deploy them")]
 enum PipelineVerb {
     Ls(ls::Ls),
     Run(run::Run),
@@ -71,30 +71,34 @@ pub(crate) fn verb() -> Box<dyn Verb> {
     Box::new(
         verb.example(
             "tenure pipeline run billing --follow",
-            "trigger a pipeline and see its steps",
+            "trigger a pipeline and follow its steps",
         ),
     )
 }
 
-/// The name of a pipeline, as somebody typed it.
+/// Parses the name of a pipeline.
 fn parse_name(name: &str) -> Result<String, String> {
     if slots::is_name(name) {
         return Ok(name.to_owned());
     }
-    let why = "no name of a pipeline: letters, digits, `_`, `-` and `.`; `tenure pipeline ls` has \
-               those that are declared";
+    let why = "not a name of a pipeline: letters, digits, `_`, `-` and `.`; `tenure pipeline ls` \
+               lists the declared ones";
     Err(why.to_owned())
 }
 
-/// A run, as soon as it is over or `wait` has passed.
-async fn look(link: &HttpTransport, id: JobId, wait: Duration) -> anyhow::Result<RunDetail> {
+/// Reads a run, after it has ended or `wait` has passed.
+async fn get_run(
+    transport: &HttpTransport,
+    id: JobId,
+    wait: Duration,
+) -> anyhow::Result<RunDetail> {
     let path = format!("/pipelines/runs/{id}?wait_ms={}", wait.as_millis());
-    found(id, link.get_with_wait(&path, wait).await)
+    with_hint(id, transport.get_with_wait(&path, wait).await)
 }
 
-/// Says where runs are found when there is no such run.
-fn found<T>(id: JobId, answer: Result<T, tenure::Error>) -> anyhow::Result<T> {
-    match answer {
+/// Adds a hint to the error if the run does not exist.
+fn with_hint<T>(id: JobId, result: Result<T, tenure::Error>) -> anyhow::Result<T> {
+    match result {
         Err(error) if error.code() == Some(Code::NotFound) => {
             Err(error).with_context(|| format!("no run {id}; `tenure pipeline runs` lists them"))
         }
@@ -102,8 +106,8 @@ fn found<T>(id: JobId, answer: Result<T, tenure::Error>) -> anyhow::Result<T> {
     }
 }
 
-/// A table, whose first column is the tenant when whoever asks acts for all of them.
-fn of_tenants<'a>(
+/// Formats a table, with the tenant as first column if the caller acts for all tenants.
+fn tenant_table<'a>(
     cx: &CliContext,
     header: &[&'a str],
     rows: impl Iterator<Item = (&'a str, Vec<String>)>,

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use crate::wire::{RunAnswer, RunStatus};
+use crate::wire::{RunInfo, RunStatus};
 use clap::Args;
 
-use super::{of_tenants, parse_name};
+use super::{parse_name, tenant_table};
 use tenure_cli_kit::CliContext;
 use tenure_cli_kit::listing::{fetch, print_more_hint};
 use tenure_cli_kit::text::{age, cell, format_duration, print_line, sanitize};
@@ -19,21 +19,22 @@ Examples:
   tenure pipeline runs --pipeline billing --status FAILED
   tenure pipeline runs --tenant '*' --status RUNNING -o json")]
 pub(crate) struct Runs {
-    /// Only of this pipeline
+    /// Only runs of this pipeline
     #[arg(long, value_name = "ID", value_parser = parse_name)]
     pipeline: Option<String>,
-    /// Only with this status: PENDING, RUNNING, COMPLETE, FAILED, CANCELLING, CANCELLED, TIMEOUT
+    /// Only runs with this status: PENDING, RUNNING, COMPLETE, FAILED, CANCELLING, CANCELLED,
+    /// TIMEOUT
     #[arg(long, value_parser = parse_status)]
     status: Option<RunStatus>,
-    /// At most so many
+    /// Maximum number of runs
     #[arg(long, value_name = "N", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
 
-/// A status in letters of any size: they are typed by hand.
-fn parse_status(word: &str) -> Result<RunStatus, String> {
-    word.to_ascii_uppercase().parse()
+/// Parses a status, ignoring case.
+fn parse_status(text: &str) -> Result<RunStatus, String> {
+    text.to_ascii_uppercase().parse()
 }
 
 impl Runs {
@@ -44,12 +45,12 @@ impl Runs {
         ];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
         let list =
-            fetch::<RunAnswer>(&cx.server.transport()?, "/pipelines/runs", &filters, limit).await?;
+            fetch::<RunInfo>(&cx.server.transport()?, "/pipelines/runs", &filters, limit).await?;
         match cx.output {
             Output::Json => print_json(&list)?,
-            Output::Table if list.items.is_empty() => anstream::eprintln!("there is no such run"),
+            Output::Table if list.items.is_empty() => anstream::eprintln!("no runs found"),
             Output::Table => {
-                print_line(&runs(cx, &list.items))?;
+                print_line(&runs_table(cx, &list.items))?;
                 print_more_hint(&list);
             }
         }
@@ -57,8 +58,8 @@ impl Runs {
     }
 }
 
-fn runs(cx: &CliContext, items: &[RunAnswer]) -> String {
-    let row = |run: &RunAnswer| {
+fn runs_table(cx: &CliContext, items: &[RunInfo]) -> String {
+    let row = |run: &RunInfo| {
         vec![
             run.pipeline_logging_id.to_string(),
             sanitize(&run.pipeline_id),
@@ -71,11 +72,11 @@ fn runs(cx: &CliContext, items: &[RunAnswer]) -> String {
         ]
     };
     let header = ["RUN", "PIPELINE", "STATUS", "AGE", "TOOK", "BY", "DUPLICATES", "NOTE"];
-    of_tenants(cx, &header, items.iter().map(|run| (&*run.tenant_id, row(run))))
+    tenant_table(cx, &header, items.iter().map(|run| (&*run.tenant_id, row(run))))
 }
 
-/// What is worth knowing about a run in a few words.
-fn note(run: &RunAnswer) -> String {
+/// Returns the progress or the error of a run.
+fn note(run: &RunInfo) -> String {
     match (&run.progress, &run.error) {
         (Some(progress), _) if run.status == RunStatus::Running => {
             cell(&format!("{} % {}", progress.percent, progress.message))
@@ -92,9 +93,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_read_in_letters_of_any_size() {
+    fn status_is_parsed_ignoring_case() {
         assert_eq!(parse_status("failed"), Ok(RunStatus::Failed));
         assert_eq!(parse_status("TIMEOUT"), Ok(RunStatus::Timeout));
-        assert!(parse_status("dead").unwrap_err().contains("there are PENDING, RUNNING"));
+        assert!(parse_status("dead").unwrap_err().contains("expected PENDING, RUNNING"));
     }
 }

@@ -1,4 +1,4 @@
-//! Ticks on a clock that is moved by hand.
+//! Schedules on a manual clock.
 
 use std::sync::Arc;
 
@@ -17,15 +17,15 @@ use super::*;
 const HOUR_MS: u64 = 60 * 60 * 1_000;
 const STEP: &str = "[[steps]]\nname = \"a\"\ncommand = [\"true\"]\n";
 
-struct World {
+struct Fixture {
     cx: DutyContext,
     live: watch::Sender<LiveConfig>,
     clock: ManualClock,
     dir: TempDir,
 }
 
-impl World {
-    /// It is a moment past the hour.
+impl Fixture {
+    /// Starts shortly after the full hour.
     async fn new() -> Self {
         let clock = ManualClock::default();
         clock.advance(500_000 * HOUR_MS + 500);
@@ -36,7 +36,7 @@ impl World {
         Self { cx, live, clock, dir: TempDir::new().unwrap() }
     }
 
-    /// Declares a pipeline that runs by itself.
+    /// Declares a pipeline with a schedule.
     async fn declare(&self, cron: &str) {
         let tenant = self.dir.path().join("acme");
         std::fs::create_dir_all(&tenant).unwrap();
@@ -53,14 +53,14 @@ impl World {
         duty.run(&self.cx).await.unwrap().count
     }
 
-    /// Works the one run that is there.
-    async fn work(&self) {
+    /// Claims and finishes the only run.
+    async fn finish_run(&self) {
         let session = SessionId(1);
         let (tenant, name) = ("acme".into(), "w".into());
         self.send(Command::Open { session, tenant, name, ttl_ms: 60_000 }).await;
         let (request, kinds) = (random::request_id(), vec![KIND.into()]);
         let claim = Command::Claim(Claim { session, request, kinds, max: 1 });
-        let Outcome::Claimed(jobs) = self.send(claim).await else { panic!("no claim") };
+        let Outcome::Claimed(jobs) = self.send(claim).await else { panic!("not claimed") };
         let (id, token) = (jobs[0].job.id, jobs[0].tenure.token);
         let finish = Finish::Ok { state: None, result: None };
         self.send(Command::Job { id, action: JobAction::Finish { token, finish } }).await;
@@ -72,44 +72,44 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_tick_has_one_run_whoever_sees_to_it() {
-    let world = World::new().await;
-    world.declare("0 * * * *").await;
+async fn tick_has_one_run_across_servers() {
+    let fixture = Fixture::new().await;
+    fixture.declare("0 * * * *").await;
     let (mut one, mut another) = (Schedules::default(), Schedules::default());
-    assert_eq!(world.run(&mut one).await, 1);
-    assert_eq!(world.run(&mut one).await, 0);
-    assert_eq!(world.run(&mut another).await, 0, "another server gets the run that is there");
-    world.work().await;
-    assert_eq!(world.run(&mut Schedules::default()).await, 0, "also when it is over");
-    world.clock.advance(HOUR_MS);
-    assert_eq!(world.run(&mut another).await, 1);
-    assert_eq!(world.run(&mut one).await, 0);
+    assert_eq!(fixture.run(&mut one).await, 1);
+    assert_eq!(fixture.run(&mut one).await, 0);
+    assert_eq!(fixture.run(&mut another).await, 0, "another server gets the existing run");
+    fixture.finish_run().await;
+    assert_eq!(fixture.run(&mut Schedules::default()).await, 0, "also after it has finished");
+    fixture.clock.advance(HOUR_MS);
+    assert_eq!(fixture.run(&mut another).await, 1);
+    assert_eq!(fixture.run(&mut one).await, 0);
 }
 
 #[tokio::test]
-async fn a_tick_that_nobody_could_see_to_in_time_is_left_out() {
-    let world = World::new().await;
-    world.declare("0 * * * *").await;
-    world.clock.advance(LATE_MAX_MS);
+async fn tick_that_is_too_late_is_skipped() {
+    let fixture = Fixture::new().await;
+    fixture.declare("0 * * * *").await;
+    fixture.clock.advance(TICK_DELAY_MAX_MS);
     let mut duty = Schedules::default();
-    assert_eq!(world.run(&mut duty).await, 0);
-    world.clock.advance(HOUR_MS - LATE_MAX_MS);
-    assert_eq!(world.run(&mut duty).await, 1);
+    assert_eq!(fixture.run(&mut duty).await, 0);
+    fixture.clock.advance(HOUR_MS - TICK_DELAY_MAX_MS);
+    assert_eq!(fixture.run(&mut duty).await, 1);
 }
 
 #[tokio::test]
-async fn what_is_declared_or_changed_begins_with_its_next_tick() {
-    let world = World::new().await;
+async fn new_or_changed_schedule_starts_with_its_next_tick() {
+    let fixture = Fixture::new().await;
     let mut duty = Schedules::default();
-    assert_eq!(world.run(&mut duty).await, 0);
-    world.declare("0 * * * *").await;
-    assert_eq!(world.run(&mut duty).await, 0, "the hour struck before it was there");
-    world.clock.advance(HOUR_MS);
-    assert_eq!(world.run(&mut duty).await, 1);
-    world.work().await;
-    world.clock.advance(60_000);
-    world.declare("* * * * *").await;
-    assert_eq!(world.run(&mut duty).await, 0, "the minute struck before it said so");
-    world.clock.advance(60_000);
-    assert_eq!(world.run(&mut duty).await, 1);
+    assert_eq!(fixture.run(&mut duty).await, 0);
+    fixture.declare("0 * * * *").await;
+    assert_eq!(fixture.run(&mut duty).await, 0, "the tick precedes the declaration");
+    fixture.clock.advance(HOUR_MS);
+    assert_eq!(fixture.run(&mut duty).await, 1);
+    fixture.finish_run().await;
+    fixture.clock.advance(60_000);
+    fixture.declare("* * * * *").await;
+    assert_eq!(fixture.run(&mut duty).await, 0, "the tick precedes the change");
+    fixture.clock.advance(60_000);
+    assert_eq!(fixture.run(&mut duty).await, 1);
 }

@@ -1,4 +1,4 @@
-//! A step that runs a command, supervised like any command of Tenure.
+//! Steps that run a command, supervised like that of any job.
 
 use std::path::Path;
 
@@ -9,54 +9,56 @@ use tenure_config::report::Report;
 use tenure_config::section::Section;
 use tenure_core::retry::TIME_LIMIT;
 
-use super::{STEP_TIME_LIMIT, Try};
-use crate::declare::{Allowed, Declared};
+use super::{STEP_TIME_LIMIT, StepContext};
+use crate::declare::{DeclaredNames, SecretUse};
 use crate::slots;
 use crate::template::{Template, Values};
 
-/// A command and what it finds in its environment.
+/// A command and its environment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Command {
-    words: Vec<Template>,
+    argv: Vec<Template>,
     env: Vec<(String, Template)>,
-    /// Variables and the secrets that are in them.
+    /// Variables with the names of their secrets.
     secrets: Vec<(String, String)>,
 }
 
 impl Command {
-    pub(super) async fn perform(&self, with: &Try<'_>) -> Result<Option<Value>, Failure> {
-        let values = with.values;
-        let command = Supervised::new(self.words.iter().map(|word| word.fill(values)))
-            .env(self.environment(with))
+    pub(super) async fn perform(&self, cx: &StepContext<'_>) -> Result<Option<Value>, Failure> {
+        let values = cx.values;
+        let command = Supervised::new(self.argv.iter().map(|arg| arg.fill(values)))
+            .env(self.environment(cx))
             // With the defaults filled in.
             .args(Value::from(values.parameters.clone()).to_string())
-            .limit(with.limit)
-            .phase(with.part.clone())
-            .traceparent(with.parent);
-        match command.run(with.job).await {
-            Ok(done) => Ok(done.result.map(|json| cleaned(tenure_wire::value(&json), values))),
-            // The limit was that of the step and not that of the run.
-            Err(failure) if failure.code == TIME_LIMIT && with.job.cancel_reason().is_none() => {
-                Err(Failure::new(STEP_TIME_LIMIT, "the step took longer than it may"))
+            .limit(cx.limit)
+            .phase(cx.phase.clone())
+            .traceparent(cx.parent);
+        match command.run(cx.job).await {
+            Ok(done) => {
+                Ok(done.result.map(|json| redact(tenure_wire::parse_document(&json), values)))
+            }
+            // The time limit of the step, not of the run, was exceeded.
+            Err(failure) if failure.code == TIME_LIMIT && cx.job.cancel_reason().is_none() => {
+                Err(Failure::new(STEP_TIME_LIMIT, "the step exceeded its time limit"))
             }
             Err(failure) => Err(failure),
         }
     }
 
-    fn environment(&self, with: &Try<'_>) -> Vec<(String, String)> {
-        let (job, values) = (with.job, with.values);
-        let own = [
+    fn environment(&self, cx: &StepContext<'_>) -> Vec<(String, String)> {
+        let (job, values) = (cx.job, cx.values);
+        let standard = [
             ("PIPELINE_ID", slots::pipeline(job.key().name()).to_owned()),
             ("PIPELINE_LOGGING_ID", job.id().to_string()),
-            ("PIPELINE_STEP", with.part.name.clone()),
+            ("PIPELINE_STEP", cx.phase.name.clone()),
             ("TENANT_ID", job.key().tenant().to_owned()),
         ];
-        let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
+        let standard = standard.into_iter().map(|(name, value)| (name.to_owned(), value));
         let plain = self.env.iter().map(|(name, text)| (name.clone(), text.fill(values)));
         let secret = self.secrets.iter().map(|(name, secret)| {
             (name.clone(), values.secrets.get(secret).cloned().unwrap_or_default())
         });
-        own.chain(plain).chain(secret).collect()
+        standard.chain(plain).chain(secret).collect()
     }
 
     pub(super) fn secrets(&self) -> Vec<&str> {
@@ -64,17 +66,17 @@ impl Command {
     }
 }
 
-/// What a command gave, without the secrets that it was given.
-fn cleaned(value: Value, values: &Values) -> Value {
+/// Replaces the secrets in the result of a command.
+fn redact(value: Value, values: &Values) -> Value {
     match value {
         Value::String(text) => {
             let secrets = values.secrets.values().filter(|secret| !secret.is_empty());
             secrets.fold(text, |text, secret| text.replace(secret.as_str(), REDACTED)).into()
         }
-        Value::Array(items) => items.into_iter().map(|item| cleaned(item, values)).collect(),
+        Value::Array(items) => items.into_iter().map(|item| redact(item, values)).collect(),
         Value::Object(fields) => {
-            let clean = |(name, value)| (name, cleaned(value, values));
-            Value::Object(fields.into_iter().map(clean).collect())
+            let redact_field = |(name, value)| (name, redact(value, values));
+            Value::Object(fields.into_iter().map(redact_field).collect())
         }
         plain => plain,
     }
@@ -83,40 +85,40 @@ fn cleaned(value: Value, values: &Values) -> Value {
 pub(super) fn read(
     section: &Section<'_>,
     dir: &Path,
-    declared: &Declared<'_>,
+    names: &DeclaredNames<'_>,
     report: &mut Report<'_>,
 ) -> Option<Command> {
-    let words = read_command(section, "command", dir, report);
-    let word = |word: &String, report: &mut Report<'_>| {
-        declared.template((section, "command"), word, Allowed::Plain, report)
+    let argv = read_command(section, "command", dir, report);
+    let template = |arg: &String, report: &mut Report<'_>| {
+        names.template((section, "command"), arg, SecretUse::Forbidden, report)
     };
-    let words: Vec<Template> = words.iter().map(|text| word(text, report)).collect();
+    let argv: Vec<Template> = argv.iter().map(|arg| template(arg, report)).collect();
     let mut env = Vec::new();
     let mut secrets = Vec::new();
     if let Some(section) = section.section("env", report) {
         for (name, text) in section.pairs(report) {
             check_variable(&section, name, report);
-            let text = declared.template((&section, name), text, Allowed::Plain, report);
+            let text = names.template((&section, name), text, SecretUse::Forbidden, report);
             env.push((name.to_owned(), text));
         }
     }
     if let Some(section) = section.section("secrets", report) {
         for (name, secret) in section.pairs(report) {
             check_variable(&section, name, report);
-            if let Err(why) = declared.check_secret(secret) {
-                section.refuse::<()>(name, why, report);
+            if let Err(why) = names.check_secret(secret) {
+                section.reject::<()>(name, why, report);
             }
             secrets.push((name.to_owned(), secret.to_owned()));
         }
     }
-    (!words.is_empty()).then_some(Command { words, env, secrets })
+    (!argv.is_empty()).then_some(Command { argv, env, secrets })
 }
 
 fn check_variable(section: &Section<'_>, name: &str, report: &mut Report<'_>) {
-    let letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(letter) {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(is_allowed) {
         return;
     }
-    let why = "a variable has letters, digits and `_`".to_owned();
-    section.refuse::<()>(name, why, report);
+    let why = "a variable consists of letters, digits and `_`".to_owned();
+    section.reject::<()>(name, why, report);
 }

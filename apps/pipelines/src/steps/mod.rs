@@ -1,7 +1,7 @@
-//! What a step does: a command, a request over HTTP, or statements on a PostgreSQL database.
+//! Actions of steps: a command, an HTTP request, or SQL statements on a PostgreSQL database.
 //!
-//! All obey the same rule: when the run is lost, cancelled or over its time, the step has stopped
-//! before its handler ends, and so before another run can begin.
+//! When the run is lost, cancelled or exceeds its time limit, the step stops before its handler
+//! returns, and so before another run can start.
 
 mod command;
 mod http;
@@ -19,52 +19,53 @@ use tenure::worker::{Failure, Phase};
 use tenure_config::report::Report;
 use tenure_config::section::Section;
 
-use super::declare::Declared;
+use super::declare::DeclaredNames;
 use super::template::Values;
 
 pub use http::client as http_client;
-pub(super) use http::encoded;
+pub(super) use http::percent_encode;
 
-/// The keys of a step that say what it does.
+/// Keys of a step that declare its action.
 pub(super) const KEYS: [&str; 5] = ["command", "http", "sql", "env", "secrets"];
 
-/// A step took longer than it may.
+/// Failure code: a step exceeded its time limit.
 pub const STEP_TIME_LIMIT: &str = "STEP_TIME_LIMIT";
 
-/// What a step does.
+/// Action of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Runs a command.
     Command(command::Command),
-    /// Sends a request.
+    /// Sends an HTTP request.
     Http(Box<http::Request>),
-    /// Sends statements, in one transaction.
+    /// Executes SQL statements in one transaction.
     Sql(sql::Transaction),
 }
 
-/// One try of a step.
-pub(super) struct Try<'a> {
+/// Context of one try of a step.
+pub(super) struct StepContext<'a> {
     pub(super) job: &'a Context,
     pub(super) values: &'a Values,
-    pub(super) part: Phase,
+    pub(super) phase: Phase,
     pub(super) limit: Option<Duration>,
     pub(super) http: &'a reqwest::Client,
-    /// Whether the store is a PostgreSQL database, so that a transaction there can rely on it.
+    /// Whether the store is a PostgreSQL database, so that a transaction there can assert the
+    /// tenure.
     pub(super) guarded: bool,
     pub(super) parent: Option<TraceParent>,
 }
 
 impl Action {
-    /// Does it once. Gives what it has to show, if anything.
-    pub(super) async fn perform(&self, with: &Try<'_>) -> Result<Option<Value>, Failure> {
+    /// Performs the action once and returns its result, if any.
+    pub(super) async fn perform(&self, cx: &StepContext<'_>) -> Result<Option<Value>, Failure> {
         match self {
-            Self::Command(command) => command.perform(with).await,
-            Self::Http(request) => with.held(request.perform(with)).await,
-            Self::Sql(transaction) => transaction.perform(with).await,
+            Self::Command(command) => command.perform(cx).await,
+            Self::Http(request) => cx.run_while_active(request.perform(cx)).await,
+            Self::Sql(transaction) => transaction.perform(cx).await,
         }
     }
 
-    /// The secrets that it names.
+    /// Returns the names of the secrets that it uses.
     pub fn secrets(&self) -> Vec<&str> {
         match self {
             Self::Command(command) => command.secrets(),
@@ -74,10 +75,13 @@ impl Action {
     }
 }
 
-impl Try<'_> {
-    /// Works on for as long as the run may, and no longer: what is not done then is dropped.
-    async fn held<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        let late = async {
+impl StepContext<'_> {
+    /// Runs `work` until the run is lost or cancelled or the time limit is exceeded, then drops it.
+    async fn run_while_active<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let timeout = async {
             match self.limit {
                 Some(limit) => tokio::time::sleep(limit).await,
                 None => std::future::pending().await,
@@ -87,39 +91,40 @@ impl Try<'_> {
             biased;
             lost = self.job.lost() => Err(Failure::transient(STOPPED, lost)),
             halt = self.job.cancelled() => Err(Failure::transient(STOPPED, halt)),
-            () = late => Err(Failure::new(STEP_TIME_LIMIT, "the step took longer than it may")),
+            () = timeout => Err(Failure::new(STEP_TIME_LIMIT, "the step exceeded its time limit")),
             done = work => done,
         }
     }
 
-    /// Writes to the log in the name of the step.
+    /// Writes to the log, prefixed with the name of the step.
     fn log(&self, text: &str) {
         for line in text.lines() {
-            self.job.log(&format!("{} | {line}", self.part.name));
+            self.job.log(&format!("{} | {line}", self.phase.name));
         }
     }
 }
 
-/// Reads the one thing that a step does.
+/// Reads the action of a step.
 pub(super) fn read(
     section: &Section<'_>,
     dir: &Path,
-    declared: &Declared<'_>,
+    names: &DeclaredNames<'_>,
     report: &mut Report<'_>,
 ) -> Option<Action> {
-    let given = ["command", "http", "sql"].into_iter().filter(|key| section.has(key));
-    let given: Vec<&str> = given.collect();
-    let [what] = given[..] else {
-        let why = "a step has exactly one of `command`, `http` and `sql`";
+    let set = ["command", "http", "sql"].into_iter().filter(|key| section.has(key));
+    let set: Vec<&str> = set.collect();
+    let [action] = set[..] else {
+        let why = "a step needs exactly one of `command`, `http` and `sql`";
         report.add(&section.place, why);
         return None;
     };
-    for key in ["env", "secrets"].into_iter().filter(|key| what != "command" && section.has(key)) {
-        section.refuse::<()>(key, "only a `command` has an environment".to_owned(), report);
+    for key in ["env", "secrets"].into_iter().filter(|key| action != "command" && section.has(key))
+    {
+        section.reject::<()>(key, "only a `command` has an environment".to_owned(), report);
     }
-    match what {
-        "command" => command::read(section, dir, declared, report).map(Action::Command),
-        "http" => http::read(section, declared, report).map(Box::new).map(Action::Http),
-        _ => sql::read(section, declared, report).map(Action::Sql),
+    match action {
+        "command" => command::read(section, dir, names, report).map(Action::Command),
+        "http" => http::read(section, names, report).map(Box::new).map(Action::Http),
+        _ => sql::read(section, names, report).map(Action::Sql),
     }
 }

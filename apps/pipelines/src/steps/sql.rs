@@ -1,11 +1,11 @@
-//! A step that sends statements to a PostgreSQL database, all in one transaction.
+//! Steps that execute SQL statements on a PostgreSQL database in one transaction.
 //!
-//! When the database is the one that the store is in, the last statement before the commit is
-//! `tenure.assert_held`: the commit and a take-over of the run cannot both happen. It comes last
-//! because whatever changes the run has to wait from there on. Elsewhere the run is checked right
-//! before the commit, and `:run_token` is there for a guard of one's own.
+//! If the database contains the store, the last statement before the commit is
+//! `tenure.assert_held`, so that the commit and a take-over of the run cannot both happen. It comes
+//! last because it blocks changes of the run until the commit. On other databases, the tenure is
+//! checked right before the commit, and `:run_token` is available for a guard of the user.
 //!
-//! What a trigger says never becomes a part of a statement: `:name` is a value that is sent apart.
+//! Parameters never become part of a statement: `:name` is sent as a bind parameter.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
@@ -21,32 +21,32 @@ use tokio_postgres::types::{Format, IsNull, ToSql, Type};
 use tokio_postgres::{Error, error::SqlState};
 
 use super::statement::Statement;
-use super::{STEP_TIME_LIMIT, Try};
-use crate::declare::{Allowed, Declared};
+use super::{STEP_TIME_LIMIT, StepContext};
+use crate::declare::{DeclaredNames, SecretUse};
 use crate::template::{Template, secret};
 
-/// How long to wait for the database to confirm that it has stopped.
-const STOP_MAX: Duration = Duration::from_secs(1);
-/// Most statements of a step.
+/// Time limit for terminating the backend of a stopped step.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum number of statements of a step.
 const STATEMENTS_MAX: usize = 64;
 
-/// No connection, or it broke before the commit.
+/// Failure code: no connection, or it broke before the commit.
 const SQL_UNREACHABLE: &str = "SQL_UNREACHABLE";
-/// The address of the database is none.
+/// Failure code: the database URL is invalid.
 const SQL_INVALID_ADDRESS: &str = "SQL_INVALID_ADDRESS";
-/// The connection broke during the commit, or it took too long: nobody knows whether it happened.
+/// Failure code: the connection broke or timed out during the commit, whose outcome is unknown.
 const SQL_COMMIT_UNKNOWN: &str = "SQL_COMMIT_UNKNOWN";
-/// The run was lost before the commit.
+/// Failure code: the run lost its tenure before the commit.
 const SQL_NOT_HELD: &str = "SQL_NOT_HELD";
-/// The role of the step may not ask whether the run is held.
+/// Failure code: the role of the step may not call the guard function.
 const SQL_GUARD_DENIED: &str = "SQL_GUARD_DENIED";
 
-/// Whether a database has the function that transactions rely on.
+/// Query for the existence of the guard function.
 const HAS_GUARD: &str = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_proc p \
      JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
      WHERE n.nspname = 'tenure' AND p.proname = 'assert_held')";
 
-/// Statements on a database.
+/// SQL statements of one transaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transaction {
     url: Template,
@@ -54,127 +54,134 @@ pub struct Transaction {
     guard: bool,
 }
 
-/// How far a transaction has come.
+/// State of a transaction.
 #[derive(Default)]
-struct Stage {
-    /// The process of the database that does it; zero before there is one.
+struct TransactionState {
+    /// Process id of the backend; zero before it is known.
     backend: AtomicI32,
-    /// The commit is on its way: nobody can stop it any more.
+    /// The commit has been sent and cannot be stopped.
     committing: AtomicBool,
 }
 
 impl Transaction {
-    pub(super) async fn perform(&self, with: &Try<'_>) -> Result<Option<Value>, Failure> {
-        let url = self.url.fill(with.values);
+    pub(super) async fn perform(&self, cx: &StepContext<'_>) -> Result<Option<Value>, Failure> {
+        let url = self.url.fill(cx.values);
         postgres::validate_url(&url).map_err(|_| {
-            let why = "the address of the database cannot be read: postgres://USER@HOST/DATABASE";
+            let why = "the database URL is invalid; expected postgres://USER@HOST/DATABASE";
             Failure::permanent(SQL_INVALID_ADDRESS, why)
         })?;
         let connect = async {
-            let away = |error| Failure::transient(SQL_UNREACHABLE, error);
-            postgres::connect(&url).await.map_err(away)
+            let unreachable = |error| Failure::transient(SQL_UNREACHABLE, error);
+            postgres::connect(&url).await.map_err(unreachable)
         };
-        let client = with.held(connect).await?;
-        let stage = Stage::default();
-        match with.held(self.run(&client, with, &stage)).await {
+        let client = cx.run_while_active(connect).await?;
+        let state = TransactionState::default();
+        match cx.run_while_active(self.run(&client, cx, &state)).await {
             Ok(()) => Ok(None),
-            Err(failure) => Err(stage.stop(&url, failure).await),
+            Err(failure) => Err(state.stop(&url, failure).await),
         }
     }
 
-    async fn run(&self, client: &Client, with: &Try<'_>, stage: &Stage) -> Result<(), Failure> {
-        let guard = self.guard && with.guarded && has_guard(client).await?;
-        // Whoever is frozen must not keep rows that the next run needs.
-        let idle_ms = with.job.session().ttl().as_millis();
+    async fn run(
+        &self,
+        client: &Client,
+        cx: &StepContext<'_>,
+        state: &TransactionState,
+    ) -> Result<(), Failure> {
+        let guard = self.guard && cx.guarded && has_guard(client).await?;
+        // A frozen worker must not keep rows locked that the next run needs.
+        let idle_ms = cx.job.session().ttl().as_millis();
         let begin = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED; \
              SET LOCAL idle_in_transaction_session_timeout = {idle_ms}"
         );
-        client.batch_execute(&begin).await.map_err(failed)?;
-        let backend = client.query_typed("SELECT pg_backend_pid()", &[]).await.map_err(failed)?;
+        client.batch_execute(&begin).await.map_err(to_failure)?;
+        let backend =
+            client.query_typed("SELECT pg_backend_pid()", &[]).await.map_err(to_failure)?;
         let backend = backend.first().map_or(0, |row| row.get(0));
-        stage.backend.store(backend, Ordering::Relaxed);
-        for (at, statement) in self.statements.iter().enumerate() {
-            let values: Vec<Param> =
-                statement.places().map(|place| Param::of(&with.values.json(place))).collect();
+        state.backend.store(backend, Ordering::Relaxed);
+        for (index, statement) in self.statements.iter().enumerate() {
+            let values: Vec<Param> = statement
+                .placeholders()
+                .map(|placeholder| Param::new(&cx.values.json(placeholder)))
+                .collect();
             let params: Vec<(&(dyn ToSql + Sync), Type)> =
                 values.iter().map(|value| (value as _, Type::UNKNOWN)).collect();
-            let rows = client.execute_typed(statement.sql(), &params).await.map_err(failed)?;
-            with.log(&format!("statement {}: {rows} rows", at + 1));
+            let rows = client.execute_typed(statement.sql(), &params).await.map_err(to_failure)?;
+            cx.log(&format!("statement {}: {rows} rows", index + 1));
         }
         if guard {
-            assert_held(client, with).await?;
+            assert_held(client, cx).await?;
         }
         // Right before the effect.
-        with.job.check()?;
-        stage.committing.store(true, Ordering::Relaxed);
+        cx.job.check()?;
+        state.committing.store(true, Ordering::Relaxed);
         let committed = client.batch_execute("COMMIT").await;
         committed.map_err(|error| match error.as_db_error() {
-            Some(_) => failed(error),
-            None => unknown(),
+            Some(_) => to_failure(error),
+            None => commit_unknown(),
         })
     }
 
     pub(super) fn secrets(&self) -> Vec<&str> {
-        self.url.places().filter_map(secret).collect()
+        self.url.placeholders().filter_map(secret).collect()
     }
 }
 
-impl Stage {
-    /// Sees to it that nothing of a transaction that failed or was given up goes on, and says why
-    /// it failed.
+impl TransactionState {
+    /// Terminates the backend of a transaction that was stopped, and returns the failure.
     async fn stop(&self, url: &str, failure: Failure) -> Failure {
         if self.committing.load(Ordering::Relaxed) {
-            // To do it once more would do it twice.
-            return if failure.code == STEP_TIME_LIMIT { unknown() } else { failure };
+            // A retry could apply the transaction twice.
+            return if failure.code == STEP_TIME_LIMIT { commit_unknown() } else { failure };
         }
         let backend = self.backend.load(Ordering::Relaxed);
         if backend != 0 && matches!(failure.code.as_str(), STOPPED | STEP_TIME_LIMIT) {
-            // What is not committed is nothing, but it may hold rows that the next run needs.
-            let end = async {
+            // The transaction is rolled back anyway, but it may hold row locks that the next run
+            // needs.
+            let terminate = async {
                 let client = postgres::connect(url).await.ok()?;
                 let sql = "SELECT pg_terminate_backend($1, 900)";
                 client.query_typed(sql, &[(&backend, Type::INT4)]).await.ok()
             };
-            if tokio::time::timeout(STOP_MAX, end).await.ok().flatten().is_none() {
-                tracing::warn!(backend, "cannot end a transaction of a step that was stopped");
+            if tokio::time::timeout(STOP_TIMEOUT, terminate).await.ok().flatten().is_none() {
+                tracing::warn!(backend, "cannot terminate the backend of a stopped step");
             }
         }
         failure
     }
 }
 
-fn unknown() -> Failure {
-    let why = "nobody knows whether the transaction was committed: look before you run it again";
+fn commit_unknown() -> Failure {
+    let why = "it is unknown whether the transaction was committed; check before you run it again";
     Failure::permanent(SQL_COMMIT_UNKNOWN, why)
 }
 
 async fn has_guard(client: &Client) -> Result<bool, Failure> {
-    let rows = client.query_typed(HAS_GUARD, &[]).await.map_err(failed)?;
+    let rows = client.query_typed(HAS_GUARD, &[]).await.map_err(to_failure)?;
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-async fn assert_held(client: &Client, with: &Try<'_>) -> Result<(), Failure> {
-    let (lock, token) = (with.job.key().as_str(), with.job.token().0);
+async fn assert_held(client: &Client, cx: &StepContext<'_>) -> Result<(), Failure> {
+    let (lock, token) = (cx.job.key().as_str(), cx.job.token().0);
     let token = i64::try_from(token).unwrap_or(i64::MAX);
     let params: [(&(dyn ToSql + Sync), Type); 2] = [(&lock, Type::TEXT), (&token, Type::INT8)];
-    let asked = client.query_typed("SELECT tenure.assert_held($1, $2)", &params).await;
-    let Err(error) = asked else { return Ok(()) };
+    let result = client.query_typed("SELECT tenure.assert_held($1, $2)", &params).await;
+    let Err(error) = result else { return Ok(()) };
     match error.code().map(SqlState::code) {
-        Some("TN001") => Err(Failure::transient(SQL_NOT_HELD, failed(error).message)),
+        Some("TN001") => Err(Failure::transient(SQL_NOT_HELD, to_failure(error).message)),
         Some("42501") => {
-            let why = "the role of this step may not call tenure.assert_held: GRANT tenure_guard \
-                       to it, or say `guard = false` if this is the database of another Tenure";
+            let why = "the role of this step may not call tenure.assert_held; GRANT tenure_guard \
+                       to it, or set `guard = false` if the database belongs to another Tenure";
             Err(Failure::permanent(SQL_GUARD_DENIED, why))
         }
-        _ => Err(failed(error)),
+        _ => Err(to_failure(error)),
     }
 }
 
-/// What an error of the database means. Classes of SQLSTATE that may be gone the next time are
-/// transient.
-#[expect(clippy::needless_pass_by_value, reason = "it is for map_err")]
-fn failed(error: Error) -> Failure {
+/// Converts a database error. SQLSTATE classes of conditions that may pass are transient.
+#[expect(clippy::needless_pass_by_value, reason = "used with map_err")]
+fn to_failure(error: Error) -> Failure {
     let Some(db) = error.as_db_error() else {
         return Failure::transient(SQL_UNREACHABLE, error.to_string());
     };
@@ -188,12 +195,12 @@ fn failed(error: Error) -> Failure {
     }
 }
 
-/// A value as text: the database finds out its type from where it stands.
+/// A bind parameter in text format: the database infers its type from the context.
 #[derive(Debug)]
 struct Param(Option<String>);
 
 impl Param {
-    fn of(value: &Value) -> Self {
+    fn new(value: &Value) -> Self {
         Self(match value {
             Value::Null => None,
             Value::String(text) => Some(text.clone()),
@@ -232,11 +239,11 @@ impl ToSql for Param {
 
 pub(super) fn read(
     step: &Section<'_>,
-    declared: &Declared<'_>,
+    names: &DeclaredNames<'_>,
     report: &mut Report<'_>,
 ) -> Option<Transaction> {
     let section = step.section("sql", report)?;
-    section.known(&["url", "run", "guard"], report);
+    section.check_keys(&["url", "run", "guard"], report);
     let url = section.text("url", report);
     if !section.has("url") {
         report.add(&section.place, "`url` is missing: postgres://…, or \"{{ secrets.NAME }}\"");
@@ -244,22 +251,23 @@ pub(super) fn read(
     if url.is_some_and(|url| {
         !["postgres://", "postgresql://", "{{"].iter().any(|p| url.starts_with(p))
     }) {
-        let why = "an address begins with postgres://, or is a secret".to_owned();
-        section.refuse::<()>("url", why, report);
+        let why = "a URL must start with postgres://, or be a secret".to_owned();
+        section.reject::<()>("url", why, report);
     }
     let texts = section.one_or_more("run", report).unwrap_or_default();
     if !(1..=STATEMENTS_MAX).contains(&texts.len()) {
-        let why = format!("`run` has between 1 and {STATEMENTS_MAX} statements, one text each");
+        let why =
+            format!("`run` must have between 1 and {STATEMENTS_MAX} statements, one string each");
         report.add(&section.place, why);
     }
     let mut statements = Vec::new();
     for text in texts {
-        match Statement::parse(text, |name| declared.has(name)) {
+        match Statement::parse(text, |name| names.has(name)) {
             Ok(statement) => statements.push(statement),
-            Err(why) => drop(section.refuse::<()>("run", why, report)),
+            Err(why) => drop(section.reject::<()>("run", why, report)),
         }
     }
     let guard = section.flag("guard", report).unwrap_or(true);
-    let url = declared.template((&section, "url"), url?, Allowed::Secrets, report);
+    let url = names.template((&section, "url"), url?, SecretUse::Allowed, report);
     Some(Transaction { url, statements, guard })
 }

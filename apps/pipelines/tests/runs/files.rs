@@ -1,4 +1,4 @@
-//! The files that declare pipelines: followed while a server runs, refused as a whole.
+//! Files of pipelines: reloaded while a server runs, rejected as a whole.
 
 use std::path::Path;
 
@@ -6,135 +6,135 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tenure_testbed::shared;
 
-use crate::bed::{HOLD, KEY, On, Site, until};
+use crate::testbed::{Cluster, HOLD, KEY, StoreKind, until};
 
-const WORKS: &str = "[[steps]]\nname = \"a\"\ncommand = [\"true\"]\n";
+const SUCCEEDS: &str = "[[steps]]\nname = \"a\"\ncommand = [\"true\"]\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_file_is_taken_up_and_a_broken_one_changes_nothing() {
-    let site = Site::start(On::Embedded, &[("default/billing", WORKS)]).await;
-    let (status, answer) = site.try_trigger(0, "costs", &json!({})).await;
-    assert_eq!((status, &answer["code"]), (404, &json!("not_found")), "{answer}");
-    site.pipeline("default/costs", WORKS);
-    until(async || site.said().contains("1 operation, 2 pipelines")).await;
-    let run = site.begin("costs").await;
-    site.over(&run, "COMPLETE").await;
+async fn new_file_takes_effect_and_an_invalid_one_changes_nothing() {
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/billing", SUCCEEDS)]).await;
+    let (status, response) = cluster.try_trigger(0, "costs", &json!({})).await;
+    assert_eq!((status, &response["code"]), (404, &json!("not_found")), "{response}");
+    cluster.declare("default/costs", SUCCEEDS);
+    until(async || cluster.output().contains("1 operation, 2 pipelines")).await;
+    let run = cluster.start_run("costs").await;
+    cluster.wait_for_end(&run, "COMPLETE").await;
 
-    site.pipeline("default/costs", "limit = \"1s\"\n[[steps]]\nname = \"a\"\n");
-    site.pipeline("default/third", WORKS);
-    until(async || site.said().contains("the live configuration is unchanged")).await;
-    let said = site.said();
-    for problem in ["costs.toml:1: limit: a run may take", "costs.toml:2: steps[0]: a step has"] {
-        assert!(said.contains(problem), "{said}");
+    cluster.declare("default/costs", "limit = \"1s\"\n[[steps]]\nname = \"a\"\n");
+    cluster.declare("default/third", SUCCEEDS);
+    until(async || cluster.output().contains("the live configuration is unchanged")).await;
+    let output = cluster.output();
+    for problem in ["costs.toml:1: limit: the time limit", "costs.toml:2: steps[0]: a step needs"] {
+        assert!(output.contains(problem), "{output}");
     }
-    // What was in force stays, the old text of the broken file, too.
-    let run = site.begin("costs").await;
-    site.over(&run, "COMPLETE").await;
-    assert_eq!(site.try_trigger(0, "third", &json!({})).await.0, 404);
+    // The previous configuration stays in effect, including the old text of the invalid file.
+    let run = cluster.start_run("costs").await;
+    cluster.wait_for_end(&run, "COMPLETE").await;
+    assert_eq!(cluster.try_trigger(0, "third", &json!({})).await.0, 404);
 
-    site.pipeline("default/costs", WORKS);
-    until(async || site.said().contains("1 operation, 3 pipelines")).await;
-    let run = site.begin("third").await;
-    site.over(&run, "COMPLETE").await;
-    std::fs::remove_file(site.file("pipelines/default/third.toml")).expect("it is there");
-    until(async || site.try_trigger(0, "third", &json!({})).await.0 == 404).await;
+    cluster.declare("default/costs", SUCCEEDS);
+    until(async || cluster.output().contains("1 operation, 3 pipelines")).await;
+    let run = cluster.start_run("third").await;
+    cluster.wait_for_end(&run, "COMPLETE").await;
+    std::fs::remove_file(cluster.file("pipelines/default/third.toml")).expect("file");
+    until(async || cluster.try_trigger(0, "third", &json!({})).await.0 == 404).await;
 }
 
-/// What the guide tells people to try.
+/// The examples of the guide.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_examples_work() {
-    let mut site = Site::new(On::Embedded, shared(), 1);
+    let mut cluster = Cluster::new(StoreKind::Embedded, shared(), 1);
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/pipelines");
-    let text = std::fs::read_to_string(examples.join("tenure.toml")).expect("it is there");
+    let text = std::fs::read_to_string(examples.join("tenure.toml")).expect("file");
     let dir = format!("dir = {:?}", examples.join("pipelines"));
-    site.write("tenure.toml", &text.replace("dir = \"pipelines\"", &dir));
-    site.launch(0).await;
-    let answer = site.trigger("gcp_billing_export", json!({ "rows": 2 })).await;
-    let run = site.over(&crate::bed::id(&answer), "COMPLETE").await;
+    cluster.write("tenure.toml", &text.replace("dir = \"pipelines\"", &dir));
+    cluster.launch(0).await;
+    let response = cluster.trigger("gcp_billing_export", json!({ "rows": 2 })).await;
+    let run = cluster.wait_for_end(&crate::testbed::id(&response), "COMPLETE").await;
     assert_eq!(run["result"], json!({ "publish": { "ok": true } }), "{run:#}");
-    let nightly = site.get("/pipelines?tenant=acme").await;
+    let nightly = cluster.get("/pipelines?tenant=acme").await;
     assert!(nightly["items"][0]["next_at"].is_string(), "{nightly}");
 }
 
-/// What lasts for ever to read keeps nobody waiting.
+/// A FIFO would block the reload forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_file_is_refused() {
-    let site = Site::start(On::Embedded, &[("default/billing", WORKS)]).await;
-    let pipe = site.file("pipelines/default/pipe.toml");
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("it runs");
+async fn fifo_is_rejected() {
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/billing", SUCCEEDS)]).await;
+    let pipe = cluster.file("pipelines/default/pipe.toml");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
     assert!(made.success());
     until(async || {
-        site.said().contains("pipe.toml:1:") && site.said().contains("not a regular file")
+        cluster.output().contains("pipe.toml:1:") && cluster.output().contains("not a regular file")
     })
     .await;
-    let run = site.begin("billing").await;
-    site.over(&run, "COMPLETE").await;
+    let run = cluster.start_run("billing").await;
+    cluster.wait_for_end(&run, "COMPLETE").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_keeps_the_steps_that_it_began_with() {
-    let site = Site::start(On::Embedded, &[("default/billing", HOLD)]).await;
-    let run = site.begin("billing").await;
-    site.until_begun("default", "billing", 1).await;
-    site.pipeline("default/billing", WORKS);
-    until(async || site.said().contains("reloaded")).await;
-    site.go("billing");
-    let done = site.over(&run, "COMPLETE").await;
+async fn run_keeps_the_steps_it_started_with() {
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/billing", HOLD)]).await;
+    let run = cluster.start_run("billing").await;
+    cluster.wait_for_starts("default", "billing", 1).await;
+    cluster.declare("default/billing", SUCCEEDS);
+    until(async || cluster.output().contains("reloaded")).await;
+    cluster.let_finish("billing");
+    let done = cluster.wait_for_end(&run, "COMPLETE").await;
     assert_eq!(done["steps"][0]["name"], "work", "{done:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_that_is_wrong_with_a_trigger_is_said_at_once() {
+async fn all_problems_of_a_trigger_are_reported_at_once() {
     let text = "[parameters]\ndate = { type = \"date\" }\n\
                 rows = { type = \"integer\", default = 1 }\n[[steps]]\nname = \"a\"\n\
                 command = [\"echo\", \"rows of {{ parameters.date }}\"]\n";
-    let site = Site::start(On::Embedded, &[("default/billing", text)]).await;
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/billing", text)]).await;
     let bad = json!({ "rows": "many", "dat": 1 });
-    let (status, answer) = site.try_trigger(0, "billing", &bad).await;
-    assert_eq!((status, &answer["code"]), (422, &json!("invalid")), "{answer}");
-    let why = answer["detail"].as_str().expect("a sentence");
+    let (status, response) = cluster.try_trigger(0, "billing", &bad).await;
+    assert_eq!((status, &response["code"]), (422, &json!("invalid")), "{response}");
+    let why = response["detail"].as_str().expect("detail");
     for part in ["did you mean `date`?", "date: it is missing", "rows: it must be of type integer"]
     {
         assert!(why.contains(part), "{why}");
     }
-    let answer =
-        site.trigger("billing", json!({ "date": "2026-01-31", "trigger_by": "ann" })).await;
-    let run = site.over(&crate::bed::id(&answer), "COMPLETE").await;
+    let response =
+        cluster.trigger("billing", json!({ "date": "2026-01-31", "trigger_by": "ann" })).await;
+    let run = cluster.wait_for_end(&crate::testbed::id(&response), "COMPLETE").await;
     assert_eq!(run["parameters"], json!({ "date": "2026-01-31", "rows": 1 }));
     assert_eq!(run["trigger_by"], "ann");
-    let log = site.log(&crate::bed::id(&answer)).await;
+    let log = cluster.log(&crate::testbed::id(&response)).await;
     assert!(log.contains("a | rows of 2026-01-31"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_duplicate_with_other_parameters_is_told_so() {
+async fn duplicate_with_other_parameters_is_reported() {
     let text =
         format!("[parameters]\nday = {{ type = \"date\", default = \"2026-01-31\" }}\n{HOLD}");
-    let site = Site::start(On::Embedded, &[("default/billing", &text)]).await;
-    let run = site.begin("billing").await;
-    let same = site.trigger("billing", json!({ "day": "2026-01-31" })).await;
-    assert!(!same["message"].as_str().expect("a text").contains("other parameters"), "{same}");
-    let other = site.trigger("billing", json!({ "day": "2026-02-01" })).await;
-    assert!(other["message"].as_str().expect("a text").contains("other parameters"), "{other}");
-    site.go("billing");
-    site.over(&run, "COMPLETE").await;
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/billing", &text)]).await;
+    let run = cluster.start_run("billing").await;
+    let same = cluster.trigger("billing", json!({ "day": "2026-01-31" })).await;
+    assert!(!same["message"].as_str().expect("text").contains("other parameters"), "{same}");
+    let other = cluster.trigger("billing", json!({ "day": "2026-02-01" })).await;
+    assert!(other["message"].as_str().expect("text").contains("other parameters"), "{other}");
+    cluster.let_finish("billing");
+    cluster.wait_for_end(&run, "COMPLETE").await;
 }
 
-/// A run is a job: the general API can ask for one, and its parameters are checked all the same.
+/// A run is a job: the general API can submit one, and its parameters are checked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_general_api_knows_runs_as_jobs() {
+async fn runs_can_be_submitted_as_jobs() {
     let text =
         "[parameters]\nday = { type = \"date\" }\n[[steps]]\nname = \"a\"\ncommand = [\"true\"]\n";
-    let site = Site::start(On::Embedded, &[("default/billing", text)]).await;
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/billing", text)]).await;
     let submit = async |name: &str, args: Value| {
         let body = json!({ "operation": "run", "args": args });
         let path = format!("/v1/resources/pipeline/{name}/jobs");
-        site.ask(0, KEY, Method::POST, &path, Some(&body)).await
+        cluster.send(0, KEY, Method::POST, &path, Some(&body)).await
     };
-    let (status, answer) = submit("billing", json!({ "day": "2026-01-31" })).await;
-    assert_eq!(status, 202, "{answer}");
-    site.over(answer["job"]["id"].as_str().expect("an id"), "COMPLETE").await;
-    // Nobody gets past what a trigger has to say, or gets more runs at once.
+    let (status, response) = submit("billing", json!({ "day": "2026-01-31" })).await;
+    assert_eq!(status, 202, "{response}");
+    cluster.wait_for_end(response["job"]["id"].as_str().expect("id"), "COMPLETE").await;
+    // The general API bypasses neither the parameters nor the limit of concurrent runs.
     for (name, args, expected) in [
         ("billing", json!({ "day": 1 }), 422),
         ("billing", json!([]), 422),
@@ -142,10 +142,10 @@ async fn the_general_api_knows_runs_as_jobs() {
         ("billing+2", json!({ "day": "2026-01-31" }), 404),
         ("nothing", json!({}), 404),
     ] {
-        let (status, answer) = submit(name, args).await;
-        assert_eq!(status, expected, "{name}: {answer}");
+        let (status, response) = submit(name, args).await;
+        assert_eq!(status, expected, "{name}: {response}");
     }
-    // What is no run is none here.
-    let (status, _) = site.ask(0, KEY, Method::GET, "/pipelines/runs/nonsense", None).await;
+    // An invalid id is rejected.
+    let (status, _) = cluster.send(0, KEY, Method::GET, "/pipelines/runs/nonsense", None).await;
     assert_eq!(status, 422);
 }

@@ -1,7 +1,6 @@
 //! Pipelines with the real binary over HTTP, on the embedded store and on PostgreSQL: one run per
-//! tenant and pipeline, whatever happens to servers, workers and stores.
+//! tenant and pipeline, despite faults of servers, workers and stores.
 
-mod bed;
 #[path = "../../../../crates/tenure-cli/tests/common/mod.rs"]
 mod common;
 mod faults;
@@ -11,3 +10,4 @@ mod process;
 mod rules;
 mod scenarios;
 mod steps;
+mod testbed;

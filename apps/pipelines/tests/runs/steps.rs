@@ -1,4 +1,4 @@
-//! What steps do: commands, requests, transactions; their limits, retries, secrets and fences.
+//! Steps: commands, requests and transactions, with limits, retries, secrets and fencing.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -7,85 +7,85 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tenure_testbed::{Durability, Postgres, shared};
 
-use crate::bed::{On, QUICK, Site, id, until};
+use crate::testbed::{Cluster, SHORT_TTL, StoreKind, id, until};
 
-/// A server that answers each request with the next status, and keeps what it was sent.
-struct Peer {
+/// HTTP server that responds to each request with the next status, and records the requests.
+struct MockServer {
     address: String,
     requests: Arc<Mutex<Vec<String>>>,
 }
 
-impl Peer {
+impl MockServer {
     fn start(statuses: &'static [&'static str]) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("it is bound").to_string();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("free port");
+        let address = listener.local_addr().expect("bound").to_string();
         let requests: Arc<Mutex<Vec<String>>> = Arc::default();
-        let kept = Arc::clone(&requests);
+        let recorded = Arc::clone(&requests);
         std::thread::spawn(move || {
-            for (at, stream) in listener.incoming().enumerate() {
-                let mut stream = stream.expect("somebody calls");
-                let mut piece = vec![0; 64 * 1024];
-                let length = stream.read(&mut piece).expect("it says something");
-                let text = String::from_utf8_lossy(&piece[..length]).into_owned();
-                kept.lock().expect("no panic").push(text);
-                let status = statuses.get(at).or(statuses.last()).expect("there is one");
-                let answer = format!(
+            for (index, stream) in listener.incoming().enumerate() {
+                let mut stream = stream.expect("connection");
+                let mut buffer = vec![0; 64 * 1024];
+                let length = stream.read(&mut buffer).expect("request");
+                let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                recorded.lock().unwrap().push(text);
+                let status = statuses.get(index).or(statuses.last()).expect("status");
+                let response = format!(
                     "HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi"
                 );
-                stream.write_all(answer.as_bytes()).ok();
+                stream.write_all(response.as_bytes()).ok();
             }
         });
         Self { address, requests }
     }
 
     fn requests(&self) -> Vec<String> {
-        self.requests.lock().expect("no panic").clone()
+        self.requests.lock().unwrap().clone()
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_is_repeated_under_one_key_while_it_may_help() {
-    let peer = Peer::start(&["503 Busy", "200 OK"]);
+async fn transient_http_failure_is_retried_with_the_same_key() {
+    let server = MockServer::start(&["503 Busy", "200 OK"]);
     let text = format!(
         "[parameters]\nday = {{ type = \"string\", default = \"a/b c\" }}\n\
-         [[steps]]\nname = \"tell\"\n\
+         [[steps]]\nname = \"notify\"\n\
          retry = {{ attempts = 3, initial = \"50ms\" }}\n[steps.http]\n\
          url = \"http://{}/days/{{{{ parameters.day }}}}\"\n\
          headers = {{ authorization = \"Bearer {{{{ secrets.hook }}}}\" }}\n\
          body = {{ day = \"{{{{ parameters.day }}}}\", key = \"{{{{ secrets.hook }}}}\" }}\n",
-        peer.address
+        server.address
     );
-    let site = Site::start(On::Embedded, &[("default/billing", &text)]).await;
-    site.write("secrets/default/hook", "s3cret-of-the-hook\n");
-    let run = site.begin("billing").await;
-    let done = site.over(&run, "COMPLETE").await;
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/billing", &text)]).await;
+    cluster.write("secrets/default/hook", "s3cret-of-the-hook\n");
+    let run = cluster.start_run("billing").await;
+    let done = cluster.wait_for_end(&run, "COMPLETE").await;
     assert_eq!(done["steps"][0]["tries"], 2, "{done:#}");
-    let requests = peer.requests();
+    let requests = server.requests();
     assert_eq!(requests.len(), 2, "{requests:?}");
     for request in &requests {
         assert!(request.starts_with("POST /days/a%2Fb%20c HTTP/1.1"), "{request}");
-        assert!(request.contains(&format!("idempotency-key: {run}/tell")), "{request}");
+        assert!(request.contains(&format!("idempotency-key: {run}/notify")), "{request}");
         assert!(request.contains("x-tenure-token: 1"), "{request}");
         assert!(request.contains("authorization: Bearer s3cret-of-the-hook"), "{request}");
         assert!(request.contains("\"key\":\"s3cret-of-the-hook\""), "{request}");
     }
-    let seen = format!("{} {done} {}", site.log(&run).await, site.said());
-    assert!(!seen.contains("s3cret-of-the-hook"), "{seen}");
+    let output = format!("{} {done} {}", cluster.log(&run).await, cluster.output());
+    assert!(!output.contains("s3cret-of-the-hook"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_is_refused_is_not_repeated() {
-    let peer = Peer::start(&["404 Gone"]);
+async fn permanent_http_failure_is_not_retried() {
+    let server = MockServer::start(&["404 Gone"]);
     let text = format!(
-        "[[steps]]\nname = \"tell\"\nretry = {{ attempts = 3, initial = \"50ms\" }}\n\
+        "[[steps]]\nname = \"notify\"\nretry = {{ attempts = 3, initial = \"50ms\" }}\n\
          http = {{ url = \"http://{}/\" }}\n",
-        peer.address
+        server.address
     );
-    let site = Site::start(On::Embedded, &[("default/billing", &text)]).await;
-    let run = site.begin("billing").await;
-    let done = site.over(&run, "FAILED").await;
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/billing", &text)]).await;
+    let run = cluster.start_run("billing").await;
+    let done = cluster.wait_for_end(&run, "FAILED").await;
     assert_eq!(done["error"]["code"], "HTTP_404", "{done:#}");
-    assert_eq!(peer.requests().len(), 1);
+    assert_eq!(server.requests().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -96,45 +96,46 @@ async fn retries_follow_the_declared_classes_of_errors() {
         command = [\"sh\", \"-c\", \"echo ::error $KIND no; exit $CODE\"]\n\
         env = { KIND = \"{{ parameters.kind }}\", CODE = \"{{ parameters.code }}\" }\n\
         [parameters]\nkind = { type = \"string\" }\ncode = { type = \"integer\" }\n";
-    let site = Site::start(On::Embedded, &[("default/p", text)]).await;
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/p", text)]).await;
     for (kind, code, tries) in [("QUOTA", 3, 3), ("EXIT_5", 5, 1)] {
-        let answer = site.trigger("p", json!({ "kind": kind, "code": code })).await;
-        let run = site.over(&id(&answer), "FAILED").await;
+        let response = cluster.trigger("p", json!({ "kind": kind, "code": code })).await;
+        let run = cluster.wait_for_end(&id(&response), "FAILED").await;
         assert_eq!(run["steps"][0]["tries"], tries, "{run:#}");
         assert_eq!(run["error"]["code"], kind);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_step_has_a_limit_of_its_own() {
+async fn step_is_stopped_at_its_time_limit() {
     let text = "[[steps]]\nname = \"slow\"\nlimit = \"300ms\"\ncommand = [\"sleep\", \"600\"]\n";
-    let site = Site::start(On::Embedded, &[("default/p", text)]).await;
-    let run = site.begin("p").await;
-    let done = site.over(&run, "FAILED").await;
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/p", text)]).await;
+    let run = cluster.start_run("p").await;
+    let done = cluster.wait_for_end(&run, "FAILED").await;
     assert_eq!(done["error"]["code"], "STEP_TIME_LIMIT", "{done:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_secret_is_in_the_environment_and_nowhere_else() {
+async fn secret_is_visible_in_the_environment_only() {
     let text = "[[steps]]\nname = \"a\"\nsecrets = { API_KEY = \"key\" }\n\
                 command = [\"sh\", \"-c\", \
                 \"echo got $API_KEY; [ $API_KEY = s3cret-key-of-acme ]\"]\n";
-    let site = Site::start(On::Embedded, &[("acme/p", text), ("umbrella/p", text)]).await;
-    site.write("secrets/acme/key", "s3cret-key-of-acme\n");
-    let run = site.begin("acme/p").await;
-    site.over(&run, "COMPLETE").await;
-    let seen = format!("{} {}", site.log(&run).await, site.said());
-    assert!(seen.contains("got [redacted]") && !seen.contains("s3cret"), "{seen}");
-    // Another tenant has no such secret, and is told where to put it.
-    let run = site.begin("umbrella/p").await;
-    let failed = site.over(&run, "FAILED").await;
+    let cluster =
+        Cluster::start(StoreKind::Embedded, &[("acme/p", text), ("umbrella/p", text)]).await;
+    cluster.write("secrets/acme/key", "s3cret-key-of-acme\n");
+    let run = cluster.start_run("acme/p").await;
+    cluster.wait_for_end(&run, "COMPLETE").await;
+    let output = format!("{} {}", cluster.log(&run).await, cluster.output());
+    assert!(output.contains("got [redacted]") && !output.contains("s3cret"), "{output}");
+    // Another tenant has no such secret; the message names the file.
+    let run = cluster.start_run("umbrella/p").await;
+    let failed = cluster.wait_for_end(&run, "FAILED").await;
     assert_eq!(failed["error"]["code"], "NO_SUCH_SECRET", "{failed:#}");
-    assert!(failed["error"]["message"].as_str().expect("a text").contains("put it into the file"));
+    assert!(failed["error"]["message"].as_str().expect("text").contains("store it in the file"));
 }
 
-/// Whatever a step says, the secrets that it was given are not in it.
+/// Output of a step never contains its secrets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_secret_is_cut_out_of_results_codes_and_what_is_cut_short() {
+async fn secrets_are_redacted_in_results_codes_and_truncated_messages() {
     let secret = "hunter2hunter2";
     let long = "x".repeat(250);
     let text = format!(
@@ -143,88 +144,88 @@ async fn a_secret_is_cut_out_of_results_codes_and_what_is_cut_short() {
          [[steps]]\nname = \"fails\"\nsecrets = {{ KEY = \"key\" }}\n\
          command = [\"sh\", \"-c\", \"echo ::error C_$KEY {long}$KEY; exit 3\"]\n"
     );
-    let site = Site::start(On::Embedded, &[("default/p", &text)]).await;
-    site.write("secrets/default/key", secret);
-    let run = site.begin("p").await;
-    let failed = site.over(&run, "FAILED").await;
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/p", &text)]).await;
+    cluster.write("secrets/default/key", secret);
+    let run = cluster.start_run("p").await;
+    let failed = cluster.wait_for_end(&run, "FAILED").await;
     assert_eq!(failed["error"]["code"], "C_[redacted]", "{failed:#}");
     assert_eq!(failed["steps"][1]["status"], "FAILED", "{failed:#}");
-    let metrics = site.get("/metrics").await.to_string();
-    for seen in [failed.to_string(), site.log(&run).await, site.said(), metrics] {
+    let metrics = cluster.get("/metrics").await.to_string();
+    for seen in [failed.to_string(), cluster.log(&run).await, cluster.output(), metrics] {
         assert!(!seen.contains("hunter2"), "{seen}");
     }
-    // What is given by a run that went well is kept, and cleaned.
-    let only = text.split("[[steps]]\nname = \"fails\"").next().expect("the first step");
-    site.pipeline("default/q", only);
-    until(async || site.said().contains("2 pipelines")).await;
-    let run = site.begin("q").await;
-    let done = site.over(&run, "COMPLETE").await;
+    // The result of a successful run is stored redacted.
+    let only = text.split("[[steps]]\nname = \"fails\"").next().expect("first step");
+    cluster.declare("default/q", only);
+    until(async || cluster.output().contains("2 pipelines")).await;
+    let run = cluster.start_run("q").await;
+    let done = cluster.wait_for_end(&run, "COMPLETE").await;
     assert_eq!(done["result"], json!({ "gives": { "k": "[redacted]" } }), "{done:#}");
 }
 
-/// Texts that look like secrets do not break what is told of a step.
+/// Text that looks like a secret does not break the timeline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_looks_secret_does_not_hide_how_a_step_ended() {
+async fn apparent_secret_does_not_hide_the_status_of_a_step() {
     let text = "[[steps]]\nname = \"a\"\ncommand = [\"sh\", \"-c\", \
                 \"echo '::error BAD {\\\"token\\\":{\\\"a\\\":1}}'; exit 3\"]\n";
-    let site = Site::start(On::Embedded, &[("default/p", text)]).await;
-    let run = site.begin("p").await;
-    let failed = site.over(&run, "FAILED").await;
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/p", text)]).await;
+    let run = cluster.start_run("p").await;
+    let failed = cluster.wait_for_end(&run, "FAILED").await;
     assert_eq!(failed["steps"][0]["status"], "FAILED", "{failed:#}");
     assert_eq!(failed["steps"][0]["error"]["code"], "BAD", "{failed:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_parameter_stays_one_part_of_an_address() {
-    let peer = Peer::start(&["200 OK"]);
+async fn parameter_cannot_change_the_path_of_a_url() {
+    let server = MockServer::start(&["200 OK"]);
     let text = format!(
-        "[parameters]\ns = {{ type = \"string\" }}\n[[steps]]\nname = \"tell\"\n\
+        "[parameters]\ns = {{ type = \"string\" }}\n[[steps]]\nname = \"notify\"\n\
          http = {{ url = \"http://{}/reports/{{{{ parameters.s }}}}/publish\" }}\n",
-        peer.address
+        server.address
     );
-    let site = Site::start(On::Embedded, &[("default/p", &text)]).await;
-    let answer = site.trigger("p", json!({ "s": ".." })).await;
-    let failed = site.over(&id(&answer), "FAILED").await;
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/p", &text)]).await;
+    let response = cluster.trigger("p", json!({ "s": ".." })).await;
+    let failed = cluster.wait_for_end(&id(&response), "FAILED").await;
     assert_eq!(failed["error"]["code"], "HTTP_INVALID", "{failed:#}");
-    assert_eq!(peer.requests().len(), 0);
+    assert_eq!(server.requests().len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_talkative_step_does_not_drown_the_timeline() {
+async fn excessive_output_does_not_displace_the_timeline() {
     let text = "[[steps]]\nname = \"loud\"\n\
                 command = [\"sh\", \"-c\", \"yes 0123456789 | head -c 3000000\"]\n\
                 [[steps]]\nname = \"next\"\ncommand = [\"true\"]\n";
-    let site = Site::start(On::Embedded, &[("default/p", text)]).await;
-    let run = site.begin("p").await;
-    let done = site.over(&run, "COMPLETE").await;
-    for at in 0..2 {
-        assert_eq!(done["steps"][at]["status"], "COMPLETE", "{done:#}");
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/p", text)]).await;
+    let run = cluster.start_run("p").await;
+    let done = cluster.wait_for_end(&run, "COMPLETE").await;
+    for index in 0..2 {
+        assert_eq!(done["steps"][index]["status"], "COMPLETE", "{done:#}");
     }
-    assert!(site.log(&run).await.contains("the log is full"));
+    assert!(cluster.log(&run).await.contains("the log is full"));
 }
 
-/// A step on the store's own database.
-struct Sql {
-    site: Site,
+/// A step on the database of the store.
+struct SqlFixture {
+    cluster: Cluster,
     database: String,
 }
 
-impl Sql {
+impl SqlFixture {
     async fn start(step: &str) -> Self {
-        let site = Site::start_with(On::Postgres, 1, QUICK, "", &[]).await;
-        let (url, database) = site.store.clone().expect("it is on PostgreSQL");
-        let sql = |text: &str| shared().psql(&database, text).expect("it is taken");
+        let cluster = Cluster::start_with(StoreKind::Postgres, 1, SHORT_TTL, "", &[]).await;
+        let (url, database) = cluster.store.clone().expect("PostgreSQL store");
+        let sql = |text: &str| shared().psql(&database, text).expect("SQL succeeds");
         sql("CREATE TABLE effects (day date, n int, token bigint)");
-        site.write("secrets/default/db", &url);
+        cluster.write("secrets/default/db", &url);
         let text = "[parameters]\nday = { type = \"string\", default = \"2026-01-31\" }\n\
                     n = { type = \"integer\", default = 7 }\n[[steps]]\nname = \"load\"\n";
-        site.pipeline("default/p", &format!("{text}{step}"));
-        until(async || site.said().contains("1 pipeline")).await;
-        Self { site, database }
+        cluster.declare("default/p", &format!("{text}{step}"));
+        until(async || cluster.output().contains("1 pipeline")).await;
+        Self { cluster, database }
     }
 
     fn sql(&self, text: &str) -> String {
-        shared().psql(&self.database, text).expect("it is taken")
+        shared().psql(&self.database, text).expect("SQL succeeds")
     }
 }
 
@@ -232,105 +233,114 @@ const INSERT: &str = "sql = { url = \"{{ secrets.db }}\", \
      run = \"INSERT INTO effects VALUES (:day, :n, :run_token)\" }\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_takes_values_and_no_words_from_a_trigger() {
-    let bed = Sql::start(INSERT).await;
-    let run = bed.site.begin("p").await;
-    bed.site.over(&run, "COMPLETE").await;
-    assert_eq!(bed.sql("SELECT day, n, token FROM effects"), "2026-01-31|7|1");
-    let trick = json!({ "day": "2026-01-31'); DROP TABLE effects; --" });
-    let answer = bed.site.trigger("p", trick).await;
-    let run = bed.site.over(&id(&answer), "FAILED").await;
-    assert_eq!(run["error"]["code"], "SQL_22007", "no date: {run:#}");
-    assert_eq!(bed.sql("SELECT count(*) FROM effects"), "1");
+async fn parameters_are_bound_and_cannot_inject_sql() {
+    let fixture = SqlFixture::start(INSERT).await;
+    let run = fixture.cluster.start_run("p").await;
+    fixture.cluster.wait_for_end(&run, "COMPLETE").await;
+    assert_eq!(fixture.sql("SELECT day, n, token FROM effects"), "2026-01-31|7|1");
+    let injection = json!({ "day": "2026-01-31'); DROP TABLE effects; --" });
+    let response = fixture.cluster.trigger("p", injection).await;
+    let run = fixture.cluster.wait_for_end(&id(&response), "FAILED").await;
+    assert_eq!(run["error"]["code"], "SQL_22007", "not a date: {run:#}");
+    assert_eq!(fixture.sql("SELECT count(*) FROM effects"), "1");
 }
 
-/// The run is taken away while its statement waits. It comes back to a lost lock.
+/// The lock is released by force while a statement waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_of_a_lost_run_does_not_commit() {
+async fn transaction_of_a_lost_run_does_not_commit() {
     let step = "sql = { url = \"{{ secrets.db }}\", run = [\n\
                 \"INSERT INTO effects VALUES (:day, :n, :run_token)\",\n\
                 \"SELECT 1 FROM gate FOR SHARE\"] }\n";
-    let bed = Sql::start(step).await;
-    bed.sql("CREATE TABLE gate (n int); INSERT INTO gate VALUES (1)");
-    let url = bed.site.store.clone().expect("a database").0;
+    let fixture = SqlFixture::start(step).await;
+    fixture.sql("CREATE TABLE gate (n int); INSERT INTO gate VALUES (1)");
+    let url = fixture.cluster.store.clone().expect("database").0;
     let (gate, connection) =
-        tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("it answers");
+        tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("response");
     tokio::spawn(connection);
-    gate.batch_execute("BEGIN; SELECT 1 FROM gate FOR UPDATE").await.expect("it is free");
-    let run = bed.site.begin("p").await;
+    gate.batch_execute("BEGIN; SELECT 1 FROM gate FOR UPDATE").await.expect("free");
+    let run = fixture.cluster.start_run("p").await;
     let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
                  AND query LIKE '%gate%' AND datname = current_database()";
-    until(async || bed.sql(waits) == "1").await;
-    let token = bed.site.get("/pipelines/locks").await["items"][0]["token"].clone();
+    until(async || fixture.sql(waits) == "1").await;
+    let token = fixture.cluster.get("/pipelines/locks").await["items"][0]["token"].clone();
     let body = json!({ "token": token, "reason": "a test" });
     let path = "/pipelines/locks/p/release";
-    let (status, answer) =
-        bed.site.ask(0, crate::bed::KEY, reqwest::Method::POST, path, Some(&body)).await;
-    assert_eq!(status, 200, "{answer}");
-    bed.site.over(&run, "FAILED").await;
-    // Nothing of it holds the gate any more.
-    until(async || bed.sql(waits) == "0").await;
-    gate.batch_execute("COMMIT").await.expect("it is ours");
-    let again = bed.site.begin("p").await;
-    bed.site.over(&again, "COMPLETE").await;
-    assert_eq!(bed.sql("SELECT token FROM effects"), "2", "only the second run counts");
+    let (status, response) = fixture
+        .cluster
+        .send(0, crate::testbed::KEY, reqwest::Method::POST, path, Some(&body))
+        .await;
+    assert_eq!(status, 200, "{response}");
+    fixture.cluster.wait_for_end(&run, "FAILED").await;
+    // Its backend no longer waits for the gate.
+    until(async || fixture.sql(waits) == "0").await;
+    gate.batch_execute("COMMIT").await.expect("commit");
+    let again = fixture.cluster.start_run("p").await;
+    fixture.cluster.wait_for_end(&again, "COMPLETE").await;
+    assert_eq!(fixture.sql("SELECT token FROM effects"), "2", "only the second run counts");
 }
 
-/// A commit that takes too long may have happened: it is not done again.
+/// A commit that exceeds the time limit may have succeeded, so it is not retried.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_that_nobody_knows_of_is_not_repeated() {
-    let postgres = Postgres::start(Durability::Disk).expect("PostgreSQL starts");
-    let database = postgres.new_database().expect("a database");
-    postgres.psql(&database, "CREATE TABLE effects (n int)").expect("it is taken");
-    // From now on a commit that waits for a standby waits for ever.
-    let wait = "ALTER SYSTEM SET synchronous_standby_names = 'nobody'";
-    postgres.psql("postgres", wait).expect("it is taken");
-    postgres.psql("postgres", "SELECT pg_reload_conf()").expect("it is taken");
+async fn commit_with_unknown_outcome_is_not_retried() {
+    let postgres = Postgres::start(Durability::Disk).expect("PostgreSQL");
+    let database = postgres.new_database().expect("database");
+    postgres.psql(&database, "CREATE TABLE effects (n int)").expect("SQL succeeds");
+    // From now on, a synchronous commit waits for a standby forever.
+    let wait = "ALTER SYSTEM SET synchronous_standby_names = 'missing'";
+    postgres.psql("postgres", wait).expect("SQL succeeds");
+    postgres.psql("postgres", "SELECT pg_reload_conf()").expect("SQL succeeds");
     let text = "[[steps]]\nname = \"load\"\nlimit = \"2s\"\n\
                 retry = { attempts = 3, initial = \"50ms\" }\n\
                 sql = { url = \"{{ secrets.db }}\", run = \"INSERT INTO effects VALUES (1)\" }\n";
-    let site = Site::start(On::Embedded, &[("default/p", text)]).await;
-    site.write("secrets/default/db", &postgres.url(&database));
-    let run = site.begin("p").await;
-    let failed = site.over(&run, "FAILED").await;
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/p", text)]).await;
+    cluster.write("secrets/default/db", &postgres.url(&database));
+    let run = cluster.start_run("p").await;
+    let failed = cluster.wait_for_end(&run, "FAILED").await;
     assert_eq!(failed["error"]["code"], "SQL_COMMIT_UNKNOWN", "{failed:#}");
     assert_eq!(failed["steps"][0]["tries"], 1, "{failed:#}");
-    let rows = postgres.psql(&database, "SELECT count(*) FROM effects").expect("it answers");
+    let rows = postgres.psql(&database, "SELECT count(*) FROM effects").expect("response");
     assert!(rows == "0" || rows == "1", "{rows} rows");
 }
 
-/// Proof that the fence is asked: a role that may not ask it is refused, and nothing is written.
+/// A role without permission to call the guard is refused, which shows that the guard is called.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_on_the_stores_database_asserts_the_run() {
-    let bed = Sql::start(INSERT).await;
-    let role = format!("loader_{}", bed.database);
-    bed.sql(&format!("CREATE ROLE {role} LOGIN; GRANT INSERT ON effects TO {role}"));
-    let url =
-        bed.site.store.clone().expect("a database").0.replace("postgres@", &format!("{role}@"));
-    bed.site.write("secrets/default/db", &url);
-    let run = bed.site.begin("p").await;
-    let failed = bed.site.over(&run, "FAILED").await;
+async fn transaction_on_the_database_of_the_store_asserts_the_tenure() {
+    let fixture = SqlFixture::start(INSERT).await;
+    let role = format!("loader_{}", fixture.database);
+    fixture.sql(&format!("CREATE ROLE {role} LOGIN; GRANT INSERT ON effects TO {role}"));
+    let url = fixture
+        .cluster
+        .store
+        .clone()
+        .expect("database")
+        .0
+        .replace("postgres@", &format!("{role}@"));
+    fixture.cluster.write("secrets/default/db", &url);
+    let run = fixture.cluster.start_run("p").await;
+    let failed = fixture.cluster.wait_for_end(&run, "FAILED").await;
     assert_eq!(failed["error"]["code"], "SQL_GUARD_DENIED", "{failed:#}");
-    assert_eq!(bed.sql("SELECT count(*) FROM effects"), "0");
-    bed.sql(&format!("GRANT USAGE ON SCHEMA tenure TO {role}"));
-    bed.sql(&format!("GRANT EXECUTE ON FUNCTION tenure.assert_held TO {role}"));
-    let run = bed.site.begin("p").await;
-    bed.site.over(&run, "COMPLETE").await;
-    // Another database has no fence, and needs none.
-    let other = shared().new_database().expect("a database");
-    shared().psql(&other, "CREATE TABLE effects (day date, n int, token bigint)").expect("taken");
-    bed.site.write("secrets/default/db", &shared().url(&other));
-    let run = bed.site.begin("p").await;
-    bed.site.over(&run, "COMPLETE").await;
-    assert_eq!(shared().psql(&other, "SELECT count(*) FROM effects").expect("it answers"), "1");
+    assert_eq!(fixture.sql("SELECT count(*) FROM effects"), "0");
+    fixture.sql(&format!("GRANT USAGE ON SCHEMA tenure TO {role}"));
+    fixture.sql(&format!("GRANT EXECUTE ON FUNCTION tenure.assert_held TO {role}"));
+    let run = fixture.cluster.start_run("p").await;
+    fixture.cluster.wait_for_end(&run, "COMPLETE").await;
+    // Another database has no guard function and needs none.
+    let other = shared().new_database().expect("database");
+    shared()
+        .psql(&other, "CREATE TABLE effects (day date, n int, token bigint)")
+        .expect("SQL succeeds");
+    fixture.cluster.write("secrets/default/db", &shared().url(&other));
+    let run = fixture.cluster.start_run("p").await;
+    fixture.cluster.wait_for_end(&run, "COMPLETE").await;
+    assert_eq!(shared().psql(&other, "SELECT count(*) FROM effects").expect("response"), "1");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn results_of_steps_are_kept_with_the_run() {
+async fn results_of_steps_are_stored_with_the_run() {
     let text =
         "[[steps]]\nname = \"count\"\ncommand = [\"echo\", \"::result {\\\"rows\\\": 3}\"]\n";
-    let site = Site::start(On::Embedded, &[("default/p", text)]).await;
-    let run = site.begin("p").await;
-    let done: Value = site.over(&run, "COMPLETE").await;
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/p", text)]).await;
+    let run = cluster.start_run("p").await;
+    let done: Value = cluster.wait_for_end(&run, "COMPLETE").await;
     assert_eq!(done["result"], json!({ "count": { "rows": 3 } }), "{done:#}");
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure_wire::{AuditLine, ListAnswer};
+use tenure_wire::{AuditEntry, ListResponse};
 
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::text::{print_line, query, sanitize, table};
@@ -31,7 +31,7 @@ impl AuditVerb {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let parts = [("action", self.action.clone()), ("limit", Some(self.limit.to_string()))];
         let path = query("/v1/audit", &parts);
-        let list: ListAnswer<AuditLine> = server.transport()?.get(&path).await?;
+        let list: ListResponse<AuditEntry> = server.transport()?.get(&path).await?;
         if output == Output::Json {
             print_json(&list)?;
             return Ok(ExitCode::SUCCESS);

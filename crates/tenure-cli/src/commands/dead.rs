@@ -8,8 +8,8 @@ use serde::Serialize;
 use tenure::http::HttpTransport;
 use tenure_core::{Code, JobId};
 use tenure_wire::{
-    DeadAnswer, DeadBody, DeadFilter, DeadGroup, DiscardAnswer, JobAnswer, ListAnswer,
-    RedriveAnswer, Unmoved,
+    DeadLetterFilter, DeadLetterGroup, DeadLetterRequest, DeadLettersResponse, DiscardResponse,
+    JobInfo, ListResponse, RedriveResponse, RefusedJob,
 };
 
 use super::job::jobs_table;
@@ -88,7 +88,8 @@ impl Dead {
         match self {
             Self::Ls(ls) => ls.run(server, output).await,
             Self::Redrive(selection) => {
-                let answer: RedriveAnswer = selection.send(&server.transport()?, "redrive").await?;
+                let answer: RedriveResponse =
+                    selection.send(&server.transport()?, "redrive").await?;
                 let moved = answer.redriven.iter().map(|r| format!("{} {}", r.from, r.job));
                 let moved: Vec<_> = moved.collect();
                 let (matched, more, refused) = (answer.matched, answer.more, &answer.refused[..]);
@@ -96,7 +97,8 @@ impl Dead {
                 selection.print_result(&answer, &report, output)
             }
             Self::Discard(selection) => {
-                let answer: DiscardAnswer = selection.send(&server.transport()?, "discard").await?;
+                let answer: DiscardResponse =
+                    selection.send(&server.transport()?, "discard").await?;
                 let moved = answer.discarded.iter().map(JobId::to_string).collect();
                 let (matched, more, refused) = (answer.matched, answer.more, &answer.refused[..]);
                 let report = BulkReport { verb: "discarded", matched, more, moved, refused };
@@ -113,7 +115,7 @@ impl Ls {
             return self.list_jobs(server, &transport, output).await;
         }
         let parts = [("kind", self.kind.clone()), ("limit", Some("1".to_owned()))];
-        let answer: DeadAnswer =
+        let answer: DeadLettersResponse =
             transport.get_with_wait(&query("/v1/dead", &parts), REQUEST_TIMEOUT).await?;
         match output {
             Output::Json => {
@@ -138,7 +140,7 @@ impl Ls {
     ) -> Done {
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
         let filters = [("kind", self.kind.clone()), ("state", Some("dead".to_owned()))];
-        let list: ListAnswer<JobAnswer> = fetch(transport, "/v1/jobs", &filters, limit).await?;
+        let list: ListResponse<JobInfo> = fetch(transport, "/v1/jobs", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
             Output::Table if list.items.is_empty() => print_none(),
@@ -154,7 +156,7 @@ impl Ls {
 /// JSON output without `--all`.
 #[derive(Serialize)]
 struct Groups<'a> {
-    groups: &'a [DeadGroup],
+    groups: &'a [DeadLetterGroup],
     complete: bool,
 }
 
@@ -162,8 +164,8 @@ fn print_none() {
     anstream::eprintln!("no dead jobs");
 }
 
-fn groups_table(groups: &[DeadGroup]) -> String {
-    let row = |group: &DeadGroup| {
+fn groups_table(groups: &[DeadLetterGroup]) -> String {
+    let row = |group: &DeadLetterGroup| {
         [
             group.count.to_string(),
             group.kind.clone(),
@@ -184,19 +186,19 @@ struct BulkReport<'a> {
     matched: usize,
     more: bool,
     moved: Vec<String>,
-    refused: &'a [Unmoved],
+    refused: &'a [RefusedJob],
 }
 
 impl Selection {
     /// Returns the filter. Selecting everything requires `--all`: a forgotten filter must not.
-    fn filter(&self) -> anyhow::Result<DeadFilter> {
-        let filter = DeadFilter {
+    fn filter(&self) -> anyhow::Result<DeadLetterFilter> {
+        let filter = DeadLetterFilter {
             kind: self.kind.clone(),
             operation: self.operation.clone(),
             code: self.code.clone(),
             ids: (!self.ids.is_empty()).then(|| self.ids.clone()),
         };
-        let DeadFilter { kind, operation, code, ids } = &filter;
+        let DeadLetterFilter { kind, operation, code, ids } = &filter;
         if self.all || kind.is_some() || operation.is_some() || code.is_some() || ids.is_some() {
             return Ok(filter);
         }
@@ -210,7 +212,7 @@ impl Selection {
         verb: &str,
     ) -> anyhow::Result<T> {
         let (filter, dry_run, reason) = (self.filter()?, self.dry_run, self.reason.clone());
-        let body = DeadBody { filter, dry_run, reason };
+        let body = DeadLetterRequest { filter, dry_run, reason };
         let key = tenure_store::random::request_id().to_string();
         Ok(transport.post(&format!("/v1/dead/{verb}"), Some(key), &body, REQUEST_TIMEOUT).await?)
     }
@@ -225,7 +227,7 @@ impl Selection {
             Output::Json => print_json(answer)?,
             Output::Table => self.print(report)?,
         }
-        let unknown = |job: &Unmoved| job.code == Code::NotFound.as_str();
+        let unknown = |job: &RefusedJob| job.code == Code::NotFound.as_str();
         Ok(match report.refused {
             [] => ExitCode::SUCCESS,
             refused if report.matched == 0 && refused.iter().all(unknown) => {
@@ -241,7 +243,7 @@ impl Selection {
         for job in moved {
             print_line(job)?;
         }
-        for Unmoved { job, detail, .. } in *refused {
+        for RefusedJob { job, detail, .. } in *refused {
             anstream::eprintln!("{job}: {}", sanitize(detail));
         }
         if self.dry_run {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use tenure_core::Role;
-use tenure_wire::{KeyAnswer, KeyBody, ListAnswer, NewKeyAnswer, ReasonBody};
+use tenure_wire::{CreateKeyRequest, CreateKeyResponse, KeyInfo, ListResponse, ReasonRequest};
 
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::text::{parse_duration, print_line, sanitize, table};
@@ -71,19 +71,19 @@ impl Key {
 impl Create {
     async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let body = KeyBody {
+        let body = CreateKeyRequest {
             name: self.name.clone(),
             tenant: Some(server.tenant().to_owned()),
             role: self.role,
             expires_in_ms: self.expires.map(millis),
             reason: Some(self.reason.clone()),
         };
-        let created: NewKeyAnswer =
+        let created: CreateKeyResponse =
             server.transport()?.post("/v1/keys", None, &body, Duration::ZERO).await?;
         match output {
             Output::Json => print_json(&created)?,
             Output::Table => {
-                let KeyAnswer { id, tenant, role, .. } = &created.key;
+                let KeyInfo { id, tenant, role, .. } = &created.key;
                 let (id, tenant) = (sanitize(id), sanitize(tenant));
                 anstream::eprintln!("key {id}: {role} of {tenant}. It is not shown again:");
                 print_line(&created.secret)?;
@@ -96,8 +96,8 @@ impl Create {
 impl Revoke {
     async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let path = format!("/v1/keys/{}/revoke", self.id);
-        let body = ReasonBody { reason: Some(self.reason.clone()) };
-        let key: KeyAnswer = server.transport()?.post(&path, None, &body, Duration::ZERO).await?;
+        let body = ReasonRequest { reason: Some(self.reason.clone()) };
+        let key: KeyInfo = server.transport()?.post(&path, None, &body, Duration::ZERO).await?;
         match output {
             Output::Json => print_json(&key)?,
             Output::Table => anstream::eprintln!("key {} revoked", sanitize(&key.id)),
@@ -107,7 +107,7 @@ impl Revoke {
 }
 
 async fn list(server: &ServerArgs, output: Output) -> Done {
-    let keys: ListAnswer<KeyAnswer> = server.transport()?.get("/v1/keys").await?;
+    let keys: ListResponse<KeyInfo> = server.transport()?.get("/v1/keys").await?;
     if output == Output::Json {
         print_json(&keys)?;
         return Ok(ExitCode::SUCCESS);

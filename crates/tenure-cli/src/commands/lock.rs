@@ -10,7 +10,7 @@ use tenure::{Error, Transport};
 use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockPath, LockSet, Outcome, TenureView, Token,
 };
-use tenure_wire::{ListAnswer, ResourceLocks, TenureAnswer};
+use tenure_wire::{ListResponse, ResourceLocksResponse, TenureInfo};
 
 use tenure_cli_kit::text::{format_duration, parse_duration};
 use tenure_cli_kit::{Done, Output, print_json};
@@ -208,7 +208,7 @@ impl AcquireArgs {
 }
 
 fn print_tenure(view: &TenureView, output: Output) -> Done {
-    let answer = TenureAnswer::of(view);
+    let answer = TenureInfo::new(view);
     match output {
         Output::Json => print_json(&answer)?,
         Output::Table => print_tenures(&[answer]),
@@ -224,7 +224,7 @@ impl Ls {
         let (kind, name) = (filter("kind", &self.kind), filter("name", &self.name));
         let holder = filter("holder", &self.holder);
         let path = format!("/v1/locks?limit={}{kind}{name}{holder}", self.limit);
-        let page: ListAnswer<TenureAnswer> = transport.get(&path).await?;
+        let page: ListResponse<TenureInfo> = transport.get(&path).await?;
         match output {
             Output::Json => print_json(&page)?,
             Output::Table => {
@@ -240,7 +240,7 @@ impl Ls {
 
 async fn show(transport: &HttpTransport, resource: &LockPath, output: Output) -> Done {
     let path = format!("/v1/locks/{}/{}", resource.kind, resource.name);
-    let answer: ResourceLocks = transport.get(&path).await?;
+    let answer: ResourceLocksResponse = transport.get(&path).await?;
     if output == Output::Json {
         print_json(&answer)?;
         return Ok(ExitCode::SUCCESS);
@@ -258,7 +258,7 @@ async fn show(transport: &HttpTransport, resource: &LockPath, output: Output) ->
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_tenures(tenures: &[TenureAnswer]) {
+fn print_tenures(tenures: &[TenureInfo]) {
     if tenures.is_empty() {
         anstream::eprintln!("no locks are held");
         return;

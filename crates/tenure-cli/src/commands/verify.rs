@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure_wire::VerifyAnswer;
+use tenure_wire::VerifyResponse;
 
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::exit;
@@ -18,7 +18,7 @@ pub(super) struct Verify {}
 
 impl Verify {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
-        let answer: VerifyAnswer = server.transport()?.get("/v1/verify").await?;
+        let answer: VerifyResponse = server.transport()?.get("/v1/verify").await?;
         match output {
             Output::Json => print_json(&answer)?,
             Output::Table => print(&answer),
@@ -27,8 +27,8 @@ impl Verify {
     }
 }
 
-fn print(answer: &VerifyAnswer) {
-    let VerifyAnswer { resources, entries, grants, .. } = answer;
+fn print(answer: &VerifyResponse) {
+    let VerifyResponse { resources, entries, grants, .. } = answer;
     for problem in &answer.problems {
         anstream::println!("{problem}");
     }

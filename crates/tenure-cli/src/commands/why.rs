@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use tenure::http::HttpTransport;
 use tenure_core::JobId;
-use tenure_wire::WhyAnswer;
+use tenure_wire::WhyResponse;
 
 use super::resource::ResourcePath;
 use tenure_cli_kit::ServerArgs;
@@ -61,7 +61,7 @@ pub(super) async fn print_job(transport: &HttpTransport, id: JobId, output: Outp
 pub(super) async fn explain_job(
     transport: &HttpTransport,
     id: JobId,
-) -> Result<WhyAnswer, tenure::Error> {
+) -> Result<WhyResponse, tenure::Error> {
     transport.get(&format!("/v1/jobs/{id}/why")).await
 }
 
@@ -70,11 +70,11 @@ pub(super) async fn print_resource(
     resource: &ResourcePath,
     output: Output,
 ) -> Done {
-    let answer: WhyAnswer = transport.get(&resource.route("/why")).await?;
+    let answer: WhyResponse = transport.get(&resource.route("/why")).await?;
     print(&resource.to_string(), &answer, output)
 }
 
-fn print(subject: &str, answer: &WhyAnswer, output: Output) -> Done {
+fn print(subject: &str, answer: &WhyResponse, output: Output) -> Done {
     match output {
         Output::Json => print_json(answer)?,
         Output::Table => {
@@ -89,8 +89,8 @@ fn print(subject: &str, answer: &WhyAnswer, output: Output) -> Done {
 }
 
 /// Formats the details behind the sentence.
-fn format_details(answer: &WhyAnswer) -> String {
-    let request = |request: &tenure_wire::AskedAnswer| {
+fn format_details(answer: &WhyResponse) -> String {
+    let request = |request: &tenure_wire::RequestedByInfo| {
         format!("{} at {}: {}", sanitize(&request.by), request.at, sanitize(&request.reason))
     };
     let behind = answer.behind.as_ref().map(|behind| {

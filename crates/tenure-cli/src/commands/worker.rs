@@ -11,7 +11,7 @@ use tenure_cli_kit::message::say;
 use tenure_cli_kit::{ConfigFile, Done, ServerArgs, store};
 use tenure_config::Config;
 use tenure_store::{Committer, Store};
-use tenure_wire::ReadyAnswer;
+use tenure_wire::ReadyResponse;
 
 use super::config::load;
 use super::reload::Reload;
@@ -60,7 +60,7 @@ impl WorkerVerb {
         let (client, store) = self.client(server, &loaded.config).await?;
         let name = match &store {
             Some(store) => store.status().await?.store.to_owned(),
-            None if has_apps => server.transport()?.get::<ReadyAnswer>("/readyz").await?.store,
+            None if has_apps => server.transport()?.get::<ReadyResponse>("/readyz").await?.store,
             None => String::new(),
         };
         let stop = StopSignal::new()?;

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure_wire::{AuditLine, ListAnswer, schema};
+use tenure_wire::{AuditEntry, ListResponse, schema};
 use utoipa::IntoParams;
 
 use crate::ServerState;
@@ -31,13 +31,13 @@ pub(super) struct AuditParams {
     tag = "keys",
     operation_id = "audit",
     params(Caller, AuditParams),
-    responses((status = 200, description = "Audit entries", body = ListAnswer<AuditLine>), NotFound)
+    responses((status = 200, description = "Audit entries", body = ListResponse<AuditEntry>), NotFound)
 )]
 pub(super) async fn newest(
     State(state): State<ServerState>,
     caller: Caller,
     Params(params): Params<AuditParams>,
-) -> Result<Json<ListAnswer<AuditLine>>, Problem> {
+) -> Result<Json<ListResponse<AuditEntry>>, Problem> {
     // A key of all tenants sees all entries.
     let tenant = caller.bound_tenant().cloned();
     let query = AuditQuery { tenant, action: params.action, limit: page_size(params.limit)? };
@@ -45,5 +45,5 @@ pub(super) async fn newest(
     let found = found
         .map_err(|error| Problem::unavailable(&format!("cannot read the audit log: {error}")))?;
     let off = || Problem::not_found("this server has no audit log: `audit` is off in its config");
-    Ok(Json(ListAnswer { items: found.ok_or_else(off)?, next: None }))
+    Ok(Json(ListResponse { items: found.ok_or_else(off)?, next: None }))
 }

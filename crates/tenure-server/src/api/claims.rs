@@ -5,10 +5,10 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use tenure_core::{Claim, Command, JobAction, Outcome, ResourceKey, Text};
-use tenure_wire::bodies::FinishBodies;
+use tenure_wire::request_schemas::FinishRequestSchema;
 use tenure_wire::{
-    AssignmentAnswer, ClaimAnswer, ClaimBody, FinishAnswer, FinishBody, LogBody, NotedAnswer,
-    ProgressBody,
+    AppendLogRequest, AssignmentInfo, ClaimRequest, ClaimResponse, FinishRequest, FinishResponse,
+    ProgressRequest, ReportResponse,
 };
 
 use crate::ServerState;
@@ -25,15 +25,15 @@ use tenure_app::services::wait_timeout;
     tag = "work",
     operation_id = "claim_jobs",
     params(Caller, Idempotency),
-    request_body = ClaimBody,
-    responses((status = 200, description = "The jobs, possibly none", body = ClaimAnswer), Conflict)
+    request_body = ClaimRequest,
+    responses((status = 200, description = "The jobs, possibly none", body = ClaimResponse), Conflict)
 )]
 pub(super) async fn claim(
     State(state): State<ServerState>,
     caller: Caller,
     key: Idempotency,
-    Body(body): Body<ClaimBody>,
-) -> Result<Json<ClaimAnswer>, Problem> {
+    Body(body): Body<ClaimRequest>,
+) -> Result<Json<ClaimResponse>, Problem> {
     state.services.check_session(&caller, body.session).await?;
     let timeout = wait_timeout(Some(body.wait_ms));
     let claim = Claim {
@@ -44,7 +44,7 @@ pub(super) async fn claim(
     };
     match wait_for_jobs(&state, &claim, timeout).await? {
         Outcome::Claimed(jobs) => {
-            Ok(Json(ClaimAnswer { jobs: jobs.iter().map(AssignmentAnswer::of).collect() }))
+            Ok(Json(ClaimResponse { jobs: jobs.iter().map(AssignmentInfo::new).collect() }))
         }
         Outcome::Refused(refusal) => Err(refusal.into()),
         other => Err(Problem::unexpected(&other)),
@@ -88,14 +88,14 @@ async fn wait_for_jobs(
     tag = "work",
     operation_id = "tell_progress",
     params(OnJob),
-    request_body = ProgressBody,
-    responses((status = 200, description = "Recorded", body = NotedAnswer), NotFound, Conflict)
+    request_body = ProgressRequest,
+    responses((status = 200, description = "Recorded", body = ReportResponse), NotFound, Conflict)
 )]
 pub(super) async fn progress(
     State(state): State<ServerState>,
     on: OnJob,
-    Body(body): Body<ProgressBody>,
-) -> Result<Json<NotedAnswer>, Problem> {
+    Body(body): Body<ProgressRequest>,
+) -> Result<Json<ReportResponse>, Problem> {
     let (token, percent, message) = (body.token, body.percent, body.message.into());
     record(&state, on, JobAction::Progress { token, percent, message }).await
 }
@@ -107,14 +107,14 @@ pub(super) async fn progress(
     tag = "work",
     operation_id = "write_log",
     params(OnJob),
-    request_body = LogBody,
-    responses((status = 200, description = "Recorded", body = NotedAnswer), NotFound, Conflict)
+    request_body = AppendLogRequest,
+    responses((status = 200, description = "Recorded", body = ReportResponse), NotFound, Conflict)
 )]
 pub(super) async fn log(
     State(state): State<ServerState>,
     on: OnJob,
-    Body(body): DocumentBody<LogBody>,
-) -> Result<Json<NotedAnswer>, Problem> {
+    Body(body): DocumentBody<AppendLogRequest>,
+) -> Result<Json<ReportResponse>, Problem> {
     record(&state, on, JobAction::Log { token: body.token, text: body.text.into() }).await
 }
 
@@ -122,10 +122,10 @@ async fn record(
     state: &ServerState,
     on: OnJob,
     action: JobAction,
-) -> Result<Json<NotedAnswer>, Problem> {
+) -> Result<Json<ReportResponse>, Problem> {
     state.services.check_job(&on.caller, on.id).await?;
     match state.services.submit(Command::Job { id: on.id, action }).await? {
-        Outcome::Noted { cancelling } => Ok(Json(NotedAnswer { cancelling })),
+        Outcome::Noted { cancelling } => Ok(Json(ReportResponse { cancelling })),
         other => Err(Problem::unexpected(&other)),
     }
 }
@@ -137,17 +137,17 @@ async fn record(
     tag = "work",
     operation_id = "finish_job",
     params(OnJob),
-    request_body = FinishBodies,
+    request_body = FinishRequestSchema,
     responses(
-        (status = 200, description = "The new state of the job", body = FinishAnswer),
+        (status = 200, description = "The new state of the job", body = FinishResponse),
         NotFound, Conflict
     )
 )]
 pub(super) async fn finish(
     State(state): State<ServerState>,
     on: OnJob,
-    Body(body): DocumentBody<FinishBody>,
-) -> Result<Json<FinishAnswer>, Problem> {
+    Body(body): DocumentBody<FinishRequest>,
+) -> Result<Json<FinishResponse>, Problem> {
     if let Some(result) = &body.result {
         document("result", result)?;
     }
@@ -155,7 +155,7 @@ pub(super) async fn finish(
     state.services.check_job(&on.caller, on.id).await?;
     let action = JobAction::Finish { token: body.token, finish };
     match state.services.submit(Command::Job { id: on.id, action }).await? {
-        Outcome::Finished { state, already } => Ok(Json(FinishAnswer { state, already })),
+        Outcome::Finished { state, already } => Ok(Json(FinishResponse { state, already })),
         other => Err(Problem::unexpected(&other)),
     }
 }

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use tenure_app::Problem;
 use tenure_app::controller::resource;
-use tenure_wire::{ControllerAnswer, ListAnswer, TenureAnswer};
+use tenure_wire::{ControllerInfo, ListResponse, TenureInfo};
 
 use crate::ServerState;
 
@@ -14,23 +14,23 @@ use crate::ServerState;
     path = "/v1/controllers",
     tag = "insight",
     operation_id = "list_controllers",
-    responses((status = 200, description = "All controllers", body = ListAnswer<ControllerAnswer>))
+    responses((status = 200, description = "All controllers", body = ListResponse<ControllerInfo>))
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,
-) -> Result<Json<ListAnswer<ControllerAnswer>>, Problem> {
+) -> Result<Json<ListResponse<ControllerInfo>>, Problem> {
     let mut items = Vec::new();
     for app in state.apps.iter() {
         for controller in app.controllers() {
             let key = resource(controller.name())?;
             let detail = state.services.store().reads().show(&key).await?;
             let tenure = detail.and_then(|detail| detail.tenures.into_iter().next());
-            items.push(ControllerAnswer {
+            items.push(ControllerInfo {
                 name: controller.name().to_owned(),
                 app: app.name().to_owned(),
-                tenure: tenure.as_ref().map(TenureAnswer::of),
+                tenure: tenure.as_ref().map(TenureInfo::new),
             });
         }
     }
-    Ok(Json(ListAnswer { items, next: None }))
+    Ok(Json(ListResponse { items, next: None }))
 }

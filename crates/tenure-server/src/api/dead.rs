@@ -14,10 +14,10 @@ use tenure_core::{
 };
 use tenure_store::StoreError;
 use tenure_store::store::{JobPage, JobQuery, JobView, PAGE_MAX};
-use tenure_wire::bodies::DeadBodies;
+use tenure_wire::request_schemas::DeadLetterRequestSchema;
 use tenure_wire::{
-    DeadAnswer, DeadBody, DeadFilter, DeadGroup, DiscardAnswer, JobAnswer, ReasonBody,
-    RedriveAnswer, Redriven, Unmoved, instant, schema,
+    DeadLetterFilter, DeadLetterGroup, DeadLetterRequest, DeadLettersResponse, DiscardResponse,
+    JobInfo, ReasonRequest, RedriveResponse, RedrivenJob, RefusedJob, instant, schema,
 };
 use tokio::task::JoinHandle;
 use utoipa::IntoParams;
@@ -54,30 +54,30 @@ pub(super) struct ListParams {
     tag = "dead letters",
     operation_id = "list_dead",
     params(Caller, ListParams),
-    responses((status = 200, description = "A page of jobs, and the groups", body = DeadAnswer))
+    responses((status = 200, description = "A page of jobs, and the groups", body = DeadLettersResponse))
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,
     caller: Caller,
     Params(params): Params<ListParams>,
-) -> Result<Json<DeadAnswer>, Problem> {
-    let filter = DeadFilter { kind: params.kind, ..DeadFilter::default() };
+) -> Result<Json<DeadLettersResponse>, Problem> {
+    let filter = DeadLetterFilter { kind: params.kind, ..DeadLetterFilter::default() };
     let (after, limit) = (job_cursor(params.cursor)?, page_size(params.limit)?);
     let (groups, complete) = match after {
         None => groups(&state, &caller, &filter).await?,
         Some(_) => (Vec::new(), true),
     };
     let page = page(&state, &caller, &filter, after, limit).await?;
-    let items = page.items.iter().map(|shown| JobAnswer::of(&shown.key, &shown.job)).collect();
+    let items = page.items.iter().map(|shown| JobInfo::new(&shown.key, &shown.job)).collect();
     let next = page.next.map(|id| id.to_string());
-    Ok(Json(DeadAnswer { groups, complete, items, next }))
+    Ok(Json(DeadLettersResponse { groups, complete, items, next }))
 }
 
 /// Reads one page of dead jobs. The error code of the filter is not applied.
 async fn page(
     state: &ServerState,
     caller: &Caller,
-    filter: &DeadFilter,
+    filter: &DeadLetterFilter,
     after: Option<JobId>,
     limit: usize,
 ) -> Result<JobPage, Problem> {
@@ -101,8 +101,8 @@ fn code(job: &Job) -> &str {
 async fn groups(
     state: &ServerState,
     caller: &Caller,
-    filter: &DeadFilter,
-) -> Result<(Vec<DeadGroup>, bool), Problem> {
+    filter: &DeadLetterFilter,
+) -> Result<(Vec<DeadLetterGroup>, bool), Problem> {
     let mut groups = BTreeMap::new();
     let mut after = None;
     for _ in 0..DEAD_MAX / PAGE_MAX {
@@ -116,7 +116,7 @@ async fn groups(
         }
     }
     let mut groups: Vec<_> = groups.into_values().map(Group::answer).collect();
-    groups.sort_by_key(|group: &DeadGroup| std::cmp::Reverse(group.count));
+    groups.sort_by_key(|group: &DeadLetterGroup| std::cmp::Reverse(group.count));
     Ok((groups, after.is_none()))
 }
 
@@ -142,9 +142,9 @@ fn add_to_group(groups: &mut BTreeMap<(Text, Text, Text), Group>, shown: &JobVie
 }
 
 impl Group {
-    fn answer(self) -> DeadGroup {
+    fn answer(self) -> DeadLetterGroup {
         let (key, job) = (self.latest.key, self.latest.job);
-        DeadGroup {
+        DeadLetterGroup {
             kind: key.kind().to_owned(),
             operation: job.operation.to_string(),
             code: code(&job).to_owned(),
@@ -163,15 +163,15 @@ impl Group {
     tag = "dead letters",
     operation_id = "redrive_dead",
     params(Caller, Idempotency),
-    request_body = DeadBodies,
-    responses((status = 200, description = "The result for each job", body = RedriveAnswer))
+    request_body = DeadLetterRequestSchema,
+    responses((status = 200, description = "The result for each job", body = RedriveResponse))
 )]
 pub(super) async fn redrive(
     State(state): State<ServerState>,
     caller: Caller,
     key: Idempotency,
-    Body(body): Body<DeadBody>,
-) -> Result<Json<RedriveAnswer>, Problem> {
+    Body(body): Body<DeadLetterRequest>,
+) -> Result<Json<RedriveResponse>, Problem> {
     let base = key.id(&caller.tenant)?;
     let action = |by: &Text, reason: &Text, id| {
         let (by, reason) = (by.clone(), reason.clone());
@@ -179,11 +179,11 @@ pub(super) async fn redrive(
     };
     let result = run_bulk(&state, &caller, body, &action).await?;
     let redriven = result.done.into_iter().filter_map(|(from, outcome)| match outcome {
-        Outcome::Submitted { job, .. } => Some(Redriven { from, job }),
+        Outcome::Submitted { job, .. } => Some(RedrivenJob { from, job }),
         _ => None,
     });
     let (matched, more, refused) = (result.matched, result.more, result.refused);
-    Ok(Json(RedriveAnswer { matched, more, redriven: redriven.collect(), refused }))
+    Ok(Json(RedriveResponse { matched, more, redriven: redriven.collect(), refused }))
 }
 
 /// Derives the request id of a retry, so that a repeated redrive submits no job twice.
@@ -198,14 +198,14 @@ fn retry_request_id(state: &ServerState, base: RequestId, id: JobId) -> RequestI
     tag = "dead letters",
     operation_id = "discard_dead",
     params(Caller),
-    request_body = DeadBodies,
-    responses((status = 200, description = "The result for each job", body = DiscardAnswer))
+    request_body = DeadLetterRequestSchema,
+    responses((status = 200, description = "The result for each job", body = DiscardResponse))
 )]
 pub(super) async fn discard(
     State(state): State<ServerState>,
     caller: Caller,
-    Body(body): Body<DeadBody>,
-) -> Result<Json<DiscardAnswer>, Problem> {
+    Body(body): Body<DeadLetterRequest>,
+) -> Result<Json<DiscardResponse>, Problem> {
     let action = |by: &Text, reason: &Text, _| {
         let (by, reason) = (by.clone(), reason.clone());
         JobAction::Discard { by, reason }
@@ -213,7 +213,7 @@ pub(super) async fn discard(
     let result = run_bulk(&state, &caller, body, &action).await?;
     let discarded = result.done.into_iter().map(|(id, _)| id).collect();
     let (matched, more, refused) = (result.matched, result.more, result.refused);
-    Ok(Json(DiscardAnswer { matched, more, discarded, refused }))
+    Ok(Json(DiscardResponse { matched, more, discarded, refused }))
 }
 
 /// Result of a bulk operation on dead jobs.
@@ -222,13 +222,13 @@ struct BulkResult {
     matched: usize,
     more: bool,
     done: Vec<(JobId, Outcome)>,
-    refused: Vec<Unmoved>,
+    refused: Vec<RefusedJob>,
 }
 
 impl BulkResult {
     fn refuse(&mut self, job: JobId, refusal: &Refusal) {
         let (code, detail) = (refusal.code().as_str().to_owned(), refusal.to_string());
-        self.refused.push(Unmoved { job, code, detail });
+        self.refused.push(RefusedJob { job, code, detail });
     }
 }
 
@@ -238,12 +238,12 @@ type ActionBuilder<'a> = dyn Fn(&Text, &Text, JobId) -> JobAction + Send + Sync 
 async fn run_bulk(
     state: &ServerState,
     caller: &Caller,
-    body: DeadBody,
+    body: DeadLetterRequest,
     action: &ActionBuilder<'_>,
 ) -> Result<BulkResult, Problem> {
-    let DeadBody { filter, dry_run, reason } = body;
+    let DeadLetterRequest { filter, dry_run, reason } = body;
     let reason =
-        if dry_run { Text::from("") } else { caller.required_reason(ReasonBody { reason })? };
+        if dry_run { Text::from("") } else { caller.required_reason(ReasonRequest { reason })? };
     let build = |id| (!dry_run).then(|| action(&caller.name, &reason, id));
     let mut result = BulkResult::default();
     if let Some(ids) = &filter.ids {
@@ -267,7 +267,7 @@ async fn run_bulk(
     }
 }
 
-fn matches_filter(filter: &DeadFilter, shown: &JobView) -> bool {
+fn matches_filter(filter: &DeadLetterFilter, shown: &JobView) -> bool {
     let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|it| it == value);
     is(&filter.kind, shown.key.kind())
         && is(&filter.operation, &shown.job.operation)
@@ -278,7 +278,7 @@ fn matches_filter(filter: &DeadFilter, shown: &JobView) -> bool {
 async fn select_by_id(
     state: &ServerState,
     caller: &Caller,
-    filter: &DeadFilter,
+    filter: &DeadLetterFilter,
     ids: &[JobId],
     result: &mut BulkResult,
 ) -> Result<Vec<JobId>, Problem> {

@@ -16,7 +16,7 @@ use futures_util::stream::{self, Stream};
 use serde::Deserialize;
 use tenure_store::StoreError;
 use tenure_store::store::{HistoryQuery, PAGE_MAX};
-use tenure_wire::{HistoryLine, schema};
+use tenure_wire::{HistoryEntry, schema};
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
 
@@ -36,7 +36,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 #[into_params(parameter_in = Query)]
 pub(super) struct EventParams {
     /// Resume after the event with this id; by default, only new events.
-    #[param(value_type = schema::Count, required = false, inline)]
+    #[param(value_type = schema::Uint64, required = false, inline)]
     cursor: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ async fn newest(state: &ServerState) -> Result<u64, StoreError> {
     Ok(lines.first().map_or(0, |line| line.position))
 }
 
-fn event(line: &HistoryLine) -> Event {
+fn event(line: &HistoryEntry) -> Event {
     let data = serde_json::to_string(line).expect("plain JSON");
     Event::default().event("history").id(line.position.to_string()).data(data)
 }
@@ -93,13 +93,13 @@ struct Tail {
     caller: Caller,
     cipher: Option<PositionCipher>,
     after: u64,
-    ready: VecDeque<HistoryLine>,
+    ready: VecDeque<HistoryEntry>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Tail {
     /// Returns the next event; `None` if the server shuts down or the key is revoked.
-    async fn next(&mut self) -> Option<HistoryLine> {
+    async fn next(&mut self) -> Option<HistoryEntry> {
         loop {
             if let Some(line) = self.ready.pop_front() {
                 return Some(line);

@@ -7,7 +7,7 @@ use axum::extract::State;
 use serde::Serialize;
 use tenure_store::StoreError;
 use tenure_store::store::{SafetyClass, Status};
-use tenure_wire::ReadyAnswer;
+use tenure_wire::ReadyResponse;
 use utoipa::ToSchema;
 
 use crate::{ServerState, janitor};
@@ -34,7 +34,7 @@ pub(super) async fn healthz() -> &'static str {
 #[derive(Serialize, ToSchema)]
 pub(super) struct Ready {
     #[serde(flatten)]
-    answer: ReadyAnswer,
+    answer: ReadyResponse,
     /// Status of what the server depends on.
     dependencies: Vec<Dependency>,
 }
@@ -73,7 +73,7 @@ pub(super) async fn readyz(State(state): State<ServerState>) -> Result<Json<Read
     let (status, mut reasons) = checked?;
     reasons.extend(durability_warning(&status));
     let dependencies = dependencies(&status);
-    let answer = ReadyAnswer {
+    let answer = ReadyResponse {
         ready: true,
         store: status.store.to_owned(),
         safety: status.safety.as_str().to_owned(),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use tenure_core::history::Entry;
 use tenure_store::store::{HistoryQuery, HistoryRow};
 use tenure_store::verify::verify_tenant;
-use tenure_wire::{HistoryLine, ListAnswer, VerifyAnswer, instant, schema};
+use tenure_wire::{HistoryEntry, ListResponse, VerifyResponse, instant, schema};
 use utoipa::IntoParams;
 
 use crate::ServerState;
@@ -23,7 +23,7 @@ pub(super) struct Paging {
     #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
     /// `next` of the previous page.
-    #[param(value_type = schema::Count, required = false, inline)]
+    #[param(value_type = schema::Uint64, required = false, inline)]
     cursor: Option<u64>,
 }
 
@@ -34,13 +34,13 @@ pub(super) struct Paging {
     tag = "resources",
     operation_id = "list_resource_history",
     params(OnResource, Paging),
-    responses((status = 200, description = "A page of events", body = ListAnswer<HistoryLine>))
+    responses((status = 200, description = "A page of events", body = ListResponse<HistoryEntry>))
 )]
 pub(super) async fn of_resource(
     State(state): State<ServerState>,
     on: OnResource,
     Params(paging): Params<Paging>,
-) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
+) -> Result<Json<ListResponse<HistoryEntry>>, Problem> {
     let limit = page_size(paging.limit)?;
     let before = state.decrypt_position(&on.caller, paging.cursor);
     let query = HistoryQuery::Of { key: on.key, before, limit };
@@ -54,13 +54,13 @@ pub(super) async fn of_resource(
     tag = "insight",
     operation_id = "list_history",
     params(Caller, Paging),
-    responses((status = 200, description = "A page of events", body = ListAnswer<HistoryLine>))
+    responses((status = 200, description = "A page of events", body = ListResponse<HistoryEntry>))
 )]
 pub(super) async fn newest(
     State(state): State<ServerState>,
     caller: Caller,
     Params(paging): Params<Paging>,
-) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
+) -> Result<Json<ListResponse<HistoryEntry>>, Problem> {
     let limit = page_size(paging.limit)?;
     let before = state.decrypt_position(&caller, paging.cursor);
     let query = HistoryQuery::Newest { tenant: caller.only_tenant(), before, limit };
@@ -74,16 +74,16 @@ pub(super) async fn newest(
     tag = "insight",
     operation_id = "verify",
     params(Caller),
-    responses((status = 200, description = "The result", body = VerifyAnswer))
+    responses((status = 200, description = "The result", body = VerifyResponse))
 )]
 pub(super) async fn verify(
     State(state): State<ServerState>,
     caller: Caller,
-) -> Result<Json<VerifyAnswer>, Problem> {
+) -> Result<Json<VerifyResponse>, Problem> {
     // A key of all tenants verifies all tenants at once.
     let tenant = caller.bound_tenant().map(|tenant| &**tenant);
     let report = verify_tenant(state.services.store(), tenant).await?;
-    Ok(Json(VerifyAnswer {
+    Ok(Json(VerifyResponse {
         ok: report.problems.is_empty(),
         resources: report.resources,
         entries: report.entries,
@@ -97,14 +97,14 @@ async fn page(
     caller: &Caller,
     query: HistoryQuery,
     limit: usize,
-) -> Result<Json<ListAnswer<HistoryLine>>, Problem> {
+) -> Result<Json<ListResponse<HistoryEntry>>, Problem> {
     let lines = state.services.store().reads().history(query).await?;
     let cipher = state.position_cipher(caller);
     let full = lines.len() == limit;
     let lines = lines.into_iter().map(|line| answer(line, cipher.as_ref()));
     let items = lines.collect::<Result<Vec<_>, _>>()?;
     let next = items.last().filter(|_| full).map(|line| line.position.to_string());
-    Ok(Json(ListAnswer { items, next }))
+    Ok(Json(ListResponse { items, next }))
 }
 
 /// Converts an event for a caller. Positions count across all tenants, so a tenant sees them
@@ -112,13 +112,13 @@ async fn page(
 pub(super) fn answer(
     line: HistoryRow,
     cipher: Option<&PositionCipher>,
-) -> Result<HistoryLine, Problem> {
+) -> Result<HistoryEntry, Problem> {
     let damaged = |error| {
         let (key, position) = (&line.key, line.position);
         Problem::unavailable(&format!("cannot parse entry {position} of {key}: {error}"))
     };
     let entry = Entry::parse(&line.text).map_err(damaged)?;
-    Ok(HistoryLine {
+    Ok(HistoryEntry {
         position: cipher.map_or(line.position, |cipher| cipher.encrypt(line.position)),
         at: instant(entry.at),
         hash: line.hash.to_string(),

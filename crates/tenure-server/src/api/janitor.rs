@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use tenure_wire::JanitorAnswer;
+use tenure_wire::JanitorResponse;
 
 use crate::ServerState;
 use tenure_app::Caller;
@@ -14,8 +14,8 @@ use tenure_app::Caller;
     tag = "insight",
     operation_id = "show_janitor",
     params(Caller),
-    responses((status = 200, description = "The duties", body = JanitorAnswer))
+    responses((status = 200, description = "The duties", body = JanitorResponse))
 )]
-pub(super) async fn show(State(state): State<ServerState>) -> Json<JanitorAnswer> {
-    Json(JanitorAnswer { items: state.janitor.duties(), here: state.janitor.holds_lock() })
+pub(super) async fn show(State(state): State<ServerState>) -> Json<JanitorResponse> {
+    Json(JanitorResponse { items: state.janitor.duties(), here: state.janitor.holds_lock() })
 }

@@ -8,10 +8,10 @@ use serde::Deserialize;
 use tenure_core::why::{explain_finished_job, explain_job};
 use tenure_core::{Command, JobAction, Millis, Outcome, ResourceAction, Submit};
 use tenure_store::store::{JobQuery, JobView};
-use tenure_wire::bodies::NeededReason;
+use tenure_wire::request_schemas::RequiredReasonRequest;
 use tenure_wire::{
-    CancelAnswer, DiscardedAnswer, JobAnswer, ListAnswer, ReasonBody, SubmitAnswer, SubmitBody,
-    WhyAnswer, parse_instant, schema,
+    CancelResponse, DiscardJobResponse, JobInfo, ListResponse, ReasonRequest, SubmitRequest,
+    SubmitResponse, WhyResponse, parse_instant, schema,
 };
 use utoipa::IntoParams;
 
@@ -31,9 +31,9 @@ type Accepted<T> = Result<(StatusCode, Json<T>), Problem>;
     tag = "jobs",
     operation_id = "submit_job",
     params(OnResource, Idempotency),
-    request_body = SubmitBody,
+    request_body = SubmitRequest,
     responses(
-        (status = 202, description = "The verdict, and the job in effect", body = SubmitAnswer),
+        (status = 202, description = "The verdict, and the job in effect", body = SubmitResponse),
         NotFound, Conflict
     )
 )]
@@ -41,8 +41,8 @@ pub(super) async fn submit(
     State(state): State<ServerState>,
     on: OnResource,
     key: Idempotency,
-    Body(body): DocumentBody<SubmitBody>,
-) -> Accepted<SubmitAnswer> {
+    Body(body): DocumentBody<SubmitRequest>,
+) -> Accepted<SubmitResponse> {
     state.services.live.check_submit(&on.key, &body.operation, body.args.as_ref())?;
     let submit = Submit {
         request: key.id(on.key.as_str())?,
@@ -67,13 +67,13 @@ async fn submit_command(
     state: &ServerState,
     caller: &Caller,
     command: Command,
-) -> Accepted<SubmitAnswer> {
+) -> Accepted<SubmitResponse> {
     match state.services.submit(command).await? {
         Outcome::Submitted { verdict, job } => {
             tenure_app::trace::record_job(job);
             let shown = state.services.find_job(caller, job).await?;
-            let job = JobAnswer::of(&shown.key, &shown.job);
-            Ok((StatusCode::ACCEPTED, Json(SubmitAnswer { verdict, job })))
+            let job = JobInfo::new(&shown.key, &shown.job);
+            Ok((StatusCode::ACCEPTED, Json(SubmitResponse { verdict, job })))
         }
         other => Err(Problem::unexpected(&other)),
     }
@@ -92,7 +92,7 @@ pub(super) struct ListParams {
     #[param(value_type = String, required = false, inline)]
     operation: Option<String>,
     /// Filter by state.
-    #[param(value_type = schema::JobStateWord, required = false, inline)]
+    #[param(value_type = schema::JobState, required = false, inline)]
     state: Option<String>,
     /// Maximum number of items; 100 by default.
     #[param(value_type = schema::PageSize, required = false, inline)]
@@ -109,13 +109,13 @@ pub(super) struct ListParams {
     tag = "jobs",
     operation_id = "list_jobs",
     params(Caller, ListParams),
-    responses((status = 200, description = "A page of jobs", body = ListAnswer<JobAnswer>))
+    responses((status = 200, description = "A page of jobs", body = ListResponse<JobInfo>))
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,
     caller: Caller,
     Params(params): Params<ListParams>,
-) -> Result<Json<ListAnswer<JobAnswer>>, Problem> {
+) -> Result<Json<ListResponse<JobInfo>>, Problem> {
     let wanted = params.state.map(|word| word.parse()).transpose();
     let query = JobQuery {
         tenant: caller.only_tenant(),
@@ -127,15 +127,15 @@ pub(super) async fn list(
         limit: page_size(params.limit)?,
     };
     let page = state.services.store().reads().jobs(query).await?;
-    let items = page.items.iter().map(|shown| JobAnswer::of(&shown.key, &shown.job)).collect();
-    Ok(Json(ListAnswer { items, next: page.next.map(|id| id.to_string()) }))
+    let items = page.items.iter().map(|shown| JobInfo::new(&shown.key, &shown.job)).collect();
+    Ok(Json(ListResponse { items, next: page.next.map(|id| id.to_string()) }))
 }
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WaitParams {
     /// Maximum time to wait before responding, at most 60000.
-    #[param(value_type = schema::Count, required = false, inline)]
+    #[param(value_type = schema::Uint64, required = false, inline)]
     wait_ms: Option<u64>,
 }
 
@@ -146,17 +146,19 @@ pub(super) struct WaitParams {
     tag = "jobs",
     operation_id = "show_job",
     params(OnJob, WaitParams),
-    responses((status = 200, description = "The job", body = JobAnswer), NotFound)
+    responses((status = 200, description = "The job", body = JobInfo), NotFound)
 )]
 pub(super) async fn show(
     State(state): State<ServerState>,
     on: OnJob,
     Params(params): Params<WaitParams>,
-) -> Result<Json<JobAnswer>, Problem> {
+) -> Result<Json<JobInfo>, Problem> {
     let JobView { key, job } =
         state.services.wait_for_job(&on.caller, on.id, wait_timeout(params.wait_ms)).await?;
     let kinds = state.services.live.kinds();
-    Ok(Json(JobAnswer::of(&key, &job).under(kinds.get(key.kind()).map(|kind| &**kind), &key)))
+    Ok(Json(
+        JobInfo::new(&key, &job).with_attempts_max(kinds.get(key.kind()).map(|kind| &**kind), &key),
+    ))
 }
 
 /// Explains what a job waits for.
@@ -166,12 +168,12 @@ pub(super) async fn show(
     tag = "jobs",
     operation_id = "why_job",
     params(OnJob),
-    responses((status = 200, description = "What it waits for", body = WhyAnswer), NotFound)
+    responses((status = 200, description = "What it waits for", body = WhyResponse), NotFound)
 )]
 pub(super) async fn why(
     State(state): State<ServerState>,
     on: OnJob,
-) -> Result<Json<WhyAnswer>, Problem> {
+) -> Result<Json<WhyResponse>, Problem> {
     let OnJob { caller, id } = on;
     let mut shown = state.services.find_job(&caller, id).await?;
     if !shown.job.state.is_finished() {
@@ -180,12 +182,12 @@ pub(super) async fn why(
             let kinds = state.services.live.kinds();
             let kind = kinds.get(shown.key.kind()).map(|kind| &**kind);
             let why = explain_job(&resource.record, kind, id, &resource.context);
-            return Ok(Json(WhyAnswer::of(Some(id), &why)));
+            return Ok(Json(WhyResponse::new(Some(id), &why)));
         }
         // It has finished meanwhile.
         shown = state.services.find_job(&caller, id).await?;
     }
-    Ok(Json(WhyAnswer::of(Some(id), &explain_finished_job(&shown.job))))
+    Ok(Json(WhyResponse::new(Some(id), &explain_finished_job(&shown.job))))
 }
 
 /// Cancels a waiting job, or requests a running one to stop.
@@ -195,22 +197,22 @@ pub(super) async fn why(
     tag = "jobs",
     operation_id = "cancel_job",
     params(OnJob),
-    request_body = ReasonBody,
+    request_body = ReasonRequest,
     responses(
-        (status = 202, description = "The new state of the job", body = CancelAnswer),
+        (status = 202, description = "The new state of the job", body = CancelResponse),
         NotFound, Conflict
     )
 )]
 pub(super) async fn cancel(
     State(state): State<ServerState>,
     on: OnJob,
-    Body(body): Body<ReasonBody>,
-) -> Accepted<CancelAnswer> {
+    Body(body): Body<ReasonRequest>,
+) -> Accepted<CancelResponse> {
     let reason = on.caller.optional_reason(body)?;
     state.services.check_job(&on.caller, on.id).await?;
     let action = JobAction::Cancel { by: on.caller.name, reason };
     match state.services.submit(Command::Job { id: on.id, action }).await? {
-        Outcome::Cancelled { state } => Ok((StatusCode::ACCEPTED, Json(CancelAnswer { state }))),
+        Outcome::Cancelled { state } => Ok((StatusCode::ACCEPTED, Json(CancelResponse { state }))),
         other => Err(Problem::unexpected(&other)),
     }
 }
@@ -222,9 +224,9 @@ pub(super) async fn cancel(
     tag = "jobs",
     operation_id = "retry_job",
     params(OnJob, Idempotency),
-    request_body = NeededReason,
+    request_body = RequiredReasonRequest,
     responses(
-        (status = 202, description = "The verdict, and the job in effect", body = SubmitAnswer),
+        (status = 202, description = "The verdict, and the job in effect", body = SubmitResponse),
         NotFound, Conflict
     )
 )]
@@ -232,8 +234,8 @@ pub(super) async fn retry(
     State(state): State<ServerState>,
     on: OnJob,
     key: Idempotency,
-    Body(body): Body<ReasonBody>,
-) -> Accepted<SubmitAnswer> {
+    Body(body): Body<ReasonRequest>,
+) -> Accepted<SubmitResponse> {
     let (request, by) = (key.id(&on.id.to_string())?, on.caller.name.clone());
     let reason = on.caller.required_reason(body)?;
     let action = JobAction::Retry { request, by, reason };
@@ -248,20 +250,20 @@ pub(super) async fn retry(
     tag = "jobs",
     operation_id = "discard_job",
     params(OnJob),
-    request_body = NeededReason,
+    request_body = RequiredReasonRequest,
     responses(
-        (status = 200, description = "Discarded", body = DiscardedAnswer),
+        (status = 200, description = "Discarded", body = DiscardJobResponse),
         NotFound, Conflict
     )
 )]
 pub(super) async fn discard(
     State(state): State<ServerState>,
     on: OnJob,
-    Body(body): Body<ReasonBody>,
-) -> Result<Json<DiscardedAnswer>, Problem> {
+    Body(body): Body<ReasonRequest>,
+) -> Result<Json<DiscardJobResponse>, Problem> {
     let reason = on.caller.required_reason(body)?;
     let action = JobAction::Discard { by: on.caller.name.clone(), reason };
     state.services.check_job(&on.caller, on.id).await?;
     state.services.submit(Command::Job { id: on.id, action }).await?;
-    Ok(Json(DiscardedAnswer { discarded: true }))
+    Ok(Json(DiscardJobResponse { discarded: true }))
 }

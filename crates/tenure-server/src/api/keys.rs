@@ -6,9 +6,10 @@ use axum::http::{HeaderMap, StatusCode};
 use tenure_core::session::ALL_TENANTS;
 use tenure_core::{Millis, Text, limits};
 use tenure_store::ApiKey;
-use tenure_wire::bodies::NeededReason;
+use tenure_wire::request_schemas::RequiredReasonRequest;
 use tenure_wire::{
-    KeyAnswer, KeyBody, ListAnswer, NewKeyAnswer, ReasonBody, WhoamiAnswer, instant, schema,
+    CreateKeyRequest, CreateKeyResponse, KeyInfo, ListResponse, ReasonRequest, WhoamiResponse,
+    instant, schema,
 };
 
 use crate::ServerState;
@@ -26,15 +27,15 @@ use tenure_app::openapi::{Conflict, NotFound};
     tag = "keys",
     operation_id = "whoami",
     params(Caller),
-    responses((status = 200, description = "The key, its tenant and role", body = WhoamiAnswer))
+    responses((status = 200, description = "The key, its tenant and role", body = WhoamiResponse))
 )]
 pub(super) async fn whoami(
     State(state): State<ServerState>,
     caller: Caller,
     headers: HeaderMap,
-) -> Json<WhoamiAnswer> {
+) -> Json<WhoamiResponse> {
     let signed_in = state.signer.read(&headers, state.keys.now());
-    Json(WhoamiAnswer {
+    Json(WhoamiResponse {
         name: caller.name.to_string(),
         key: caller.key.as_ref().map(Text::to_string),
         tenant: caller.tenant.to_string(),
@@ -50,16 +51,16 @@ pub(super) async fn whoami(
     tag = "keys",
     operation_id = "create_key",
     params(Caller, Idempotency),
-    request_body = KeyBody,
-    responses((status = 201, description = "The key", body = NewKeyAnswer), Conflict)
+    request_body = CreateKeyRequest,
+    responses((status = 201, description = "The key", body = CreateKeyResponse), Conflict)
 )]
 pub(super) async fn create(
     State(state): State<ServerState>,
     caller: Caller,
     request: Idempotency,
-    Body(body): Body<KeyBody>,
-) -> Result<(StatusCode, Json<NewKeyAnswer>), Problem> {
-    caller.required_reason(ReasonBody { reason: body.reason })?;
+    Body(body): Body<CreateKeyRequest>,
+) -> Result<(StatusCode, Json<CreateKeyResponse>), Problem> {
+    caller.required_reason(ReasonRequest { reason: body.reason })?;
     let max = limits::SESSION_NAME_BYTES_MAX;
     let name = body.name.trim();
     if name.is_empty() || name.len() > max || name.chars().any(|c| c.is_control() || c == '/') {
@@ -89,7 +90,7 @@ pub(super) async fn create(
     }
     state.keys.refresh(state.services.store()).await?;
     let key = answer(&stored, state.keys.now());
-    Ok((StatusCode::CREATED, Json(NewKeyAnswer { secret, key })))
+    Ok((StatusCode::CREATED, Json(CreateKeyResponse { secret, key })))
 }
 
 /// Lists the keys of the tenant, without their secrets.
@@ -99,16 +100,16 @@ pub(super) async fn create(
     tag = "keys",
     operation_id = "list_keys",
     params(Caller),
-    responses((status = 200, description = "All keys", body = ListAnswer<KeyAnswer>))
+    responses((status = 200, description = "All keys", body = ListResponse<KeyInfo>))
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,
     caller: Caller,
-) -> Result<Json<ListAnswer<KeyAnswer>>, Problem> {
+) -> Result<Json<ListResponse<KeyInfo>>, Problem> {
     let all = state.services.store().key_ring().all().await?;
     let now = state.keys.now();
     let visible = all.iter().filter(|key| sees(&caller, key)).map(|key| answer(key, now));
-    Ok(Json(ListAnswer { items: visible.collect(), next: None }))
+    Ok(Json(ListResponse { items: visible.collect(), next: None }))
 }
 
 /// Revokes a key. Other servers refuse it within seconds.
@@ -118,14 +119,14 @@ pub(super) async fn list(
     tag = "keys",
     operation_id = "revoke_key",
     params(("id" = inline(schema::KeyId), Path, description = "The id of the key"), Caller),
-    request_body = NeededReason,
-    responses((status = 200, description = "The revoked key", body = KeyAnswer), NotFound)
+    request_body = RequiredReasonRequest,
+    responses((status = 200, description = "The revoked key", body = KeyInfo), NotFound)
 )]
 pub(super) async fn revoke(
     State(state): State<ServerState>,
     OnName { caller, name: id }: OnName,
-    Body(body): Body<ReasonBody>,
-) -> Result<Json<KeyAnswer>, Problem> {
+    Body(body): Body<ReasonRequest>,
+) -> Result<Json<KeyInfo>, Problem> {
     let reason = caller.required_reason(body)?;
     let not_found = || Problem::not_found("no such key; `tenure key ls` lists all");
     let ring = state.services.store().key_ring();
@@ -146,9 +147,9 @@ fn sees(caller: &Caller, key: &ApiKey) -> bool {
     caller.bound_tenant().is_none_or(|bound| *bound == key.tenant)
 }
 
-fn answer(key: &ApiKey, now: Millis) -> KeyAnswer {
+fn answer(key: &ApiKey, now: Millis) -> KeyInfo {
     let ended = key.revoked_at.is_some() || key.expires_at.is_some_and(|at| at <= now);
-    KeyAnswer {
+    KeyInfo {
         id: key.id.to_string(),
         name: key.name.to_string(),
         tenant: key.tenant.to_string(),

@@ -10,11 +10,11 @@ use tenure_core::{
 };
 use tenure_store::Committer;
 use tenure_store::store::{ResourceDetail, TenureQuery};
-use tenure_wire::bodies::AcquireBodies;
+use tenure_wire::request_schemas::AcquireRequestSchema;
 use tenure_wire::{
-    AcquireBody, BreakBody, BrokenAnswer, ListAnswer, Locks, ReasonBody, ReleaseAnswer,
-    ReleaseBody, RenewBody, ResourceLocks, TenureAnswer, WaiterAnswer, WithdrawAnswer,
-    WithdrawBody, instant, schema,
+    AcquireRequest, BreakRequest, BreakResponse, ListResponse, Locks, ReasonRequest,
+    ReleaseRequest, ReleaseResponse, RenewRequest, ResourceLocksResponse, TenureInfo, WaiterInfo,
+    WithdrawRequest, WithdrawResponse, instant, schema,
 };
 use tokio::sync::OwnedMutexGuard;
 use utoipa::IntoParams;
@@ -34,15 +34,15 @@ use tenure_app::services::page_size;
     tag = "locks",
     operation_id = "acquire_lock",
     params(OnResource, Idempotency),
-    request_body = AcquireBodies,
-    responses((status = 200, description = "The tenure", body = TenureAnswer), Conflict)
+    request_body = AcquireRequestSchema,
+    responses((status = 200, description = "The tenure", body = TenureInfo), Conflict)
 )]
 pub(super) async fn acquire(
     State(state): State<ServerState>,
     on: OnResource,
     key: Idempotency,
-    Body(body): Body<AcquireBody>,
-) -> Result<Json<TenureAnswer>, Problem> {
+    Body(body): Body<AcquireRequest>,
+) -> Result<Json<TenureInfo>, Problem> {
     let timeout = body.poll_ms.map_or(Duration::MAX, Duration::from_millis);
     let acquire = acquire_request(body, key.id(on.key.as_str())?)?;
     if let Claimant::Session(session) = acquire.claimant {
@@ -55,7 +55,7 @@ pub(super) async fn acquire(
         wait(&state, &on.key, &acquire, timeout).await?
     };
     match outcome {
-        Outcome::Granted(view) => Ok(Json(TenureAnswer::of(&view))),
+        Outcome::Granted(view) => Ok(Json(TenureInfo::new(&view))),
         Outcome::Waiting { position, queue_length, held_by } => {
             Err(Problem::waiting(position, queue_length, held_by.as_ref()))
         }
@@ -136,7 +136,7 @@ impl PendingAcquire {
     }
 }
 
-fn acquire_request(body: AcquireBody, request: RequestId) -> Result<Acquire, Problem> {
+fn acquire_request(body: AcquireRequest, request: RequestId) -> Result<Acquire, Problem> {
     let claimant = match (body.session, body.holder, body.ttl_ms) {
         (Some(session), None, None) => Claimant::Session(session),
         (None, Some(name), Some(ttl_ms)) => Claimant::Solo { name: name.into(), ttl_ms },
@@ -165,18 +165,18 @@ fn locks(locks: Option<&Locks>) -> Result<Option<LockSet>, Problem> {
     tag = "locks",
     operation_id = "renew_lock",
     params(OnResource),
-    request_body = RenewBody,
-    responses((status = 200, description = "The tenure", body = TenureAnswer), Conflict)
+    request_body = RenewRequest,
+    responses((status = 200, description = "The tenure", body = TenureInfo), Conflict)
 )]
 pub(super) async fn renew(
     State(state): State<ServerState>,
     on: OnResource,
-    Body(body): Body<RenewBody>,
-) -> Result<Json<TenureAnswer>, Problem> {
+    Body(body): Body<RenewRequest>,
+) -> Result<Json<TenureInfo>, Problem> {
     locks(body.lock.as_ref())?;
     let action = LockAction::Renew { token: body.token, ttl_ms: body.ttl_ms };
     match state.services.submit(Command::Lock { key: on.key, action }).await? {
-        Outcome::Renewed(view) => Ok(Json(TenureAnswer::of(&view))),
+        Outcome::Renewed(view) => Ok(Json(TenureInfo::new(&view))),
         other => Err(Problem::unexpected(&other)),
     }
 }
@@ -188,17 +188,17 @@ pub(super) async fn renew(
     tag = "locks",
     operation_id = "release_lock",
     params(OnResource),
-    request_body = ReleaseBody,
-    responses((status = 200, description = "Released", body = ReleaseAnswer), Conflict)
+    request_body = ReleaseRequest,
+    responses((status = 200, description = "Released", body = ReleaseResponse), Conflict)
 )]
 pub(super) async fn release(
     State(state): State<ServerState>,
     on: OnResource,
-    Body(body): Body<ReleaseBody>,
-) -> Result<Json<ReleaseAnswer>, Problem> {
+    Body(body): Body<ReleaseRequest>,
+) -> Result<Json<ReleaseResponse>, Problem> {
     let action = LockAction::Release { token: body.token, locks: locks(body.lock.as_ref())? };
     match state.services.submit(Command::Lock { key: on.key, action }).await? {
-        Outcome::Released { already } => Ok(Json(ReleaseAnswer { released: true, already })),
+        Outcome::Released { already } => Ok(Json(ReleaseResponse { released: true, already })),
         other => Err(Problem::unexpected(&other)),
     }
 }
@@ -210,20 +210,20 @@ pub(super) async fn release(
     tag = "locks",
     operation_id = "withdraw_lock",
     params(OnResource),
-    request_body = WithdrawBody,
-    responses((status = 200, description = "Withdrawn", body = WithdrawAnswer), Conflict)
+    request_body = WithdrawRequest,
+    responses((status = 200, description = "Withdrawn", body = WithdrawResponse), Conflict)
 )]
 pub(super) async fn withdraw(
     State(state): State<ServerState>,
     on: OnResource,
-    Body(body): Body<WithdrawBody>,
-) -> Result<Json<WithdrawAnswer>, Problem> {
+    Body(body): Body<WithdrawRequest>,
+) -> Result<Json<WithdrawResponse>, Problem> {
     let action = LockAction::Withdraw {
         request: state.services.request_id(&body.request, on.key.as_str())?,
     };
     match state.services.submit(Command::Lock { key: on.key, action }).await? {
         Outcome::Withdrawn { released } => {
-            Ok(Json(WithdrawAnswer { withdrawn: true, token: released }))
+            Ok(Json(WithdrawResponse { withdrawn: true, token: released }))
         }
         other => Err(Problem::unexpected(&other)),
     }
@@ -236,20 +236,20 @@ pub(super) async fn withdraw(
     tag = "locks",
     operation_id = "break_lock",
     params(OnResource),
-    request_body = BreakBody,
-    responses((status = 200, description = "Broken", body = BrokenAnswer), Conflict)
+    request_body = BreakRequest,
+    responses((status = 200, description = "Broken", body = BreakResponse), Conflict)
 )]
 pub(super) async fn break_lock(
     State(state): State<ServerState>,
     on: OnResource,
-    Body(body): Body<BreakBody>,
-) -> Result<Json<BrokenAnswer>, Problem> {
+    Body(body): Body<BreakRequest>,
+) -> Result<Json<BreakResponse>, Problem> {
     let (token, locks) = (body.token, locks(body.lock.as_ref())?);
-    let reason = on.caller.required_reason(ReasonBody { reason: Some(body.reason) })?;
+    let reason = on.caller.required_reason(ReasonRequest { reason: Some(body.reason) })?;
     let by = on.caller.name;
     let action = LockAction::Break { token, locks, by, reason, end_job: false };
     state.services.submit(Command::Lock { key: on.key, action }).await?;
-    Ok(Json(BrokenAnswer { broken: true }))
+    Ok(Json(BreakResponse { broken: true }))
 }
 
 /// Shows the holders and waiters of the locks of a resource.
@@ -259,26 +259,26 @@ pub(super) async fn break_lock(
     tag = "locks",
     operation_id = "show_locks",
     params(OnResource),
-    responses((status = 200, description = "The locks", body = ResourceLocks), NotFound)
+    responses((status = 200, description = "The locks", body = ResourceLocksResponse), NotFound)
 )]
 pub(super) async fn show(
     State(state): State<ServerState>,
     on: OnResource,
-) -> Result<Json<ResourceLocks>, Problem> {
+) -> Result<Json<ResourceLocksResponse>, Problem> {
     let shown = state.services.store().reads().show(&on.key).await?;
     let not_found = || Problem::not_found("no such resource: it was never locked");
     let shown = shown.ok_or_else(not_found)?;
-    Ok(Json(ResourceLocks {
+    Ok(Json(ResourceLocksResponse {
         tenant: on.key.tenant().to_owned(),
         resource: format!("{}/{}", on.key.kind(), on.key.name()),
         token: shown.record.token,
-        tenures: shown.tenures.iter().flat_map(TenureAnswer::each).collect(),
+        tenures: shown.tenures.iter().flat_map(TenureInfo::per_lock).collect(),
         queue: queue(&shown),
     }))
 }
 
-fn queue(shown: &ResourceDetail) -> Vec<WaiterAnswer> {
-    let waiter = |(at, (waiter, name)): (usize, &(tenure_core::record::Waiter, _))| WaiterAnswer {
+fn queue(shown: &ResourceDetail) -> Vec<WaiterInfo> {
+    let waiter = |(at, (waiter, name)): (usize, &(tenure_core::record::Waiter, _))| WaiterInfo {
         position: at + 1,
         name: tenure_core::Text::to_string(name),
         session: waiter.session,
@@ -320,13 +320,13 @@ pub(super) struct ListParams {
     tag = "locks",
     operation_id = "list_locks",
     params(Caller, ListParams),
-    responses((status = 200, description = "A page of held locks", body = ListAnswer<TenureAnswer>))
+    responses((status = 200, description = "A page of held locks", body = ListResponse<TenureInfo>))
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,
     caller: Caller,
     Params(params): Params<ListParams>,
-) -> Result<Json<ListAnswer<TenureAnswer>>, Problem> {
+) -> Result<Json<ListResponse<TenureInfo>>, Problem> {
     if params.held == Some(false) {
         let detail = "held=false is not supported: only held locks are listed; GET the lock of \
                       one resource instead";
@@ -342,6 +342,6 @@ pub(super) async fn list(
         limit: page_size(params.limit)?,
     };
     let page = state.services.store().reads().tenures(query).await?;
-    let items = page.items.iter().flat_map(TenureAnswer::each).collect();
-    Ok(Json(ListAnswer { items, next: page.next.map(String::from) }))
+    let items = page.items.iter().flat_map(TenureInfo::per_lock).collect();
+    Ok(Json(ListResponse { items, next: page.next.map(String::from) }))
 }

@@ -7,7 +7,7 @@ use axum::extract::State;
 use serde::Deserialize;
 use tenure_core::JobId;
 use tenure_store::store::{LogLine, LogQuery};
-use tenure_wire::{LogAnswer, LogsAnswer, instant, schema};
+use tenure_wire::{LogChunkInfo, LogResponse, instant, schema};
 use utoipa::IntoParams;
 
 use crate::ServerState;
@@ -26,7 +26,7 @@ const PAGES_MAX: usize = 16;
 #[into_params(parameter_in = Query)]
 pub(super) struct LogParams {
     /// `next` of the previous page.
-    #[param(value_type = schema::Count, required = false, inline)]
+    #[param(value_type = schema::Uint64, required = false, inline)]
     after: Option<u64>,
     /// Filter by attempt.
     #[param(value_type = schema::AttemptNumber, required = false, inline)]
@@ -35,7 +35,7 @@ pub(super) struct LogParams {
     #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
     /// Maximum time to wait before responding, at most 60000.
-    #[param(value_type = schema::Count, required = false, inline)]
+    #[param(value_type = schema::Uint64, required = false, inline)]
     wait_ms: Option<u64>,
 }
 
@@ -46,13 +46,13 @@ pub(super) struct LogParams {
     tag = "jobs",
     operation_id = "read_logs",
     params(OnJob, LogParams),
-    responses((status = 200, description = "A page of the log", body = LogsAnswer), NotFound)
+    responses((status = 200, description = "A page of the log", body = LogResponse), NotFound)
 )]
 pub(super) async fn read(
     State(state): State<ServerState>,
     on: OnJob,
     Params(params): Params<LogParams>,
-) -> Result<Json<LogsAnswer>, Problem> {
+) -> Result<Json<LogResponse>, Problem> {
     let limit = page_size(params.limit)?;
     let timeout = wait_timeout(params.wait_ms);
     let timed_out = tokio::time::sleep(timeout);
@@ -79,7 +79,7 @@ pub(super) async fn read(
 }
 
 /// Encrypts positions for a caller that may not see them: they count across all tenants.
-fn encrypt_positions(mut answer: LogsAnswer, cipher: Option<&PositionCipher>) -> LogsAnswer {
+fn encrypt_positions(mut answer: LogResponse, cipher: Option<&PositionCipher>) -> LogResponse {
     let Some(cipher) = cipher else { return answer };
     for chunk in &mut answer.items {
         chunk.position = cipher.encrypt(chunk.position);
@@ -94,8 +94,8 @@ async fn page(
     after: u64,
     attempt: Option<u32>,
     limit: usize,
-) -> Result<LogsAnswer, Problem> {
-    let mut answer = LogsAnswer { items: Vec::new(), next: after };
+) -> Result<LogResponse, Problem> {
+    let mut answer = LogResponse { items: Vec::new(), next: after };
     for _ in 0..PAGES_MAX {
         let query = LogQuery { job, after: answer.next, limit };
         let lines = state.services.store().reads().logs(query).await?;
@@ -116,8 +116,8 @@ async fn page(
     Ok(answer)
 }
 
-fn chunk(line: &LogLine) -> LogAnswer {
-    LogAnswer {
+fn chunk(line: &LogLine) -> LogChunkInfo {
+    LogChunkInfo {
         position: line.position,
         attempt: line.attempt,
         at: instant(line.at),

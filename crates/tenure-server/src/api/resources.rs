@@ -6,10 +6,10 @@ use serde::Deserialize;
 use tenure_core::why::explain_resource;
 use tenure_core::{Command, Outcome, Refusal, ResourceAction, ResourceKey};
 use tenure_store::store::{ResourceDetail, ResourceQuery};
-use tenure_wire::bodies::NeededReason;
+use tenure_wire::request_schemas::RequiredReasonRequest;
 use tenure_wire::{
-    DeletedAnswer, ListAnswer, PausedAnswer, PutAnswer, PutBody, ReasonBody, ResourceAnswer,
-    WhyAnswer, schema,
+    DeleteResourceResponse, ListResponse, PauseResponse, PutResourceRequest, PutResourceResponse,
+    ReasonRequest, ResourceInfo, WhyResponse, schema,
 };
 use utoipa::IntoParams;
 
@@ -32,18 +32,18 @@ const QUEUE_LISTED: usize = 10;
     tag = "resources",
     operation_id = "put_resource",
     params(OnResource),
-    request_body = PutBody,
-    responses((status = 200, description = "The resource", body = PutAnswer), NotFound)
+    request_body = PutResourceRequest,
+    responses((status = 200, description = "The resource", body = PutResourceResponse), NotFound)
 )]
 pub(super) async fn put(
     State(state): State<ServerState>,
     on: OnResource,
-    Body(body): DocumentBody<PutBody>,
-) -> Result<Json<PutAnswer>, Problem> {
+    Body(body): DocumentBody<PutResourceRequest>,
+) -> Result<Json<PutResourceResponse>, Problem> {
     let action = ResourceAction::Put { spec: document("spec", &body.spec)?, by: on.caller.name };
     match state.services.submit(Command::Resource { key: on.key.clone(), action }).await? {
         Outcome::Put { job, .. } => {
-            Ok(Json(PutAnswer { resource: find(&state, &on.key).await?, job }))
+            Ok(Json(PutResourceResponse { resource: find(&state, &on.key).await?, job }))
         }
         other => Err(Problem::unexpected(&other)),
     }
@@ -56,19 +56,19 @@ pub(super) async fn put(
     tag = "resources",
     operation_id = "show_resource",
     params(OnResource),
-    responses((status = 200, description = "The resource", body = ResourceAnswer), NotFound)
+    responses((status = 200, description = "The resource", body = ResourceInfo), NotFound)
 )]
 pub(super) async fn show(
     State(state): State<ServerState>,
     on: OnResource,
-) -> Result<Json<ResourceAnswer>, Problem> {
+) -> Result<Json<ResourceInfo>, Problem> {
     Ok(Json(find(&state, &on.key).await?))
 }
 
-async fn find(state: &ServerState, key: &ResourceKey) -> Result<ResourceAnswer, Problem> {
+async fn find(state: &ServerState, key: &ResourceKey) -> Result<ResourceInfo, Problem> {
     let resource = read(state, key).await?.and_then(|shown| shown.record.resource);
     let resource = resource.ok_or(Refusal::NoSuchResource)?;
-    Ok(ResourceAnswer::of(key, &resource, QUEUE_SHOWN))
+    Ok(ResourceInfo::new(key, &resource, QUEUE_SHOWN))
 }
 
 async fn read(state: &ServerState, key: &ResourceKey) -> Result<Option<ResourceDetail>, Problem> {
@@ -83,17 +83,17 @@ async fn read(state: &ServerState, key: &ResourceKey) -> Result<Option<ResourceD
     operation_id = "delete_resource",
     params(OnResource),
     responses(
-        (status = 200, description = "Deleted", body = DeletedAnswer),
+        (status = 200, description = "Deleted", body = DeleteResourceResponse),
         NotFound, Conflict
     )
 )]
 pub(super) async fn delete(
     State(state): State<ServerState>,
     on: OnResource,
-) -> Result<Json<DeletedAnswer>, Problem> {
+) -> Result<Json<DeleteResourceResponse>, Problem> {
     let action = ResourceAction::Delete { by: on.caller.name };
     state.services.submit(Command::Resource { key: on.key, action }).await?;
-    Ok(Json(DeletedAnswer { deleted: true }))
+    Ok(Json(DeleteResourceResponse { deleted: true }))
 }
 
 /// Pauses a resource: no operation starts on it.
@@ -103,14 +103,14 @@ pub(super) async fn delete(
     tag = "resources",
     operation_id = "pause_resource",
     params(OnResource),
-    request_body = NeededReason,
-    responses((status = 200, description = "Paused", body = PausedAnswer), NotFound)
+    request_body = RequiredReasonRequest,
+    responses((status = 200, description = "Paused", body = PauseResponse), NotFound)
 )]
 pub(super) async fn pause(
     State(state): State<ServerState>,
     on: OnResource,
-    Body(body): Body<ReasonBody>,
-) -> Result<Json<PausedAnswer>, Problem> {
+    Body(body): Body<ReasonRequest>,
+) -> Result<Json<PauseResponse>, Problem> {
     let reason = on.caller.required_reason(body)?;
     let action = ResourceAction::Pause { by: on.caller.name, reason };
     submit_pause(&state, on.key, action).await
@@ -123,17 +123,17 @@ pub(super) async fn pause(
     tag = "resources",
     operation_id = "resume_resource",
     params(OnResource),
-    request_body = ReasonBody,
+    request_body = ReasonRequest,
     responses(
-        (status = 200, description = "Resumed", body = PausedAnswer),
+        (status = 200, description = "Resumed", body = PauseResponse),
         NotFound
     )
 )]
 pub(super) async fn resume(
     State(state): State<ServerState>,
     on: OnResource,
-    Body(body): Body<ReasonBody>,
-) -> Result<Json<PausedAnswer>, Problem> {
+    Body(body): Body<ReasonRequest>,
+) -> Result<Json<PauseResponse>, Problem> {
     let reason = on.caller.optional_reason(body)?;
     let action = ResourceAction::Resume { by: on.caller.name, reason };
     submit_pause(&state, on.key, action).await
@@ -143,9 +143,9 @@ async fn submit_pause(
     state: &ServerState,
     key: ResourceKey,
     action: ResourceAction,
-) -> Result<Json<PausedAnswer>, Problem> {
+) -> Result<Json<PauseResponse>, Problem> {
     match state.services.submit(Command::Resource { key, action }).await? {
-        Outcome::Paused(paused) => Ok(Json(PausedAnswer { paused })),
+        Outcome::Paused(paused) => Ok(Json(PauseResponse { paused })),
         other => Err(Problem::unexpected(&other)),
     }
 }
@@ -157,17 +157,17 @@ async fn submit_pause(
     tag = "resources",
     operation_id = "why_resource",
     params(OnResource),
-    responses((status = 200, description = "What it waits for", body = WhyAnswer), NotFound)
+    responses((status = 200, description = "What it waits for", body = WhyResponse), NotFound)
 )]
 pub(super) async fn why(
     State(state): State<ServerState>,
     on: OnResource,
-) -> Result<Json<WhyAnswer>, Problem> {
+) -> Result<Json<WhyResponse>, Problem> {
     let shown = read(&state, &on.key).await?.ok_or(Refusal::NoSuchResource)?;
     let kinds = state.services.live.kinds();
     let kind = kinds.get(on.key.kind()).map(|kind| &**kind);
     let (job, why) = explain_resource(&shown.record, kind, &shown.context);
-    Ok(Json(WhyAnswer::of(job, &why)))
+    Ok(Json(WhyResponse::new(job, &why)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -195,14 +195,14 @@ pub(super) struct ListParams {
     operation_id = "list_resources",
     params(Caller, ListParams),
     responses(
-        (status = 200, description = "A page of resources", body = ListAnswer<ResourceAnswer>)
+        (status = 200, description = "A page of resources", body = ListResponse<ResourceInfo>)
     )
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,
     caller: Caller,
     Params(params): Params<ListParams>,
-) -> Result<Json<ListAnswer<ResourceAnswer>>, Problem> {
+) -> Result<Json<ListResponse<ResourceInfo>>, Problem> {
     let after = params.cursor.map(|cursor| cursor.parse()).transpose();
     let query = ResourceQuery {
         tenant: caller.only_tenant(),
@@ -213,6 +213,6 @@ pub(super) async fn list(
     };
     let page = state.services.store().reads().resources(query).await?;
     let items = page.items.iter();
-    let items = items.map(|shown| ResourceAnswer::of(&shown.key, &shown.resource, QUEUE_LISTED));
-    Ok(Json(ListAnswer { items: items.collect(), next: page.next.map(String::from) }))
+    let items = items.map(|shown| ResourceInfo::new(&shown.key, &shown.resource, QUEUE_LISTED));
+    Ok(Json(ListResponse { items: items.collect(), next: page.next.map(String::from) }))
 }

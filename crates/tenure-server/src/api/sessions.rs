@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use tenure_core::{Command, Outcome, SessionId};
-use tenure_wire::{BeatBody, ClosedAnswer, OpenBody, SessionAnswer};
+use tenure_wire::{CloseSessionResponse, HeartbeatRequest, OpenSessionRequest, SessionResponse};
 
 use crate::ServerState;
 use tenure_app::Caller;
@@ -18,15 +18,15 @@ use tenure_app::openapi::Conflict;
     tag = "sessions",
     operation_id = "open_session",
     params(Caller, Idempotency),
-    request_body = OpenBody,
-    responses((status = 200, description = "The session", body = SessionAnswer), Conflict)
+    request_body = OpenSessionRequest,
+    responses((status = 200, description = "The session", body = SessionResponse), Conflict)
 )]
 pub(super) async fn open(
     State(state): State<ServerState>,
     caller: Caller,
     key: Idempotency,
-    Body(body): Body<OpenBody>,
-) -> Result<Json<SessionAnswer>, Problem> {
+    Body(body): Body<OpenSessionRequest>,
+) -> Result<Json<SessionResponse>, Problem> {
     let session = SessionId(key.id(&caller.tenant)?.0);
     let (tenant, name, ttl_ms) = (caller.tenant, body.name.into(), body.ttl_ms);
     session_answer(state.services.submit(Command::Open { session, tenant, name, ttl_ms }).await?)
@@ -39,14 +39,14 @@ pub(super) async fn open(
     tag = "sessions",
     operation_id = "beat_session",
     params(OnSession),
-    request_body = BeatBody,
-    responses((status = 200, description = "The session", body = SessionAnswer), Conflict)
+    request_body = HeartbeatRequest,
+    responses((status = 200, description = "The session", body = SessionResponse), Conflict)
 )]
 pub(super) async fn heartbeat(
     State(state): State<ServerState>,
     on: OnSession,
-    Body(body): Body<BeatBody>,
-) -> Result<Json<SessionAnswer>, Problem> {
+    Body(body): Body<HeartbeatRequest>,
+) -> Result<Json<SessionResponse>, Problem> {
     session_answer(
         state.services.submit(Command::Heartbeat { session: on.id, seen: body.seen }).await?,
     )
@@ -59,21 +59,21 @@ pub(super) async fn heartbeat(
     tag = "sessions",
     operation_id = "close_session",
     params(OnSession),
-    responses((status = 200, description = "Closed", body = ClosedAnswer))
+    responses((status = 200, description = "Closed", body = CloseSessionResponse))
 )]
 pub(super) async fn close(
     State(state): State<ServerState>,
     on: OnSession,
-) -> Result<Json<ClosedAnswer>, Problem> {
+) -> Result<Json<CloseSessionResponse>, Problem> {
     state.services.submit(Command::Close { session: on.id }).await?;
-    Ok(Json(ClosedAnswer { closed: true }))
+    Ok(Json(CloseSessionResponse { closed: true }))
 }
 
-fn session_answer(outcome: Outcome) -> Result<Json<SessionAnswer>, Problem> {
+fn session_answer(outcome: Outcome) -> Result<Json<SessionResponse>, Problem> {
     match outcome {
         Outcome::Alive { session, ttl_ms, revoked } => {
             let revoked = revoked.into_iter().map(Into::into).collect();
-            Ok(Json(SessionAnswer { session, ttl_ms, revoked }))
+            Ok(Json(SessionResponse { session, ttl_ms, revoked }))
         }
         other => Err(Problem::unexpected(&other)),
     }

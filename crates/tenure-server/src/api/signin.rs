@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
 use serde::Deserialize;
 use tenure_store::clock::stopwatch;
-use tenure_wire::SignInBody;
+use tenure_wire::SignInRequest;
 
 use crate::ServerState;
 use crate::auth::keys::Principal;
@@ -81,9 +81,9 @@ pub(super) async fn sign_in(
     reject_cross_site(&headers)?;
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let body = if kind.starts_with("application/x-www-form-urlencoded") {
-        Body::<SignInBody>::from_form(request, &state.services).await?
+        Body::<SignInRequest>::from_form(request, &state.services).await?
     } else {
-        Body::<SignInBody>::from_json(request, &state.services).await?
+        Body::<SignInRequest>::from_json(request, &state.services).await?
     };
     match state.keys.authenticate(body.0.key.trim(), state.services.store()).await {
         Some(principal) => Ok(signed_in(&state, &principal)),

@@ -5,7 +5,7 @@ use axum::extract::State;
 use tenure_core::Text;
 use tenure_core::session::ALL_TENANTS;
 use tenure_store::store::WorkerView;
-use tenure_wire::{KindAnswer, ListAnswer, WorkerAnswer, WorkerJob};
+use tenure_wire::{KindInfo, ListResponse, WorkerInfo, WorkerJobInfo};
 
 use crate::ServerState;
 use tenure_app::Caller;
@@ -18,24 +18,24 @@ use tenure_app::Problem;
     tag = "insight",
     operation_id = "list_workers",
     params(Caller),
-    responses((status = 200, description = "All workers", body = ListAnswer<WorkerAnswer>))
+    responses((status = 200, description = "All workers", body = ListResponse<WorkerInfo>))
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,
     caller: Caller,
-) -> Result<Json<ListAnswer<WorkerAnswer>>, Problem> {
+) -> Result<Json<ListResponse<WorkerInfo>>, Problem> {
     let workers = state.services.store().reads().workers().await?;
     // A worker of all tenants also works for the caller's.
     let visible =
         |worker: &&WorkerView| *worker.tenant == *ALL_TENANTS || caller.sees(&worker.tenant);
     let items = workers.iter().filter(visible).map(|worker| answer(worker, &caller)).collect();
-    Ok(Json(ListAnswer { items, next: None }))
+    Ok(Json(ListResponse { items, next: None }))
 }
 
 /// Converts a worker, with only those of its jobs that the caller may see.
-fn answer(worker: &WorkerView, caller: &Caller) -> WorkerAnswer {
+fn answer(worker: &WorkerView, caller: &Caller) -> WorkerInfo {
     let jobs = worker.jobs.iter().filter(|(key, _)| caller.sees(key.tenant()));
-    WorkerAnswer {
+    WorkerInfo {
         session: worker.session,
         tenant: worker.tenant.to_string(),
         name: worker.name.to_string(),
@@ -43,7 +43,7 @@ fn answer(worker: &WorkerView, caller: &Caller) -> WorkerAnswer {
         asked_ms: worker.asked_ms,
         expires_in_ms: worker.expires_in_ms,
         jobs: jobs
-            .map(|(key, job)| WorkerJob {
+            .map(|(key, job)| WorkerJobInfo {
                 kind: key.kind().to_owned(),
                 name: key.name().to_owned(),
                 job: *job,
@@ -59,9 +59,9 @@ fn answer(worker: &WorkerView, caller: &Caller) -> WorkerAnswer {
     tag = "insight",
     operation_id = "list_kinds",
     params(Caller),
-    responses((status = 200, description = "All kinds", body = ListAnswer<KindAnswer>))
+    responses((status = 200, description = "All kinds", body = ListResponse<KindInfo>))
 )]
-pub(super) async fn kinds(State(state): State<ServerState>) -> Json<ListAnswer<KindAnswer>> {
-    let items = state.services.live.kinds().iter().map(|kind| KindAnswer::of(kind)).collect();
-    Json(ListAnswer { items, next: None })
+pub(super) async fn kinds(State(state): State<ServerState>) -> Json<ListResponse<KindInfo>> {
+    let items = state.services.live.kinds().iter().map(|kind| KindInfo::new(kind)).collect();
+    Json(ListResponse { items, next: None })
 }

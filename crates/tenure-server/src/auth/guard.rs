@@ -18,7 +18,7 @@ use tenure_store::clock::stopwatch;
 use super::cookie;
 use super::keys::{Keys, Principal};
 use crate::ServerState;
-use crate::audit::AuditEntry;
+use crate::audit::PendingEntry;
 use tenure_app::access::{Access, Audit, Rule};
 use tenure_app::{Caller, Problem};
 
@@ -84,7 +84,7 @@ impl<'a> AuditedRequest<'a> {
     }
 
     /// Returns the audit entry, if the rule asks for one.
-    fn finish(mut self, response: &Response) -> Option<AuditEntry> {
+    fn finish(mut self, response: &Response) -> Option<PendingEntry> {
         self.finished = true;
         let status = response.status();
         let denied = status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN;
@@ -101,9 +101,9 @@ impl<'a> AuditedRequest<'a> {
         (!self.rate_limited).then(|| self.entry(action, Some(response)))
     }
 
-    fn entry(&self, action: &str, response: Option<&Response>) -> AuditEntry {
+    fn entry(&self, action: &str, response: Option<&Response>) -> PendingEntry {
         let entry =
-            AuditEntry::new(action, &self.path, self.address, response, self.started.elapsed());
+            PendingEntry::new(action, &self.path, self.address, response, self.started.elapsed());
         entry.by(self.caller.as_ref(), self.principal.as_ref())
     }
 }

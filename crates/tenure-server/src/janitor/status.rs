@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tenure_core::Millis;
 use tenure_store::StoreError;
 use tenure_store::clock::stopwatch;
-use tenure_wire::{DutyAnswer, instant};
+use tenure_wire::{DutyInfo, instant};
 
 use tenure_app::{Duty, DutyReport};
 use tenure_store::committer::SWEEP_INTERVAL;
@@ -89,7 +89,7 @@ impl JanitorStatus {
 
     /// Returns the status of all duties for the API.
     #[must_use]
-    pub fn duties(&self) -> Vec<DutyAnswer> {
+    pub fn duties(&self) -> Vec<DutyInfo> {
         self.state().duties.iter().map(DutyState::answer).collect()
     }
 
@@ -226,8 +226,8 @@ impl DutyState {
         (self.interval * LATE_AFTER_INTERVALS).min(LATE_AFTER_MAX)
     }
 
-    fn answer(&self) -> DutyAnswer {
-        DutyAnswer {
+    fn answer(&self) -> DutyInfo {
+        DutyInfo {
             duty: self.duty.to_owned(),
             every_ms: millis(self.interval),
             last_run: self.last_run.map(instant),

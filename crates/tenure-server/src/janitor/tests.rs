@@ -135,7 +135,7 @@ impl Fixture {
         Expiry { status: Arc::clone(&self.status), clock: Arc::default() }
     }
 
-    fn row(&self, duty: &str) -> tenure_wire::DutyAnswer {
+    fn row(&self, duty: &str) -> tenure_wire::DutyInfo {
         let duties = self.status.duties();
         duties.into_iter().find(|row| row.duty == duty).expect("there is such a duty")
     }

@@ -13,9 +13,10 @@ use tenure_core::{
 use super::HttpTransport;
 use crate::error::Error;
 use crate::wire::{
-    CancelAnswer, ClaimAnswer, ClaimBody, DeletedAnswer, DiscardedAnswer, FinishAnswer, FinishBody,
-    LogBody, NotedAnswer, PausedAnswer, ProgressBody, PutAnswer, PutBody, ReasonBody, SubmitAnswer,
-    SubmitBody, instant,
+    AppendLogRequest, CancelResponse, ClaimRequest, ClaimResponse, DeleteResourceResponse,
+    DiscardJobResponse, FinishRequest, FinishResponse, PauseResponse, ProgressRequest,
+    PutResourceRequest, PutResourceResponse, ReasonRequest, ReportResponse, SubmitRequest,
+    SubmitResponse, instant,
 };
 
 /// Maximum time that a server holds back a claim.
@@ -30,14 +31,14 @@ impl HttpTransport {
         let path = format!("/v1/resources/{}/{}", key.kind(), key.name());
         match action {
             ResourceAction::Put { spec, .. } => {
-                let body = PutBody { spec: parse_json("spec", &spec)? };
-                let answer: PutAnswer =
+                let body = PutResourceRequest { spec: parse_json("spec", &spec)? };
+                let answer: PutResourceResponse =
                     self.call(Method::PUT, &path, None, Some(&body), Duration::ZERO).await?;
                 Ok(Outcome::Put { generation: answer.resource.generation, job: answer.job })
             }
             ResourceAction::Delete { .. } => {
                 let none = None::<&()>;
-                let _: DeletedAnswer =
+                let _: DeleteResourceResponse =
                     self.call(Method::DELETE, &path, None, none, Duration::ZERO).await?;
                 Ok(Outcome::Deleted)
             }
@@ -52,12 +53,12 @@ impl HttpTransport {
     }
 
     async fn post_pause(&self, path: &str, reason: &Text) -> Result<Outcome, Error> {
-        let answer: PausedAnswer = self.post_without_id(path, &reason_body(reason)).await?;
+        let answer: PauseResponse = self.post_without_id(path, &reason_body(reason)).await?;
         Ok(Outcome::Paused(answer.paused))
     }
 
     async fn submit(&self, path: &str, submit: Submit) -> Result<Outcome, Error> {
-        let body = SubmitBody {
+        let body = SubmitRequest {
             operation: submit.operation.to_string(),
             args: submit.args.as_ref().map(|args| parse_json("args", args)).transpose()?,
             priority: submit.priority,
@@ -73,20 +74,20 @@ impl HttpTransport {
         body: &impl Serialize,
     ) -> Result<Outcome, Error> {
         let id = Some(request.to_string());
-        let answer: SubmitAnswer = self.post(path, id, body, Duration::ZERO).await?;
+        let answer: SubmitResponse = self.post(path, id, body, Duration::ZERO).await?;
         Ok(Outcome::Submitted { verdict: answer.verdict, job: answer.job.id })
     }
 
     pub(super) async fn claim(&self, claim: Claim, max_wait: Duration) -> Result<Outcome, Error> {
         let max_wait = max_wait.min(CLAIM_WAIT_MAX);
-        let body = ClaimBody {
+        let body = ClaimRequest {
             session: claim.session,
             kinds: claim.kinds.iter().map(Text::to_string).collect(),
             max: claim.max,
             wait_ms: u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX),
         };
         let id = Some(claim.request.to_string());
-        let answer: ClaimAnswer = self.post("/v1/jobs/claim", id, &body, max_wait).await?;
+        let answer: ClaimResponse = self.post("/v1/jobs/claim", id, &body, max_wait).await?;
         let assigned = answer.jobs.iter().map(|job| job.to_assignment(claim.request));
         Ok(Outcome::Claimed(assigned.collect::<Result<_, _>>()?))
     }
@@ -95,17 +96,17 @@ impl HttpTransport {
         let path = |verb| format!("/v1/jobs/{id}/{verb}");
         match action {
             JobAction::Finish { token, finish } => {
-                let body = FinishBody::of(token, &finish);
-                let answer: FinishAnswer = self.post_without_id(&path("finish"), &body).await?;
+                let body = FinishRequest::new(token, &finish);
+                let answer: FinishResponse = self.post_without_id(&path("finish"), &body).await?;
                 Ok(Outcome::Finished { state: answer.state, already: answer.already })
             }
             JobAction::Progress { token, percent, message } => {
-                let body = ProgressBody { token, percent, message: message.to_string() };
+                let body = ProgressRequest { token, percent, message: message.to_string() };
                 self.post_update(&path("progress"), &body).await
             }
             JobAction::Log { token, text } => self.log(&path("logs"), token, &text).await,
             JobAction::Cancel { reason, .. } => {
-                let answer: CancelAnswer =
+                let answer: CancelResponse =
                     self.post_without_id(&path("cancel"), &reason_body(&reason)).await?;
                 Ok(Outcome::Cancelled { state: answer.state })
             }
@@ -113,7 +114,7 @@ impl HttpTransport {
                 self.post_submit(&path("retry"), request, &reason_body(&reason)).await
             }
             JobAction::Discard { reason, .. } => {
-                let _: DiscardedAnswer =
+                let _: DiscardJobResponse =
                     self.post_without_id(&path("discard"), &reason_body(&reason)).await?;
                 Ok(Outcome::Discarded)
             }
@@ -121,11 +122,11 @@ impl HttpTransport {
     }
 
     async fn log(&self, path: &str, token: Token, text: &Text) -> Result<Outcome, Error> {
-        self.post_update(path, &LogBody { token, text: text.to_string() }).await
+        self.post_update(path, &AppendLogRequest { token, text: text.to_string() }).await
     }
 
     async fn post_update(&self, path: &str, body: &impl Serialize) -> Result<Outcome, Error> {
-        let answer: NotedAnswer = self.post_without_id(path, body).await?;
+        let answer: ReportResponse = self.post_without_id(path, body).await?;
         Ok(Outcome::Noted { cancelling: answer.cancelling })
     }
 
@@ -139,8 +140,8 @@ impl HttpTransport {
     }
 }
 
-fn reason_body(reason: &Text) -> ReasonBody {
-    ReasonBody { reason: Some(reason.to_string()) }
+fn reason_body(reason: &Text) -> ReasonRequest {
+    ReasonRequest { reason: Some(reason.to_string()) }
 }
 
 fn parse_json(field: &str, document: &Text) -> Result<Value, Error> {

@@ -27,8 +27,9 @@ use crate::error::Error;
 use crate::http::refusals::error_from_problem;
 use crate::transport::Transport;
 use crate::wire::{
-    AcquireBody, BeatBody, BreakBody, Locks, OpenBody, Problem, ReleaseAnswer, ReleaseBody,
-    RenewBody, SessionAnswer, TenureAnswer, WithdrawAnswer, WithdrawBody,
+    AcquireRequest, BreakRequest, HeartbeatRequest, Locks, OpenSessionRequest, Problem,
+    ReleaseRequest, ReleaseResponse, RenewRequest, SessionResponse, TenureInfo, WithdrawRequest,
+    WithdrawResponse,
 };
 
 /// Timeout of a response, in addition to the time that the server may hold it back.
@@ -146,23 +147,23 @@ impl HttpTransport {
         match action {
             LockAction::Acquire(acquire) => self.acquire(&path("acquire"), acquire, max_wait).await,
             LockAction::Renew { token, ttl_ms } => {
-                let body = RenewBody { lock: None, token, ttl_ms };
+                let body = RenewRequest { lock: None, token, ttl_ms };
                 Ok(Outcome::Renewed(self.tenure(&path("renew"), &body).await?))
             }
             LockAction::Release { token, locks: set } => {
-                let body = ReleaseBody { lock: locks(set), token };
-                let answer: ReleaseAnswer =
+                let body = ReleaseRequest { lock: locks(set), token };
+                let answer: ReleaseResponse =
                     self.post(&path("release"), None, &body, Duration::ZERO).await?;
                 Ok(Outcome::Released { already: answer.already })
             }
             LockAction::Withdraw { request } => {
-                let body = WithdrawBody { request: request.to_string() };
-                let answer: WithdrawAnswer =
+                let body = WithdrawRequest { request: request.to_string() };
+                let answer: WithdrawResponse =
                     self.post(&path("withdraw"), None, &body, Duration::ZERO).await?;
                 Ok(Outcome::Withdrawn { released: answer.token })
             }
             LockAction::Break { token, locks: set, reason, .. } => {
-                let body = BreakBody { lock: locks(set), token, reason: reason.to_string() };
+                let body = BreakRequest { lock: locks(set), token, reason: reason.to_string() };
                 let _: serde_json::Value =
                     self.post(&path("break"), None, &body, Duration::ZERO).await?;
                 Ok(Outcome::Broken)
@@ -174,7 +175,7 @@ impl HttpTransport {
     }
 
     async fn tenure(&self, path: &str, body: &impl Serialize) -> Result<TenureView, Error> {
-        let answer: TenureAnswer = self.post(path, None, body, Duration::ZERO).await?;
+        let answer: TenureInfo = self.post(path, None, body, Duration::ZERO).await?;
         Ok(answer.to_view()?)
     }
 
@@ -188,7 +189,7 @@ impl HttpTransport {
             Claimant::Session(id) => (None, None, Some(id)),
             Claimant::Solo { name, ttl_ms } => (Some(name.to_string()), Some(ttl_ms), None),
         };
-        let body = AcquireBody {
+        let body = AcquireRequest {
             lock: Some(Locks::from(&acquire.locks)),
             holder,
             ttl_ms,
@@ -198,7 +199,7 @@ impl HttpTransport {
             purpose: acquire.purpose.as_deref().map(str::to_owned),
         };
         let id = Some(acquire.request.to_string());
-        let answer: Result<TenureAnswer, _> = self.post(path, id, &body, max_wait).await;
+        let answer: Result<TenureInfo, _> = self.post(path, id, &body, max_wait).await;
         match answer {
             Ok(answer) => Ok(Outcome::Granted(answer.to_view()?)),
             Err(Error::Waiting { position, queue_length, held_by }) => {
@@ -215,7 +216,7 @@ impl HttpTransport {
         body: &impl Serialize,
     ) -> Result<Outcome, Error> {
         let id = id.map(|id| id.to_string());
-        let answer: SessionAnswer = self.post(path, id, body, Duration::ZERO).await?;
+        let answer: SessionResponse = self.post(path, id, body, Duration::ZERO).await?;
         let revoked = answer.revoked.into_iter().map(Into::into).collect();
         Ok(Outcome::Alive { session: answer.session, ttl_ms: answer.ttl_ms, revoked })
     }
@@ -226,12 +227,12 @@ impl Transport for HttpTransport {
     async fn send(&self, command: Command, max_wait: Duration) -> Result<Outcome, Error> {
         let result = match command {
             Command::Open { session, name, ttl_ms, .. } => {
-                let body = OpenBody { name: name.to_string(), ttl_ms };
+                let body = OpenSessionRequest { name: name.to_string(), ttl_ms };
                 self.session("/v1/sessions", Some(session), &body).await
             }
             Command::Heartbeat { session, seen } => {
                 let path = format!("/v1/sessions/{session}/beat");
-                self.session(&path, None, &BeatBody { seen }).await
+                self.session(&path, None, &HeartbeatRequest { seen }).await
             }
             Command::Close { session } => {
                 let path = format!("/v1/sessions/{session}");

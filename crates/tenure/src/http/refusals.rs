@@ -4,7 +4,7 @@ use reqwest::StatusCode;
 use tenure_core::{JobId, JobRequirement, JobState, Refusal};
 
 use crate::error::Error;
-use crate::wire::{CORRUPT, Problem, TenureAnswer};
+use crate::wire::{CORRUPT, Problem, TenureInfo};
 
 pub(super) fn error_from_problem(status: StatusCode, problem: Problem) -> Error {
     match status {
@@ -23,7 +23,7 @@ pub(super) fn error_from_problem(status: StatusCode, problem: Problem) -> Error 
 }
 
 fn refusal_from_problem(problem: Problem) -> Error {
-    let view = |answer: Option<TenureAnswer>| answer.and_then(|answer| answer.to_view().ok());
+    let view = |answer: Option<TenureInfo>| answer.and_then(|answer| answer.to_view().ok());
     if let Some(position) = problem.position {
         let queue_length = problem.queue_length.unwrap_or(position);
         return Error::Waiting {

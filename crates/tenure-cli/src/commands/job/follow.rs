@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure::http::HttpTransport;
 use tenure_core::{JobId, JobState};
-use tenure_wire::{AskedAnswer, JobAnswer};
+use tenure_wire::{JobInfo, RequestedByInfo};
 use tokio::signal::unix::Signal;
 
 use super::get_job;
@@ -20,9 +20,9 @@ use tenure_cli_kit::text::{sanitize, span};
 /// `interrupt`, which leaves the job running.
 pub(super) async fn follow(
     transport: &HttpTransport,
-    job: &JobAnswer,
+    job: &JobInfo,
     interrupt: Signal,
-) -> anyhow::Result<Option<JobAnswer>> {
+) -> anyhow::Result<Option<JobInfo>> {
     let display = Display::new(&format!("{}/{} {}", job.kind, job.name, job.operation));
     let (id, logs) = (job.id, LogReader::new(job.id, None));
     let follower = JobFollower { transport, id, logs, display };
@@ -45,10 +45,10 @@ struct JobFollower<'a> {
 
 impl follow::Follower for JobFollower<'_> {
     const WHAT: &'static str = "job";
-    type Finished = JobAnswer;
+    type Finished = JobInfo;
 
     /// Reads the job before its log, so that the log is complete when the job has finished.
-    async fn poll(&mut self, wait: Duration) -> anyhow::Result<Option<JobAnswer>> {
+    async fn poll(&mut self, wait: Duration) -> anyhow::Result<Option<JobInfo>> {
         let job = get_job(self.transport, self.id, wait).await?;
         let display = &mut self.display;
         let show = |text: &str| {
@@ -80,8 +80,8 @@ pub(super) fn exit_code(state: JobState) -> ExitCode {
 }
 
 /// Describes how a job ended, in a sentence with the remedy.
-pub(super) fn describe_end(job: &JobAnswer) -> String {
-    let JobAnswer { id, kind, name, operation, .. } = job;
+pub(super) fn describe_end(job: &JobInfo) -> String {
+    let JobInfo { id, kind, name, operation, .. } = job;
     let mut text = format!("{operation} of {kind}/{name} {}", job.state.as_str());
     if let Some((first, end)) = job.attempts.first().zip(job.ended_at.as_ref()) {
         text += &format!(" after {}", span(&first.started_at, end));
@@ -108,7 +108,7 @@ pub(super) fn describe_end(job: &JobAnswer) -> String {
     }
 }
 
-fn requested_by(request: &AskedAnswer) -> String {
+fn requested_by(request: &RequestedByInfo) -> String {
     match &*request.reason {
         "" => format!(" by {}", request.by),
         reason => format!(" by {}: {reason}", request.by),
@@ -125,7 +125,7 @@ mod tests {
         let mut job = example_job(|job| job.state = JobState::Cancelled);
         let cancel = |reason: &str| {
             let (by, reason) = ("ann".to_owned(), reason.to_owned());
-            Some(AskedAnswer { by, reason, at: String::new() })
+            Some(RequestedByInfo { by, reason, at: String::new() })
         };
         job.cancel = cancel("");
         assert_eq!(describe_end(&job), "create of database/orders cancelled by ann");
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(describe_end(&job), "create of database/orders cancelled by ann: wrong size");
         (job.state, job.attempt) = (JobState::Failed, 2);
         let (code, message) = ("QUOTA".to_owned(), "no\nspace".to_owned());
-        job.error = Some(tenure_wire::FailureAnswer { code, message });
+        job.error = Some(tenure_wire::FailureInfo { code, message });
         let id = job.id;
         let expected = format!(
             "create of database/orders failed in attempt 2 with QUOTA: no space; retry it with \

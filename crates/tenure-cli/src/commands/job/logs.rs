@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use tenure::http::HttpTransport;
 use tenure_core::JobId;
-use tenure_wire::{JobAnswer, LogAnswer};
+use tenure_wire::{JobInfo, LogChunkInfo};
 
 use super::{WAIT_MAX, get_job};
 use tenure_cli_kit::log_reader::{LogReader, without_data_lines};
@@ -49,7 +49,7 @@ impl Logs {
     }
 
     /// Returns whether the log is complete.
-    fn is_finished(&self, job: &JobAnswer) -> bool {
+    fn is_finished(&self, job: &JobInfo) -> bool {
         let find = |n| job.attempts.iter().rfind(|attempt| attempt.n == n);
         let ended = self.attempt.and_then(find).is_some_and(|attempt| attempt.ended_at.is_some());
         job.state.is_finished() || ended
@@ -57,7 +57,7 @@ impl Logs {
 }
 
 /// Prints a chunk, with a heading if its attempt is not `shown_attempt`.
-fn print(chunk: &LogAnswer, shown_attempt: &mut u32, output: Output) -> anyhow::Result<()> {
+fn print(chunk: &LogChunkInfo, shown_attempt: &mut u32, output: Output) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     if output == Output::Json {
         writeln!(stdout, "{}", serde_json::to_string(chunk)?)?;

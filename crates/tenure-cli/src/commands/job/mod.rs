@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use tenure::http::HttpTransport;
 use tenure_core::{JobId, JobState};
-use tenure_wire::{CancelAnswer, JobAnswer, ReasonBody};
+use tenure_wire::{CancelResponse, JobInfo, ReasonRequest};
 
 use super::why;
 use tenure_cli_kit::ServerArgs;
@@ -115,7 +115,7 @@ impl Ls {
             ("state", self.state.map(|state| state.as_str().to_owned())),
         ];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
-        let list = fetch::<JobAnswer>(&server.transport()?, "/v1/jobs", &filters, limit).await?;
+        let list = fetch::<JobInfo>(&server.transport()?, "/v1/jobs", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
             Output::Table if list.items.is_empty() => anstream::eprintln!("no matching jobs"),
@@ -129,8 +129,8 @@ impl Ls {
 }
 
 /// Formats jobs as a table. Resources of a tenant other than `tenant` include their tenant.
-pub(super) fn jobs_table(jobs: &[JobAnswer], tenant: &str) -> String {
-    let row = |job: &JobAnswer| {
+pub(super) fn jobs_table(jobs: &[JobInfo], tenant: &str) -> String {
+    let row = |job: &JobInfo| {
         [
             job.id.to_string(),
             resource_name(job, tenant),
@@ -146,8 +146,8 @@ pub(super) fn jobs_table(jobs: &[JobAnswer], tenant: &str) -> String {
     table(header, jobs.iter().map(row))
 }
 
-fn resource_name(job: &JobAnswer, tenant: &str) -> String {
-    let JobAnswer { kind, name, .. } = job;
+fn resource_name(job: &JobInfo, tenant: &str) -> String {
+    let JobInfo { kind, name, .. } = job;
     if job.tenant == tenant {
         format!("{kind}/{name}")
     } else {
@@ -156,7 +156,7 @@ fn resource_name(job: &JobAnswer, tenant: &str) -> String {
 }
 
 /// Returns the progress, the error or the due time of a job.
-fn note(job: &JobAnswer) -> String {
+fn note(job: &JobInfo) -> String {
     match (&job.progress, &job.error) {
         (Some(progress), _) if job.state.is_running() => {
             cell(&format!("{} % {}", progress.percent, progress.message))
@@ -169,7 +169,7 @@ fn note(job: &JobAnswer) -> String {
 }
 
 /// Returns when a waiting job becomes due, if that is in the future.
-fn due_in(job: &JobAnswer) -> Option<String> {
+fn due_in(job: &JobInfo) -> Option<String> {
     let is_waiting = matches!(job.state, JobState::Queued | JobState::Backoff);
     let at = tenure_wire::parse_instant(&job.due_at).ok().filter(|_| is_waiting)?;
     let left = at.since(clock::wall_time());
@@ -183,9 +183,9 @@ async fn cancel(
     wait: bool,
     output: Output,
 ) -> Done {
-    let body = ReasonBody { reason: Some(reason.to_owned()) };
+    let body = ReasonRequest { reason: Some(reason.to_owned()) };
     let path = format!("/v1/jobs/{id}/cancel");
-    let mut answer: CancelAnswer = transport.post(&path, None, &body, Duration::ZERO).await?;
+    let mut answer: CancelResponse = transport.post(&path, None, &body, Duration::ZERO).await?;
     if wait {
         answer.state = wait_until_finished(transport, id).await?.state;
     }
@@ -203,7 +203,7 @@ async fn cancel(
 async fn wait_until_finished(
     transport: &HttpTransport,
     id: JobId,
-) -> Result<JobAnswer, tenure::Error> {
+) -> Result<JobInfo, tenure::Error> {
     loop {
         let job = get_job(transport, id, WAIT_MAX).await?;
         if job.state.is_finished() {
@@ -217,6 +217,6 @@ async fn get_job(
     transport: &HttpTransport,
     id: JobId,
     wait: Duration,
-) -> Result<JobAnswer, tenure::Error> {
+) -> Result<JobInfo, tenure::Error> {
     transport.get_with_wait(&format!("/v1/jobs/{id}?wait_ms={}", wait.as_millis()), wait).await
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tenure_core::{JobId, JobState};
-use tenure_wire::{AskedAnswer, AttemptAnswer, JobAnswer};
+use tenure_wire::{AttemptInfo, JobInfo, RequestedByInfo};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::follow::{exit_code, follow};
@@ -37,7 +37,7 @@ pub(super) async fn run(
     Ok(code)
 }
 
-fn print(job: &JobAnswer, tenant: &str) -> anyhow::Result<()> {
+fn print(job: &JobInfo, tenant: &str) -> anyhow::Result<()> {
     print_line(&format_job(job, tenant))?;
     if !job.attempts.is_empty() {
         print_line("")?;
@@ -46,9 +46,9 @@ fn print(job: &JobAnswer, tenant: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn format_job(job: &JobAnswer, tenant: &str) -> String {
+fn format_job(job: &JobInfo, tenant: &str) -> String {
     let at = |at: &String| format!("{at} ({} ago)", age(at));
-    let request = |request: &AskedAnswer| {
+    let request = |request: &RequestedByInfo| {
         sanitize(&format!("{} at {}: {}", request.by, request.at, request.reason))
     };
     let id = |id: &JobId| id.to_string();
@@ -82,8 +82,8 @@ fn format_job(job: &JobAnswer, tenant: &str) -> String {
     ])
 }
 
-fn attempts_table(attempts: &[AttemptAnswer]) -> String {
-    let row = |attempt: &AttemptAnswer| {
+fn attempts_table(attempts: &[AttemptInfo]) -> String {
+    let row = |attempt: &AttemptInfo| {
         let took = attempt.ended_at.as_ref().map(|end| span(&attempt.started_at, end));
         let outcome = attempt.outcome.map_or("in progress", |outcome| outcome.as_str());
         let message = attempt.message.as_deref().unwrap_or_default();

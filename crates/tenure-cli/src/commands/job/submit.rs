@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use tenure::http::HttpTransport;
 use tenure_core::{JobId, Verdict};
-use tenure_wire::{ReasonBody, SubmitAnswer, SubmitBody, instant, parse_instant};
+use tenure_wire::{ReasonRequest, SubmitRequest, SubmitResponse, instant, parse_instant};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::follow::{describe_end, exit_code, follow};
@@ -85,7 +85,7 @@ pub(in crate::commands) struct Retry {
 
 impl Submit {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
-        let body = SubmitBody {
+        let body = SubmitRequest {
             operation: self.operation.clone(),
             args: merge_args(self.args.as_deref(), &self.arg)?,
             priority: self.priority,
@@ -100,7 +100,7 @@ impl Submit {
 
 impl Retry {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
-        let body = ReasonBody { reason: Some(self.reason.clone()) };
+        let body = ReasonRequest { reason: Some(self.reason.clone()) };
         let path = format!("/v1/jobs/{}/retry", self.id);
         let request = JobRequest { path, key: None, follow: self.follow };
         let remedy = |_| format!("check with `tenure job show {}`", self.id);
@@ -126,7 +126,7 @@ impl JobRequest {
     ) -> Done {
         let key = self.key.unwrap_or_else(|| tenure_store::random::request_id().to_string());
         let sent = transport.post(&self.path, Some(key.clone()), body, Duration::ZERO).await;
-        let mut answer: SubmitAnswer = sent.inspect_err(|error| {
+        let mut answer: SubmitResponse = sent.inspect_err(|error| {
             if error.is_unavailable() {
                 anstream::eprintln!("the job may have been submitted; {}", remedy(key));
             }
@@ -157,7 +157,7 @@ impl JobRequest {
 }
 
 /// Prints the verdict, and what the job waits for if it has not started.
-async fn print_verdict(transport: &HttpTransport, answer: &SubmitAnswer) -> anyhow::Result<()> {
+async fn print_verdict(transport: &HttpTransport, answer: &SubmitResponse) -> anyhow::Result<()> {
     let id = answer.job.id;
     print_line(&format!("{} {id}", answer.verdict.as_str()))?;
     // Informational only: the job is submitted even if this request fails.

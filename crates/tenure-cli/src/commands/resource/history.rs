@@ -10,7 +10,7 @@ use tenure_core::Text;
 use tenure_core::history::{Entry, Event};
 use tenure_core::job::{CompletedAttempt, Failure, RequestedBy};
 use tenure_core::record::TenureEnd;
-use tenure_wire::HistoryLine;
+use tenure_wire::HistoryEntry;
 
 use super::ResourcePath;
 use tenure_cli_kit::listing::fetch;
@@ -24,7 +24,8 @@ pub(super) async fn run(
     output: Output,
 ) -> Done {
     let limit = limit.try_into().unwrap_or(usize::MAX);
-    let mut list = fetch::<HistoryLine>(transport, &resource.route("/history"), &[], limit).await?;
+    let mut list =
+        fetch::<HistoryEntry>(transport, &resource.route("/history"), &[], limit).await?;
     if output == Output::Json {
         print_json(&list)?;
         return Ok(ExitCode::SUCCESS);
@@ -42,7 +43,7 @@ pub(super) async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(line: &HistoryLine) -> anyhow::Result<[String; 3]> {
+fn row(line: &HistoryEntry) -> anyhow::Result<[String; 3]> {
     let (position, resource) = (line.position, &line.resource);
     let context = || {
         format!(

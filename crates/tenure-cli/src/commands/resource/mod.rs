@@ -14,7 +14,8 @@ use tenure::http::HttpTransport;
 use tenure::{Error, Transport};
 use tenure_core::{Command, LockPath, Outcome, ResourceAction};
 use tenure_wire::{
-    AskedAnswer, JobAnswer, PausedAnswer, PutAnswer, ReasonBody, ResourceAnswer, document,
+    JobInfo, PauseResponse, PutResourceResponse, ReasonRequest, RequestedByInfo, ResourceInfo,
+    to_document,
 };
 
 use super::job::jobs_table;
@@ -160,7 +161,7 @@ impl Ls {
         let filters = [("kind", self.kind.clone()), ("state", self.state.clone())];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
         let list =
-            fetch::<ResourceAnswer>(&server.transport()?, "/v1/resources", &filters, limit).await?;
+            fetch::<ResourceInfo>(&server.transport()?, "/v1/resources", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
             Output::Table if list.items.is_empty() => {
@@ -175,9 +176,9 @@ impl Ls {
     }
 }
 
-fn resources_table(resources: &[ResourceAnswer], tenant: &str) -> String {
-    let row = |resource: &ResourceAnswer| {
-        let ResourceAnswer { generation, observed_generation, .. } = resource;
+fn resources_table(resources: &[ResourceInfo], tenant: &str) -> String {
+    let row = |resource: &ResourceInfo| {
+        let ResourceInfo { generation, observed_generation, .. } = resource;
         let running = resource.current_job.as_ref();
         let paused = resource.paused.as_ref();
         [
@@ -194,8 +195,8 @@ fn resources_table(resources: &[ResourceAnswer], tenant: &str) -> String {
     table(header, resources.iter().map(row))
 }
 
-fn resource_name(resource: &ResourceAnswer, tenant: &str) -> String {
-    let ResourceAnswer { kind, name, .. } = resource;
+fn resource_name(resource: &ResourceInfo, tenant: &str) -> String {
+    let ResourceInfo { kind, name, .. } = resource;
     match &resource.tenant {
         other if other != tenant => format!("{other}/{kind}/{name}"),
         _ => format!("{kind}/{name}"),
@@ -203,7 +204,7 @@ fn resource_name(resource: &ResourceAnswer, tenant: &str) -> String {
 }
 
 async fn show(server: &ServerArgs, resource: &ResourcePath, output: Output) -> Done {
-    let answer: ResourceAnswer = server.transport()?.get(&resource.route("")).await?;
+    let answer: ResourceInfo = server.transport()?.get(&resource.route("")).await?;
     match output {
         Output::Json => print_json(&answer)?,
         Output::Table => print(&answer, server.tenant())?,
@@ -211,12 +212,12 @@ async fn show(server: &ServerArgs, resource: &ResourcePath, output: Output) -> D
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(resource: &ResourceAnswer, tenant: &str) -> anyhow::Result<()> {
-    let request = |request: &AskedAnswer| {
+fn print(resource: &ResourceInfo, tenant: &str) -> anyhow::Result<()> {
+    let request = |request: &RequestedByInfo| {
         sanitize(&format!("{} at {}: {}", request.by, request.at, request.reason))
     };
     let since = format!("{} since {} ({})", resource.state, resource.since, age(&resource.since));
-    let ResourceAnswer { generation, observed_generation, .. } = resource;
+    let ResourceInfo { generation, observed_generation, .. } = resource;
     print_line(&field_list(&[
         ("resource", Some(resource_name(resource, tenant))),
         ("state", Some(since)),
@@ -237,7 +238,7 @@ fn print(resource: &ResourceAnswer, tenant: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn describe_running(job: &JobAnswer) -> String {
+fn describe_running(job: &JobInfo) -> String {
     let worker = job.attempts.last().map(|attempt| format!(" on {}", attempt.worker));
     let progress = job.progress.as_ref().map(|p| format!(", {} % {}", p.percent, p.message));
     let (worker, progress) = (worker.unwrap_or_default(), progress.unwrap_or_default());
@@ -251,21 +252,21 @@ async fn set_paused(
     reason: Option<String>,
     output: Output,
 ) -> Done {
-    let body = ReasonBody { reason };
-    let answer: PausedAnswer =
+    let body = ReasonRequest { reason };
+    let answer: PauseResponse =
         transport.post(&resource.route(verb), None, &body, Duration::ZERO).await?;
     let result = if answer.paused { "paused" } else { "resumed" };
     print_result(resource, result, &answer, output)
 }
 
 async fn put(server: &ServerArgs, resource: &ResourcePath, spec: &str, output: Output) -> Done {
-    let spec = document(&read_json("--spec", spec)?);
+    let spec = to_document(&read_json("--spec", spec)?);
     let (transport, by) = (server.transport()?, process_name().into());
     let action = ResourceAction::Put { spec, by };
     let Outcome::Put { job, .. } = send(server, &transport, resource, action).await? else {
         return Err(Error::Protocol("unexpected outcome of put".to_owned()).into());
     };
-    let answer = PutAnswer { resource: transport.get(&resource.route("")).await?, job };
+    let answer = PutResourceResponse { resource: transport.get(&resource.route("")).await?, job };
     let generation = answer.resource.generation;
     let result = match job {
         Some(job) => format!("generation {generation}, job {job} submitted"),
@@ -277,7 +278,12 @@ async fn put(server: &ServerArgs, resource: &ResourcePath, spec: &str, output: O
 async fn delete(server: &ServerArgs, resource: &ResourcePath, output: Output) -> Done {
     let action = ResourceAction::Delete { by: process_name().into() };
     send(server, &server.transport()?, resource, action).await?;
-    print_result(resource, "deleted", &tenure_wire::DeletedAnswer { deleted: true }, output)
+    print_result(
+        resource,
+        "deleted",
+        &tenure_wire::DeleteResourceResponse { deleted: true },
+        output,
+    )
 }
 
 async fn send(

@@ -1,9 +1,9 @@
-//! The JSON of dead letters: jobs that used up their attempts and wait for a person.
+//! JSON types of dead letters: jobs that used up their attempts and wait for an operator.
 
 use serde::{Deserialize, Serialize};
 use tenure_core::JobId;
 
-use super::jobs::JobAnswer;
+use super::jobs::JobInfo;
 use super::object::object;
 #[cfg(feature = "openapi")]
 use super::schema;
@@ -11,54 +11,54 @@ use super::schema;
 /// `GET /v1/dead`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct DeadAnswer {
-    /// What they died of, the most frequent first; only with the first page.
-    pub groups: Vec<DeadGroup>,
-    /// Whether the groups count all of them; very many are counted in part.
+pub struct DeadLettersResponse {
+    /// Counts by failure, most frequent first. Only on the first page.
+    pub groups: Vec<DeadLetterGroup>,
+    /// Whether the groups count all dead jobs; a very large number is counted in part.
     pub complete: bool,
-    /// The jobs, newest first.
-    pub items: Vec<JobAnswer>,
-    /// Give it as `cursor` for the next page; nothing when this is the last.
+    /// Dead jobs, newest first.
+    pub items: Vec<JobInfo>,
+    /// Value of `cursor` for the next page; null on the last page.
     pub next: Option<String>,
 }
 
-/// Dead jobs that died of the same.
+/// Dead jobs of one operation with the same failure code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct DeadGroup {
-    /// The kind of their resources.
+pub struct DeadLetterGroup {
+    /// Kind of their resources.
     pub kind: String,
-    /// Their verb.
+    /// Their operation.
     pub operation: String,
-    /// Why they failed, for programs.
+    /// Failure code.
     pub code: String,
-    /// How many they are.
+    /// Number of jobs.
     pub count: usize,
-    /// What the newest of them said.
+    /// Failure message of the newest.
     pub message: String,
-    /// When the first of them was over.
+    /// Time at which the first of them ended.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub oldest: String,
-    /// When the last of them was over.
+    /// Time at which the last of them ended.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Instant))]
     pub newest: String,
 }
 
-/// Which dead jobs; all of the tenant's when nothing is said.
+/// Selects dead jobs. An empty filter selects all dead jobs of the tenant.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct DeadFilter {
-    /// Only of this kind.
+pub struct DeadLetterFilter {
+    /// Matches jobs of this kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Only of this verb.
+    /// Matches jobs of this operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
-    /// Only those that failed with this code.
+    /// Matches jobs that failed with this code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Only these.
+    /// Matches these jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<schema::Id>>))]
     #[cfg_attr(feature = "openapi", schema(max_items = 1_000))]
@@ -68,68 +68,68 @@ pub struct DeadFilter {
 /// `POST /v1/dead/redrive` and `POST /v1/dead/discard`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DeadBody {
-    /// Which.
+pub struct DeadLetterRequest {
+    /// Selects the dead jobs.
     #[serde(deserialize_with = "object")]
-    pub filter: DeadFilter,
-    /// Only count them.
+    pub filter: DeadLetterFilter,
+    /// Only counts the matching jobs.
     #[serde(default)]
     pub dry_run: bool,
-    /// Why; not needed for a dry run.
+    /// Reason for the action. Not required for a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// The answer to a redrive.
+/// Result of redriving dead jobs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct RedriveAnswer {
-    /// How many the filter found.
+pub struct RedriveResponse {
+    /// Number of jobs that match the filter.
     pub matched: usize,
-    /// There are more than one request deals with: send another.
+    /// Whether more jobs match than one request processes. If so, repeat the request.
     pub more: bool,
-    /// Those that are tried again.
-    pub redriven: Vec<Redriven>,
-    /// Those that are not.
-    pub refused: Vec<Unmoved>,
+    /// Jobs that were submitted again.
+    pub redriven: Vec<RedrivenJob>,
+    /// Jobs that could not be redriven.
+    pub refused: Vec<RefusedJob>,
 }
 
-/// A dead job that is tried again.
+/// A dead job that was submitted again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Redriven {
+pub struct RedrivenJob {
     /// The dead job.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub from: JobId,
-    /// The job that was made from it.
+    /// The new job.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub job: JobId,
 }
 
-/// The answer to discarding dead jobs.
+/// Result of discarding dead jobs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct DiscardAnswer {
-    /// How many the filter found.
+pub struct DiscardResponse {
+    /// Number of jobs that match the filter.
     pub matched: usize,
-    /// There are more than one request deals with: send another.
+    /// Whether more jobs match than one request processes. If so, repeat the request.
     pub more: bool,
-    /// Those that were thrown away.
+    /// Jobs that were discarded.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<schema::Id>))]
     pub discarded: Vec<JobId>,
-    /// Those that were not.
-    pub refused: Vec<Unmoved>,
+    /// Jobs that could not be discarded.
+    pub refused: Vec<RefusedJob>,
 }
 
-/// A dead job with which nothing could be done.
+/// A dead job that could not be redriven or discarded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Unmoved {
+pub struct RefusedJob {
     /// The job.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub job: JobId,
-    /// The stable code of the refusal.
+    /// Stable code of the refusal.
     pub code: String,
-    /// What happened and what to do.
+    /// What happened and how to resolve it.
     pub detail: String,
 }

@@ -1,4 +1,4 @@
-//! The durable store that is measured: the embedded one, or the one that is named.
+//! Argument `--store`: the durable store to measure, by default the embedded one.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -11,38 +11,38 @@ use crate::remote::Server;
 use crate::servers::Scratch;
 use tenure_cli_kit::store::open as open_store;
 
-/// An address at which nobody is: the port for what is thrown away.
-const NOBODY: &str = "127.0.0.1:9";
+/// Unreachable address (the discard port).
+const UNREACHABLE_ADDR: &str = "127.0.0.1:9";
 
-/// Which store to measure.
+/// The store to measure.
 #[derive(Args)]
-pub struct Kept {
-    /// Measure this store in place of the embedded one: postgres://USER@HOST/DATABASE
+pub struct StoreArgs {
+    /// Store to measure instead of the embedded one: postgres://USER@HOST/DATABASE
     #[arg(long, env = "TENURE_BENCH_STORE", hide_env_values = true, value_name = "URL")]
     store: Option<String>,
 }
 
-impl Kept {
-    /// What to call it.
+impl StoreArgs {
+    /// Returns the scheme of the URL, or `embedded`.
     pub fn name(&self) -> &str {
         self.store.as_deref().and_then(|url| url.split(':').next()).unwrap_or("embedded")
     }
 
-    /// The address of a store that any number of processes share.
+    /// Returns the URL if several processes can share the store.
     pub fn shared(&self) -> Option<&str> {
         let url = self.store.as_deref()?;
         matches!(self.name(), "postgres" | "postgresql").then_some(url)
     }
 
-    /// Refuses to measure what servers share on a store that they cannot share.
+    /// Fails unless several servers can share the store.
     pub fn ensure_shared(&self) -> Result<()> {
-        let why = "this can only be measured on a store that servers share: \
-                   --store postgres://USER@HOST/DATABASE";
+        let why = "this measurement needs a store that servers can share; set \
+                           --store postgres://USER@HOST/DATABASE";
         ensure!(self.shared().is_some(), why);
         Ok(())
     }
 
-    /// The store, in this process.
+    /// Opens the store in this process.
     pub async fn open(&self, scratch: &Scratch) -> Result<Arc<dyn Store>> {
         match &self.store {
             Some(url) => open_store(url).await,
@@ -50,18 +50,18 @@ impl Kept {
         }
     }
 
-    /// The same, but it hears of no other server, and so has nobody to tell anything.
-    pub async fn open_deaf(&self, scratch: &Scratch) -> Result<Arc<dyn Store>> {
+    /// Opens the store with notifications disabled, so that it neither receives nor sends any.
+    pub async fn open_without_notifications(&self, scratch: &Scratch) -> Result<Arc<dyn Store>> {
         match self.shared() {
             Some(url) => {
                 let separator = if url.contains('?') { '&' } else { '?' };
-                open_store(&format!("{url}{separator}listen={NOBODY}")).await
+                open_store(&format!("{url}{separator}listen={UNREACHABLE_ADDR}")).await
             }
             None => self.open(scratch).await,
         }
     }
 
-    /// A server on it, in a process of its own.
+    /// Starts a server on the store in a separate process.
     pub(crate) async fn serve(&self, scratch: &Scratch, args: &[&OsStr]) -> Result<Server> {
         Server::start(scratch.path(), self.store.as_deref(), args).await
     }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_share_a_database_and_nothing_else() {
+    fn only_a_database_is_shared() {
         for (store, shared) in [
             (None, false),
             (Some("memory:"), false),
@@ -80,9 +80,9 @@ mod tests {
             (Some("postgres://u@h/d"), true),
             (Some("postgresql://u@h/d"), true),
         ] {
-            let kept = Kept { store: store.map(str::to_owned) };
-            assert_eq!(kept.shared(), store.filter(|_| shared));
-            assert_eq!(kept.ensure_shared().is_ok(), shared, "{store:?}");
+            let args = StoreArgs { store: store.map(str::to_owned) };
+            assert_eq!(args.shared(), store.filter(|_| shared));
+            assert_eq!(args.ensure_shared().is_ok(), shared, "{store:?}");
         }
     }
 }

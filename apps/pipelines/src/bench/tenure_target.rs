@@ -1,5 +1,5 @@
-//! Tenure in this process: a server as `tenure serve` has it, and a worker beside it whose handler
-//! only says that it was called.
+//! Tenure in this process: a server configured like `tenure serve`, and a worker whose handler only
+//! records its calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,26 +17,26 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::runs::Runs;
-use super::triggers::Site;
+use super::runs::RunRecorder;
+use super::triggers::Target;
 use tenure_app::Loaded;
 use tenure_bench::in_process::InProcess;
 use tenure_bench::servers::Scratch;
 
-/// How long runs may go on at the end; none do, unless something went wrong.
+/// Grace period for runs at the end; none are active unless something went wrong.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// The server and its worker.
-pub(crate) struct Ours {
-    pub(crate) site: Site,
+/// A server and its worker.
+pub(crate) struct TenureTarget {
+    pub(crate) target: Target,
     committer: Committer,
     stop: CancellationToken,
     tasks: JoinSet<Result<()>>,
 }
 
-impl Ours {
-    /// Starts both; the worker has this many runs at once, of this tenant only: on a database that
-    /// somebody uses it takes no run of others.
+impl TenureTarget {
+    /// Starts both. The worker executes up to `slots` concurrent runs of this tenant only, so that
+    /// it takes no runs of others on a database in use.
     pub(crate) async fn start(
         store: Arc<dyn Store>,
         scratch: &Scratch,
@@ -45,37 +45,37 @@ impl Ours {
         slots: usize,
     ) -> Result<Self> {
         let server = InProcess::start(store, scratch, super::apps(), loaded).await?;
-        let (addr, key, runs) = (server.addr, server.key.clone(), Runs::of(pipelines));
+        let (addr, key, runs) = (server.addr, server.key.clone(), RunRecorder::new(pipelines));
         let committer = server.committer.clone();
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
-        // Before anything runs: no end is missed.
-        tasks.spawn(listen(committer.clone(), committer.store().watch(), Arc::clone(&runs)));
+        // Before any run, so that no end is missed.
+        tasks.spawn(record_ends(committer.clone(), committer.store().watch(), Arc::clone(&runs)));
         let worker = worker(&committer, tenant, slots, &runs).run(stop.clone().cancelled_owned());
-        tasks.spawn(async move { worker.await.map(drop).context("work runs") });
+        tasks.spawn(async move { worker.await.map(drop).context("execute runs") });
         tasks.spawn(server.serve(stop.clone()));
         let (bearer, tenant) = (format!("Bearer {key}"), tenant.to_owned());
-        Ok(Self { site: Site { addr, bearer, tenant, runs }, committer, stop, tasks })
+        Ok(Self { target: Target { addr, bearer, tenant, runs }, committer, stop, tasks })
     }
 
-    /// How many triggers a run got beside the first, as the store has it.
+    /// Returns the number of triggers attached to a run according to the store.
     pub(crate) async fn joined(&self, id: JobId) -> Result<u32> {
-        let shown = self.committer.store().reads().job(id).await?;
-        Ok(shown.with_context(|| format!("the run {id} is not there"))?.job.joined)
+        let view = self.committer.store().reads().job(id).await?;
+        Ok(view.with_context(|| format!("the run {id} does not exist"))?.job.joined)
     }
 
-    /// Ends both in order. Nobody is at the store then.
+    /// Stops both. The store is unused afterwards.
     pub(crate) async fn stop(mut self) -> Result<()> {
         self.stop.cancel();
-        // One of the three goes on for as long as there is a store.
+        // The third task runs as long as the store exists.
         for _ in 0..2 {
-            self.tasks.join_next().await.context("end the server and its worker")???;
+            self.tasks.join_next().await.context("stop the server and its worker")???;
         }
         self.tasks.shutdown().await;
         Ok(())
     }
 }
 
-fn worker(committer: &Committer, tenant: &str, slots: usize, runs: &Arc<Runs>) -> Worker {
+fn worker(committer: &Committer, tenant: &str, slots: usize, runs: &Arc<RunRecorder>) -> Worker {
     let client = Client::with_committer(committer.clone(), tenant);
     let runs = Arc::clone(runs);
     let handler = move |job: Context| {
@@ -88,21 +88,21 @@ fn worker(committer: &Committer, tenant: &str, slots: usize, runs: &Arc<Runs>) -
     Worker::new(&client, "bench").slots(slots).drain(DRAIN).handle(KIND, handler)
 }
 
-/// Hears which runs are over.
-async fn listen(
+/// Records the ends of runs.
+async fn record_ends(
     committer: Committer,
     mut hints: broadcast::Receiver<Hint>,
-    runs: Arc<Runs>,
+    runs: Arc<RunRecorder>,
 ) -> Result<()> {
     loop {
         match hints.recv().await {
-            Ok(Hint::JobsEnded(ids)) => ids.iter().for_each(|id| runs.over(*id)),
-            // What was missed is found by asking.
+            Ok(Hint::JobsEnded(ids)) => ids.iter().for_each(|id| runs.record_end(*id)),
+            // Missed hints are recovered by polling.
             Ok(Hint::Lagged) | Err(RecvError::Lagged(_)) => {
-                for id in runs.not_over() {
-                    let shown = committer.store().reads().job(id).await?;
-                    if shown.is_none_or(|shown| shown.job.state.is_finished()) {
-                        runs.over(id);
+                for id in runs.unfinished() {
+                    let view = committer.store().reads().job(id).await?;
+                    if view.is_none_or(|view| view.job.state.is_finished()) {
+                        runs.record_end(id);
                     }
                 }
             }
