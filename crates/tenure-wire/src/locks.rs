@@ -130,6 +130,9 @@ pub struct BreakRequest {
     /// Reason for the break, for the audit log and the history.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Reason))]
     pub reason: String,
+    /// Whether the job of the tenure ends too, instead of being retried by its rule.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub end_job: bool,
 }
 
 /// `POST /v1/sessions`

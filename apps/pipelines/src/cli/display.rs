@@ -135,7 +135,7 @@ impl Display {
     pub(super) fn finish(&mut self, detail: &RunDetail) {
         match &mut self.mode {
             Mode::Bars { .. } => {
-                step_lines(detail).iter().for_each(|line| self.print_message(line))
+                step_lines(detail).iter().for_each(|line| self.print_message(line));
             }
             Mode::Lines { last, reported } => {
                 if last.as_ref().is_some_and(|last| last.attempt != detail.run.attempt) {

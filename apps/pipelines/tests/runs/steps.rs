@@ -27,7 +27,7 @@ impl MockServer {
                 let mut buffer = vec![0; 64 * 1024];
                 let length = stream.read(&mut buffer).expect("request");
                 let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
-                recorded.lock().unwrap().push(text);
+                recorded.lock().expect("not poisoned").push(text);
                 let status = statuses.get(index).or(statuses.last()).expect("status");
                 let response = format!(
                     "HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi"
@@ -39,7 +39,7 @@ impl MockServer {
     }
 
     fn requests(&self) -> Vec<String> {
-        self.requests.lock().unwrap().clone()
+        self.requests.lock().expect("not poisoned").clone()
     }
 }
 

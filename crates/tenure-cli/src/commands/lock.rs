@@ -68,6 +68,9 @@ pub(super) enum Lock {
         /// Reason, recorded in the history
         #[arg(long)]
         reason: String,
+        /// End the job that holds the lock too, whatever its retry rule says
+        #[arg(long)]
+        end_job: bool,
     },
 }
 
@@ -132,16 +135,12 @@ impl Lock {
                 print_result(lock, result);
                 Ok(ExitCode::SUCCESS)
             }
-            Self::Break { lock, token, reason } => {
+            Self::Break { lock, token, reason, end_job } => {
                 let (token, locks) = (Token(*token), named_lock(lock));
                 let (by, reason) = (process_name().into(), reason.as_str().into());
-                send(
-                    server,
-                    &transport,
-                    lock,
-                    LockAction::Break { token, locks, by, reason, end_job: false },
-                )
-                .await?;
+                let end_job = *end_job;
+                let action = LockAction::Break { token, locks, by, reason, end_job };
+                send(server, &transport, lock, action).await?;
                 print_result(lock, "broken");
                 Ok(ExitCode::SUCCESS)
             }

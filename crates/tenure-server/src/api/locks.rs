@@ -247,7 +247,7 @@ pub(super) async fn break_lock(
     let (token, locks) = (body.token, locks(body.lock.as_ref())?);
     let reason = on.caller.required_reason(ReasonRequest { reason: Some(body.reason) })?;
     let by = on.caller.name;
-    let action = LockAction::Break { token, locks, by, reason, end_job: false };
+    let action = LockAction::Break { token, locks, by, reason, end_job: body.end_job };
     state.services.submit(Command::Lock { key: on.key, action }).await?;
     Ok(Json(BreakResponse { broken: true }))
 }

@@ -162,8 +162,9 @@ impl HttpTransport {
                     self.post(&path("withdraw"), None, &body, Duration::ZERO).await?;
                 Ok(Outcome::Withdrawn { released: answer.token })
             }
-            LockAction::Break { token, locks: set, reason, .. } => {
-                let body = BreakRequest { lock: locks(set), token, reason: reason.to_string() };
+            LockAction::Break { token, locks: set, reason, end_job, .. } => {
+                let reason = reason.to_string();
+                let body = BreakRequest { lock: locks(set), token, reason, end_job };
                 let _: serde_json::Value =
                     self.post(&path("break"), None, &body, Duration::ZERO).await?;
                 Ok(Outcome::Broken)
