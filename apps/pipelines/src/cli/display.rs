@@ -151,7 +151,7 @@ impl Display {
         let print = || text.lines().try_for_each(|line| print_line(&sanitize_line(line)));
         match (&self.mode, self.output) {
             (_, Output::Json) => {
-                text.lines().for_each(|line| self.print_message(&sanitize_line(line)))
+                text.lines().for_each(|line| self.print_message(&sanitize_line(line)));
             }
             (Mode::Bars { all, .. }, Output::Table) => all.suspend(print)?,
             (Mode::Lines { .. }, Output::Table) => print()?,

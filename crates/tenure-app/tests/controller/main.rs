@@ -1,5 +1,6 @@
 //! A controller runs in one process of a fleet at a time. When the active process is killed or
 //! frozen another takes over with a greater token, and a process that wakes up is fenced off.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::BufReader;
 use std::net::{SocketAddr, TcpListener};

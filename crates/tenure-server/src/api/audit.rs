@@ -31,7 +31,10 @@ pub(super) struct AuditParams {
     tag = "keys",
     operation_id = "audit",
     params(Caller, AuditParams),
-    responses((status = 200, description = "Audit entries", body = ListResponse<AuditEntry>), NotFound)
+    responses(
+        (status = 200, description = "Audit entries", body = ListResponse<AuditEntry>),
+        NotFound
+    )
 )]
 pub(super) async fn newest(
     State(state): State<ServerState>,

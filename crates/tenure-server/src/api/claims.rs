@@ -26,7 +26,10 @@ use tenure_app::services::wait_timeout;
     operation_id = "claim_jobs",
     params(Caller, Idempotency),
     request_body = ClaimRequest,
-    responses((status = 200, description = "The jobs, possibly none", body = ClaimResponse), Conflict)
+    responses(
+        (status = 200, description = "The jobs, possibly none", body = ClaimResponse),
+        Conflict
+    )
 )]
 pub(super) async fn claim(
     State(state): State<ServerState>,

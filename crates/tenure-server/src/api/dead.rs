@@ -54,7 +54,10 @@ pub(super) struct ListParams {
     tag = "dead letters",
     operation_id = "list_dead",
     params(Caller, ListParams),
-    responses((status = 200, description = "A page of jobs, and the groups", body = DeadLettersResponse))
+    responses((
+        status = 200, description = "A page of jobs, and the groups",
+        body = DeadLettersResponse
+    ))
 )]
 pub(super) async fn list(
     State(state): State<ServerState>,

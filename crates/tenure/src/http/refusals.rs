@@ -51,7 +51,7 @@ fn refusal_from_problem(problem: Problem) -> Error {
             return job_refusal(problem).map_or_else(|error| error, Error::Refused);
         }
         ("invalid", _) => Refusal::Invalid(problem.detail),
-        _ => return unknown(problem),
+        _ => return unknown(&problem),
     })
 }
 
@@ -81,18 +81,18 @@ fn job_refusal(problem: Problem) -> Result<Refusal, Error> {
             let state = job_state(problem.state.as_deref());
             match wanted {
                 Some(wanted) => Refusal::WrongJobState { state, wanted },
-                None => return Err(unknown(problem)),
+                None => return Err(unknown(&problem)),
             }
         }
         (_, Some("in_use")) => Refusal::InUse { job: problem.job },
         (_, Some("job_tenure")) => Refusal::TenureOfJob(problem.job.unwrap_or(JobId(0))),
         (_, Some("request_reused")) => Refusal::RequestReused,
-        _ => return Err(unknown(problem)),
+        _ => return Err(unknown(&problem)),
     })
 }
 
 /// A refusal that this version of the library does not know: a newer server sent it.
-fn unknown(problem: Problem) -> Error {
+fn unknown(problem: &Problem) -> Error {
     let reason = problem.reason.as_deref().unwrap_or("none");
     Error::Protocol(format!("{} (code {}, reason {reason})", problem.detail, problem.code))
 }
