@@ -185,3 +185,34 @@ async fn a_file_of_the_first_format_is_migrated() {
     let all = store.reads().jobs(JobQuery { limit: 9, ..JobQuery::default() }).await.unwrap();
     assert_eq!(all.items.len(), 1);
 }
+
+/// Copies all files of a store as they are on disk, as if its process had crashed at this moment.
+fn crash_copy(from: &Path) -> TempDir {
+    let copy = TempDir::new().expect("a directory");
+    for entry in fs::read_dir(from).expect("a directory") {
+        let entry = entry.expect("an entry");
+        fs::copy(entry.path(), copy.path().join(entry.file_name())).expect("a copy");
+    }
+    copy
+}
+
+#[tokio::test]
+async fn a_crash_around_a_break_that_ends_the_job_never_leaves_a_retry() {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir.path().join("tenure.db")).await;
+    let (id, token) = start_job(&store).await;
+    let before = crash_copy(dir.path());
+    let (by, reason) = ("ann".into(), "stuck".into());
+    let action = LockAction::Break { token, locks: None, by, reason, end_job: true };
+    assert_eq!(apply_one(&store, Command::Lock { key: key(), action }).await, Outcome::Broken);
+    let after = crash_copy(dir.path());
+    let state = async |dir: &TempDir| {
+        let store = open(&dir.path().join("tenure.db")).await;
+        let job = store.reads().job(id).await.unwrap().expect("a row").job;
+        let tenures = store.reads().show(&key()).await.unwrap().expect("a row").tenures.len();
+        (job.state, tenures)
+    };
+    // Both or neither: a job in backoff without a tenure would be started again.
+    assert_eq!(state(&before).await, (JobState::Running, 1));
+    assert_eq!(state(&after).await, (JobState::Cancelled, 0));
+}
