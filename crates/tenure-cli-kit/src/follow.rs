@@ -1,8 +1,8 @@
 //! Follows a job or a run until it finishes, across restarts of the server. An interrupt ends the
 //! following, not the job.
 //!
-//! A [`Follower`] polls one kind of object and displays it: the CLI has one for jobs, the pipelines
-//! app has one for runs.
+//! A [`Follower`] polls one kind of object and displays it: the CLI has one for jobs, and
+//! apps have their own.
 
 use std::time::Duration;
 

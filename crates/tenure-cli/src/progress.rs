@@ -1,6 +1,6 @@
 //! Progress display of a followed job on stderr: a bar on a terminal, lines elsewhere.
 //!
-//! Display only; `commands::job::follow` polls the server. Pipeline runs have their own display.
+//! Display only; `commands::job::follow` polls the server.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tenure_core::{JobId, JobState};

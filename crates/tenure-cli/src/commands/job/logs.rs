@@ -16,7 +16,7 @@ use tenure_cli_kit::{Done, Output};
 /// Print the log of a job
 ///
 /// With `-o json`, prints each chunk of the log as one line of JSON. Otherwise leaves out the lines
-/// in which a pipeline run records its steps; `tenure pipeline show` prints those.
+/// that carry data for programs.
 #[derive(Args)]
 pub(in crate::commands) struct Logs {
     /// Id of the job

@@ -29,8 +29,8 @@ use tenure_cli_kit::{clock, exit};
 Examples:
   tenure job submit database/orders create --arg size:=3 --arg zone=b
   tenure job submit database/orders create --args @orders.json --follow
-  tenure job submit pipeline/billing run --in 30m --priority 10
-  tenure job submit pipeline/billing run --at 2030-01-31T03:00:00Z --idempotency-key jan-30
+  tenure job submit database/orders backup --in 30m --priority 10
+  tenure job submit database/orders backup --at 2030-01-31T03:00:00Z --idempotency-key jan-31
 
 With --follow, exits with 0 if the job succeeded, 1 if it failed or is a dead letter, 5 if it was
 cancelled or superseded. Ctrl-C stops following, not the job, and exits with 130.")]
