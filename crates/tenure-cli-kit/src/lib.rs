@@ -12,7 +12,7 @@ pub mod document;
 pub mod exit;
 pub mod follow;
 pub mod listing;
-pub mod log_reader;
+pub mod log_text;
 pub mod message;
 mod output;
 mod server_args;

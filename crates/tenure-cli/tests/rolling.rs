@@ -253,7 +253,7 @@ fn a_rolling_restart_fails_no_request_and_loses_no_lock() {
     let hold = |n: usize| {
         let (url, key) = (site.url(n), site.key.clone());
         runtime.block_on(async move {
-            let client = Client::connect(&url, &key).expect("an address");
+            let client = Client::connect(&url, &key).await.expect("a running server");
             let session = client.session(&format!("holder-{n}"), TTL).await.expect("it answers");
             let lock = session.lock(&format!("kept/k{n}")).expect("a name");
             let tenure = lock.acquire().await.expect("it is free");

@@ -90,7 +90,7 @@ async fn twenty_kills_under_load_lose_no_acknowledged_grant() {
     let spawn =
         |worker| tokio::spawn(acquire_and_release(transport(), worker, Arc::clone(&ledger)));
     let workers: Vec<_> = (0..8).map(spawn).collect();
-    let client = Client::connect(&url, &key).expect("an address");
+    let client = Client::connect(&url, &key).await.expect("a running server");
     // A holder that only sends heartbeats: no restart may cost it its lock.
     let session = client.session("holder", Duration::from_secs(10)).await.expect("it answers");
     let tenure = session.lock("cluster/kept").expect("a name").acquire().await.expect("it is free");

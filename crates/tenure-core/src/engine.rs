@@ -1,7 +1,7 @@
 //! [`step`]: applies one command to the world.
 //!
 //! Rules for sessions and claims are in this file. Commands on a record are dispatched to
-//! [`crate::lock`], [`crate::submit`], [`crate::attempt`] and [`crate::manage`].
+//! [`crate::lock`], `submit.rs`, `attempt.rs` and `manage.rs`.
 
 use std::collections::hash_map::Entry;
 

@@ -3,7 +3,7 @@
 //! A job stays in the lane of its resource until it is finished, then leaves the record and is
 //! stored separately. After that only a dead job changes once more, when an operator redrives or
 //! discards it. An attempt is counted when it starts, by [`crate::record::Record::apply`]. The
-//! rules are in [`crate::submit`], [`crate::attempt`] and [`crate::manage`].
+//! rules are in `submit.rs`, `attempt.rs` and `manage.rs`.
 
 use serde::{Deserialize, Serialize};
 

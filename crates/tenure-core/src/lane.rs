@@ -4,7 +4,7 @@
 //! so that jobs needing few locks do not starve one needing many. The scan stops at a job that
 //! waits for a lock which every operation needs and, with [`Backoff::Hold`], at a job in backoff.
 //!
-//! [`LaneScan`] is the only code that decides whether a job may start: claims ask it through
+//! `LaneScan` is the only code that decides whether a job may start: claims ask it through
 //! [`Record::next_job`], submits for their verdict, and [`crate::why`] for its explanation.
 
 use crate::id::JobId;

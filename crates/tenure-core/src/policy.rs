@@ -1,4 +1,4 @@
-//! Policies: what happens when an operation meets another. Implemented in [`crate::submit`].
+//! Policies: what happens when an operation meets another. Implemented in `submit.rs`.
 
 use std::str::FromStr;
 

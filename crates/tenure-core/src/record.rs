@@ -1,7 +1,7 @@
 //! The record of one resource: the unit of atomicity.
 //!
 //! Every guarantee of Tenure is a statement about one record. What history contains changes in
-//! [`Record::apply`], which both steps and replays use; [`crate::apply`] lists the changes that are
+//! [`Record::apply`], which both steps and replays use; `apply.rs` lists the changes that are
 //! not events. Heartbeats never touch a record.
 
 use std::collections::VecDeque;

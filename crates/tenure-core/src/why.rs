@@ -3,6 +3,7 @@
 //! Whether a job may start is decided by [`crate::lane`]; this module only words the answer.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::id::JobId;
 use crate::job::{Failure, Job, JobState, Progress, RequestedBy};
@@ -18,6 +19,8 @@ use crate::token::Token;
 /// What an explanation needs besides the record.
 #[derive(Clone, Debug, Default)]
 pub struct EngineContext {
+    /// Declaration of the resource's kind, if it has one.
+    pub kind: Option<Arc<Kind>>,
     /// Current tenures of the resource.
     pub tenures: Vec<TenureView>,
     /// Number of live workers that claim this kind.
@@ -136,12 +139,7 @@ impl Why {
 
 /// Explains an unfinished job.
 #[must_use]
-pub fn explain_job(
-    record: &Record,
-    kind: Option<&Kind>,
-    id: JobId,
-    context: &EngineContext,
-) -> Why {
+pub fn explain_job(record: &Record, id: JobId, context: &EngineContext) -> Why {
     let (Some(resource), Some(job)) = (&record.resource, record.job(id)) else { return Why::Idle };
     if let Some(running) = explain_running(job, context) {
         return running;
@@ -149,7 +147,7 @@ pub fn explain_job(
     if let Some(requested) = &resource.paused {
         return Why::Paused(requested.clone());
     }
-    let Some(kind) = kind else { return Why::NotDeclared };
+    let Some(kind) = context.kind.as_deref() else { return Why::NotDeclared };
     let Some(operation) = kind.operations.get(&job.operation) else { return Why::NotDeclared };
     let Err(blocker) = record.startability(kind, id, context.now) else {
         return explain_startable(kind, context);
@@ -174,11 +172,7 @@ pub fn explain_job(
 /// Explains the running job of a resource or, if none runs, the first in its lane. Returns the job,
 /// if any.
 #[must_use]
-pub fn explain_resource(
-    record: &Record,
-    kind: Option<&Kind>,
-    context: &EngineContext,
-) -> (Option<JobId>, Why) {
+pub fn explain_resource(record: &Record, context: &EngineContext) -> (Option<JobId>, Why) {
     let running = record.lane().iter().find(|job| job.state.is_running());
     let Some(job) = running.or_else(|| record.lane().front()) else {
         let paused = record.resource.as_ref().and_then(|resource| resource.paused.clone());
@@ -188,7 +182,7 @@ pub fn explain_resource(
         let held = context.tenures.first().map(|tenure| Why::Held(Box::new(tenure.clone())));
         return (None, held.unwrap_or(Why::Idle));
     };
-    (Some(job.id), explain_job(record, kind, job.id, context))
+    (Some(job.id), explain_job(record, job.id, context))
 }
 
 /// Explains a finished job.

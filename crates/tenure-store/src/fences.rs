@@ -4,7 +4,9 @@
 //! to resource is built when the first fence appears and maintained from then on, so that a batch
 //! does not scan all live resources because of one fence.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+#[cfg(any(test, feature = "postgres"))]
+use std::collections::BTreeSet;
+use std::collections::{HashMap, HashSet};
 
 use tenure_core::ResourceKey;
 use tenure_core::history::Chain;
@@ -25,6 +27,7 @@ fn lock_id(key: &ResourceKey) -> i64 {
 
 impl Fences {
     /// Replaces the set of fenced lock ids.
+    #[cfg(any(test, feature = "postgres"))]
     pub(crate) fn set(&mut self, lock_ids: Vec<i64>, live: &BTreeSet<ResourceKey>) {
         self.lock_ids = lock_ids.into_iter().collect();
         if !self.lock_ids.is_empty() && self.keys_by_id.is_none() {
@@ -42,6 +45,7 @@ impl Fences {
     }
 
     /// Returns the fenced resources that are live.
+    #[cfg(any(test, feature = "postgres"))]
     pub(crate) fn live_keys(&self) -> Vec<ResourceKey> {
         let Some(keys_by_id) = &self.keys_by_id else { return Vec::new() };
         self.lock_ids.iter().filter_map(|id| keys_by_id.get(id)).cloned().collect()

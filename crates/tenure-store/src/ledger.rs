@@ -340,11 +340,13 @@ impl Ledger {
     }
 
     /// Replaces the fences, given as advisory lock ids.
+    #[cfg(feature = "postgres")]
     pub(crate) fn set_fences(&mut self, lock_ids: Vec<i64>) {
         self.fences.set(lock_ids, &self.live);
     }
 
     /// Excludes fenced resources from scheduling: nothing on them becomes due or is started.
+    #[cfg(feature = "postgres")]
     pub(crate) fn suspend_fenced(&mut self) {
         for key in self.fences.live_keys() {
             self.world.exclude_from_claims(&key);
@@ -352,6 +354,7 @@ impl Ledger {
     }
 
     /// Reverts [`Self::suspend_fenced`] after the batch.
+    #[cfg(feature = "postgres")]
     pub(crate) fn resume_fenced(&mut self, now: Millis) {
         for key in self.fences.live_keys() {
             self.world.include_in_claims(&key, now);

@@ -23,6 +23,7 @@ pub mod metered;
 pub mod observer;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod queries;
 pub mod random;
 pub mod scenario;
 pub mod store;

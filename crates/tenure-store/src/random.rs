@@ -34,6 +34,7 @@ fn draw() -> u128 {
 }
 
 /// Returns a random 64-bit number.
+#[cfg(feature = "postgres")]
 pub(crate) fn nonce() -> i64 {
     i64::from_le_bytes(draw().to_le_bytes()[..8].try_into().expect("the range has 8 bytes"))
 }

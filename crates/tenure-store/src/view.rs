@@ -75,6 +75,7 @@ impl Ledger {
                 && kinds.is_some_and(|kinds| kinds.iter().any(|kind| **kind == *key.kind()))
         };
         EngineContext {
+            kind: self.world().kinds.get(key.kind()).cloned(),
             tenures: self.tenure_views(key, now),
             workers: self.world().sessions.iter().filter(works).count(),
             running: self.world().ready.running_counts(key.kind(), key.tenant()),

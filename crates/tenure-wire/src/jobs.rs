@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tenure_core::job::{Attempt, AttemptOutcome, Failure, Progress, RequestedBy};
 use tenure_core::key::InvalidName;
-use tenure_core::{Job, JobId, JobState, Kind, RequestId, ResourceKey, SessionId, Token, Verdict};
+use tenure_core::{
+    Job, JobId, JobState, Kind, Millis, RequestId, ResourceKey, SessionId, Token, Verdict,
+};
 
 #[cfg(feature = "openapi")]
 use super::schema;
@@ -13,6 +15,7 @@ use super::{instant, parse_optional_document, parse_server_instant, to_optional_
 /// A job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct JobInfo {
     /// Id of the job.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
@@ -152,6 +155,7 @@ impl JobInfo {
 /// An attempt to execute a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct AttemptInfo {
     /// Number of the attempt, from 1.
     pub n: u32,
@@ -362,6 +366,7 @@ pub struct LogResponse {
 /// A chunk of a job's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct LogChunkInfo {
     /// Position of the chunk in the log.
     pub position: u64,
@@ -372,4 +377,12 @@ pub struct LogChunkInfo {
     pub at: String,
     /// Complete lines.
     pub text: String,
+}
+
+impl LogChunkInfo {
+    /// Converts a chunk.
+    #[must_use]
+    pub fn new(position: u64, attempt: u32, at: Millis, text: &str) -> Self {
+        Self { position, attempt, at: instant(at), text: text.to_owned() }
+    }
 }

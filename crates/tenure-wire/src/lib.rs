@@ -28,6 +28,7 @@ mod workers;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tenure_core::history::Entry;
 use tenure_core::{JobId, Millis, ResourceKey, Text, Token};
 
 pub use access::{
@@ -78,6 +79,7 @@ pub struct ListResponse<T> {
 /// An entry of the history.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct HistoryEntry {
     /// Position of the entry in the history.
     pub position: u64,
@@ -91,6 +93,23 @@ pub struct HistoryEntry {
     pub line: String,
     /// `sha256(hash of the previous entry, line)`.
     pub hash: String,
+}
+
+impl HistoryEntry {
+    /// Converts a line of the history.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the line is damaged.
+    pub fn new(
+        position: u64,
+        resource: ResourceKey,
+        line: String,
+        hash: String,
+    ) -> serde_json::Result<Self> {
+        let at = instant(Entry::parse(&line)?.at);
+        Ok(Self { position, resource, at, line, hash })
+    }
 }
 
 /// `GET /v1/verify`

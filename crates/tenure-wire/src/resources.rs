@@ -15,6 +15,7 @@ use super::{instant, parse_optional_document, parse_server_instant, to_optional_
 /// A resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct ResourceInfo {
     /// Tenant.
     pub tenant: String,

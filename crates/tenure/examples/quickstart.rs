@@ -1,14 +1,12 @@
-//! Locks in one screen: `cargo run -p tenure --example quickstart`.
+//! Locks in one screen: `cargo run -p tenure --example quickstart --features local`.
 //!
 //! Two workers in one process share a durable store in a temporary file. Both acquire the same
 //! cluster; the second waits until the first has released it. With `Client::connect` the same code
 //! talks to a server.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{Client, Error};
-use tenure_store::Embedded;
+use tenure::{Client, Error, Kinds};
 
 async fn install(client: Client, worker: &str) -> Result<(), Error> {
     let session = client.session(worker, Duration::from_secs(10)).await?;
@@ -27,8 +25,7 @@ async fn install(client: Client, worker: &str) -> Result<(), Error> {
 #[tokio::main]
 pub(crate) async fn main() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let store = Embedded::open(&dir.path().join("tenure.db"))?;
-    let client = Client::local(Arc::new(store));
+    let client = Client::open(dir.path().join("tenure.db"), Kinds::default()).await?;
     tokio::try_join!(install(client.clone(), "worker A"), install(client, "worker B"))?;
     Ok(())
 }

@@ -1,16 +1,12 @@
-//! A worker in one screen: `cargo run -p tenure --example worker`.
+//! A worker in one screen: `cargo run -p tenure --example worker --features local,worker`.
 //!
 //! A kind declares what can happen to a database, jobs request it, and a worker executes them: one
 //! at a time per database, and again after a transient failure. With `Client::connect` the same
 //! worker works for a server; for commands instead of handlers see `Worker::commands`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{Client, Context, Done, Failure, Worker};
-use tenure_core::retry::Retry;
-use tenure_core::{JobState, Kind, Kinds, Operation, Policy};
-use tenure_store::{Embedded, Store};
+use tenure::{Client, Context, Done, Failure, Kind, Kinds, Operation, Policy, Retry, Worker};
 
 async fn create(job: Context) -> Result<Done, Failure> {
     let size_gb: u32 = job.args()?;
@@ -41,35 +37,26 @@ fn kinds() -> anyhow::Result<Kinds> {
 #[tokio::main]
 pub(crate) async fn main() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let store: Arc<dyn Store> = Arc::new(Embedded::open(&dir.path().join("tenure.db"))?);
-    store.declare(Arc::new(kinds()?)).await?;
-    let client = Client::local(Arc::clone(&store));
+    let client = Client::open(dir.path().join("tenure.db"), kinds()?).await?;
 
     let mut jobs = Vec::new();
     for name in ["orders", "orders", "people"] {
         let submission = client.submit(&format!("database/{name}"), "create").args(&20);
         let submitted = submission.by("ann").send().await?;
-        println!("{name}: {} as job {}", submitted.verdict.as_str(), submitted.job);
+        println!("{name}: {} as job {}", submitted.verdict.as_str(), submitted.job.id());
         jobs.push(submitted.job);
     }
     let worker = Worker::new(&client, "creator").slots(2).handle("database", create);
-    let shutdown = async {
-        while !all_succeeded(&*store, &jobs).await.unwrap_or(true) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+    let all_finished = async {
+        for job in &jobs {
+            match job.wait().await {
+                Ok(result) => println!("{}: {result}", job.id()),
+                Err(error) => println!("{error}"),
+            }
         }
     };
-    let summary = worker.run(shutdown).await?;
+    let summary = worker.run(all_finished).await?;
     println!("{summary:?}");
     anyhow::ensure!(summary.succeeded == 2, "two databases, two successes");
     Ok(())
-}
-
-async fn all_succeeded(store: &dyn Store, jobs: &[tenure_core::JobId]) -> anyhow::Result<bool> {
-    for job in jobs {
-        let view = store.reads().job(*job).await?;
-        if view.is_none_or(|view| view.job.state != JobState::Succeeded) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

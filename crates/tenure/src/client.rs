@@ -1,17 +1,17 @@
 //! Client for a Tenure server or an embedded store.
 //!
-//! A client opens sessions that hold locks, and submits and cancels jobs. Jobs are executed by
-//! [`crate::worker`]. All decisions are made by the store.
+//! A client opens sessions that hold locks, submits jobs, and addresses jobs and resources. Jobs
+//! are executed by a `Worker` (feature `worker`). All decisions are made by the store.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Command, JobAction, JobId, JobState, Outcome, Text};
-use tenure_store::store::Hint;
-use tenure_store::{Committer, Store};
-use tokio::sync::broadcast;
+use tenure_core::{JobId, ResourceKey, Text};
 
 use crate::error::Error;
+use crate::job::JobHandle;
+use crate::resource::ResourceHandle;
 use crate::session::Session;
 use crate::submit::Submission;
 use crate::transport::Transport;
@@ -35,38 +35,30 @@ pub fn tenant_of_key(key: &str) -> Option<&str> {
 pub struct Client {
     transport: Arc<dyn Transport>,
     tenant: Text,
-    /// Source of store hints; `None` unless the store is embedded.
-    committer: Option<Committer>,
 }
 
 impl Client {
-    /// Creates a client of the server at `url` that authenticates with an API key.
+    /// Connects to the server at `url` and verifies that it accepts the API key.
+    ///
+    /// The client acts for the tenant that the key is bound to, otherwise for the tenant
+    /// `default`: see [`Client::for_tenant`].
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Error::Unavailable`] if the server cannot be reached, [`Error::Denied`] if it
+    /// refuses the key, and [`Error::Protocol`] if the URL is not that of a Tenure server.
     #[cfg(feature = "http")]
-    pub fn connect(url: &str, key: &str) -> Result<Self, Error> {
+    pub async fn connect(url: &str, key: &str) -> Result<Self, Error> {
         let tenant = tenant_of_key(key).unwrap_or(DEFAULT_TENANT);
         let transport = crate::http::HttpTransport::new(url, key, tenant)?;
+        transport.verify().await?;
         Ok(Self::with_transport(Arc::new(transport), tenant))
-    }
-
-    /// Creates a client of an embedded store, for the default tenant.
-    #[must_use]
-    pub fn local(store: Arc<dyn Store>) -> Self {
-        Self::with_committer(Committer::start(store), DEFAULT_TENANT)
-    }
-
-    /// Creates a client of a [`Committer`] that runs in this process.
-    ///
-    /// The tenant `*` is for workers that serve all tenants.
-    #[must_use]
-    pub fn with_committer(committer: Committer, tenant: &str) -> Self {
-        let transport = Arc::new(committer.clone());
-        Self { transport, tenant: tenant.into(), committer: Some(committer) }
     }
 
     /// Creates a client over a custom [`Transport`].
     #[must_use]
     pub fn with_transport(transport: Arc<dyn Transport>, tenant: &str) -> Self {
-        Self { transport, tenant: tenant.into(), committer: None }
+        Self { transport, tenant: tenant.into() }
     }
 
     /// Returns a client that acts for another tenant. Over HTTP the key must not be bound to a
@@ -74,67 +66,92 @@ impl Client {
     pub fn for_tenant(&self, tenant: &str) -> Result<Self, Error> {
         let other = self.transport.for_tenant(tenant)?;
         let transport = other.unwrap_or_else(|| Arc::clone(&self.transport));
-        Ok(Self { transport, tenant: tenant.into(), committer: self.committer.clone() })
+        Ok(Self::with_transport(transport, tenant))
     }
 
     /// Opens a session that expires after `ttl` without a heartbeat, and starts its heartbeat
     /// thread.
     pub async fn session(&self, name: &str, ttl: Duration) -> Result<Session, Error> {
-        Session::open(&self.transport, &self.tenant, name, ttl, None).await
+        Session::open(&self.transport, &self.tenant, name, ttl, false).await
     }
 
     /// Builds a job submission: `operation` on the resource `kind/name`.
     ///
     /// ```
-    /// # use std::sync::Arc;
-    /// # use tenure_core::{Kind, Kinds, Operation, Verdict};
-    /// # use tenure_store::{Memory, Store};
+    /// # use tenure::{Kind, Kinds, Operation};
+    /// use tenure::{Client, Verdict};
+    ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> anyhow::Result<()> {
-    /// # let store = Arc::new(Memory::new());
     /// # let database = Kind::new("database").operation(Operation::new("create"));
-    /// # store.declare(Arc::new(Kinds::new([database])?)).await?;
-    /// let client = tenure::Client::local(store);
+    /// # let client = Client::in_memory(Kinds::new([database])?).await?;
     /// let args = serde_json::json!({ "size_gb": 20 });
     /// let submission = client.submit("database/orders", "create").args(&args).priority(5);
-    /// let submitted = submission.by("ann").send().await?;
+    /// let submitted = submission.send().await?;
     /// assert_eq!(submitted.verdict, Verdict::Started);
-    /// client.cancel(submitted.job, "ann", "not needed any more").await?;
+    /// submitted.job.cancel("not needed any more").await?;
     /// # Ok(())
     /// # }
     /// ```
     pub fn submit(&self, resource: &str, operation: &str) -> Submission {
-        Submission::new(Arc::clone(&self.transport), &self.tenant, resource, operation)
+        Submission::new(Arc::clone(&self.transport), self.key(resource), operation)
     }
 
-    /// Cancels a job and returns its new state.
+    /// Addresses a job by its id.
+    #[must_use]
+    pub fn job(&self, id: JobId) -> JobHandle {
+        JobHandle::new(Arc::clone(&self.transport), id)
+    }
+
+    /// Addresses the resource `kind/name`, whether it exists or not.
     ///
-    /// A job that is waiting ends at once. A running job moves to `cancelling`, and its handler is
-    /// asked to stop.
-    pub async fn cancel(&self, job: JobId, by: &str, reason: &str) -> Result<JobState, Error> {
-        let action = JobAction::Cancel { by: by.into(), reason: reason.into() };
-        match self.transport.send(Command::Job { id: job, action }, Duration::ZERO).await? {
-            Outcome::Cancelled { state } => Ok(state),
-            Outcome::Refused(refusal) => Err(Error::Refused(refusal)),
-            other => Err(Error::Protocol(format!("cancel returned {other:?}"))),
-        }
+    /// ```
+    /// # use tenure::{Client, Kind, Kinds, Operation};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> anyhow::Result<()> {
+    /// # let database = Kind::new("database").operation(Operation::new("create"));
+    /// # let client = Client::in_memory(Kinds::new([database])?).await?;
+    /// let orders = client.resource("database/orders")?;
+    /// assert!(orders.get().await?.is_none());
+    /// orders.put(&serde_json::json!({ "size_gb": 20 })).await?;
+    /// let job = orders.submit("create").send().await?.job;
+    /// assert_eq!(orders.why().await?.why, "no_worker");
+    /// # job.cancel("end of the example").await?;
+    ///
+    /// let mut history = orders.history();
+    /// while let Some(entry) = history.next().await {
+    ///     println!("{}", entry?.line);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn resource(&self, resource: &str) -> Result<ResourceHandle, Error> {
+        Ok(ResourceHandle::new(Arc::clone(&self.transport), self.key(resource)?))
     }
 
-    /// Opens a session that checks for notices between heartbeats when the embedded store sends
-    /// hints.
-    pub(crate) async fn session_with_hints(
+    fn key(&self, resource: &str) -> Result<ResourceKey, Error> {
+        let (kind, name) = resource.split_once('/').unwrap_or((resource, ""));
+        Ok(ResourceKey::new(&self.tenant, kind, name)?)
+    }
+
+    /// Opens a session that checks for notices between heartbeats if the transport supports it.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn session_with_notices(
         &self,
         name: &str,
         ttl: Duration,
     ) -> Result<Session, Error> {
-        Session::open(&self.transport, &self.tenant, name, ttl, self.hints()).await
+        Session::open(&self.transport, &self.tenant, name, ttl, true).await
     }
 
-    fn hints(&self) -> Option<broadcast::Receiver<Hint>> {
-        self.committer.as_ref().map(|committer| committer.store().watch())
-    }
-
+    #[cfg(feature = "worker")]
     pub(crate) fn transport(&self) -> &Arc<dyn Transport> {
         &self.transport
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("tenant", &self.tenant).finish_non_exhaustive()
     }
 }

@@ -1,10 +1,13 @@
 //! Errors of requests to a server or a store.
 
 use tenure_core::key::InvalidName;
-use tenure_core::{Code, Refusal, TenureView};
+use tenure_core::{Code, JobState, Outcome, Refusal, TenureView};
+
+use crate::wire::JobInfo;
 
 /// Error of a request to a server or a store.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The store refused the command.
     #[error("{0}")]
@@ -15,6 +18,10 @@ pub enum Error {
     /// Stored data is damaged. A retry does not help.
     #[error("{0}")]
     Corrupt(String),
+    /// The embedded store cannot be opened.
+    #[cfg(feature = "local")]
+    #[error(transparent)]
+    Open(#[from] tenure_store::embedded::Error),
     /// The API key is missing or invalid, or its role does not permit the request.
     #[error("{0}")]
     Denied(String),
@@ -31,6 +38,9 @@ pub enum Error {
         /// Current holder of the lock.
         held_by: Option<Box<TenureView>>,
     },
+    /// The job has finished without success: it failed, was cancelled or was superseded.
+    #[error("{}", describe_end(.0))]
+    JobFailed(Box<JobInfo>),
     /// A resource, kind or lock name is invalid.
     #[error(transparent)]
     BadName(#[from] InvalidName),
@@ -46,22 +56,49 @@ impl Error {
         matches!(self, Self::Unavailable(_))
     }
 
+    /// Converts an outcome that the command `name` does not expect.
+    pub(crate) fn from_outcome(name: &str, outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Refused(refusal) => Self::Refused(refusal),
+            other => Self::Protocol(format!("{name} returned {other:?}")),
+        }
+    }
+
     /// Returns the stable code of a refusal.
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Refused(refusal) => Some(refusal.code()),
             Self::BadName(_) => Some(Code::Invalid),
+            #[cfg(feature = "local")]
+            Self::Open(_) => None,
             Self::Unavailable(_)
             | Self::Corrupt(_)
             | Self::Denied(_)
             | Self::NotFound(_)
             | Self::Waiting { .. }
+            | Self::JobFailed(_)
             | Self::Protocol(_) => None,
         }
     }
 }
 
+/// Describes how a job ended.
+fn describe_end(job: &JobInfo) -> String {
+    let (id, state) = (job.id, job.state.as_str());
+    if let Some(next) = job.followed_by {
+        return format!("job {id} is {state}; job {next} follows it");
+    }
+    match (&job.error, &job.cancel) {
+        (_, Some(cancel)) if job.state == JobState::Cancelled => {
+            format!("job {id} was cancelled by {}: {}", cancel.by, cancel.reason)
+        }
+        (Some(error), _) => format!("job {id} is {state}: {}: {}", error.code, error.message),
+        (None, _) => format!("job {id} is {state}"),
+    }
+}
+
+#[cfg(feature = "local")]
 impl From<tenure_store::StoreError> for Error {
     fn from(error: tenure_store::StoreError) -> Self {
         if error.is_retryable() {

@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::Command;
-use tenure_store::store::Hint;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::mpsc;
 
 use crate::clock::{BootInstant, SLEEP_MAX};
 use crate::error::Error;
 use crate::session::{CLOSE_TIMEOUT, CleanupCommand, Shared, expect_alive};
-use crate::transport::Transport;
+use crate::transport::{Notices, Transport};
 
 /// Delay between two attempts to deliver a cleanup command.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -25,8 +24,8 @@ pub(crate) struct Heartbeat {
     pub(crate) shared: Arc<Shared>,
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) cleanup_queue: mpsc::UnboundedReceiver<CleanupCommand>,
-    /// Hints of an embedded store.
-    pub(crate) hints: Option<broadcast::Receiver<Hint>>,
+    /// Notices that arrive between heartbeats.
+    pub(crate) notices: Option<Notices>,
     /// Dropped when the thread exits.
     pub(crate) exit_signal: std::sync::mpsc::Sender<()>,
 }
@@ -68,26 +67,10 @@ impl Heartbeat {
         drop(self.exit_signal);
     }
 
-    /// Returns whether the store has a notice for this session. Polled whenever the thread is
+    /// Returns whether the store may have a notice for this session. Polled whenever the thread is
     /// awake, which is several times a second; waking on each hint would be far more often.
     fn has_notice(&mut self) -> bool {
-        let Some(hints) = &mut self.hints else { return false };
-        let mut notified = false;
-        loop {
-            match hints.try_recv() {
-                Ok(Hint::Notified(session)) => notified |= session == self.shared.id,
-                Ok(Hint::Granted(_) | Hint::Ready(_) | Hint::JobsEnded(_)) => {}
-                // The dropped hints may include one for this session.
-                Ok(Hint::Lagged) | Err(broadcast::error::TryRecvError::Lagged(_)) => {
-                    notified = true;
-                }
-                Err(broadcast::error::TryRecvError::Empty) => return notified,
-                Err(broadcast::error::TryRecvError::Closed) => {
-                    self.hints = None;
-                    return notified;
-                }
-            }
-        }
+        self.notices.as_mut().is_some_and(|notices| notices())
     }
 
     async fn send_heartbeat(&self) {

@@ -3,8 +3,8 @@
 //! The heartbeat has its own thread, runtime and connection, so work cannot starve it. The same
 //! thread delivers cleanup commands: releases of dropped tenures, withdrawals of abandoned waits
 //! and hand-backs of abandoned jobs are retried until they are confirmed or the session has
-//! expired. It also forwards each new deadline to the watchdogs of supervised commands, so that
-//! this does not depend on a runtime that work may block. The thread never outlives the session:
+//! expired. It also passes each new deadline to the watchdogs of supervised commands, so that this
+//! does not depend on a runtime that work may block. The thread never outlives the session:
 //! when the last handle is dropped, it sends the remaining cleanup commands, closes the session and
 //! exits.
 //!
@@ -12,6 +12,7 @@
 //! what is held under a session.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -20,16 +21,15 @@ use tenure_core::{
     Command, LockAction, LockPath, LockSet, Outcome, Refusal, RequestId, ResourceKey, SessionId,
     Text, Token,
 };
-use tenure_store::store::Hint;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::exec::{Deadlines, Handle as SupervisorHandle};
 use crate::heartbeat::Heartbeat;
 use crate::lease::{Lease, LeaseState};
+use crate::random;
 use crate::tenure::{AcquireRequest, Lost};
-use crate::transport::Transport;
+use crate::transport::{Notices, Transport};
 
 /// Time that dropping the last handle waits for the session to be closed in the store.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -78,7 +78,7 @@ pub(crate) struct Shared {
     deadline: watch::Sender<BootInstant>,
     state: watch::Sender<LeaseState>,
     tenures: Mutex<Tenures>,
-    watchdogs: Mutex<Watchdogs>,
+    deadline_listeners: Mutex<DeadlineListeners>,
 }
 
 /// Tenures of the session and the notices received for them.
@@ -91,15 +91,19 @@ pub(crate) struct Tenures {
     pub(crate) last_notice: u64,
 }
 
-/// Watchdogs of supervised commands, which follow the session's deadline.
+/// Called by the heartbeat thread with each new deadline.
+type DeadlineListener = Box<dyn Fn(BootInstant) + Send>;
+
+/// Listeners to the session's deadline, such as the watchdogs of supervised commands.
 #[derive(Default)]
-struct Watchdogs {
+struct DeadlineListeners {
     last_id: u64,
-    by_id: BTreeMap<u64, SupervisorHandle>,
+    by_id: BTreeMap<u64, DeadlineListener>,
 }
 
-/// Forwards each new deadline to a watchdog until it is dropped.
-pub(crate) struct WatchdogRegistration {
+/// Keeps a listener registered until it is dropped.
+#[must_use = "the listener is removed when this is dropped"]
+pub struct DeadlineRegistration {
     shared: Arc<Shared>,
     id: u64,
 }
@@ -115,9 +119,9 @@ async fn open_lease(
     Ok(Lease::new(ttl, sent))
 }
 
-impl Drop for WatchdogRegistration {
+impl Drop for DeadlineRegistration {
     fn drop(&mut self) {
-        self.shared.watchdogs().by_id.remove(&self.id);
+        self.shared.deadline_listeners().by_id.remove(&self.id);
     }
 }
 
@@ -127,9 +131,9 @@ impl Session {
         tenant: &Text,
         name: &str,
         ttl: Duration,
-        hints: Option<broadcast::Receiver<Hint>>,
+        watch_notices: bool,
     ) -> Result<Self, Error> {
-        let id = tenure_store::random::session_id();
+        let id = random::session_id();
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         let (tenant, name) = (tenant.clone(), name.into());
         let command = Command::Open { session: id, tenant: tenant.clone(), name, ttl_ms };
@@ -158,20 +162,26 @@ impl Session {
             state: watch::Sender::new(LeaseState::Safe),
             lease: Mutex::new(lease),
             tenures: Mutex::default(),
-            watchdogs: Mutex::default(),
+            deadline_listeners: Mutex::default(),
         });
-        Self::start(shared, transport.open_dedicated()?, hints)
+        let notices = if watch_notices { transport.notices(id) } else { None };
+        Self::start(shared, transport.open_dedicated()?, notices)
     }
 
     fn start(
         shared: Arc<Shared>,
         transport: Box<dyn Transport>,
-        hints: Option<broadcast::Receiver<Hint>>,
+        notices: Option<Notices>,
     ) -> Result<Self, Error> {
         let (cleanups, cleanup_queue) = mpsc::unbounded_channel();
         let (exit_signal, exited) = std::sync::mpsc::channel();
-        let heartbeat =
-            Heartbeat { shared: Arc::clone(&shared), transport, cleanup_queue, hints, exit_signal };
+        let heartbeat = Heartbeat {
+            shared: Arc::clone(&shared),
+            transport,
+            cleanup_queue,
+            notices,
+            exit_signal,
+        };
         std::thread::Builder::new()
             .name("tenure-heartbeat".to_owned())
             .spawn(move || heartbeat.run())
@@ -249,25 +259,30 @@ impl Session {
 
     /// Marks the session as lost without closing it, for when it is unknown whether the work has
     /// stopped. The store expires it after the time to live, and not before.
+    #[cfg(all(feature = "exec", feature = "worker"))]
     pub(crate) fn abandon(&self) {
         self.0.shared.lease().mark_lost();
         self.0.shared.publish_state();
     }
 
-    /// Registers a watchdog to receive the current deadline and each new one.
-    pub(crate) fn register_watchdog(&self, watchdog: &SupervisorHandle) -> WatchdogRegistration {
+    /// Calls `listener` with the current deadline, and then from the heartbeat thread with each new
+    /// one, until the result is dropped. Unlike [`Session::watch_deadline`], it does not depend on
+    /// a runtime that work may block. The listener must not block or panic.
+    pub fn on_deadline(
+        &self,
+        listener: impl Fn(BootInstant) + Clone + Send + 'static,
+    ) -> DeadlineRegistration {
         let shared = &self.0.shared;
         let id = {
-            let mut watchdogs = shared.watchdogs();
-            watchdogs.last_id += 1;
-            let id = watchdogs.last_id;
-            watchdogs.by_id.insert(id, watchdog.clone());
+            let mut listeners = shared.deadline_listeners();
+            listeners.last_id += 1;
+            let id = listeners.last_id;
+            listeners.by_id.insert(id, Box::new(listener.clone()));
             id
         };
-        // Sent after registration, so that no deadline published in between is missed.
-        let deadline = shared.lease().deadline();
-        watchdog.extend(Deadlines::for_session(shared.ttl, deadline));
-        WatchdogRegistration { shared: Arc::clone(shared), id }
+        // Called after registration, so that no deadline published in between is missed.
+        listener(self.deadline());
+        DeadlineRegistration { shared: Arc::clone(shared), id }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -281,6 +296,12 @@ impl Session {
             // up.
             cleanups.send(command).ok();
         }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("id", &self.id()).finish_non_exhaustive()
     }
 }
 
@@ -303,8 +324,8 @@ impl Shared {
         self.tenures.lock().expect("nothing panics while the tenures are locked")
     }
 
-    fn watchdogs(&self) -> MutexGuard<'_, Watchdogs> {
-        self.watchdogs.lock().expect("nothing panics while the watchdogs are locked")
+    fn deadline_listeners(&self) -> MutexGuard<'_, DeadlineListeners> {
+        self.deadline_listeners.lock().expect("listeners do not panic")
     }
 
     /// Tracks a tenure: the receiver observes its signals, including notices that have already
@@ -336,6 +357,7 @@ impl Shared {
 
     /// Signals that a tenure is lost, or that its job was cancelled, when the store says so in the
     /// response to another command than a heartbeat.
+    #[cfg(feature = "worker")]
     pub(crate) fn signal_tenure(&self, key: &ResourceKey, token: Token, cancel: bool) {
         if let Some(sender) = self.tenures().tracked.get(&(key.clone(), token)) {
             sender.send_if_modified(|signals| signals.apply_if_new(cancel));
@@ -370,8 +392,7 @@ impl Shared {
         let changed =
             self.deadline.send_if_modified(|old| std::mem::replace(old, deadline) != *old);
         if changed {
-            let deadlines = Deadlines::for_session(self.ttl, deadline);
-            self.watchdogs().by_id.values().for_each(|watchdog| watchdog.extend(deadlines));
+            self.deadline_listeners().by_id.values().for_each(|listener| listener(deadline));
         }
     }
 

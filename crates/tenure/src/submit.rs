@@ -5,69 +5,63 @@
 //! resource.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use serde_json::Value;
 use tenure_core::{
-    Command, JobId, Millis, Outcome, Refusal, RequestId, ResourceAction, ResourceKey, Submit, Text,
+    Command, Millis, Outcome, Refusal, RequestId, ResourceAction, ResourceKey, Submit, Text,
     Verdict,
 };
 
-use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::transport::Transport;
-
-/// Delay before a submission that got no response is sent again.
-const RETRY_DELAY: Duration = Duration::from_millis(200);
-/// Time after which an unanswered submission is no longer retried.
-const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::job::{BY_DEFAULT, JobHandle};
+use crate::random;
+use crate::transport::{Transport, send_with_retries};
 
 /// Builder for a job submission; see [`crate::Client::submit`].
 #[must_use = "a submission does nothing until it is sent"]
 pub struct Submission {
     transport: Arc<dyn Transport>,
+    /// The resource; an invalid name is reported by [`Submission::send`].
     key: Result<ResourceKey, Error>,
     submit: Submit,
     /// Error of serializing the arguments, reported by [`Submission::send`].
-    args_error: Option<String>,
+    args_error: Option<Error>,
 }
 
 /// Result of a submission.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Submitted {
     /// Whether the job was started, queued, attached or replaced others.
     pub verdict: Verdict,
-    /// Id of the new job, or of the job that the submission attached to.
-    pub job: JobId,
+    /// The new job, or the job that the submission attached to.
+    pub job: JobHandle,
 }
 
 impl Submission {
     pub(crate) fn new(
         transport: Arc<dyn Transport>,
-        tenant: &Text,
-        resource: &str,
+        key: Result<ResourceKey, Error>,
         operation: &str,
     ) -> Self {
-        let (kind, name) = resource.split_once('/').unwrap_or((resource, ""));
         let submit = Submit {
-            request: tenure_store::random::request_id(),
+            request: random::request_id(),
             operation: operation.into(),
             args: None,
             priority: 0,
             run_at: None,
-            by: "client".into(),
+            by: BY_DEFAULT.into(),
         };
-        let key = ResourceKey::new(tenant, kind, name).map_err(Error::from);
         Self { transport, key, submit, args_error: None }
     }
 
     /// Sets the arguments, serialized as JSON.
     pub fn args(mut self, args: &impl Serialize) -> Self {
-        match serde_json::to_string(args) {
-            Ok(json) => self.submit.args = Some(json.into()),
-            Err(error) => {
-                self.args_error = Some(format!("args cannot be serialized as JSON: {error}"));
-            }
+        match to_json("args", args) {
+            Ok(json) => self.submit.args = Some(json),
+            Err(error) => self.args_error = Some(error),
         }
         self
     }
@@ -100,22 +94,39 @@ impl Submission {
 
     /// Sends the submission, retrying while the server is unavailable.
     pub async fn send(self) -> Result<Submitted, Error> {
-        if let Some(message) = self.args_error {
-            return Err(Error::Refused(Refusal::Invalid(message)));
+        if let Some(error) = self.args_error {
+            return Err(error);
         }
         let action = ResourceAction::Submit(self.submit);
         let command = Command::Resource { key: self.key?, action };
-        let retry_until = BootInstant::now() + RETRY_TIMEOUT;
-        loop {
-            match self.transport.send(command.clone(), Duration::ZERO).await {
-                Ok(Outcome::Submitted { verdict, job }) => return Ok(Submitted { verdict, job }),
-                Ok(Outcome::Refused(refusal)) => return Err(Error::Refused(refusal)),
-                Ok(other) => return Err(Error::Protocol(format!("submit returned {other:?}"))),
-                Err(error) if error.is_unavailable() && !retry_until.has_passed() => {
-                    tokio::time::sleep(RETRY_DELAY).await;
-                }
-                Err(error) => return Err(error),
+        let outcome = send_with_retries(&*self.transport, &command).await?;
+        Submitted::from_outcome(&self.transport, outcome)
+    }
+}
+
+impl Submitted {
+    /// Waits until the job has succeeded and returns its result; see [`JobHandle::wait`].
+    pub async fn wait(&self) -> Result<Value, Error> {
+        self.job.wait().await
+    }
+
+    pub(crate) fn from_outcome(
+        transport: &Arc<dyn Transport>,
+        outcome: Outcome,
+    ) -> Result<Self, Error> {
+        match outcome {
+            Outcome::Submitted { verdict, job, .. } => {
+                Ok(Self { verdict, job: JobHandle::new(Arc::clone(transport), job) })
             }
+            other => Err(Error::from_outcome("submit", other)),
         }
     }
+}
+
+/// Serializes a document; `name` names it in the error.
+pub(crate) fn to_json(name: &str, document: &impl Serialize) -> Result<Text, Error> {
+    serde_json::to_string(document).map(Into::into).map_err(|error| {
+        let message = format!("{name} cannot be serialized as JSON: {error}");
+        Error::Refused(Refusal::Invalid(message))
+    })
 }

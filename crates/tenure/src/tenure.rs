@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::lease::LeaseState;
+use crate::random;
 use crate::session::{Session, Signals, lock_cleanup, session_expired, withdraw_cleanup};
 
 /// Default duration of one long poll of a waiting request.
@@ -28,6 +29,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reason why a tenure was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Lost {
     /// The session was not renewed in time.
     Session,
@@ -48,6 +50,7 @@ impl std::error::Error for Lost {}
 
 /// Position of a waiting request in the queue of its lock.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Waiting {
     /// Position in the queue, starting at 1.
     pub position: usize,
@@ -116,7 +119,7 @@ impl AcquireRequest {
         self,
         mut on_update: impl FnMut(&Waiting),
     ) -> Result<Tenure, Error> {
-        let request = tenure_store::random::request_id();
+        let request = random::request_id();
         let withdraw_on_drop =
             WithdrawOnDrop { session: &self.session, key: &self.key, request, armed: true };
         let retry_until = BootInstant::now() + self.wait.max(RESPONSE_TIMEOUT);
@@ -231,6 +234,7 @@ impl TrackedTenure {
     }
 
     /// Completes when the job of the tenure is cancelled.
+    #[cfg(feature = "worker")]
     pub(crate) async fn cancelled(&self) {
         let mut signals = self.signals.clone();
         if signals.wait_for(|signals| signals.cancelled).await.is_err() {
@@ -315,6 +319,15 @@ impl Tenure {
             Outcome::Refused(refusal) => Err(Error::Refused(refusal)),
             other => Err(Error::Protocol(format!("release returned {other:?}"))),
         }
+    }
+}
+
+impl fmt::Debug for Tenure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tenure")
+            .field("key", self.key())
+            .field("token", &self.token())
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,13 +1,24 @@
-//! Transports: how commands reach a store, in this process or over HTTP.
+//! Transports: how commands and queries reach a store, in this process or over HTTP.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure_core::{Command, LockAction, Outcome};
-use tenure_store::Committer;
+use tenure_core::{JobId, ResourceKey, SessionId};
 
+use crate::clock::BootInstant;
 use crate::error::Error;
+use crate::wire::{HistoryEntry, JobInfo, ListResponse, LogResponse, ResourceInfo, WhyResponse};
+
+pub use tenure_core::{Command, Outcome};
+
+/// Delay before a request that got no response is sent again.
+pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// Time after which an unanswered command is no longer retried.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Returns whether the store may have a notice for a session since the last call.
+pub type Notices = Box<dyn FnMut() -> bool + Send>;
 
 /// Sends commands to a store and returns their outcomes.
 #[async_trait]
@@ -19,6 +30,9 @@ pub trait Transport: Send + Sync + 'static {
     /// then returns none.
     async fn send(&self, command: Command, max_wait: Duration) -> Result<Outcome, Error>;
 
+    /// Returns the read-only queries.
+    fn queries(&self) -> &dyn Queries;
+
     /// Returns a transport that acts for another tenant; `None` if this one serves all tenants,
     /// because commands name theirs.
     fn for_tenant(&self, _tenant: &str) -> Result<Option<Arc<dyn Transport>>, Error> {
@@ -27,21 +41,74 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Opens a transport that shares no connection with this one, for the heartbeat.
     fn open_dedicated(&self) -> Result<Box<dyn Transport>, Error>;
+
+    /// Watches for notices to a session; `None` if they arrive only with heartbeats.
+    fn notices(&self, _session: SessionId) -> Option<Notices> {
+        None
+    }
 }
 
+/// Read-only queries. Nothing is decided by their results.
 #[async_trait]
-impl Transport for Committer {
-    async fn send(&self, command: Command, max_wait: Duration) -> Result<Outcome, Error> {
-        Ok(match &command {
-            Command::Lock { key, action: LockAction::Acquire(acquire) } if acquire.wait_ms > 0 => {
-                self.acquire(key, acquire, max_wait).await?
-            }
-            Command::Claim(claim) => self.claim(claim, max_wait).await?,
-            _ => self.submit(command).await?,
-        })
-    }
+pub trait Queries: Send + Sync {
+    /// Returns a job as soon as it has finished, or as it is after `max_wait`.
+    async fn job(&self, id: JobId, max_wait: Duration) -> Result<JobInfo, Error>;
 
-    fn open_dedicated(&self) -> Result<Box<dyn Transport>, Error> {
-        Ok(Box::new(self.clone()))
+    /// Explains what a job waits for.
+    async fn why_job(&self, id: JobId) -> Result<WhyResponse, Error>;
+
+    /// Returns the part of a job's log after a position, of one attempt or of all; waits up to
+    /// `max_wait` for text, or until the job has finished.
+    async fn job_log(
+        &self,
+        id: JobId,
+        attempt: Option<u32>,
+        after: u64,
+        max_wait: Duration,
+    ) -> Result<LogResponse, Error>;
+
+    /// Returns a resource.
+    async fn resource(&self, key: &ResourceKey) -> Result<ResourceInfo, Error>;
+
+    /// Explains what a resource waits for.
+    async fn why_resource(&self, key: &ResourceKey) -> Result<WhyResponse, Error>;
+
+    /// Returns a page of a resource's history, newest first; `cursor` is `next` of the page before.
+    async fn history(
+        &self,
+        key: &ResourceKey,
+        cursor: Option<String>,
+    ) -> Result<ListResponse<HistoryEntry>, Error>;
+}
+
+/// Sends a command that carries a request id, again while the server is unavailable: a repeated
+/// request id gets the response of the first.
+pub(crate) async fn send_with_retries(
+    transport: &dyn Transport,
+    command: &Command,
+) -> Result<Outcome, Error> {
+    let retry_until = BootInstant::now() + RETRY_TIMEOUT;
+    loop {
+        match transport.send(command.clone(), Duration::ZERO).await {
+            Err(error) if error.is_unavailable() && !retry_until.has_passed() => {
+                tokio::time::sleep(RETRY_DELAY).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Repeats a query while the server is unavailable, for example while it restarts.
+pub(crate) async fn query_with_retries<T, F: Future<Output = Result<T, Error>>>(
+    mut query: impl FnMut() -> F,
+) -> Result<T, Error> {
+    loop {
+        match query().await {
+            Err(error) if error.is_unavailable() => {
+                tracing::debug!(%error, "query failed; retrying");
+                tokio::time::sleep(RETRY_DELAY).await;
+            }
+            result => return result,
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tenure::clock::BootInstant;
 use tenure::lease::LeaseState;
+use tenure::transport::Queries;
 use tenure::{Client, Error, Lost, Transport};
 use tenure_core::{Code, Command, LockAction, Outcome, ResourceKey, Token};
 use tenure_store::committer::Sweep;
@@ -14,6 +15,27 @@ use tenure_store::store::HistoryQuery;
 use tenure_store::{Committer, Memory, Store};
 
 const TTL: Duration = Duration::from_secs(2);
+
+#[test]
+fn the_default_build_has_no_database_driver() {
+    let drivers = ["libsqlite3-sys", "rusqlite", "tokio-postgres"];
+    let tree = |features: &str| {
+        let args = ["tree", "--package", "tenure", "--edges", "normal", "--prefix", "none"];
+        let cargo = std::process::Command::new(env!("CARGO"))
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .args(args)
+            .args(["--offline", "--features", features])
+            .output()
+            .expect("cargo runs");
+        assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
+        let tree = String::from_utf8_lossy(&cargo.stdout).into_owned();
+        assert!(tree.contains("reqwest "), "{tree}");
+        drivers.map(|name| tree.lines().any(|line| line.starts_with(&format!("{name} "))))
+    };
+    assert_eq!(tree(""), [false; 3]);
+    assert_eq!(tree("exec,worker"), [false; 3]);
+    assert_eq!(tree("local"), [true, true, false]);
+}
 
 /// Transport with injected faults: requests are dropped, or applied and their responses dropped.
 struct FaultyTransport {
@@ -31,6 +53,10 @@ impl Transport for FaultyTransport {
         }
         let outcome = self.committer.send(command, max_wait).await?;
         if self.drop_responses.load(Ordering::SeqCst) { Err(fault()) } else { Ok(outcome) }
+    }
+
+    fn queries(&self) -> &dyn Queries {
+        &self.committer
     }
 
     fn open_dedicated(&self) -> Result<Box<dyn Transport>, Error> {
@@ -142,6 +168,10 @@ impl Transport for SlowOpen {
         response
     }
 
+    fn queries(&self) -> &dyn Queries {
+        &self.committer
+    }
+
     fn open_dedicated(&self) -> Result<Box<dyn Transport>, Error> {
         self.committer.open_dedicated()
     }
@@ -167,8 +197,7 @@ async fn a_session_that_opens_slowly_is_renewed_or_reported_unavailable() {
         let error = slow_client(openings, delayed)
             .session("a", SHORT)
             .await
-            .err()
-            .expect("no response is in time");
+            .expect_err("no response is in time");
         assert!(error.is_unavailable(), "the caller may retry: {error}");
         assert!(error.to_string().contains("took longer than its ttl"), "{error}");
     }

@@ -58,7 +58,7 @@ impl CommandTest {
     async fn submit(&self, operation: &str) -> JobId {
         let dir: &Path = self.markers.dir();
         let submitted = self.bed.client.submit("thing/t", operation).args(&dir).send().await;
-        submitted.expect("the job is accepted").job
+        submitted.expect("the job is accepted").job.id()
     }
 }
 
@@ -68,8 +68,8 @@ async fn run_with(operation: Operation, args: &serde_json::Value) -> (Job, Strin
     let worker = RunningWorker::start(worker);
     let submitted =
         bed.client.submit("thing/t", "work").args(args).send().await.expect("the job is accepted");
-    let job = bed.wait_finished(submitted.job).await;
-    let log = bed.log(submitted.job).await;
+    let job = bed.wait_finished(submitted.job.id()).await;
+    let log = bed.log(submitted.job.id()).await;
     worker.stop().await;
     (job, log)
 }
@@ -123,7 +123,7 @@ async fn directives_set_progress_state_and_result() {
         let worker = worker.commands_with(&kinds, |command| command.helper(HELPER));
         let worker = RunningWorker::start(worker);
         let submitted = bed.client.submit("thing/t", "work").args(&markers.dir()).send().await;
-        let id = submitted.unwrap().job;
+        let id = submitted.unwrap().job.id();
         wait_until("the progress and log arrive", || async {
             let progress = bed.job(id).await.progress;
             let log = bed.log(id).await;
@@ -271,7 +271,7 @@ async fn a_cancelled_command_is_killed_and_its_job_cancelled() {
     let id = test.submit("work").await;
     let worker = RunningWorker::start(test.worker);
     let (command, far) = (test.markers.process("command").await, test.markers.process("far").await);
-    test.bed.client.cancel(id, "ann", "enough").await.unwrap();
+    test.bed.client.job(id).by("ann").cancel("enough").await.unwrap();
     let job = test.bed.wait_finished(id).await;
     assert!(command.is_dead() && far.is_dead());
     assert_eq!(job.state, JobState::Cancelled);
@@ -289,7 +289,7 @@ async fn a_cancelled_command_may_clean_up_and_its_last_output_is_logged() {
     let id = test.submit("work").await;
     let worker = RunningWorker::start(test.worker);
     test.markers.wait_for("command").await;
-    test.bed.client.cancel(id, "ann", "enough").await.unwrap();
+    test.bed.client.job(id).by("ann").cancel("enough").await.unwrap();
     assert_eq!(test.bed.wait_finished(id).await.state, JobState::Cancelled);
     let log = test.bed.log(id).await;
     assert!(log.contains("cleaned\n"), "{log}");
@@ -408,7 +408,7 @@ async fn commands_run_concurrently_but_one_at_a_time_per_resource() {
     for n in 0..12 {
         let resource = format!("thing/t{}", n % 3);
         let submitted = test.bed.client.submit(&resource, "work").args(&dir).send().await;
-        jobs.push(submitted.unwrap().job);
+        jobs.push(submitted.unwrap().job.id());
     }
     let worker = RunningWorker::start(test.worker.slots(4));
     for job in jobs {

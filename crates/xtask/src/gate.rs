@@ -24,6 +24,8 @@ pub(crate) fn run(root: &Path, cargo_args: &[OsString]) -> Result<()> {
     step("fmt", || cargo(root, &["fmt", "--all", "--check"]))?;
     step("tidy", || tidy::run(root))?;
     step("clippy", || clippy(root))?;
+    step("features", || library_features(root))?;
+    step("docs", || docs(root))?;
     step("tests", || tests(root, cargo_args))?;
     step("traces", || traces(root))?;
     step("contract", || contract::run(root))?;
@@ -43,6 +45,22 @@ fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
 
 fn clippy(root: &Path) -> Result<()> {
     cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+/// Checks the features of the client library, each without the others.
+fn library_features(root: &Path) -> Result<()> {
+    for features in ["http", "http,worker", "http,exec", "local"] {
+        let target = ["clippy", "-p", "tenure", "--lib", "--no-default-features", "--features"];
+        cargo(root, &[&target[..], &[features, "--", "-D", "warnings"]].concat())?;
+    }
+    Ok(())
+}
+
+/// Builds the documentation, without broken links.
+fn docs(root: &Path) -> Result<()> {
+    let mut cargo = shell::cargo(root);
+    cargo.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    shell::run(&mut cargo)
 }
 
 fn tests(root: &Path, cargo_args: &[OsString]) -> Result<()> {

@@ -11,8 +11,9 @@ use tokio::signal::unix::Signal;
 
 use super::display::{Display, RunSnapshot};
 use super::get_run;
+use tenure::job::LogReader;
 use tenure_cli_kit::exit;
-use tenure_cli_kit::log_reader::LogReader;
+use tenure_cli_kit::log_text::read_available;
 use tenure_cli_kit::text::{format_duration, sanitize};
 use tenure_cli_kit::{Output, follow};
 
@@ -50,7 +51,7 @@ impl follow::Follower for Follower<'_> {
     async fn poll(&mut self, wait: Duration) -> anyhow::Result<Option<RunDetail>> {
         let detail = get_run(self.transport, self.id, wait).await?;
         let display = &self.display;
-        self.logs.read_available(self.transport, |text| display.log(text)).await?;
+        read_available(&mut self.logs, self.transport, |text| display.log(text)).await?;
         if detail.run.status.is_finished() {
             self.display.finish(&detail);
             return Ok(Some(detail));

@@ -42,7 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [url, key, guard, name] = &arguments[..] else { return Err("URL KEY GUARD NAME".into()) };
     let writer = Arc::new(Writer { guard: guard.parse()?, name: name.clone() });
-    let (client, live) = (Client::connect(url, key)?, Live::fixed(LiveConfig::default()));
+    let (client, live) = (Client::connect(url, key).await?, Live::fixed(LiveConfig::default()));
     let runner = ControllerRunner::new(writer, client, live, name).ttl(Duration::from_secs(2));
     runner.run(CancellationToken::new()).await;
     Ok(())

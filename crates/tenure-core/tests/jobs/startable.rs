@@ -1,5 +1,7 @@
 //! Claims, explanations and verdicts agree on which jobs may start.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use tenure_core::record::Tenure;
 use tenure_core::why::{EngineContext, Why, explain_job};
@@ -62,8 +64,13 @@ impl Run {
     /// missing.
     fn is_startable(&self, record: &Record, key: &ResourceKey, id: JobId) -> bool {
         let tenures = record.tenures.iter().map(|tenure| view(key, tenure)).collect();
-        let context = EngineContext { tenures, now: self.now, ..EngineContext::default() };
-        let why = explain_job(record, Some(self.kind(key)), id, &context);
+        let context = EngineContext {
+            kind: Some(Arc::new(self.kind(key).clone())),
+            tenures,
+            now: self.now,
+            ..EngineContext::default()
+        };
+        let why = explain_job(record, id, &context);
         matches!(why, Why::NoWorker | Why::Ready { .. } | Why::AtCap { .. })
     }
 }

@@ -3,10 +3,9 @@
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure_core::history::Entry;
 use tenure_store::store::{HistoryQuery, HistoryRow};
 use tenure_store::verify::verify_tenant;
-use tenure_wire::{HistoryEntry, ListResponse, VerifyResponse, instant, schema};
+use tenure_wire::{HistoryEntry, ListResponse, VerifyResponse, schema};
 use utoipa::IntoParams;
 
 use crate::ServerState;
@@ -113,16 +112,10 @@ pub(super) fn answer(
     line: HistoryRow,
     cipher: Option<&PositionCipher>,
 ) -> Result<HistoryEntry, Problem> {
-    let damaged = |error| {
-        let (key, position) = (&line.key, line.position);
+    let HistoryRow { position, key, text, hash } = line;
+    let shown = cipher.map_or(position, |cipher| cipher.encrypt(position));
+    let entry = HistoryEntry::new(shown, key.clone(), text, hash.to_string());
+    entry.map_err(|error| {
         Problem::unavailable(&format!("cannot parse entry {position} of {key}: {error}"))
-    };
-    let entry = Entry::parse(&line.text).map_err(damaged)?;
-    Ok(HistoryEntry {
-        position: cipher.map_or(line.position, |cipher| cipher.encrypt(line.position)),
-        at: instant(entry.at),
-        hash: line.hash.to_string(),
-        resource: line.key,
-        line: line.text,
     })
 }

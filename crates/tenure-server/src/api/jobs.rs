@@ -5,7 +5,6 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
-use tenure_core::why::{explain_finished_job, explain_job};
 use tenure_core::{Command, JobAction, Millis, Outcome, ResourceAction, Submit};
 use tenure_store::store::{JobQuery, JobView};
 use tenure_wire::request_schemas::RequiredReasonRequest;
@@ -175,19 +174,9 @@ pub(super) async fn why(
     on: OnJob,
 ) -> Result<Json<WhyResponse>, Problem> {
     let OnJob { caller, id } = on;
-    let mut shown = state.services.find_job(&caller, id).await?;
-    if !shown.job.state.is_finished() {
-        let resource = state.services.store().reads().show(&shown.key).await?;
-        if let Some(resource) = resource.filter(|resource| resource.record.job(id).is_some()) {
-            let kinds = state.services.live.kinds();
-            let kind = kinds.get(shown.key.kind()).map(|kind| &**kind);
-            let why = explain_job(&resource.record, kind, id, &resource.context);
-            return Ok(Json(WhyResponse::new(Some(id), &why)));
-        }
-        // It has finished meanwhile.
-        shown = state.services.find_job(&caller, id).await?;
-    }
-    Ok(Json(WhyResponse::new(Some(id), &explain_finished_job(&shown.job))))
+    let job = state.services.find_job(&caller, id).await?;
+    let why = state.services.store().reads().explain_job(job).await?;
+    Ok(Json(WhyResponse::new(Some(id), &why)))
 }
 
 /// Cancels a waiting job, or requests a running one to stop.

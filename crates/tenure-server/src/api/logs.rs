@@ -5,9 +5,9 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure_core::JobId;
+use tenure_store::queries::LogPage;
 use tenure_store::store::{LogLine, LogQuery};
-use tenure_wire::{LogChunkInfo, LogResponse, instant, schema};
+use tenure_wire::{LogChunkInfo, LogResponse, schema};
 use utoipa::IntoParams;
 
 use crate::ServerState;
@@ -19,8 +19,6 @@ use tenure_app::services::{page_size, wait_timeout};
 
 /// Interval at which a waiting request polls: the store has no hints for logs.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Maximum number of pages read for one response while filtering by attempt.
-const PAGES_MAX: usize = 16;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -63,64 +61,27 @@ pub(super) async fn read(
         let mut wait = state.services.job_waits.register(on.id);
         // Read before the log, which then includes everything up to the end of the job.
         let finished = state.services.find_job(&on.caller, on.id).await?.job.state.is_finished();
-        let answer = page(&state, on.id, after, params.attempt, limit).await?;
-        if !answer.items.is_empty() || finished || timeout.is_zero() {
-            return Ok(Json(encrypt_positions(answer, cipher.as_ref())));
+        let query = LogQuery { job: on.id, after, limit };
+        let page = state.services.store().reads().log_page(query, params.attempt).await?;
+        if !page.chunks.is_empty() || finished || timeout.is_zero() {
+            return Ok(Json(response(&page, cipher.as_ref())));
         }
-        after = answer.next;
+        after = page.next;
         tokio::select! {
             () = wait.ended() => continue,
             () = tokio::time::sleep(POLL_INTERVAL) => continue,
             () = &mut timed_out => {}
             () = state.services.closing.cancelled() => {}
         }
-        return Ok(Json(encrypt_positions(answer, cipher.as_ref())));
+        return Ok(Json(response(&page, cipher.as_ref())));
     }
 }
 
-/// Encrypts positions for a caller that may not see them: they count across all tenants.
-fn encrypt_positions(mut answer: LogResponse, cipher: Option<&PositionCipher>) -> LogResponse {
-    let Some(cipher) = cipher else { return answer };
-    for chunk in &mut answer.items {
-        chunk.position = cipher.encrypt(chunk.position);
-    }
-    answer.next = cipher.encrypt(answer.next);
-    answer
-}
-
-async fn page(
-    state: &ServerState,
-    job: JobId,
-    after: u64,
-    attempt: Option<u32>,
-    limit: usize,
-) -> Result<LogResponse, Problem> {
-    let mut answer = LogResponse { items: Vec::new(), next: after };
-    for _ in 0..PAGES_MAX {
-        let query = LogQuery { job, after: answer.next, limit };
-        let lines = state.services.store().reads().logs(query).await?;
-        let last = lines.len() < limit;
-        for line in lines {
-            if answer.items.len() == limit {
-                return Ok(answer);
-            }
-            answer.next = line.position;
-            if attempt.is_none_or(|attempt| attempt == line.attempt) {
-                answer.items.push(chunk(&line));
-            }
-        }
-        if last || answer.items.len() == limit {
-            break;
-        }
-    }
-    Ok(answer)
-}
-
-fn chunk(line: &LogLine) -> LogChunkInfo {
-    LogChunkInfo {
-        position: line.position,
-        attempt: line.attempt,
-        at: instant(line.at),
-        text: line.text.to_string(),
-    }
+/// Converts a page. Positions count across all tenants, so a tenant sees them encrypted.
+fn response(page: &LogPage, cipher: Option<&PositionCipher>) -> LogResponse {
+    let shown = |position| cipher.map_or(position, |cipher| cipher.encrypt(position));
+    let chunk = |chunk: &LogLine| {
+        LogChunkInfo::new(shown(chunk.position), chunk.attempt, chunk.at, &chunk.text)
+    };
+    LogResponse { items: page.chunks.iter().map(chunk).collect(), next: shown(page.next) }
 }

@@ -3,7 +3,6 @@
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure_core::why::explain_resource;
 use tenure_core::{Command, Outcome, Refusal, ResourceAction, ResourceKey};
 use tenure_store::store::{ResourceDetail, ResourceQuery};
 use tenure_wire::request_schemas::RequiredReasonRequest;
@@ -163,10 +162,8 @@ pub(super) async fn why(
     State(state): State<ServerState>,
     on: OnResource,
 ) -> Result<Json<WhyResponse>, Problem> {
-    let shown = read(&state, &on.key).await?.ok_or(Refusal::NoSuchResource)?;
-    let kinds = state.services.live.kinds();
-    let kind = kinds.get(on.key.kind()).map(|kind| &**kind);
-    let (job, why) = explain_resource(&shown.record, kind, &shown.context);
+    let explained = state.services.store().reads().explain_resource(&on.key).await?;
+    let (job, why) = explained.ok_or(Refusal::NoSuchResource)?;
     Ok(Json(WhyResponse::new(job, &why)))
 }
 

@@ -13,7 +13,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tenure_core::history::Entry;
 use tenure_core::resource::Resource;
-use tenure_core::why;
 use tenure_core::{
     Acquire, Claimant, Command, Job, JobId, LockAction, LockName, Millis, Outcome, RequestId,
     ResourceKey, SessionId, Token,
@@ -22,7 +21,7 @@ use tenure_core::{
 use crate::clock::{Clock, ManualClock};
 use crate::committer::Committer;
 use crate::scenario::{self, Driver};
-use crate::store::{Hint, HistoryQuery, JobView, PAGE_MAX, Store, TenureQuery};
+use crate::store::{Hint, HistoryQuery, PAGE_MAX, Store, TenureQuery};
 use crate::verify::verify;
 pub use jobs::*;
 pub use keys::*;
@@ -170,15 +169,8 @@ impl<H: Harness> Driver for OnStore<'_, H> {
     async fn why(&mut self, id: JobId) -> String {
         let store = self.0.store();
         let view = store.reads().job(id).await.expect("the store is available");
-        let JobView { key, job } = view.expect("a job");
-        if job.state.is_finished() {
-            return why::explain_finished_job(&job).as_str().to_owned();
-        }
-        let detail = store.reads().show(&key).await.expect("the store is available");
-        let detail = detail.expect("a record");
-        let kinds = scenario::kinds();
-        let kind = kinds.get(key.kind()).map(|kind| &**kind);
-        why::explain_job(&detail.record, kind, id, &detail.context).as_str().to_owned()
+        let why = store.reads().explain_job(view.expect("a job")).await;
+        why.expect("the store is available").as_str().to_owned()
     }
 
     async fn history(&mut self, key: &ResourceKey) -> Vec<Entry> {

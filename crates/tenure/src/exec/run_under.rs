@@ -46,7 +46,7 @@ pub async fn run_under(
     let first = Deadlines::for_session(session.ttl(), session.deadline());
     let mut supervisor = Supervisor::start(spec, first).await?;
     let handle = supervisor.handle();
-    let _registration = session.register_watchdog(&handle);
+    let _registration = handle.follow(session);
     let timeout = tokio::time::sleep(limit.unwrap_or(Duration::MAX));
     tokio::pin!(timeout);
     let (mut held, mut in_time) = (true, limit.is_some());

@@ -24,6 +24,7 @@ use super::spawn::{self, Error, POLL_INTERVAL, Spec, WatchdogProcess};
 use super::tree::Orphans;
 use super::{CommandEnd, Deadlines, EndReason, ExitKind, KILL_WARN_AFTER, StopReason};
 use crate::clock::{BootInstant, SLEEP_MAX};
+use crate::session::{DeadlineRegistration, Session};
 
 /// Timeout of starting the watchdog and the command.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -258,6 +259,12 @@ impl Handle {
     pub fn extend(&self, deadlines: Deadlines) {
         self.0.kill_at_nanos.fetch_max(deadlines.kill_at.as_nanos(), Ordering::Relaxed);
         self.send(ControlMessage::Extend(deadlines));
+    }
+
+    /// Follows the deadline of a session until the result is dropped.
+    pub(crate) fn follow(&self, session: &Session) -> DeadlineRegistration {
+        let (handle, ttl) = (self.clone(), session.ttl());
+        session.on_deadline(move |deadline| handle.extend(Deadlines::for_session(ttl, deadline)))
     }
 
     /// Sends a signal to the command's process group; unknown numbers are ignored.

@@ -11,6 +11,7 @@ use tenure_core::{
 };
 
 use super::HttpTransport;
+use super::queries::resource_path;
 use crate::error::Error;
 use crate::wire::{
     AppendLogRequest, CancelResponse, ClaimRequest, ClaimResponse, DeleteResourceResponse,
@@ -28,7 +29,7 @@ impl HttpTransport {
         key: &ResourceKey,
         action: ResourceAction,
     ) -> Result<Outcome, Error> {
-        let path = format!("/v1/resources/{}/{}", key.kind(), key.name());
+        let path = resource_path(key);
         match action {
             ResourceAction::Put { spec, .. } => {
                 let body = PutResourceRequest { spec: parse_json("spec", &spec)? };

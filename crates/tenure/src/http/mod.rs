@@ -3,10 +3,11 @@
 //! Every request carries its id as `Idempotency-Key`, so retries are safe. The API key is a header
 //! that is marked sensitive: it never appears in logs or errors.
 //!
-//! This module has locks and sessions; `jobs` has jobs and resources, `refusals` maps problem
-//! documents back to refusals.
+//! This module has locks and sessions; `jobs` has jobs and resources, `queries` has everything that
+//! only reads, `refusals` maps problem documents back to refusals.
 
 mod jobs;
+mod queries;
 mod refusals;
 pub mod tls;
 
@@ -25,7 +26,7 @@ use tenure_core::{
 
 use crate::error::Error;
 use crate::http::refusals::error_from_problem;
-use crate::transport::Transport;
+use crate::transport::{Queries, Transport};
 use crate::wire::{
     AcquireRequest, BreakRequest, HeartbeatRequest, Locks, OpenSessionRequest, Problem,
     ReleaseRequest, ReleaseResponse, RenewRequest, SessionResponse, TenureInfo, WithdrawRequest,
@@ -252,6 +253,10 @@ impl Transport for HttpTransport {
             Err(Error::Refused(refusal)) => Ok(Outcome::Refused(refusal)),
             other => other,
         }
+    }
+
+    fn queries(&self) -> &dyn Queries {
+        self
     }
 
     fn for_tenant(&self, tenant: &str) -> Result<Option<Arc<dyn Transport>>, Error> {

@@ -21,7 +21,7 @@ use tracing::Instrument as _;
 
 use super::context::{CancelReason, Context};
 use super::handler::{BAD_RESULT, Done, ERROR, Failure, Handler, PANIC};
-use super::output::truncate;
+use super::text::truncate;
 use crate::clock::{BootInstant, sleep_until};
 use crate::error::Error;
 

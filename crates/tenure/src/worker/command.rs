@@ -206,7 +206,7 @@ impl Command {
         output: &Mutex<CommandOutput>,
     ) -> Result<CommandEnd, exec::Error> {
         let handle = supervisor.handle();
-        let _registration = job.session().register_watchdog(&handle);
+        let _registration = handle.follow(job.session());
         let mut io = Box::pin(self.exchange_io(job, &mut supervisor, output));
         let (mut io_open, mut tenure_held, mut not_cancelled) = (true, true, true);
         let mut limit = self.limit.map(|limit| Box::pin(tokio::time::sleep(limit)));

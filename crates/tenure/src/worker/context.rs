@@ -20,14 +20,15 @@ use tokio::sync::watch;
 
 use super::handler::{BAD_ARGS, Failure};
 use super::outbox::Outbox;
-use super::output::{LOGGED_BYTES_MAX, strip_control, truncate};
 use super::redact::{Redactor, StreamState};
+use super::text::{LOGGED_BYTES_MAX, strip_control, truncate};
 use crate::clock::BootInstant;
 use crate::session::{CleanupCommand, Session};
 use crate::tenure::{Lost, TrackedTenure};
 
 /// Reason why the work should stop although the tenure is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CancelReason {
     /// The job was cancelled.
     JobCancelled,

@@ -1,10 +1,8 @@
 //! Workers: a [`Worker`] claims jobs from the store and runs a [`Handler`] for each.
 //!
 //! ```
-//! # use std::sync::Arc;
 //! use tenure::{Client, Context, Done, Failure, Worker};
-//! # use tenure_core::{Kind, Kinds, Operation};
-//! # use tenure_store::{Memory, Store};
+//! # use tenure::{Kind, Kinds, Operation};
 //!
 //! async fn create(job: Context) -> Result<Done, Failure> {
 //!     let size: u32 = job.args()?;
@@ -16,16 +14,15 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> anyhow::Result<()> {
-//! # let store = Arc::new(Memory::new());
 //! # let database = Kind::new("database").operation(Operation::new("create"));
-//! # store.declare(Arc::new(Kinds::new([database])?)).await?;
-//! let client = Client::local(store);
-//! client.submit("database/orders", "create").args(&20).send().await?;
+//! let client = Client::in_memory(Kinds::new([database])?).await?;
+//! let submitted = client.submit("database/orders", "create").args(&20).send().await?;
 //!
-//! # let shutdown = async { tokio::time::sleep(std::time::Duration::from_millis(300)).await };
 //! let worker = Worker::new(&client, "creator").slots(4).handle("database", create);
-//! let summary = worker.run(shutdown).await?; // until `shutdown` completes, on SIGTERM for example
+//! let shutdown = async { drop(submitted.wait().await) }; // SIGTERM in a real worker
+//! let summary = worker.run(shutdown).await?;
 //! assert_eq!(summary.succeeded, 1);
+//! assert_eq!(submitted.wait().await?, 20);
 //! # Ok(())
 //! # }
 //! ```
@@ -39,13 +36,19 @@
 //! by `output.rs`, redacted by `redact.rs` and sent by `outbox.rs`.
 
 mod attempt;
+#[cfg(feature = "exec")]
 mod clock;
+#[cfg(feature = "exec")]
 pub mod command;
+#[cfg(feature = "exec")]
+mod commands;
 pub mod context;
 pub mod handler;
 mod outbox;
+#[cfg(feature = "exec")]
 mod output;
 mod redact;
+mod text;
 mod worker_loop;
 
 use std::collections::{BTreeMap, HashMap};
@@ -53,13 +56,13 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use tenure_core::{Kinds, Refusal, Text, limits};
+use tenure_core::{Refusal, Text, limits};
 use tracing::Span;
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::exec;
 
+#[cfg(feature = "exec")]
 pub use command::{Command, Phase};
 pub use context::{CancelReason, Context};
 pub use handler::{Done, Failure, Handler};
@@ -74,6 +77,8 @@ pub const DRAIN_DEFAULT: Duration = Duration::from_millis(limits::WORKER_DRAIN_M
 pub const HAND_BACK_DEFAULT: Duration = Duration::from_secs(15);
 /// Default time that a handler has to stop before it is dropped.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(10);
+/// Minimum time to live of a worker with a handler that [must complete](Handler::must_complete).
+const COMPLETING_TTL_MIN: Duration = Duration::from_millis(limits::SUPERVISED_TTL_MS_MIN);
 /// Maximum number of slots of a worker.
 pub const SLOTS_MAX: usize = limits::WORKER_SLOTS_MAX;
 
@@ -116,6 +121,7 @@ struct Handlers {
 
 /// Statistics of a worker from start to shutdown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Summary {
     /// Attempts whose result the store has confirmed, except hand-backs.
     pub reported: u64,
@@ -202,25 +208,6 @@ impl Worker {
         self
     }
 
-    /// Runs the declared command of every operation that has one (`run = […]`).
-    ///
-    /// The executable of this process must call [`exec::run_helper`] first in its `main`.
-    pub fn commands(self, kinds: &Kinds) -> Self {
-        self.commands_with(kinds, |command| command)
-    }
-
-    /// Like [`Worker::commands`], but passes each command through `adapt`.
-    pub fn commands_with(mut self, kinds: &Kinds, adapt: impl Fn(Command) -> Command) -> Self {
-        for kind in kinds.iter() {
-            for operation in kind.operations.values().filter(|operation| !operation.run.is_empty())
-            {
-                let command = adapt(Command::new(&operation.run));
-                self = self.handle_operation(&kind.name, &operation.name, command);
-            }
-        }
-        self
-    }
-
     /// Runs jobs until `shutdown` completes, then shuts down gracefully.
     ///
     /// On shutdown no more jobs are claimed. Running jobs have the drain period to finish; those
@@ -259,8 +246,8 @@ impl Worker {
         }
         let mut handlers =
             self.handlers.values().flat_map(|kind| kind.by_operation.values().chain(&kind.default));
-        if self.ttl < exec::TTL_MIN && handlers.any(|handler| handler.must_complete()) {
-            let min = exec::TTL_MIN;
+        if self.ttl < COMPLETING_TTL_MIN && handlers.any(|handler| handler.must_complete()) {
+            let min = COMPLETING_TTL_MIN;
             return Err(format!("a worker that runs commands needs a ttl of at least {min:?}"));
         }
         Ok(())

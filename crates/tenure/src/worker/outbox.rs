@@ -13,7 +13,7 @@ use std::time::Duration;
 use tenure_core::{JobAction, Token, limits};
 use tokio::sync::Notify;
 
-use super::output::truncate;
+use super::text::truncate;
 use crate::clock::{BootInstant, sleep_until};
 
 /// Minimum interval between two progress updates.

@@ -22,6 +22,7 @@ use super::{Summary, Worker};
 use crate::clock::{BootInstant, sleep_until};
 use crate::error::Error;
 use crate::lease::LeaseState;
+use crate::random;
 use crate::session::Session;
 
 /// Duration of one long poll of a claim.
@@ -90,7 +91,7 @@ impl WorkerLoop {
         let (name, ttl) = (&self.worker.name, self.worker.ttl);
         let mut backoff = Backoff::new();
         loop {
-            match self.worker.client.session_with_hints(name, ttl).await {
+            match self.worker.client.session_with_notices(name, ttl).await {
                 Ok(session) => {
                     tracing::info!(worker = %name, session = %session.id(), "ready for jobs");
                     self.summary().sessions += 1;
@@ -204,7 +205,7 @@ impl<'a> Claimer<'a> {
                 continue;
             }
             let sent = BootInstant::now();
-            let request = *self.pending_claim.get_or_insert_with(tenure_store::random::request_id);
+            let request = *self.pending_claim.get_or_insert_with(random::request_id);
             match self.claim(request, kinds, free.num_permits(), poll).await {
                 Ok(jobs) => {
                     backoff = Backoff::new();
@@ -349,7 +350,6 @@ impl Backoff {
 /// Returns a random duration between half and all of `length`, so that a fleet that failed together
 /// does not retry together.
 fn jittered(length: Duration) -> Duration {
-    let share = u32::try_from(tenure_store::random::request_id().0 % 512)
-        .expect("the remainder is below 512");
+    let share = u32::try_from(random::request_id().0 % 512).expect("the remainder is below 512");
     length / 2 + length / 2 * share / 512
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tempfile::TempDir;
+use tenure::transport::Queries;
 use tenure::{Client, Error, Transport, Worker};
 use tenure_core::retry::Retry;
 use tenure_core::{Command, Job, JobId, JobState, Kind, Kinds, Operation, Outcome, ResourceKey};
@@ -63,6 +64,10 @@ impl Transport for FaultyTransport {
             || faults.drop_responses.load(Ordering::SeqCst)
             || faults.drop_requests.load(Ordering::SeqCst);
         if drop_response { fault() } else { Ok(outcome) }
+    }
+
+    fn queries(&self) -> &dyn Queries {
+        &self.committer
     }
 
     fn open_dedicated(&self) -> Result<Box<dyn Transport>, Error> {
@@ -117,7 +122,7 @@ impl TestBed {
     }
 
     pub(crate) async fn submit(&self, resource: &str, operation: &str) -> JobId {
-        self.client.submit(resource, operation).send().await.expect("the job is accepted").job
+        self.client.submit(resource, operation).send().await.expect("the job is accepted").job.id()
     }
 
     pub(crate) async fn job(&self, id: JobId) -> Job {

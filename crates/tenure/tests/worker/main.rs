@@ -186,7 +186,7 @@ async fn a_worker_of_all_tenants_serves_each() {
     for tenant in ["acme", "globex"] {
         let client = Client::with_committer(bed.committer.clone(), tenant);
         let submitted = client.submit("thing/t", "work").send().await.unwrap();
-        let result = bed.wait_finished(submitted.job).await.result;
+        let result = bed.wait_finished(submitted.job.id()).await.result;
         assert_eq!(result.as_deref(), Some(format!("{tenant:?}").as_str()));
     }
     worker.stop().await;

@@ -73,7 +73,7 @@ async fn the_result_of_the_handler_determines_the_end_of_the_job() {
     let run = async |args: &str, bed: &TestBed| {
         let resource = format!("thing/{args}");
         let submitted = bed.client.submit(&resource, "create").args(&args).send().await.unwrap();
-        let job = bed.wait_finished(submitted.job).await;
+        let job = bed.wait_finished(submitted.job.id()).await;
         let key = format!("default/{resource}").parse().unwrap();
         let view = bed.store.reads().show(&key).await.unwrap().unwrap();
         let code = job.error.as_ref().map(|error| error.code.to_string());
@@ -94,7 +94,7 @@ async fn the_result_of_the_handler_determines_the_end_of_the_job() {
         assert_eq!(code.as_deref(), Some("BAD_RESULT"), "{args}");
     }
     let submitted = bed.client.submit("thing/number", "create").args(&1).send().await.unwrap();
-    assert_eq!(&*bed.wait_finished(submitted.job).await.error.unwrap().code, "BAD_ARGS");
+    assert_eq!(&*bed.wait_finished(submitted.job.id()).await.error.unwrap().code, "BAD_ARGS");
     worker.stop().await;
 }
 
@@ -136,7 +136,7 @@ async fn a_running_job_observes_its_cancellation_at_once() {
         let worker = RunningWorker::start(worker.handle("thing", gate.handler()));
         let job = bed.submit("thing/t", "work").await;
         bed.wait_running(job).await;
-        let state = bed.client.cancel(job, "ann", "changed my mind").await.unwrap();
+        let state = bed.client.job(job).by("ann").cancel("changed my mind").await.unwrap();
         assert_eq!(state, JobState::Cancelling);
         let job = bed.wait_finished(job).await;
         assert_eq!(job.state, JobState::Cancelled);
@@ -167,7 +167,7 @@ async fn cancellation_also_arrives_by_heartbeat_and_by_progress_responses() {
             RunningWorker::start(Worker::new(&client, "w").ttl(ttl).handle("thing", handler));
         let job = bed.submit("thing/t", "work").await;
         bed.wait_running(job).await;
-        bed.client.cancel(job, "ann", "").await.unwrap();
+        bed.client.job(job).by("ann").cancel("").await.unwrap();
         let job = bed.wait_finished(job).await;
         assert_eq!(job.attempts[0].outcome, Some(AttemptOutcome::Cancelled));
         worker.stop().await;
@@ -181,7 +181,7 @@ async fn a_handler_that_ignores_cancellation_ends_at_its_time_limit() {
     let worker = RunningWorker::start(worker.handle("thing", Gate::default().ignoring_stop()));
     let job = bed.submit("thing/t", "work").await;
     bed.wait_running(job).await;
-    bed.client.cancel(job, "ann", "").await.unwrap();
+    bed.client.job(job).by("ann").cancel("").await.unwrap();
     let job = bed.wait_finished(job).await;
     assert_eq!(job.state, JobState::Cancelled);
     worker.stop().await;
@@ -196,7 +196,7 @@ async fn a_handler_that_ignores_cancellation_without_time_limit_is_dropped() {
     let worker = RunningWorker::start(worker);
     let job = bed.submit("thing/t", "work").await;
     bed.wait_running(job).await;
-    bed.client.cancel(job, "ann", "").await.unwrap();
+    bed.client.job(job).by("ann").cancel("").await.unwrap();
     assert_eq!(bed.wait_finished(job).await.state, JobState::Cancelled);
     worker.stop().await;
 }

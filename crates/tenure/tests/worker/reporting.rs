@@ -58,10 +58,10 @@ async fn secrets_are_redacted_in_log_and_progress() {
     let worker = RunningWorker::start(worker);
     let args = HashMap::from([("password", "hunter2hunter2")]);
     let submitted = bed.client.submit("thing/t", "work").args(&args).send().await.unwrap();
-    let id = submitted.job;
+    let id = submitted.job.id();
     wait_until("progress is stored", || async { bed.job(id).await.progress.is_some() }).await;
     assert_eq!(&*bed.job(id).await.progress.unwrap().message, "as [redacted]");
-    bed.client.cancel(id, "ann", "").await.unwrap();
+    bed.client.job(id).by("ann").cancel("").await.unwrap();
     bed.wait_finished(id).await;
     assert_eq!(bed.log(id).await, "connecting with [redacted]\n[redacted private key]\nafter\n");
     worker.stop().await;
@@ -99,7 +99,7 @@ async fn a_submission_with_a_lost_response_creates_one_job() {
         jobs
     };
     let (submitted, jobs) = tokio::join!(submitted, restore);
-    assert_eq!(bed.job(submitted.unwrap().job).await.state, JobState::Queued);
+    assert_eq!(bed.job(submitted.unwrap().job.id()).await.state, JobState::Queued);
     assert_eq!(jobs().await, 1);
 }
 

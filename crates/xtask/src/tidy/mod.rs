@@ -4,7 +4,7 @@
 //! that fail and pass. All findings are reported together.
 //!
 //! `lines.rs` checks single lines, `words.rs` the vocabulary, `shape.rs` files and functions,
-//! `seams.rs` clock access, `arrows.rs` dependencies; `rust.rs` scans Rust text.
+//! `seams.rs` clock access and examples, `arrows.rs` dependencies; `rust.rs` scans Rust text.
 
 mod arrows;
 mod lines;
@@ -25,7 +25,7 @@ use crate::{metadata, shell};
 /// Checks one file and returns its findings.
 type Rule = fn(path: &str, text: &str) -> Vec<Finding>;
 
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 12] = [
     lines::width,
     lines::trailing_space,
     lines::tabs,
@@ -36,6 +36,7 @@ const RULES: [Rule; 11] = [
     shape::function_length,
     shape::module_doc,
     seams::clock,
+    seams::library_examples,
     arrows::lock_file,
 ];
 

@@ -1,4 +1,5 @@
-//! The rule that only files named `clock.rs` read the clock.
+//! The rules that only files named `clock.rs` read the clock, and that users of the library need no
+//! other crate.
 //!
 //! Clippy forbids the same calls by their resolved paths (`clippy.toml`), but an attribute can
 //! disable it anywhere; this rule restricts where that is possible and cannot be disabled.
@@ -29,9 +30,38 @@ fn may_read_time(path: &str) -> bool {
     measures || file_name(path) == "clock.rs" || path.starts_with("crates/xtask/")
 }
 
+/// Crates that the library re-exports: its examples must not need them.
+const INNER_CRATES: [&str; 3] = ["tenure_core::", "tenure_store::", "tenure_wire::"];
+
+pub(super) fn library_examples(path: &str, text: &str) -> Vec<Finding> {
+    let Some(file) = path.strip_prefix("crates/tenure/") else { return Vec::new() };
+    let is_example = file == "README.md" || file.starts_with("examples/");
+    let is_shown = |line: &str| {
+        let line = line.trim_start();
+        is_example
+            || (file.starts_with("src/") && (line.starts_with("///") || line.starts_with("//!")))
+    };
+    let shown = text.lines().zip(1..).filter(|(line, _)| is_shown(line));
+    let inner = |line: &str| INNER_CRATES.into_iter().find(|name| line.contains(name));
+    let message = |name| format!("`{name}` in an example of the library: use the re-export");
+    shown.filter_map(|(line, at)| Some(Finding::new(path, at, message(inner(line)?)))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn examples_of_the_library_use_its_re_exports() {
+        let path = "crates/tenure/src/client.rs";
+        let found =
+            library_examples(path, "use tenure_core::Token;\n/// # use tenure_core::Token;\n");
+        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [2]);
+        let example = "use tenure_store::Memory;\n";
+        assert_eq!(library_examples("crates/tenure/examples/a.rs", example).len(), 1);
+        assert_eq!(library_examples("crates/tenure/tests/a.rs", example), []);
+        assert_eq!(library_examples("crates/tenure-server/src/a.rs", example), []);
+    }
 
     #[test]
     fn every_clock_call_is_found_outside_its_seam() {

@@ -11,9 +11,10 @@ use tokio::signal::unix::Signal;
 use super::get_job;
 use crate::commands::why::explain_job;
 use crate::progress::{Display, JobSnapshot};
+use tenure::job::LogReader;
 use tenure_cli_kit::exit;
 use tenure_cli_kit::follow;
-use tenure_cli_kit::log_reader::LogReader;
+use tenure_cli_kit::log_text::read_available;
 use tenure_cli_kit::text::{sanitize, span};
 
 /// Displays the progress of a job until it finishes, and returns it. Returns `None` after
@@ -55,7 +56,7 @@ impl follow::Follower for JobFollower<'_> {
             display.log(text);
             Ok(())
         };
-        self.logs.read_available(self.transport, show).await?;
+        read_available(&mut self.logs, self.transport, show).await?;
         if job.state.is_finished() {
             return Ok(Some(job));
         }

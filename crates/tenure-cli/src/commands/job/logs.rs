@@ -10,7 +10,8 @@ use tenure_core::JobId;
 use tenure_wire::{JobInfo, LogChunkInfo};
 
 use super::{WAIT_MAX, get_job};
-use tenure_cli_kit::log_reader::{LogReader, without_data_lines};
+use tenure::job::LogReader;
+use tenure_cli_kit::log_text::without_data_lines;
 use tenure_cli_kit::{Done, Output};
 
 /// Print the log of a job

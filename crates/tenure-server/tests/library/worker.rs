@@ -1,11 +1,9 @@
 //! The worker of the library over HTTP.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{KEY, Server, until};
+use crate::common::{KEY, Server, until};
 use serde_json::{Value, json};
 use tenure::worker::{CancelReason, Summary};
 use tenure::{Client, Context, Done, Error, Failure, Worker};
@@ -27,7 +25,7 @@ impl Testbed {
         let kind = Kind::new("thing").operation(Operation::new("work"));
         let kinds = Arc::new(Kinds::new([kind]).expect("valid kinds"));
         let server = Server::start_with(Arc::new(Memory::new()), kinds).await;
-        let client = Client::connect(&server.url, KEY).expect("a valid URL");
+        let client = Client::connect(&server.url, KEY).await.expect("a running server");
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async {
             stopped.await.ok();
@@ -39,7 +37,7 @@ impl Testbed {
 
     async fn submit(&self, name: &str, args: Value) -> JobId {
         let submit = self.client.submit(&format!("thing/{name}"), "work").args(&args);
-        submit.send().await.expect("accepted").job
+        submit.send().await.expect("accepted").job.id()
     }
 
     async fn job(&self, id: JobId) -> Value {
@@ -89,7 +87,7 @@ async fn a_cancel_reaches_a_remote_worker() {
     let testbed = Testbed::new(|worker| worker.handle("thing", handler)).await;
     let id = testbed.submit("t", Value::Null).await;
     testbed.until(id, "running").await;
-    let state = testbed.client.cancel(id, "ann", "enough").await.expect("running");
+    let state = testbed.client.job(id).by("ann").cancel("enough").await.expect("running");
     assert_eq!(state, JobState::Cancelling);
     testbed.until(id, "cancelled").await;
     testbed.end().await;

@@ -1,0 +1,6 @@
+//! The library over HTTP.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod handles;
+mod worker;

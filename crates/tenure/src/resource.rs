@@ -1,0 +1,137 @@
+//! Resources: desired state, history, and why nothing happens.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use serde::Serialize;
+use tenure_core::{Command, Outcome, Refusal, ResourceAction, ResourceKey, Text};
+
+use crate::error::Error;
+use crate::items::Items;
+use crate::job::{BY_DEFAULT, JobHandle};
+use crate::submit::{Submission, to_json};
+use crate::transport::Transport;
+use crate::wire::{HistoryEntry, ResourceInfo, WhyResponse};
+
+/// A resource, addressed by its key; see [`crate::Client::resource`].
+#[derive(Clone)]
+pub struct ResourceHandle {
+    transport: Arc<dyn Transport>,
+    key: ResourceKey,
+    by: Text,
+}
+
+/// Result of [`ResourceHandle::put`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Put {
+    /// Generation of the desired state.
+    pub generation: u64,
+    /// Job that reconciles the resource, if one was submitted.
+    pub job: Option<JobHandle>,
+}
+
+impl ResourceHandle {
+    pub(crate) fn new(transport: Arc<dyn Transport>, key: ResourceKey) -> Self {
+        Self { transport, key, by: BY_DEFAULT.into() }
+    }
+
+    /// Sets the name of the caller. A server that authenticates the caller overrides it.
+    #[must_use]
+    pub fn by(mut self, by: &str) -> Self {
+        self.by = by.into();
+        self
+    }
+
+    /// Returns the key of the resource.
+    #[must_use]
+    pub fn key(&self) -> &ResourceKey {
+        &self.key
+    }
+
+    /// Returns the resource, or `None` if it does not exist.
+    pub async fn get(&self) -> Result<Option<ResourceInfo>, Error> {
+        match self.transport.queries().resource(&self.key).await {
+            Err(Error::Refused(Refusal::NoSuchResource)) => Ok(None),
+            found => Ok(Some(found?)),
+        }
+    }
+
+    /// Sets the desired state, serialized as JSON, and creates the resource if it does not exist.
+    pub async fn put(&self, spec: &impl Serialize) -> Result<Put, Error> {
+        let spec = to_json("spec", spec)?;
+        match self.send(ResourceAction::Put { spec, by: self.by.clone() }).await? {
+            Outcome::Put { generation, job } => {
+                let job = job.map(|id| JobHandle::new(Arc::clone(&self.transport), id));
+                Ok(Put { generation, job })
+            }
+            other => Err(Error::from_outcome("put", other)),
+        }
+    }
+
+    /// Deletes the state and the desired state of a resource that is not in use.
+    pub async fn delete(&self) -> Result<(), Error> {
+        match self.send(ResourceAction::Delete { by: self.by.clone() }).await? {
+            Outcome::Deleted => Ok(()),
+            other => Err(Error::from_outcome("delete", other)),
+        }
+    }
+
+    /// Prevents jobs from starting until the resource is resumed.
+    pub async fn pause(&self, reason: &str) -> Result<(), Error> {
+        let (by, reason) = (self.by.clone(), reason.into());
+        self.send_pause(ResourceAction::Pause { by, reason }).await
+    }
+
+    /// Allows jobs to start again.
+    pub async fn resume(&self, reason: &str) -> Result<(), Error> {
+        let (by, reason) = (self.by.clone(), reason.into());
+        self.send_pause(ResourceAction::Resume { by, reason }).await
+    }
+
+    /// Builds a job submission, like [`crate::Client::submit`].
+    pub fn submit(&self, operation: &str) -> Submission {
+        Submission::new(Arc::clone(&self.transport), Ok(self.key.clone()), operation)
+    }
+
+    /// Streams the history, newest first.
+    #[must_use]
+    pub fn history(&self) -> Items<HistoryEntry> {
+        let (transport, key) = (Arc::clone(&self.transport), self.key.clone());
+        let first = Some((transport, key, None));
+        let pages = stream::try_unfold(first, |page| async move {
+            let Some((transport, key, cursor)) = page else {
+                return Ok::<_, Error>(None);
+            };
+            let page = transport.queries().history(&key, cursor).await?;
+            let next = page.next.map(|next| (transport, key, Some(next)));
+            Ok(Some((stream::iter(page.items).map(Ok), next)))
+        });
+        Items::new(pages.try_flatten())
+    }
+
+    /// Explains what the resource waits for.
+    pub async fn why(&self) -> Result<WhyResponse, Error> {
+        self.transport.queries().why_resource(&self.key).await
+    }
+
+    async fn send_pause(&self, action: ResourceAction) -> Result<(), Error> {
+        match self.send(action).await? {
+            Outcome::Paused(_) => Ok(()),
+            other => Err(Error::from_outcome("pause", other)),
+        }
+    }
+
+    async fn send(&self, action: ResourceAction) -> Result<Outcome, Error> {
+        let command = Command::Resource { key: self.key.clone(), action };
+        self.transport.send(command, Duration::ZERO).await
+    }
+}
+
+impl fmt::Debug for ResourceHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResourceHandle").field("key", &self.key).finish_non_exhaustive()
+    }
+}
