@@ -43,6 +43,18 @@ fn dir_with_config(text: &str) -> tempfile::TempDir {
 }
 
 #[test]
+fn the_example_of_every_app_is_valid() {
+    let apps = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../apps");
+    for app in tenure_cli::apps::installed().iter() {
+        let example = apps.join(app.name()).join("example.toml");
+        let output = check(&apps, &[&example.display().to_string(), "-o", "json"]);
+        assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+        let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert!(answer[app.name()].as_u64() > Some(0), "it declares nothing: {answer}");
+    }
+}
+
+#[test]
 fn a_valid_file_is_summarized() {
     let dir = dir_with_config(VALID);
     let output = check(dir.path(), &[]);

@@ -40,14 +40,14 @@ async fn new_file_takes_effect_and_an_invalid_one_changes_nothing() {
     until(async || cluster.try_trigger(0, "third", &json!({})).await.0 == 404).await;
 }
 
-/// The examples of the guide.
+/// The example of the guide.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_examples_work() {
+async fn the_example_works() {
     let mut cluster = Cluster::new(StoreKind::Embedded, shared(), 1);
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/pipelines");
-    let text = std::fs::read_to_string(examples.join("tenure.toml")).expect("file");
-    let dir = format!("dir = {:?}", examples.join("pipelines"));
-    cluster.write("tenure.toml", &text.replace("dir = \"pipelines\"", &dir));
+    let app = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../apps/pipelines");
+    let text = std::fs::read_to_string(app.join("example.toml")).expect("file");
+    let dir = format!("dir = {:?}", app.join("example"));
+    cluster.write("tenure.toml", &text.replace("dir = \"example\"", &dir));
     cluster.launch(0).await;
     let response = cluster.trigger("gcp_billing_export", json!({ "rows": 2 })).await;
     let run = cluster.wait_for_end(&crate::testbed::id(&response), "COMPLETE").await;
