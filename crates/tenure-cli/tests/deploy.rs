@@ -203,9 +203,16 @@ fn collect_included_dirs(dir: &Path, found: &mut BTreeSet<String>) {
 #[test]
 fn the_image_build_context_has_all_needed_files() {
     let root = deploy().join("..");
-    let mut needed = BTreeSet::from(["Cargo.toml", "Cargo.lock", "crates"].map(str::to_owned));
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("it is there");
+    let members = manifest.lines().find_map(|line| line.strip_prefix("members = ["));
+    // Cargo needs every member of the workspace, whatever it builds.
+    let members = members.expect("a list").split('"').skip(1).step_by(2);
+    let mut needed = BTreeSet::from(["Cargo.toml", "Cargo.lock"].map(str::to_owned));
+    needed.extend(members.map(|member| member.trim_end_matches("/*").to_owned()));
     collect_included_dirs(&root.join("crates/tenure-server/src"), &mut needed);
-    assert!(needed.contains("docs/errors"), "{needed:?}");
+    for path in ["apps", "crates", "docs/errors"] {
+        assert!(needed.contains(path), "{needed:?}");
+    }
     let ignored = fs::read_to_string(root.join(".dockerignore")).expect("it is there");
     for path in needed {
         assert!(
