@@ -5,6 +5,7 @@
 pub mod access;
 pub mod caller;
 pub mod controller;
+mod demo;
 pub mod duty;
 pub mod extract;
 mod job_cache;
@@ -32,6 +33,7 @@ use tenure_core::{Kind, ResourceKey};
 pub use access::{Access, Rule};
 pub use caller::Caller;
 pub use controller::{Controller, ControllerContext, ControllerRunner};
+pub use demo::{Demo, DemoServer};
 pub use duty::{Duty, DutyContext, DutyReport};
 pub use live::{Live, LiveConfig, LoadedApps};
 pub use load::{Apps, Loaded};
@@ -90,6 +92,11 @@ pub trait App: Send + Sync + 'static {
     /// Returns the benchmarks: `tenure bench …`.
     fn benches(&self) -> Vec<Box<dyn Verb>> {
         Vec::new()
+    }
+
+    /// Returns the demo: `tenure demo NAME`.
+    fn demo(&self) -> Option<Box<dyn Demo>> {
+        None
     }
 }
 

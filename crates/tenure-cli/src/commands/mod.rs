@@ -4,6 +4,7 @@ mod audit;
 mod completions;
 mod config;
 mod dead;
+mod demo;
 mod doctor;
 mod exec;
 mod job;
@@ -35,6 +36,7 @@ use crate::{apps, log};
     max_term_width = 100,
     after_help = "\
 Examples:
+  tenure demo                                    list the demos: an app at work, no setup
   tenure serve                                   start a durable server for locks and jobs
   tenure exec cluster/c1 -- ./install.sh         run a command under a lock
   tenure lock ls                                 list held locks
@@ -92,6 +94,7 @@ enum Verb {
     /// Check tenure.toml
     #[command(subcommand)]
     Config(config::ConfigVerb),
+    Demo(demo::DemoVerb),
     Completions(completions::Completions),
 }
 
@@ -180,6 +183,7 @@ pub fn run() -> ExitCode {
         Verb::Verify(verify) => on_runtime(verify.run(&server, output)),
         Verb::Doctor(doctor) => on_runtime(doctor.run(&server, output)),
         Verb::Migrate(migrate) => on_runtime(migrate.run(&server, output)),
+        Verb::Demo(demo) => on_runtime(demo.run(&apps, output)),
         Verb::Config(config) => config.run(&apps, output),
         Verb::Completions(completions) => completions.run(),
     })

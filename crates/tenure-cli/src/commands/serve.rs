@@ -19,6 +19,7 @@ use tenure_server::{HttpConfig, Server, ServerState, keyfile, listen};
 use tenure_store::Store;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use tenure_app::{Apps, Loaded};
@@ -75,67 +76,183 @@ impl Serve {
         let dir = args.data().dir()?;
         create_data_dir(&dir)?;
         let file = self.config.find();
-        let loaded = file.as_deref().map(|file| load(apps, file)).transpose()?.unwrap_or_default();
-        let config = &loaded.config;
-        let (key, key_path) = match &self.admin_key_file {
-            Some(file) => (keyfile::load(file)?, file.clone()),
-            None => keyfile::load_or_create(&dir)?,
+        let options = ServerOptions {
+            apps,
+            listen: &self.listen,
+            plain_http: self.plain_http,
+            store: store_url(self.store.as_deref(), &dir),
+            address_file: args.data().address_file()?,
+            data: dir,
+            config: file.clone(),
+            admin_key_file: self.admin_key_file.clone(),
+            linger: self.linger,
         };
-        let store = open_store(&store_url(self.store.as_deref(), &dir)).await?;
-        let front = front_config(&config.server, &dir)?;
-        let listener = self.bind(front.tls.is_some()).await?;
+        let process = ServerProcess::start(options).await?;
+        print_greeting(&process).await?;
+        print_config(file.as_deref(), &process.loaded);
+        process.run().await?;
+        say("stopped");
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Options of a server process.
+pub(super) struct ServerOptions<'a> {
+    pub(super) apps: &'a Apps,
+    /// Address to listen on.
+    pub(super) listen: &'a str,
+    /// Allows an address other than loopback without TLS.
+    pub(super) plain_http: bool,
+    /// URL of the store.
+    pub(super) store: String,
+    /// Data directory; it exists.
+    pub(super) data: PathBuf,
+    /// File to which the address is written while the server runs.
+    pub(super) address_file: PathBuf,
+    /// `tenure.toml`, if there is one.
+    pub(super) config: Option<PathBuf>,
+    /// File with the admin key; by default one in the data directory.
+    pub(super) admin_key_file: Option<PathBuf>,
+    /// Time to keep serving after the stop signal.
+    pub(super) linger: Duration,
+}
+
+/// A server that listens, with the workers and the reload of its process.
+pub(super) struct ServerProcess {
+    apps: Apps,
+    loaded: Loaded,
+    reload: Reload,
+    stop: StopSignal,
+    linger: Duration,
+    server: Server,
+    listener: TcpListener,
+    store: Arc<dyn Store>,
+    address_file: AddressFile,
+    key_path: PathBuf,
+    url: String,
+}
+
+impl ServerProcess {
+    /// Opens the store, listens and publishes the address. Requests are answered by
+    /// [`ServerProcess::run`].
+    pub(super) async fn start(options: ServerOptions<'_>) -> anyhow::Result<Self> {
+        let apps = options.apps;
+        let loaded = options.config.as_deref().map(|file| load(apps, file)).transpose()?;
+        let loaded = loaded.unwrap_or_default();
+        let (key, key_path) = match &options.admin_key_file {
+            Some(file) => (keyfile::load(file)?, file.clone()),
+            None => keyfile::load_or_create(&options.data)?,
+        };
+        let store = open_store(&options.store).await?;
+        let front = front_config(&loaded.config.server, &options.data)?;
+        let listener = bind(options.listen, front.tls.is_some() || options.plain_http).await?;
         let scheme = if front.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", listener.local_addr()?);
         let (keys, live) = (Keys::admin(&key), loaded.live());
         let server_config = tenure_server::Config { keys, apps: apps.clone(), live, http: front };
         let server = Server::start(Arc::clone(&store), server_config, &process_name()).await?;
-        server.state().metrics.set_per_tenant(config.metrics.per_tenant);
+        server.state().metrics.set_per_tenant(loaded.config.metrics.per_tenant);
         // Before the address is published: from then on the process may be signalled.
         let stop = StopSignal::with_token(server.state().draining.clone())?;
-        let address_file = AddressFile::write(args.data().address_file()?, &url)?;
-        print_greeting(&url, &server.state().sign_in_link(), &key_path, &*store).await?;
-        print_config(file.as_deref(), &loaded);
-        let reload = Reload::new(apps, file, &loaded)?;
-        let process = ServerProcess { apps, loaded, reload, stop, linger: self.linger };
-        process.run(server, listener).await?;
-        drop(address_file);
-        close(store).await;
-        say("stopped");
-        Ok(ExitCode::SUCCESS)
+        let address_file = AddressFile::write(options.address_file, &url)?;
+        let (apps, linger) = (apps.clone(), options.linger);
+        let reload = Reload::new(&apps, options.config, &loaded)?;
+        Ok(Self {
+            apps,
+            loaded,
+            reload,
+            stop,
+            linger,
+            server,
+            listener,
+            store,
+            address_file,
+            key_path,
+            url,
+        })
     }
 
-    async fn bind(&self, tls: bool) -> anyhow::Result<TcpListener> {
-        let listen = &self.listen;
-        let bound = TcpListener::bind(listen).await.with_context(|| {
-            format!(
-                "cannot listen on {listen}; if another server runs there, stop it or choose \
-                 another address with --listen"
-            )
-        })?;
-        if !tls && !self.plain_http && !bound.local_addr()?.ip().is_loopback() {
-            bail!(
-                "{listen} is not a loopback address, and without TLS API keys are sent in clear \
-                 text: set tls_certificate and tls_key in [server] of tenure.toml, or pass \
-                 --plain-http if a proxy in front of the server terminates TLS"
-            );
+    /// Returns the address of the server.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns the file with the admin key.
+    pub(super) fn key_path(&self) -> &Path {
+        &self.key_path
+    }
+
+    /// Returns a handle that stops the server as a signal does.
+    pub(super) fn stop_handle(&self) -> StopHandle {
+        self.stop.handle()
+    }
+
+    /// Serves and works until a signal or the stop handle, then closes the store. The server
+    /// answers until the workers have drained and the linger time has passed.
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let Self { apps, loaded, reload, stop, linger, server, listener, store, .. } = self;
+        let state = server.state().clone();
+        let client = Client::with_committer(state.services.committer.clone(), ALL_TENANTS);
+        let pool = WorkerPool::new(client, &apps, loaded, None, store.status().await?.store);
+        let stopped = CancellationToken::new();
+        let serve = server.serve(listener, stopped.clone().cancelled_owned());
+        let apply = async |loaded: &Loaded| apply_config(&state, loaded).await;
+        let work = async {
+            let _stopped = stopped.drop_guard();
+            let lingered = async {
+                state.draining.cancelled().await;
+                tokio::time::sleep(linger).await;
+            };
+            let worked = async {
+                let worked = pool.run(stop, reload, apply).await;
+                state.draining.cancel();
+                worked
+            };
+            tokio::join!(worked, lingered).0
+        };
+        tokio::pin!(serve);
+        tokio::select! {
+            // Ends before the workers only on a failure.
+            served = &mut serve => served?,
+            worked = work => {
+                serve.await?;
+                worked?;
+            }
         }
-        Ok(bound)
+        drop(self.address_file);
+        drop(state);
+        close(store).await;
+        Ok(())
     }
 }
 
-async fn print_greeting(
-    url: &str,
-    sign_in_link: &str,
-    key: &Path,
-    store: &dyn Store,
-) -> anyhow::Result<()> {
-    let status = store.status().await?;
-    let (kind, safety) = (status.store, status.safety.as_str());
+/// Binds an address; one other than loopback only if keys are not sent in clear text.
+async fn bind(listen: &str, allow_any: bool) -> anyhow::Result<TcpListener> {
+    let bound = TcpListener::bind(listen).await.with_context(|| {
+        format!(
+            "cannot listen on {listen}; if another server runs there, stop it or choose another \
+             address with --listen"
+        )
+    })?;
+    if !allow_any && !bound.local_addr()?.ip().is_loopback() {
+        bail!(
+            "{listen} is not a loopback address, and without TLS API keys are sent in clear text: \
+             set tls_certificate and tls_key in [server] of tenure.toml, or pass --plain-http if a \
+             proxy in front of the server terminates TLS"
+        );
+    }
+    Ok(bound)
+}
+
+async fn print_greeting(process: &ServerProcess) -> anyhow::Result<()> {
+    let status = process.store.status().await?;
+    let (url, kind, safety) = (process.url(), status.store, status.safety.as_str());
     say(&format!("listening on {url}"));
     say(&format!("store {kind}, safety class: {safety}"));
-    say(&format!("the admin key is in {}", key.display()));
+    say(&format!("the admin key is in {}", process.key_path().display()));
     // The link grants one sign-in as admin; JSON logs are shipped and stored.
     if message::is_text() {
+        let sign_in_link = process.server.state().sign_in_link();
         say(&format!("sign in once within 15 minutes: {url}{sign_in_link}"));
     }
     Ok(())
@@ -168,53 +285,6 @@ fn front_config(settings: &ServerSettings, data: &Path) -> anyhow::Result<HttpCo
         connections_max,
         ..HttpConfig::default()
     })
-}
-
-/// The parts of the process: the HTTP server, the workers and the reload.
-struct ServerProcess<'a> {
-    apps: &'a Apps,
-    loaded: Loaded,
-    reload: Reload,
-    stop: StopSignal,
-    linger: Duration,
-}
-
-impl ServerProcess<'_> {
-    /// Runs until a signal. The server answers until the workers have drained and the linger time
-    /// has passed.
-    async fn run(self, server: Server, listener: TcpListener) -> anyhow::Result<()> {
-        let Self { apps, loaded, reload, stop, linger } = self;
-        let state = server.state().clone();
-        let client = Client::with_committer(state.services.committer.clone(), ALL_TENANTS);
-        let store = state.services.store().status().await?.store;
-        let pool = WorkerPool::new(client, apps, loaded, None, store);
-        let stopped = CancellationToken::new();
-        let serve = server.serve(listener, stopped.clone().cancelled_owned());
-        let apply = async |loaded: &Loaded| apply_config(&state, loaded).await;
-        let work = async {
-            let _stopped = stopped.drop_guard();
-            let lingered = async {
-                state.draining.cancelled().await;
-                tokio::time::sleep(linger).await;
-            };
-            let worked = async {
-                let worked = pool.run(stop, reload, apply).await;
-                state.draining.cancel();
-                worked
-            };
-            tokio::join!(worked, lingered).0
-        };
-        tokio::pin!(serve);
-        tokio::select! {
-            // Ends before the workers only on a failure.
-            served = &mut serve => served?,
-            worked = work => {
-                serve.await?;
-                worked?;
-            }
-        }
-        Ok(())
-    }
 }
 
 async fn apply_config(
@@ -265,10 +335,11 @@ impl Drop for AddressFile {
     }
 }
 
-/// Receives SIGINT and SIGTERM.
+/// Receives SIGINT and SIGTERM, and the requests of its handles.
 pub(super) struct StopSignal {
     interrupt: Signal,
     terminate: Signal,
+    requested: Arc<Notify>,
     leaving: CancellationToken,
 }
 
@@ -280,7 +351,12 @@ impl StopSignal {
     /// Cancels `leaving` on the first signal.
     fn with_token(leaving: CancellationToken) -> anyhow::Result<Self> {
         let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())?, leaving })
+        let (terminate, requested) = (signal(SignalKind::terminate())?, Arc::default());
+        Ok(Self { interrupt, terminate, requested, leaving })
+    }
+
+    fn handle(&self) -> StopHandle {
+        StopHandle { requested: Arc::clone(&self.requested), leaving: self.leaving.clone() }
     }
 
     /// Waits for the next signal.
@@ -288,8 +364,29 @@ impl StopSignal {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            () = self.requested.notified() => {}
         }
         self.leaving.cancel();
         say("stopping");
+    }
+}
+
+/// Stops a server within this process.
+pub(super) struct StopHandle {
+    requested: Arc<Notify>,
+    leaving: CancellationToken,
+}
+
+impl StopHandle {
+    /// Requests the stop. Has no effect if the server is stopping.
+    pub(super) fn stop(&self) {
+        if !self.leaving.is_cancelled() {
+            self.requested.notify_one();
+        }
+    }
+
+    /// Waits until the server is stopping.
+    pub(super) async fn stopping(&self) {
+        self.leaving.cancelled().await;
     }
 }
