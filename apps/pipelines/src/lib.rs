@@ -5,7 +5,8 @@
 //! meets itself with `attach`. So everything that holds for jobs holds for runs, and nothing about
 //! who may run is decided here. This crate has the declaration of pipelines ([`catalog`],
 //! [`declare`]), the parameters of a trigger ([`parameters`]), schedules ([`schedule`]), and the
-//! steps of a run ([`run`], [`steps`]); routes are in `api`, verbs in `cli`.
+//! steps of a run ([`run`], [`steps`]); routes are in `api`, verbs in `cli`, the
+//! scenario of `tenure demo` in `demo`.
 //!
 //! It must never execute a step of a run whose tenure is lost, and never expose a secret.
 
@@ -14,6 +15,7 @@ mod bench;
 pub mod catalog;
 mod cli;
 pub mod declare;
+mod demo;
 mod duty;
 mod metrics;
 pub mod parameters;
@@ -33,7 +35,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tenure_app::metrics::{Definition, Registry};
-use tenure_app::{App, AppMetrics, AppRoutes, AppWorker, Duty, LoadedApp, Problem, WorkerEnv};
+use tenure_app::{
+    App, AppMetrics, AppRoutes, AppWorker, Demo, Duty, LoadedApp, Problem, WorkerEnv,
+};
 use tenure_cli_kit::Verb;
 use tenure_config::{BadConfig, Report, Section};
 use tenure_core::{Kind, ResourceKey};
@@ -94,6 +98,10 @@ impl App for Pipelines {
 
     fn benches(&self) -> Vec<Box<dyn Verb>> {
         vec![bench::verb()]
+    }
+
+    fn demo(&self) -> Option<Box<dyn Demo>> {
+        Some(Box::new(demo::Scenario))
     }
 }
 

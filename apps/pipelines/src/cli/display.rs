@@ -16,11 +16,11 @@ use tenure_cli_kit::follow::TICK;
 use tenure_cli_kit::text::{format_duration, print_line, sanitize, sanitize_line};
 
 /// Snapshot of a run.
-pub(super) struct RunSnapshot<'a> {
+pub(crate) struct RunSnapshot<'a> {
     /// The run and its steps.
-    pub(super) detail: &'a RunDetail,
+    pub(crate) detail: &'a RunDetail,
     /// Why it is waiting, if it is.
-    pub(super) why: Option<&'a WhyResponse>,
+    pub(crate) why: Option<&'a WhyResponse>,
 }
 
 impl RunSnapshot<'_> {
@@ -75,40 +75,57 @@ struct ChangeKey {
 }
 
 /// Display of a run.
-pub(super) struct Display {
+pub(crate) struct Display {
     title: String,
     output: Output,
     mode: Mode,
 }
 
 enum Mode {
-    Bars { all: MultiProgress, run: ProgressBar, steps: Vec<ProgressBar> },
-    Lines { last: Option<ChangeKey>, reported: ReportedSteps },
+    Bars { all: MultiProgress, run: ProgressBar, steps: Vec<ProgressBar>, prefix: String },
+    Lines { last: Option<ChangeKey>, reported: ReportedSteps, print: fn(&str) },
 }
 
 impl Display {
     /// Creates a display with bars if stderr is a terminal, otherwise with lines.
     pub(super) fn new(pipeline: &str, output: Output) -> Self {
-        let (title, all) = (pipeline.to_owned(), MultiProgress::new());
+        Self::build(pipeline, output, MultiProgress::new(), String::new(), print_to_stderr)
+    }
+
+    /// Creates a display of one of several concurrent runs: bars in a shared group if stderr is a
+    /// terminal, otherwise lines on stdout.
+    pub(crate) fn in_group(all: &MultiProgress, title: &str) -> Self {
+        Self::build(title, Output::Table, all.clone(), format!("{title}: "), print_to_stdout)
+    }
+
+    fn build(
+        title: &str,
+        output: Output,
+        all: MultiProgress,
+        prefix: String,
+        print: fn(&str),
+    ) -> Self {
+        let title = title.to_owned();
         if all.is_hidden() {
-            let mode = Mode::Lines { last: None, reported: ReportedSteps::default() };
+            let mode = Mode::Lines { last: None, reported: ReportedSteps::default(), print };
             return Self { title, output, mode };
         }
         let run = all.add(bar("{spinner} {wide_msg}"));
         run.set_message(title.clone());
         run.enable_steady_tick(TICK);
-        Self { title, output, mode: Mode::Bars { all, run, steps: Vec::new() } }
+        Self { title, output, mode: Mode::Bars { all, run, steps: Vec::new(), prefix } }
     }
 
     /// Shows the current state of the run.
-    pub(super) fn update(&mut self, snapshot: &RunSnapshot<'_>) {
+    pub(crate) fn update(&mut self, snapshot: &RunSnapshot<'_>) {
         let title = &self.title;
         match &mut self.mode {
-            Mode::Bars { all, run, steps } => {
+            Mode::Bars { all, run, steps, .. } => {
                 run.set_message(format!("{title} {}", snapshot.live_line()));
                 let lines = step_lines(snapshot.detail);
                 while steps.len() < lines.len() {
-                    steps.push(all.add(bar("  {wide_msg}")));
+                    let above = steps.last().unwrap_or(run);
+                    steps.push(all.insert_after(above, bar("  {wide_msg}")));
                 }
                 for removed in steps.drain(lines.len()..) {
                     all.remove(&removed);
@@ -117,31 +134,33 @@ impl Display {
                     step.set_message(line);
                 }
             }
-            Mode::Lines { last, reported } => {
+            Mode::Lines { last, reported, print } => {
                 let key = snapshot.change_key();
                 if last.as_ref().is_none_or(|last| last.attempt != key.attempt) {
                     reported.clear();
                 }
                 if last.as_ref() != Some(&key) {
-                    anstream::eprintln!("{title}: {}", snapshot.line());
+                    print(&format!("{title}: {}", snapshot.line()));
                     *last = Some(key);
                 }
-                print_steps(title, reported.changed(&snapshot.detail.steps));
+                print_steps(title, &reported.changed(&snapshot.detail.steps), *print);
             }
         }
     }
 
     /// Shows the final state of the steps.
-    pub(super) fn finish(&mut self, detail: &RunDetail) {
+    pub(crate) fn finish(&mut self, detail: &RunDetail) {
         match &mut self.mode {
-            Mode::Bars { .. } => {
-                step_lines(detail).iter().for_each(|line| self.print_message(line));
+            Mode::Bars { prefix, .. } => {
+                let prefix = prefix.clone();
+                let lines = step_lines(detail).into_iter().map(|line| prefix.clone() + &line);
+                lines.for_each(|line| self.print_message(&line));
             }
-            Mode::Lines { last, reported } => {
+            Mode::Lines { last, reported, print } => {
                 if last.as_ref().is_some_and(|last| last.attempt != detail.run.attempt) {
                     reported.clear();
                 }
-                print_steps(&self.title, reported.changed(&detail.steps));
+                print_steps(&self.title, &reported.changed(&detail.steps), *print);
             }
         }
     }
@@ -163,7 +182,7 @@ impl Display {
     pub(super) fn print_message(&self, line: &str) {
         match &self.mode {
             Mode::Bars { run, .. } => run.println(line),
-            Mode::Lines { .. } => anstream::eprintln!("{line}"),
+            Mode::Lines { print, .. } => print(line),
         }
     }
 }
@@ -182,15 +201,21 @@ fn bar(template: &str) -> ProgressBar {
     ProgressBar::no_length().with_style(style)
 }
 
-fn print_steps(title: &str, changed: Vec<&StepInfo>) {
+fn print_to_stderr(line: &str) {
+    anstream::eprintln!("{line}");
+}
+
+/// A closed pipe is found by the next line of the caller.
+fn print_to_stdout(line: &str) {
+    print_line(line).ok();
+}
+
+fn print_steps(title: &str, changed: &[&StepInfo], print: fn(&str)) {
     for step in changed {
         let ended = step.started_at.as_ref().zip(step.ended_at.as_ref());
         let took_ms = ended.map(|(start, end)| between(start, end));
-        anstream::eprintln!(
-            "{title}: {} {}",
-            sanitize(&step.name),
-            describe_step(step, took_ms, None)
-        );
+        let name = sanitize(&step.name);
+        print(&format!("{title}: {name} {}", describe_step(step, took_ms, None)));
     }
 }
 

@@ -4,11 +4,11 @@
 
 mod cancel;
 mod check;
-mod display;
+pub(crate) mod display;
 mod follow;
 mod ls;
 mod run;
-mod runs;
+pub(crate) mod runs;
 mod show;
 
 use std::time::Duration;
@@ -87,7 +87,7 @@ fn parse_name(name: &str) -> Result<String, String> {
 }
 
 /// Reads a run, after it has ended or `wait` has passed.
-async fn get_run(
+pub(crate) async fn get_run(
     transport: &HttpTransport,
     id: JobId,
     wait: Duration,

@@ -76,7 +76,7 @@ fn runs_table(cx: &CliContext, items: &[RunInfo]) -> String {
 }
 
 /// Returns the progress or the error of a run.
-fn note(run: &RunInfo) -> String {
+pub(crate) fn note(run: &RunInfo) -> String {
     match (&run.progress, &run.error) {
         (Some(progress), _) if run.status == RunStatus::Running => {
             cell(&format!("{} % {}", progress.percent, progress.message))
