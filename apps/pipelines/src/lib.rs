@@ -126,8 +126,7 @@ impl LoadedApp for Catalog {
     fn worker(&self, env: &WorkerEnv) -> Result<Option<AppWorker>, tenure::Error> {
         let guarded = env.store == "postgres";
         let runner = Runner::new(env.live.clone(), guarded, env.span)?;
-        let handlers = vec![(KIND, Arc::new(runner) as _)];
-        Ok(Some(AppWorker { slots: self.settings.slots, handlers }))
+        Ok(Some(AppWorker::new(self.settings.slots).handle(KIND, runner)))
     }
 
     fn watched_paths(&self) -> Vec<PathBuf> {

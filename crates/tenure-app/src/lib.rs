@@ -14,6 +14,7 @@ pub mod live;
 pub mod load;
 pub mod metrics;
 pub mod openapi;
+pub mod prelude;
 pub mod problem;
 pub mod request_id;
 mod routes;
@@ -29,6 +30,8 @@ use serde_json::Value;
 use tenure_cli_kit::Verb;
 use tenure_config::{Report, Section};
 use tenure_core::{Kind, ResourceKey};
+
+pub use {tenure, tenure_cli_kit, tenure_config, tenure_core, tenure_store, tenure_wire};
 
 pub use access::{Access, Rule};
 pub use caller::Caller;
@@ -106,7 +109,9 @@ pub trait LoadedApp: Any + Send + Sync {
     fn kinds(&self) -> Vec<Kind>;
 
     /// Returns the number of items that the configuration declares, for example pipelines.
-    fn size(&self) -> usize;
+    fn size(&self) -> usize {
+        1
+    }
 
     /// Validates a job that is submitted through the general API. An app refuses jobs that it could
     /// not run, and accepts all jobs of other kinds.

@@ -1,6 +1,6 @@
 //! The HTTP routes of an app.
 
-use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
 use crate::access::Rule;
 use crate::services::Services;
@@ -16,4 +16,32 @@ pub struct AppRoutes {
     pub tag: Option<(&'static str, &'static str)>,
     /// Whether the same routes are also served under `/v1`.
     pub also_under_v1: bool,
+}
+
+impl AppRoutes {
+    /// Creates an app without routes; `tag` and `description` name its section of the OpenAPI
+    /// document.
+    #[must_use]
+    pub fn new(tag: &'static str, description: &'static str) -> Self {
+        Self { tag: Some((tag, description)), ..Self::default() }
+    }
+
+    /// Adds the handlers of one path, made by `routes!`, with one access rule for each method.
+    #[must_use]
+    pub fn route(
+        mut self,
+        handlers: UtoipaMethodRouter<Services>,
+        rules: impl IntoIterator<Item = Rule>,
+    ) -> Self {
+        self.router = self.router.routes(handlers);
+        self.rules.extend(rules);
+        self
+    }
+
+    /// Serves the same routes also under `/v1`.
+    #[must_use]
+    pub fn also_under_v1(mut self) -> Self {
+        self.also_under_v1 = true;
+        self
+    }
 }

@@ -11,6 +11,7 @@ use tenure_core::history::digest;
 use tenure_core::{Command, JobId, Outcome, Refusal, RequestId, SessionId, Text};
 use tenure_store::store::JobView;
 use tenure_store::{Committer, Store, StoreError};
+use tenure_wire::{JobInfo, SubmitResponse};
 use tokio_util::sync::CancellationToken;
 
 use crate::caller::Caller;
@@ -85,6 +86,23 @@ impl Services {
         match self.committer.submit(command).await? {
             Outcome::Refused(refusal) => Err(refusal.into()),
             outcome => Ok(outcome),
+        }
+    }
+
+    /// Submits a job, or retries one, on behalf of the caller. Returns the job that executes the
+    /// operation: a new one, or the one attached to.
+    pub async fn submit_job(
+        &self,
+        caller: &Caller,
+        command: Command,
+    ) -> Result<SubmitResponse, Problem> {
+        match self.submit(command).await? {
+            Outcome::Submitted { verdict, job } => {
+                crate::trace::record_job(job);
+                let shown = self.find_job(caller, job).await?;
+                Ok(SubmitResponse { verdict, job: JobInfo::new(&shown.key, &shown.job) })
+            }
+            other => Err(Problem::unexpected(&other)),
         }
     }
 

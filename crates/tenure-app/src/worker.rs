@@ -25,3 +25,18 @@ pub struct AppWorker {
     /// A handler for each kind.
     pub handlers: Vec<(&'static str, Arc<dyn Handler>)>,
 }
+
+impl AppWorker {
+    /// Creates a worker without handlers.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
+        Self { slots, handlers: Vec::new() }
+    }
+
+    /// Adds the handler of a kind.
+    #[must_use]
+    pub fn handle(mut self, kind: &'static str, handler: impl Handler) -> Self {
+        self.handlers.push((kind, Arc::new(handler)));
+        self
+    }
+}

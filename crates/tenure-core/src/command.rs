@@ -215,6 +215,14 @@ pub struct Submit {
     pub by: Text,
 }
 
+impl Submit {
+    /// Creates the submission of an operation without arguments, to start as soon as possible.
+    #[must_use]
+    pub fn new(request: RequestId, operation: &str, by: Text) -> Self {
+        Self { request, operation: operation.into(), args: None, priority: 0, run_at: None, by }
+    }
+}
+
 /// An action on one job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum JobAction {

@@ -27,7 +27,6 @@ use tenure_store::store::JobView;
 use tenure_wire::{ListResponse, ReasonRequest, schema};
 use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::{IntoParams, PartialSchema as _};
-use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use tenure_app::Caller;
@@ -39,29 +38,21 @@ use tenure_app::services::{job_cursor, page_size, wait_timeout};
 
 /// The routes; the same ones are served under `/v1`.
 pub(crate) fn routes() -> AppRoutes {
-    let router = OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(trigger))
-        .routes(routes!(runs))
-        .routes(routes!(show, cancel))
-        .routes(routes!(locks))
-        .routes(routes!(release));
-    let rules = vec![
-        Rule::read("/pipelines", Access::VIEWER),
-        Rule::write("POST", "/pipelines/run/{pipeline_id}", Role::Worker, "pipeline.run"),
-        Rule::read("/pipelines/runs", Access::VIEWER),
-        Rule::read("/pipelines/runs/{id}", Access::VIEWER),
-        Rule::write("DELETE", "/pipelines/runs/{id}", Role::Operator, "pipeline.cancel"),
-        Rule::read("/pipelines/locks", Access::VIEWER),
-        Rule::write(
-            "POST",
-            "/pipelines/locks/{pipeline_id}/release",
-            Role::Operator,
-            "pipeline.release",
-        ),
-    ];
-    let tag = Some(("pipelines", "One run at a time per tenant and pipeline; also under /v1"));
-    AppRoutes { router, rules, tag, also_under_v1: true }
+    let read = |path| Rule::read(path, Access::VIEWER);
+    let (run, release) = ("/pipelines/run/{pipeline_id}", "/pipelines/locks/{pipeline_id}/release");
+    let cancel_run =
+        Rule::write("DELETE", "/pipelines/runs/{id}", Role::Operator, "pipeline.cancel");
+    AppRoutes::new("pipelines", "One run at a time per tenant and pipeline; also under /v1")
+        .route(routes!(list), [read("/pipelines")])
+        .route(routes!(trigger), [Rule::write("POST", run, Role::Worker, "pipeline.run")])
+        .route(routes!(runs), [read("/pipelines/runs")])
+        .route(routes!(show, cancel), [read("/pipelines/runs/{id}"), cancel_run])
+        .route(routes!(locks), [read("/pipelines/locks")])
+        .route(
+            routes!(self::release),
+            [Rule::write("POST", release, Role::Operator, "pipeline.release")],
+        )
+        .also_under_v1()
 }
 
 /// The caller and the pipeline in the path.

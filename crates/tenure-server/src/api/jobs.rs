@@ -67,15 +67,7 @@ async fn submit_command(
     caller: &Caller,
     command: Command,
 ) -> Accepted<SubmitResponse> {
-    match state.services.submit(command).await? {
-        Outcome::Submitted { verdict, job } => {
-            tenure_app::trace::record_job(job);
-            let shown = state.services.find_job(caller, job).await?;
-            let job = JobInfo::new(&shown.key, &shown.job);
-            Ok((StatusCode::ACCEPTED, Json(SubmitResponse { verdict, job })))
-        }
-        other => Err(Problem::unexpected(&other)),
-    }
+    Ok((StatusCode::ACCEPTED, Json(state.services.submit_job(caller, command).await?)))
 }
 
 #[derive(Deserialize, IntoParams)]
