@@ -8,34 +8,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use axum::Json;
-use axum::extract::State;
-use clap::Args as _;
-use prometheus_client::metrics::family::Family;
-use serde_json::{Value, json};
-use tenure::{Context, Failure, Handler};
-use tenure_app::extract::OnName;
-use tenure_app::metrics::{self, Counters, Sample, register};
-use tenure_app::{
-    App, AppMetrics, AppRoutes, AppWorker, Duty, DutyContext, DutyReport, LoadedApp, LoadedApps,
-    Problem, Rule, Services, WorkerEnv,
-};
-use tenure_cli_kit::{CliContext, Done, ParsedVerb, RunVerb, Verb};
-use tenure_config::{Report, Section};
-use tenure_core::{Command, Kind, MetricEvent, Operation, Policy, ResourceAction, Role, Submit};
-use tenure_store::{Store, StoreError};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use clap::CommandFactory as _;
+use tenure_app::prelude::*;
 
 const KIND: &str = "greeting";
 
 /// The app.
 pub struct Greetings;
-
-/// The section `[greetings]`.
-pub struct Settings {
-    text: String,
-}
 
 impl App for Greetings {
     fn name(&self) -> &'static str {
@@ -49,15 +28,12 @@ impl App for Greetings {
         report: &mut Report<'_>,
     ) -> Option<Arc<dyn LoadedApp>> {
         section.check_keys(&["text"], report);
-        let text = section.text("text", report)?.to_owned();
-        Some(Arc::new(Settings { text }))
+        Some(Arc::new(Settings { text: section.text("text", report)?.to_owned() }))
     }
 
     fn routes(&self) -> AppRoutes {
         let rule = Rule::write("POST", "/v1/greetings/{name}", Role::Worker, "greeting.greet");
-        let router = OpenApiRouter::new().routes(routes!(greet));
-        let tag = Some(("greetings", "One greeting at a time per name"));
-        AppRoutes { router, rules: vec![rule], tag, also_under_v1: false }
+        AppRoutes::new("greetings", "One greeting at a time per name").route(routes!(greet), [rule])
     }
 
     fn duties(&self) -> Vec<Box<dyn Duty>> {
@@ -69,14 +45,17 @@ impl App for Greetings {
     }
 
     fn metrics(&self, registry: &mut metrics::Registry) -> Option<Arc<dyn AppMetrics>> {
-        Some(Arc::new(GreetingMetrics(register(registry, GREETINGS, Family::default()))))
+        Some(Arc::new(GreetingMetrics(register(registry, GREETINGS, Counters::default()))))
     }
 
     fn cli(&self) -> Option<Box<dyn Verb>> {
-        Some(Box::new(ParsedVerb::<Greet>::new(|| {
-            Greet::augment_args(clap::Command::new("greet"))
-        })))
+        Some(Box::new(ParsedVerb::<Greet>::new(Greet::command)))
     }
+}
+
+/// The section `[greetings]`.
+pub struct Settings {
+    text: String,
 }
 
 impl LoadedApp for Settings {
@@ -84,13 +63,8 @@ impl LoadedApp for Settings {
         vec![Kind::new(KIND).operation(Operation::new("greet").meets("greet", Policy::Attach))]
     }
 
-    fn size(&self) -> usize {
-        1
-    }
-
     fn worker(&self, _env: &WorkerEnv) -> Result<Option<AppWorker>, tenure::Error> {
-        let handler = Greeter { text: self.text.clone() };
-        Ok(Some(AppWorker { slots: 4, handlers: vec![(KIND, Arc::new(handler) as _)] }))
+        Ok(Some(AppWorker::new(4).handle(KIND, Greeter { text: self.text.clone() })))
     }
 }
 
@@ -101,30 +75,24 @@ struct Greeter {
 
 #[async_trait]
 impl Handler for Greeter {
-    async fn run(&self, job: &Context) -> Result<tenure::Done, Failure> {
-        let greeting = format!("{}, {}", self.text, job.key().name());
-        tenure::Done::with(&json!({ "said": greeting }))
-            .map_err(|error| Failure::new("JSON", error))
+    async fn run(&self, job: &Context) -> Result<Done, Failure> {
+        Ok(Done::with(&json!({ "said": format!("{}, {}", self.text, job.key().name()) }))?)
     }
 }
 
 /// Greets a name, or attaches to the greeting that is running.
 #[utoipa::path(post, path = "/v1/greetings/{name}", tag = "greetings", operation_id = "greet",
-    params(("name" = String, Path, description = "The name to greet")),
-    responses((status = 200, description = "The job", body = Value)))]
-async fn greet(State(services): State<Services>, on: OnName) -> Result<Json<Value>, Problem> {
+    params(("name" = String, Path, description = "The name to greet"), Idempotency),
+    responses((status = 200, description = "The job", body = SubmitResponse)))]
+async fn greet(
+    State(services): State<Services>,
+    on: OnName,
+    request: Idempotency,
+) -> Result<Json<SubmitResponse>, Problem> {
     let key = on.caller.resource(KIND, &on.name)?;
-    let submit = Submit {
-        request: tenure_store::random::request_id(),
-        operation: "greet".into(),
-        args: None,
-        priority: 0,
-        run_at: None,
-        by: on.caller.name.clone(),
-    };
+    let submit = Submit::new(request.id(key.as_str())?, "greet", on.caller.name.clone());
     let command = Command::Resource { key, action: ResourceAction::Submit(submit) };
-    let outcome = services.submit(command).await?;
-    Ok(Json(json!({ "outcome": format!("{outcome:?}") })))
+    Ok(Json(services.submit_job(&on.caller, command).await?))
 }
 
 /// Reports once a second whether the app is configured.
@@ -151,23 +119,17 @@ tenure_app::define_metrics! {
 
 struct GreetingMetrics(Counters<1>);
 
-#[async_trait]
 impl AppMetrics for GreetingMetrics {
-    fn reload(&self, _apps: &LoadedApps) {}
-
     fn count(&self, event: &MetricEvent) {
         if matches!(event, MetricEvent::Granted { key, .. } if key.kind() == KIND) {
             self.0.get_or_create(&[("kind", KIND.into())]).inc();
         }
     }
-
-    async fn sample(&self, _store: &dyn Store) -> Result<Sample, StoreError> {
-        Ok(Arc::new(|_| {}))
-    }
 }
 
 /// Greet a name
-#[derive(clap::Args)]
+#[derive(clap::Parser)]
+#[command(name = "greet")]
 struct Greet {
     /// The name
     name: String,
@@ -175,11 +137,11 @@ struct Greet {
 
 #[async_trait(?Send)]
 impl RunVerb for Greet {
-    async fn run(&self, cx: &CliContext) -> Done {
+    async fn run(&self, cx: &CliContext) -> VerbResult {
         let path = format!("/v1/greetings/{}", self.name);
         let answer: Value =
             cx.server.transport()?.post(&path, None, &json!({}), Duration::ZERO).await?;
-        tenure_cli_kit::print_json(&answer)?;
+        print_json(&answer)?;
         Ok(ExitCode::SUCCESS)
     }
 }
