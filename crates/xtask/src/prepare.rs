@@ -22,6 +22,11 @@ pub(crate) fn machine(root: &Path) -> Result<()> {
     require_program("promtool", &["prometheus"])?;
     // A test runs the example worker.
     require_program("python3", &["python3"])?;
+    // The commands in the documents use these.
+    for program in ["curl", "jq", "openssl", "sqlite3", "xxd"] {
+        require_program(program, &[program])?;
+    }
+    require_program("pgrep", &["procps"])?;
     // schemathesis is installed into a virtual environment.
     require_python_module("ensurepip", &["python3-venv"])?;
     // Tests validate the files in deploy/.
