@@ -148,7 +148,8 @@ impl Shell {
             fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("our file");
         }
         let copied = Command::new("cp")
-            .args(["-r".as_ref(), root().join("examples").as_os_str()])
+            .arg("-r")
+            .args(["apps", "examples"].map(|folder| root().join(folder)))
             .arg(dir.path().join("work"))
             .status();
         assert!(copied.expect("cp runs").success(), "cannot copy the examples");
