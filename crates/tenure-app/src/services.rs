@@ -8,7 +8,7 @@ use std::time::Duration;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use tenure_core::history::digest;
-use tenure_core::{Command, JobId, Outcome, Refusal, RequestId, SessionId, Text};
+use tenure_core::{Command, JobId, Outcome, Refusal, RequestId, Text};
 use tenure_store::store::JobView;
 use tenure_store::{Committer, Store, StoreError};
 use tenure_wire::{JobInfo, SubmitResponse};
@@ -156,15 +156,6 @@ impl Services {
         match tenant {
             Some(tenant) if caller.sees(&tenant) => Ok(()),
             _ => Err(Refusal::NoSuchJob.into()),
-        }
-    }
-
-    /// Refuses a session of another tenant as if it had expired.
-    pub async fn check_session(&self, caller: &Caller, id: SessionId) -> Result<(), Problem> {
-        let Some(tenant) = caller.bound_tenant() else { return Ok(()) };
-        match self.store().reads().session_tenant(id).await? {
-            Some(owner) if owner == *tenant => Ok(()),
-            _ => Err(Refusal::SessionExpired.into()),
         }
     }
 

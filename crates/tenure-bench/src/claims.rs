@@ -115,7 +115,7 @@ fn submit(key: &ResourceKey, request: RequestId) -> Command {
 
 fn claim(session: SessionId, max: usize) -> Command {
     let request = tenure_store::random::request_id();
-    Command::Claim(Claim { session, request, kinds: vec![KIND.into()], max })
+    Command::Claim(Claim { session, request, kinds: vec![KIND.into()], max, tenant: None })
 }
 
 fn finish(id: JobId, token: Token) -> Command {

@@ -389,7 +389,8 @@ pub(crate) async fn claim_jobs(
     max: usize,
 ) -> Result<Vec<Assignment>> {
     let kinds: Vec<Text> = vec![KIND.into()];
-    let claim = Claim { session, request: tenure_store::random::request_id(), kinds, max };
+    let claim =
+        Claim { session, request: tenure_store::random::request_id(), kinds, max, tenant: None };
     let timeout = Duration::from_millis(if state.is_open() { 500 } else { 50 });
     match committer.claim(&claim, timeout).await? {
         Outcome::Claimed(jobs) => Ok(jobs),

@@ -58,7 +58,14 @@ pub(crate) fn open(session: SessionId) -> Command {
 /// Returns a request for a lock.
 pub(crate) fn acquire_request(session: SessionId, request: RequestId, wait_ms: u64) -> Acquire {
     let claimant = Claimant::Session(session);
-    Acquire { locks: LockName::main().into(), claimant, request, wait_ms, purpose: None }
+    Acquire {
+        locks: LockName::main().into(),
+        claimant,
+        request,
+        wait_ms,
+        purpose: None,
+        tenant: None,
+    }
 }
 
 /// Returns the command that acquires a lock.

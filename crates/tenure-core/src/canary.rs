@@ -27,6 +27,8 @@ pub enum Canary {
     ExpiredStillHolds,
     /// A heartbeat revives an ended session.
     HeartbeatRevives,
+    /// A heartbeat of a caller that is bound to another tenant renews the session.
+    ForeignTenantHeartbeats,
     /// A6: a lock set is acquired partially.
     SetTakenInPart,
     /// A6: requests for few locks overtake a request for many indefinitely.
@@ -61,7 +63,7 @@ pub enum Canary {
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::MissingOwnerIsMe,
         Self::RenewByName,
         Self::ReleaseWithoutToken,
@@ -72,6 +74,7 @@ impl Canary {
         Self::ReleaseWakesNoWaiter,
         Self::ExpiredStillHolds,
         Self::HeartbeatRevives,
+        Self::ForeignTenantHeartbeats,
         Self::SetTakenInPart,
         Self::WideStarves,
         Self::NoGraceAfterRestart,

@@ -29,11 +29,17 @@ pub enum Command {
         session: SessionId,
         /// Number of the last revocation that the process has seen.
         seen: u64,
+        /// Tenant that the caller is bound to; a session of another tenant is refused as if it had
+        /// expired.
+        tenant: Option<Text>,
     },
     /// Closes a session at the request of its process. Its tenures are settled afterwards.
     Close {
         /// Session.
         session: SessionId,
+        /// Tenant that the caller is bound to; a session of another tenant is refused as if it had
+        /// expired.
+        tenant: Option<Text>,
     },
     /// Ends the session if it has expired: the guarded write of the sweep.
     Expire {
@@ -149,6 +155,9 @@ pub struct Acquire {
     pub wait_ms: u64,
     /// Purpose, shown to other users of the lock.
     pub purpose: Option<Text>,
+    /// Tenant that the caller is bound to; a session of another tenant is refused as if it had
+    /// expired. Not used for a solo session.
+    pub tenant: Option<Text>,
 }
 
 /// The session that locks are acquired for.
@@ -312,4 +321,7 @@ pub struct Claim {
     pub kinds: Vec<Text>,
     /// Maximum number of jobs.
     pub max: usize,
+    /// Tenant that the caller is bound to; a session of another tenant is refused as if it had
+    /// expired.
+    pub tenant: Option<Text>,
 }

@@ -27,8 +27,20 @@ pub fn step(world: &mut World, command: &Command, now: Millis) -> Outcome {
         Command::Open { session, tenant, name, ttl_ms } => {
             open_session(world, *session, tenant, name, *ttl_ms, now)
         }
-        Command::Heartbeat { session, seen } => heartbeat(world, *session, *seen, now),
-        Command::Close { session } => close_session(world, *session),
+        Command::Heartbeat { session, seen, tenant } => {
+            match world.sessions.check_tenant(*session, tenant.as_ref()) {
+                Err(refusal) if !planted(Canary::ForeignTenantHeartbeats) => {
+                    Outcome::Refused(refusal)
+                }
+                _ => heartbeat(world, *session, *seen, now),
+            }
+        }
+        Command::Close { session, tenant } => {
+            match world.sessions.check_tenant(*session, tenant.as_ref()) {
+                Err(refusal) => Outcome::Refused(refusal),
+                Ok(()) => close_session(world, *session),
+            }
+        }
         Command::Expire { session } => expire_session(world, *session, now),
         Command::Forget { session } => forget_session(world, *session),
         Command::Lock { key, action } => {
@@ -120,6 +132,7 @@ fn load_finished(world: &mut World, id: JobId) {
 
 /// Claims ready jobs for a worker.
 fn claim_jobs(world: &mut World, claim: &Claim, now: Millis) -> Result<Outcome, Refusal> {
+    world.sessions.check_tenant(claim.session, claim.tenant.as_ref())?;
     check_claim(claim)?;
     let tenant = match world.sessions.check(claim.session, now) {
         Liveness::Alive(session) => {

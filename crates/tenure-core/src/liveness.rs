@@ -101,6 +101,7 @@ mod tests {
                 request: RequestId(n + 1),
                 wait_ms: 0,
                 purpose: None,
+                tenant: None,
             };
             let key = ResourceKey::new("t", "k", &format!("r{n}")).unwrap();
             let action = LockAction::Acquire(acquire);
@@ -140,7 +141,7 @@ mod tests {
     fn an_ended_session_is_removed_once_nothing_of_it_is_left() {
         let mut world = world(3);
         assert_eq!(world.settle_session(SESSION, 9, Millis(1), |_| false), None, "it is alive");
-        step(&mut world, &Command::Close { session: SESSION }, Millis(1));
+        step(&mut world, &Command::Close { session: SESSION, tenant: None }, Millis(1));
         let first = world.settle_session(SESSION, 2, Millis(1), |_| false).unwrap();
         assert_eq!(first, SessionSettlement { resources: 2, tenures: 2, done: false });
         // An excluded resource keeps the session.

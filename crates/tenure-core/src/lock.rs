@@ -49,6 +49,10 @@ impl StepContext<'_> {
     }
 
     fn acquire(&mut self, acquire: &Acquire) -> Result<Outcome, Refusal> {
+        if let Claimant::Session(id) = acquire.claimant {
+            // Before anything that answers from earlier copies of the request.
+            self.sessions.check_tenant(id, acquire.tenant.as_ref())?;
+        }
         if !planted(Canary::RepeatedIsNew)
             && let Some(response) = self.repeated_acquire(acquire)
         {

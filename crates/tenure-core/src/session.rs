@@ -13,6 +13,7 @@ use crate::id::{RequestId, SessionId};
 use crate::key::{ResourceKey, Text};
 use crate::limits;
 use crate::map::Map;
+use crate::refusal::Refusal;
 use crate::time::Millis;
 use crate::token::Token;
 
@@ -196,6 +197,17 @@ impl Sessions {
             return Liveness::JustExpired;
         }
         Liveness::Alive(session)
+    }
+
+    /// Refuses a caller that is bound to `tenant` unless the session belongs to exactly that
+    /// tenant; an unknown session belongs to none. A caller without a tenant is not restricted.
+    /// Changes nothing.
+    pub(crate) fn check_tenant(&self, id: SessionId, tenant: Option<&Text>) -> Result<(), Refusal> {
+        let Some(tenant) = tenant else { return Ok(()) };
+        match self.0.get(&id) {
+            Some(session) if session.tenant == *tenant => Ok(()),
+            _ => Err(Refusal::SessionExpired),
+        }
     }
 
     /// Returns the row, whether or not the session has ended.

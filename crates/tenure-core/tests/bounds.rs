@@ -29,6 +29,7 @@ fn acquire_request(session: u128, request: u128) -> Acquire {
         request: RequestId(request),
         wait_ms: 0,
         purpose: None,
+        tenant: None,
     }
 }
 
@@ -195,7 +196,7 @@ fn session_ends_after_too_many_unacknowledged_breaks() {
         let (by, reason) = ("ann".into(), "stuck".into());
         let action = LockAction::Break { token, locks: None, by, reason, end_job: false };
         assert_eq!(lock(&mut world, action, NOW), Outcome::Broken);
-        step(&mut world, &Command::Heartbeat { session: SessionId(1), seen: 0 }, NOW)
+        step(&mut world, &Command::Heartbeat { session: SessionId(1), seen: 0, tenant: None }, NOW)
     };
     for request in 1..=max {
         let outcome = break_one(request);

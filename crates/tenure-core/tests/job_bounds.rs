@@ -51,7 +51,7 @@ fn act(world: &mut World, id: JobId, action: JobAction) -> Outcome {
 
 fn claim(world: &mut World, request: u128, max: usize) -> Outcome {
     let (session, request, kinds) = (SessionId(1), RequestId(request), vec!["task".into()]);
-    step(world, &Command::Claim(Claim { session, request, kinds, max }), NOW)
+    step(world, &Command::Claim(Claim { session, request, kinds, max, tenant: None }), NOW)
 }
 
 #[track_caller]
@@ -164,6 +164,7 @@ fn claim_size_and_kinds_are_limited() {
             .map(|n| if n == 0 { "task".into() } else { format!("k{n}").into() })
             .collect(),
         max: 1,
+        tenant: None,
     };
     invalid(&step(&mut world, &Command::Claim(naming(0)), NOW), "0 kinds");
     let many = limits::CLAIM_KINDS_MAX + 1;
@@ -343,7 +344,7 @@ fn requests_to_stop_do_not_count_as_lost_tenures() {
     let mut taken = claimed(claim(&mut world, 1, limits::CLAIM_MAX));
     taken.extend(claimed(claim(&mut world, 2, 1)));
     assert_eq!(taken.len(), jobs);
-    let heartbeat = Command::Heartbeat { session: SessionId(1), seen: 0 };
+    let heartbeat = Command::Heartbeat { session: SessionId(1), seen: 0, tenant: None };
     for (n, (id, _)) in taken.iter().enumerate() {
         assert!(matches!(step(&mut world, &heartbeat, NOW), Outcome::Alive { .. }), "{n}");
         let (by, reason) = ("ann".into(), "stop".into());
@@ -401,6 +402,7 @@ fn tenure_of_a_job_cannot_be_released_or_withdrawn() {
         request: RequestId(77),
         wait_ms: 0,
         purpose: None,
+        tenant: None,
     };
     let held = lock(LockAction::Acquire(other));
     assert!(matches!(held, Outcome::Refused(Refusal::Held { .. })), "{held:?}");
@@ -414,7 +416,7 @@ fn scheduled_job_runs_by_priority_once_due() {
     let urgent = submitted(submit(&mut world, "a", urgent));
     submitted(submit(&mut world, "b", Submit { priority: 1, ..submit_request(3) }));
     let (session, kinds) = (SessionId(1), vec!["task".into()]);
-    let claim = Claim { session, request: RequestId(1), kinds, max: 1 };
+    let claim = Claim { session, request: RequestId(1), kinds, max: 1, tenant: None };
     let first = claimed(step(&mut world, &Command::Claim(claim), NOW.plus(1_000)));
     assert_eq!(first[0].0, urgent);
 }

@@ -79,7 +79,7 @@ fn acquire(request: u128, bits: usize, wait_ms: u64, solo: bool) -> LockAction {
         false => Claimant::Session(SessionId(1 + request % SESSIONS)),
     };
     let (locks, request) = (locks(bits), RequestId(request));
-    LockAction::Acquire(Acquire { locks, claimant, request, wait_ms, purpose: None })
+    LockAction::Acquire(Acquire { locks, claimant, request, wait_ms, purpose: None, tenant: None })
 }
 
 /// A world and its history.
@@ -100,8 +100,10 @@ impl Run {
                 let (session, tenant, name) = (SessionId(*n), "t".into(), "s".into());
                 Command::Open { session, tenant, name, ttl_ms }
             }
-            Template::Heartbeat(n) => Command::Heartbeat { session: SessionId(*n), seen: 0 },
-            Template::Close(n) => Command::Close { session: SessionId(*n) },
+            Template::Heartbeat(n) => {
+                Command::Heartbeat { session: SessionId(*n), seen: 0, tenant: None }
+            }
+            Template::Close(n) => Command::Close { session: SessionId(*n), tenant: None },
             Template::Expire(n) => Command::Expire { session: SessionId(*n) },
             Template::Acquire { resource, request, locks, wait_ms, solo } => {
                 lock(*resource, acquire(*request, *locks, *wait_ms, *solo))

@@ -22,7 +22,7 @@ fn job_of_an_undeclared_kind_waits_after_its_worker_expires() {
     };
     let claim = |n: u128| {
         let (session, request) = (SessionId(n), RequestId(100 + n));
-        Command::Claim(Claim { session, request, kinds: vec!["task".into()], max: 1 })
+        Command::Claim(Claim { session, request, kinds: vec!["task".into()], max: 1, tenant: None })
     };
     let submit = Submit {
         request: RequestId(9),

@@ -31,8 +31,13 @@ async fn bury(store: &Memory, name: &str, code: &str) -> String {
         run_at: None,
         by: "ann".into(),
     };
-    let claim =
-        Claim { session, request: random::request_id(), kinds: vec!["pipeline".into()], max: 1 };
+    let claim = Claim {
+        session,
+        request: random::request_id(),
+        kinds: vec!["pipeline".into()],
+        max: 1,
+        tenant: None,
+    };
     let commands = vec![
         Command::Open { session, tenant: "*".into(), name: "w".into(), ttl_ms: 60_000 },
         Command::Resource { key, action: ResourceAction::Submit(submit) },

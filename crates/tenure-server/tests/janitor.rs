@@ -217,6 +217,7 @@ async fn acquire(committer: &tenure_store::Committer, key: &str, body: &Value) -
         request: tenure_store::random::request_id(),
         wait_ms: 0,
         purpose: None,
+        tenant: None,
     };
     let action = tenure_core::LockAction::Acquire(acquire);
     let key = key.parse().expect("a good name");

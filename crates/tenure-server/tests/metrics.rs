@@ -83,6 +83,7 @@ impl Fixture {
             request: RequestId(self.requests),
             wait_ms,
             purpose: None,
+            tenant: None,
         };
         let action = LockAction::Acquire(acquire);
         match self.send(Command::Lock { key: key(path), action }).await {
@@ -112,7 +113,7 @@ impl Fixture {
     async fn claim(&mut self, kind: &str) -> (JobId, Token) {
         self.requests += 1;
         let (session, request) = (SessionId(1), RequestId(self.requests));
-        let claim = Claim { session, request, kinds: vec![kind.into()], max: 1 };
+        let claim = Claim { session, request, kinds: vec![kind.into()], max: 1, tenant: None };
         match self.send(Command::Claim(claim)).await {
             Outcome::Claimed(jobs) => (jobs[0].job.id, jobs[0].tenure.token),
             other => panic!("{other:?} is not the outcome of a claim"),
@@ -128,7 +129,12 @@ impl Fixture {
         for _ in 0..seconds {
             self.clock.advance(1_000);
             for session in alive {
-                self.send(Command::Heartbeat { session: SessionId(*session), seen: 0 }).await;
+                self.send(Command::Heartbeat {
+                    session: SessionId(*session),
+                    seen: 0,
+                    tenant: None,
+                })
+                .await;
             }
             self.store.sweep().await.expect("in memory");
         }
@@ -197,7 +203,7 @@ async fn lost_tenures_count_by_reason_and_expired_ones_as_cleaned() {
     fixture.lock("k/a", LockAction::Break { token, locks: None, by, reason, end_job: false }).await;
     let broken = r#"tenure_lost_total{reason="broken"} +1"#;
     assert_eq!(fixture.increases().await, [HELD_COUNT, broken]);
-    fixture.send(Command::Close { session: SessionId(3) }).await;
+    fixture.send(Command::Close { session: SessionId(3), tenant: None }).await;
     assert_eq!(fixture.increases().await, [HELD_COUNT, r#"tenure_lost_total{reason="closed"} +1"#]);
     fixture.advance(11, &[2]).await;
     let held_sum = r#"tenure_lock_held_duration_seconds_sum{kind="k",operation=""} +10"#;
@@ -347,6 +353,7 @@ async fn the_tenant_label_is_optional_and_bounded() {
                 request: RequestId(1_000 + n),
                 wait_ms: 0,
                 purpose: None,
+                tenant: None,
             };
             let key = format!("tenant{n}/k/a").parse().expect("a valid name");
             fixture.send(Command::Lock { key, action: LockAction::Acquire(acquire) }).await;

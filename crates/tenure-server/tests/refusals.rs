@@ -87,7 +87,7 @@ async fn refusals_are_transmitted_unchanged() {
     let transport = HttpTransport::new(&url, "key", "t").unwrap();
     for refusal in refusals() {
         *next.lock().unwrap() = Some(refusal.clone());
-        let heartbeat = Command::Heartbeat { session: SessionId(1), seen: 0 };
+        let heartbeat = Command::Heartbeat { session: SessionId(1), seen: 0, tenant: None };
         let outcome =
             transport.send(heartbeat, Duration::ZERO).await.expect("a refusal is an outcome");
         assert_eq!(outcome, Outcome::Refused(refusal));

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tenure::Transport;
 use tenure::http::HttpTransport;
 use tenure_core::history::Entry;
 use tenure_core::resource::Resource;
-use tenure_core::{Code, Command, Job, JobId, Millis, Outcome, ResourceKey};
+use tenure_core::{Code, Command, Job, JobId, LockAction, Millis, Outcome, ResourceKey, Text};
 use tenure_store::clock::{Clock, ManualClock};
 use tenure_store::scenario::{self, Driver};
 use tenure_store::{Memory, Store};
@@ -22,11 +23,22 @@ struct OverHttp {
     server: Server,
     store: Arc<Memory>,
     clock: ManualClock,
+    /// Key of each tenant that a caller is bound to.
+    keys: HashMap<Text, String>,
 }
 
 impl OverHttp {
     fn transport(&self, tenant: &str) -> HttpTransport {
         HttpTransport::new(&self.server.url, KEY, tenant).expect("a valid URL")
+    }
+
+    /// Returns the transport of a caller that is bound to a tenant.
+    async fn bound_transport(&mut self, tenant: &Text) -> HttpTransport {
+        if !self.keys.contains_key(tenant) {
+            let key = common::key(&self.server, tenant, "operator").await;
+            self.keys.insert(tenant.clone(), key);
+        }
+        HttpTransport::new(&self.server.url, &self.keys[tenant], tenant).expect("a valid URL")
     }
 
     /// Reads an object; `None` if it does not exist.
@@ -48,7 +60,18 @@ impl Driver for OverHttp {
             Command::Lock { key, .. } | Command::Resource { key, .. } => key.tenant().to_owned(),
             _ => "*".to_owned(),
         };
-        self.transport(&tenant).send(command, Duration::ZERO).await.expect("the server is there")
+        // A caller is bound to a tenant by its key.
+        let bound = match &command {
+            Command::Heartbeat { tenant, .. } | Command::Close { tenant, .. } => tenant.clone(),
+            Command::Claim(claim) => claim.tenant.clone(),
+            Command::Lock { action: LockAction::Acquire(acquire), .. } => acquire.tenant.clone(),
+            _ => None,
+        };
+        let transport = match bound {
+            Some(bound) => self.bound_transport(&bound).await,
+            None => self.transport(&tenant),
+        };
+        transport.send(command, Duration::ZERO).await.expect("the server is there")
     }
 
     async fn advance(&mut self, ms: u64) {
@@ -104,7 +127,11 @@ async fn run(name: &str) {
     let clock = ManualClock::default();
     let store = Arc::new(Memory::with_clock(clock.clone()));
     let server = Server::start_with(Arc::clone(&store) as Arc<dyn Store>, scenario::kinds()).await;
-    scenario::run(scenario::text(name), &mut OverHttp { server, store, clock }).await;
+    scenario::run(
+        scenario::text(name),
+        &mut OverHttp { server, store, clock, keys: HashMap::new() },
+    )
+    .await;
 }
 
 macro_rules! over_http {

@@ -189,6 +189,36 @@ async fn no_route_acts_for_a_tenant_that_the_key_is_not_bound_to() {
 }
 
 #[tokio::test]
+async fn a_claim_of_another_tenant_does_not_end_the_wait_of_a_session() {
+    let (victim, server) = victim_and_server().await;
+    let evil = key(&server, "evil", "admin").await;
+    let open = json!({ "name": "second", "ttl_ms": 600_000 });
+    let (_, opened) = server.request(&victim.key, "POST", "/v1/sessions", Some(&open)).await;
+    let claim = |wait_ms: u64| {
+        let session = &opened["session"];
+        json!({ "session": session, "kinds": ["task"], "max": 1, "wait_ms": wait_ms }).to_string()
+    };
+    let send = async |key: &str, body: String| {
+        let headers = [("x-api-key", key), ("idempotency-key", "7")];
+        server.post_with("/v1/jobs/claim", &headers, body).await
+    };
+    let meanwhile = async {
+        let waits = async || {
+            let (_, workers) = server.request(&victim.key, "GET", "/v1/workers", None).await;
+            workers["items"].as_array().is_some_and(|workers| workers.len() == 2)
+        };
+        common::until(waits).await;
+        let (status, refused) = send(&evil, claim(60_000)).await;
+        assert_eq!((status, &refused["reason"]), (409, &json!("session_over")), "{refused}");
+        let body = json!({ "operation": "work" });
+        let path = "/v1/resources/task/t2/jobs";
+        server.request(&victim.key, "POST", path, Some(&body)).await.1["job"]["id"].clone()
+    };
+    let ((_, claimed), job) = tokio::join!(send(&victim.key, claim(60_000)), meanwhile);
+    assert_eq!(claimed["jobs"][0]["job"]["id"], job, "{claimed}");
+}
+
+#[tokio::test]
 async fn events_and_positions_reveal_nothing_of_other_tenants() {
     let (victim, server) = victim_and_server().await;
     let evil = key(&server, "evil", "admin").await;

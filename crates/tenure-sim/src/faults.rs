@@ -1,13 +1,17 @@
 //! Fault injection for the server, the holders and the network, and recovery from it.
 
 use tenure_core::canary::{Canary, planted};
-use tenure_core::{Command, LockAction};
+use tenure_core::record::Tenure;
+use tenure_core::{Acquire, Claim, Claimant, Command, LockAction, ResourceKey, Text};
 
 use crate::message::Peer;
 use crate::oracle::CheckResult;
 use crate::plan::Phase;
 use crate::sim::{Event, Sim};
 use crate::skewed_clock::MS;
+
+/// A tenant that has no sessions.
+pub(crate) const STRANGER: &str = "stranger";
 
 /// A fault event.
 #[derive(Clone, Copy, Debug)]
@@ -208,11 +212,38 @@ impl Sim {
         let key = self.plan.any_resource(&mut self.rng);
         let Some(record) = self.server.disk.record(&key)? else { return Ok(()) };
         if let Some(tenure) = record.tenures.first() {
+            self.send_as_stranger(&key, tenure);
             let (by, reason) = ("ann".into(), "stuck".into());
             let action =
                 LockAction::Break { token: tenure.token, locks: None, by, reason, end_job: false };
             self.send(Peer::Operator, 0, Command::Lock { key, action });
         }
         Ok(())
+    }
+
+    /// Sends commands for the session of a tenure as a caller of another tenant that knows its ids.
+    /// All must be refused.
+    fn send_as_stranger(&mut self, key: &ResourceKey, tenure: &Tenure) {
+        let (session, request) = (tenure.session, tenure.request);
+        let tenant = || Some(Text::from(STRANGER));
+        let acquire = Acquire {
+            locks: tenure.lock.clone().into(),
+            claimant: Claimant::Session(session),
+            request,
+            wait_ms: 0,
+            purpose: None,
+            tenant: tenant(),
+        };
+        let kinds = vec![key.kind().into()];
+        let claim = Claim { session, request, kinds, max: 1, tenant: tenant() };
+        let commands = [
+            Command::Heartbeat { session, seen: 0, tenant: tenant() },
+            Command::Close { session, tenant: tenant() },
+            Command::Lock { key: key.clone(), action: LockAction::Acquire(acquire) },
+            Command::Claim(claim),
+        ];
+        for command in commands {
+            self.send(Peer::Operator, 0, command);
+        }
     }
 }

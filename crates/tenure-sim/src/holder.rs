@@ -279,7 +279,11 @@ impl Process {
         };
         if env.now >= lease.next_heartbeat() {
             let timeout = lease.heartbeat_timeout(env.now);
-            let command = Command::Heartbeat { session: self.session, seen: self.revocations_seen };
+            let command = Command::Heartbeat {
+                session: self.session,
+                seen: self.revocations_seen,
+                tenant: None,
+            };
             self.heartbeat = Some(env.call(command, timeout));
         }
     }

@@ -61,7 +61,7 @@ impl Process {
         let Some(at) = self.outbox.iter().position(answered) else { return false };
         let command = self.outbox.remove(at);
         self.learn_jobs(&reply.outcome);
-        if matches!(command.command, Command::Close { session } if session == self.session) {
+        if matches!(command.command, Command::Close { session, .. } if session == self.session) {
             self.finished = true;
             env.notes.push("has finished".to_owned());
         }

@@ -6,6 +6,7 @@ use tenure_core::{
     TenureView, Token,
 };
 
+use crate::faults::STRANGER;
 use crate::history_model::{ModelState, ModelTenure};
 use crate::message::{Peer, Reply};
 use crate::oracle::{CheckResult, Oracle};
@@ -16,6 +17,12 @@ impl Oracle {
     pub(crate) fn check_reply(&mut self, reply: &Reply, applied: &Applied) -> CheckResult {
         if reply.outcome == Outcome::Refused(Refusal::RequestReused) {
             return Err(format!("a repeated request was rejected as reused: {:?}", reply.command));
+        }
+        if is_of_stranger(&reply.command)
+            && reply.outcome != Outcome::Refused(Refusal::SessionExpired)
+        {
+            let Reply { command, outcome, .. } = reply;
+            return Err(format!("a caller of another tenant got {outcome:?} for {command:?}"));
         }
         match &*reply.command {
             Command::Heartbeat { session, .. }
@@ -56,6 +63,17 @@ impl Oracle {
         let Reply { outcome, .. } = reply;
         Err(format!("reply {outcome:?} about {key} reached {:?} but is not durable", reply.to))
     }
+}
+
+/// Returns whether the sender is bound to a tenant that has no sessions.
+fn is_of_stranger(command: &Command) -> bool {
+    let tenant = match command {
+        Command::Heartbeat { tenant, .. } | Command::Close { tenant, .. } => tenant,
+        Command::Claim(claim) => &claim.tenant,
+        Command::Lock { action: LockAction::Acquire(acquire), .. } => &acquire.tenant,
+        _ => return false,
+    };
+    tenant.as_deref() == Some(STRANGER)
 }
 
 fn check_lock_reply(

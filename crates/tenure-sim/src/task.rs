@@ -172,7 +172,7 @@ impl Process {
 
     /// Closes the session regardless of what it holds, and abandons the task.
     fn close_session(&mut self, env: &mut Env<'_>) {
-        env.calls.push((0, Command::Close { session: self.session }));
+        env.calls.push((0, Command::Close { session: self.session, tenant: None }));
         self.drop_session(env);
     }
 
@@ -180,7 +180,10 @@ impl Process {
     fn shut_down(&mut self, env: &mut Env<'_>) {
         let closing = |command: &OutboxCommand| matches!(command.command, Command::Close { .. });
         if self.outbox.is_empty() {
-            self.outbox.push(OutboxCommand::new(Command::Close { session: self.session }, env.now));
+            self.outbox.push(OutboxCommand::new(
+                Command::Close { session: self.session, tenant: None },
+                env.now,
+            ));
         } else if self.outbox.iter().any(closing) {
             env.notes.push("waits for its session to close".to_owned());
         }

@@ -223,5 +223,5 @@ fn draw_claim(session: SessionId, env: &mut Env<'_>) -> Claim {
         kinds.truncate(3);
     }
     let max = if env.rng.chance(250) { 2 } else { 1 };
-    Claim { session, request: RequestId(env.rng.id()), kinds, max }
+    Claim { session, request: RequestId(env.rng.id()), kinds, max, tenant: None }
 }

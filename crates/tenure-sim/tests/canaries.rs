@@ -59,6 +59,8 @@ canaries! {
     catches_expired_session_that_still_holds: ExpiredStillHolds =>
         ["ended session", "revived", "was not granted", "remain at the end", "runs with token"];
     catches_heartbeat_that_revives_a_session: HeartbeatRevives => ["revived"];
+    catches_heartbeat_of_another_tenant: ForeignTenantHeartbeats =>
+        ["a caller of another tenant got"];
     catches_partially_granted_lock_set: SetTakenInPart => ["two tenures", "while h", "overtook"];
     catches_starving_wide_request: WideStarves => ["overtook"];
     catches_restart_without_grace: NoGraceAfterRestart => UNJUSTIFIED_LOSS;

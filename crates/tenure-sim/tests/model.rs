@@ -183,6 +183,7 @@ fn planted_rule_bugs_are_found_with_a_short_counterexample() {
         (Canary::ReleaseWakesNoWaiter, one_lock()),
         (Canary::ExpiredStillHolds, one_lock()),
         (Canary::HeartbeatRevives, one_lock()),
+        (Canary::ForeignTenantHeartbeats, one_lock()),
         (Canary::SetTakenInPart, two_locks()),
         (Canary::WideStarves, two_locks()),
         (Canary::AttemptCountedTwice, single_flight()),

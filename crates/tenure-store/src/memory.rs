@@ -13,8 +13,7 @@ use tenure_core::history::SealedEntry;
 use tenure_core::verify::ChainCheckpoint;
 use tenure_core::world::LogChunk;
 use tenure_core::{
-    Command, Incarnation, Job, JobId, JobState, Kinds, Millis, Outcome, ResourceKey, SessionId,
-    TenureView, Text,
+    Command, Incarnation, Job, JobId, JobState, Kinds, Millis, Outcome, ResourceKey, TenureView,
 };
 use tokio::sync::broadcast;
 
@@ -216,10 +215,6 @@ impl Reads for Memory {
         Ok(after.take(query.limit).cloned().collect())
     }
 
-    async fn session_tenant(&self, id: SessionId) -> Result<Option<Text>> {
-        Ok(self.rows().ledger.session_tenant(id))
-    }
-
     async fn workers(&self) -> Result<Vec<WorkerView>> {
         Ok(self.rows().ledger.workers(self.clock.now()))
     }
@@ -365,7 +360,13 @@ mod tests {
             Command::Resource { key, action: ResourceAction::Submit(submit) }
         };
         let (session, tenant, name) = (SessionId(1), "t".into(), "W".into());
-        let claim = Claim { session, request: RequestId(3), kinds: vec!["task".into()], max: 1 };
+        let claim = Claim {
+            session,
+            request: RequestId(3),
+            kinds: vec!["task".into()],
+            max: 1,
+            tenant: None,
+        };
         let commands = vec![
             Command::Open { session, tenant, name, ttl_ms: 1_000 },
             submit(1, None),

@@ -155,9 +155,6 @@ pub trait Reads: Send + Sync {
     /// Lists log chunks of a job, oldest first.
     async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>>;
 
-    /// Returns the tenant of a session, or `None` if the session does not exist.
-    async fn session_tenant(&self, id: SessionId) -> Result<Option<Text>>;
-
     /// Lists the sessions that claim jobs.
     async fn workers(&self) -> Result<Vec<WorkerView>>;
 

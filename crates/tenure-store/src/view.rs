@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::ops::Bound;
 
 use tenure_core::why::EngineContext;
-use tenure_core::{JobId, JobState, Millis, ResourceKey, Session, SessionId, TenureView, Text};
+use tenure_core::{JobId, JobState, Millis, ResourceKey, Session, TenureView};
 
 use crate::ledger::Ledger;
 use crate::store::{
@@ -113,12 +113,6 @@ impl Ledger {
                 .then(|| JobView { key: key.clone(), job: Box::new(job.clone()) })
         });
         matching.take(query.limit + 1).collect()
-    }
-
-    /// Returns the tenant of a session.
-    #[must_use]
-    pub fn session_tenant(&self, session: SessionId) -> Option<Text> {
-        self.world().sessions.get(session).map(|session| session.tenant.clone())
     }
 
     /// Lists the sessions that claim jobs.

@@ -66,9 +66,13 @@ impl Store for GatedStore {
     }
 }
 
+fn close() -> Command {
+    Command::Close { session: SessionId(9), tenant: None }
+}
+
 fn claim(request: u128) -> Claim {
     let kinds = vec!["task".into()];
-    Claim { session: SessionId(1), request: RequestId(request), kinds, max: 1 }
+    Claim { session: SessionId(1), request: RequestId(request), kinds, max: 1, tenant: None }
 }
 
 fn submit() -> Command {
@@ -162,7 +166,7 @@ async fn a_job_of_an_unread_reply_is_handed_back() {
     // The second batch starts after the reply to the first was sent, which is not read.
     let other = tokio::spawn({
         let committer = committer.clone();
-        async move { committer.submit(Command::Close { session: SessionId(9) }).await }
+        async move { committer.submit(close()).await }
     });
     batches.recv().await;
     drop(unread);
@@ -181,7 +185,7 @@ async fn a_repeated_claim_keeps_its_jobs_when_the_first_caller_disconnects() {
     // A batch is in flight, so that both claims are in the next one.
     let busy = tokio::spawn({
         let committer = committer.clone();
-        async move { committer.submit(Command::Close { session: SessionId(9) }).await }
+        async move { committer.submit(close()).await }
     });
     assert_eq!(batches.recv().await, Some(1));
     let (first, again) = (claim(1), claim(1));
@@ -239,7 +243,7 @@ async fn commands_of_one_call_share_a_batch_and_are_answered_in_order() {
     // A batch is in flight, so that all commands are in the next one.
     let busy = tokio::spawn({
         let committer = committer.clone();
-        async move { committer.submit(Command::Close { session: SessionId(9) }).await }
+        async move { committer.submit(close()).await }
     });
     assert_eq!(batches.recv().await, Some(1));
     let calling = tokio::spawn({

@@ -20,6 +20,7 @@ fn acquire(name: &str, request: u128) -> Command {
         request: RequestId(request),
         wait_ms: 0,
         purpose: None,
+        tenant: None,
     };
     let key = ResourceKey::new("t", "cluster", name).expect("a valid name");
     Command::Lock { key, action: LockAction::Acquire(acquire) }

@@ -44,7 +44,7 @@ async fn start_job(store: &Embedded) -> (JobId, Token) {
     apply_one(store, Command::Resource { key: key(), action: ResourceAction::Submit(submit) })
         .await;
     let kinds = vec!["cluster".into()];
-    let claim = Claim { session, request: RequestId(3), kinds, max: 1 };
+    let claim = Claim { session, request: RequestId(3), kinds, max: 1, tenant: None };
     match apply_one(store, Command::Claim(claim)).await {
         Outcome::Claimed(jobs) => (jobs[0].job.id, jobs[0].tenure.token),
         other => panic!("unexpected reply to a claim: {other:?}"),
@@ -143,7 +143,9 @@ async fn jobs_that_run_in_a_backup_are_lost_when_it_is_restored() {
     store.sweep().await.unwrap();
     assert_lost(&store, id).await;
     // The worker is alive and sends heartbeats, but its session was ended by the restore.
-    let heartbeat = apply_one(&store, Command::Heartbeat { session: SessionId(1), seen: 0 }).await;
+    let heartbeat =
+        apply_one(&store, Command::Heartbeat { session: SessionId(1), seen: 0, tenant: None })
+            .await;
     assert!(matches!(heartbeat, Outcome::Refused(_)), "{heartbeat:?}");
     assert!(matches!(apply_one(&store, ok(id, token)).await, Outcome::Refused(_)));
     assert_eq!(verify(&store).await.unwrap().problems, []);
@@ -173,6 +175,7 @@ async fn a_file_of_the_first_format_is_migrated() {
         request: RequestId(1),
         wait_ms: 0,
         purpose: None,
+        tenant: None,
     };
     let old = "t/cluster/old".parse().unwrap();
     let command = Command::Lock { key: old, action: LockAction::Acquire(acquire) };

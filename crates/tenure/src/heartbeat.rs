@@ -77,7 +77,7 @@ impl Heartbeat {
         let sent = BootInstant::now();
         let timeout = self.shared.lease().heartbeat_timeout(sent);
         let seen = self.shared.tenures().last_notice;
-        let command = Command::Heartbeat { session: self.shared.id, seen };
+        let command = Command::Heartbeat { session: self.shared.id, seen, tenant: None };
         let response = tokio::time::timeout(timeout, self.transport.send(command, timeout)).await;
         match response.map(|response| response.and_then(expect_alive)) {
             Ok(Ok(revoked)) => {
@@ -125,7 +125,7 @@ impl Heartbeat {
         if self.shared.is_lost() {
             return;
         }
-        let close = Command::Close { session: self.shared.id };
+        let close = Command::Close { session: self.shared.id, tenant: None };
         if let Err(error) = self.transport.send(close, CLOSE_TIMEOUT).await {
             tracing::debug!(%error, "cannot close the session; it will expire");
         }

@@ -170,6 +170,7 @@ impl AcquireRequest {
             request,
             wait_ms,
             purpose: self.purpose.clone(),
+            tenant: None,
         };
         Command::Lock { key: self.key.clone(), action: LockAction::Acquire(acquire) }
     }

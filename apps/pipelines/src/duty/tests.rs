@@ -59,7 +59,7 @@ impl Fixture {
         let (tenant, name) = ("acme".into(), "w".into());
         self.send(Command::Open { session, tenant, name, ttl_ms: 60_000 }).await;
         let (request, kinds) = (random::request_id(), vec![KIND.into()]);
-        let claim = Command::Claim(Claim { session, request, kinds, max: 1 });
+        let claim = Command::Claim(Claim { session, request, kinds, max: 1, tenant: None });
         let Outcome::Claimed(jobs) = self.send(claim).await else { panic!("not claimed") };
         let (id, token) = (jobs[0].job.id, jobs[0].tenure.token);
         let finish = Finish::Ok { state: None, result: None };

@@ -196,6 +196,7 @@ impl AcquireArgs {
             request: tenure_store::random::request_id(),
             wait_ms: millis(self.wait),
             purpose: self.reason.as_deref().map(Into::into),
+            tenant: None,
         };
         let command = Command::Lock { key, action: LockAction::Acquire(acquire) };
         match transport.send(command, self.wait).await? {

@@ -118,8 +118,10 @@ impl Run {
                 let (tenant, name) = (TENANTS[*n].into(), format!("w{n}").into());
                 Command::Open { session: session(n), tenant, name, ttl_ms: TTLS_MS[*n] }
             }
-            Template::Heartbeat(n) => Command::Heartbeat { session: session(n), seen: 0 },
-            Template::Close(n) => Command::Close { session: session(n) },
+            Template::Heartbeat(n) => {
+                Command::Heartbeat { session: session(n), seen: 0, tenant: None }
+            }
+            Template::Close(n) => Command::Close { session: session(n), tenant: None },
             Template::Expire(n) => Command::Expire { session: session(n) },
             Template::Submit { at, operation, request, priority, ahead_ms } => {
                 let run_at = (*ahead_ms > 0).then(|| self.now.plus(*ahead_ms));
@@ -143,7 +145,13 @@ impl Run {
                 let kinds = self.kinds().iter().map(|kind| kind.name.clone()).collect();
                 // Clients generate request ids, so two sessions never share one.
                 let request = RequestId(1_000 * (*n as u128 + 1) + request);
-                Command::Claim(Claim { session: session(n), request, kinds, max: *max })
+                Command::Claim(Claim {
+                    session: session(n),
+                    request,
+                    kinds,
+                    max: *max,
+                    tenant: None,
+                })
             }
             Template::Finish { job, token, finish: n } => {
                 let action =
@@ -175,6 +183,7 @@ impl Run {
                     request: RequestId(5_000 + request),
                     wait_ms: *wait_ms,
                     purpose: None,
+                    tenant: None,
                 };
                 lock(at, LockAction::Acquire(ask))
             }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use tenure_core::session::ALL_TENANTS;
 use tenure_core::{Claim, Command, JobAction, Outcome, ResourceKey, Text};
 use tenure_wire::request_schemas::FinishRequestSchema;
 use tenure_wire::{
@@ -37,13 +38,13 @@ pub(super) async fn claim(
     key: Idempotency,
     Body(body): Body<ClaimRequest>,
 ) -> Result<Json<ClaimResponse>, Problem> {
-    state.services.check_session(&caller, body.session).await?;
     let timeout = wait_timeout(Some(body.wait_ms));
     let claim = Claim {
         session: body.session,
         request: key.id(&body.session.to_string())?,
         kinds: body.kinds.into_iter().map(kind_name).collect::<Result<_, _>>()?,
         max: body.max,
+        tenant: caller.bound_tenant().cloned(),
     };
     match wait_for_jobs(&state, &claim, timeout).await? {
         Outcome::Claimed(jobs) => {
@@ -69,7 +70,9 @@ async fn wait_for_jobs(
     claim: &Claim,
     timeout: Duration,
 ) -> Result<Outcome, Problem> {
-    let delivery = state.in_flight.register(&claim.session.to_string(), claim.request);
+    // With the tenant, so that a caller that will be refused supersedes no one else.
+    let scope = format!("{}/{}", claim.tenant.as_deref().unwrap_or(ALL_TENANTS), claim.session);
+    let delivery = state.in_flight.register(&scope, claim.request);
     let claimed = async {
         let _lock = delivery.lock().await;
         state.services.committer.claim(claim, timeout).await

@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
+use tenure_core::session::ALL_TENANTS;
 use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockName, LockSet, Outcome, RequestId, ResourceKey,
 };
@@ -44,10 +45,7 @@ pub(super) async fn acquire(
     Body(body): Body<AcquireRequest>,
 ) -> Result<Json<TenureInfo>, Problem> {
     let timeout = body.poll_ms.map_or(Duration::MAX, Duration::from_millis);
-    let acquire = acquire_request(body, key.id(on.key.as_str())?)?;
-    if let Claimant::Session(session) = acquire.claimant {
-        state.services.check_session(&on.caller, session).await?;
-    }
+    let acquire = acquire_request(&on.caller, body, key.id(on.key.as_str())?)?;
     let outcome = if acquire.wait_ms == 0 {
         let action = LockAction::Acquire(acquire);
         state.services.committer.submit(Command::Lock { key: on.key, action }).await?
@@ -72,7 +70,9 @@ async fn wait(
     acquire: &Acquire,
     timeout: Duration,
 ) -> Result<Outcome, Problem> {
-    let delivery = state.in_flight.register(key.as_str(), acquire.request);
+    // With the tenant, so that a caller that will be refused supersedes no one else.
+    let scope = format!("{}/{key}", acquire.tenant.as_deref().unwrap_or(ALL_TENANTS));
+    let delivery = state.in_flight.register(&scope, acquire.request);
     let lock = delivery.lock().await;
     let waiting = PendingAcquire {
         committer: state.services.committer.clone(),
@@ -136,7 +136,11 @@ impl PendingAcquire {
     }
 }
 
-fn acquire_request(body: AcquireRequest, request: RequestId) -> Result<Acquire, Problem> {
+fn acquire_request(
+    caller: &Caller,
+    body: AcquireRequest,
+    request: RequestId,
+) -> Result<Acquire, Problem> {
     let claimant = match (body.session, body.holder, body.ttl_ms) {
         (Some(session), None, None) => Claimant::Session(session),
         (None, Some(name), Some(ttl_ms)) => Claimant::Solo { name: name.into(), ttl_ms },
@@ -151,6 +155,7 @@ fn acquire_request(body: AcquireRequest, request: RequestId) -> Result<Acquire, 
         request,
         wait_ms: body.wait_ms.unwrap_or(0),
         purpose: body.purpose.map(Into::into),
+        tenant: caller.bound_tenant().cloned(),
     })
 }
 

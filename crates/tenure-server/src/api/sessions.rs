@@ -47,9 +47,9 @@ pub(super) async fn heartbeat(
     on: OnSession,
     Body(body): Body<HeartbeatRequest>,
 ) -> Result<Json<SessionResponse>, Problem> {
-    session_answer(
-        state.services.submit(Command::Heartbeat { session: on.id, seen: body.seen }).await?,
-    )
+    let tenant = on.caller.bound_tenant().cloned();
+    let command = Command::Heartbeat { session: on.id, seen: body.seen, tenant };
+    session_answer(state.services.submit(command).await?)
 }
 
 /// Closes a session and releases all its tenures.
@@ -65,7 +65,8 @@ pub(super) async fn close(
     State(state): State<ServerState>,
     on: OnSession,
 ) -> Result<Json<CloseSessionResponse>, Problem> {
-    state.services.submit(Command::Close { session: on.id }).await?;
+    let tenant = on.caller.bound_tenant().cloned();
+    state.services.submit(Command::Close { session: on.id, tenant }).await?;
     Ok(Json(CloseSessionResponse { closed: true }))
 }
 

@@ -96,7 +96,7 @@ impl Fixture {
 
     async fn claim(&self) -> Option<(JobId, Token)> {
         let (request, kinds) = (random::request_id(), vec!["db".into()]);
-        let claim = Claim { session: self.session, request, kinds, max: 1 };
+        let claim = Claim { session: self.session, request, kinds, max: 1, tenant: None };
         match self.send(Command::Claim(claim)).await {
             Outcome::Claimed(jobs) => jobs.first().map(|job| (job.job.id, job.tenure.token)),
             other => panic!("{other:?} is not the outcome of a claim"),

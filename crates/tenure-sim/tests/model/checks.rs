@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use tenure_core::history::Event;
 use tenure_core::verify::Verifier;
 use tenure_core::{
-    Claimant, Command, LockAction, LockName, Outcome, Record, SessionId, Token, invariants,
+    Claimant, Command, LockAction, LockName, Outcome, Record, Refusal, SessionId, Token, invariants,
 };
 use tenure_sim::fairness::check_fifo;
 
 use crate::jobs;
-use crate::state::{State, StepResult, key};
+use crate::state::{OTHER_TENANT, State, StepResult, key};
 
 type CheckResult = Result<(), String>;
 
@@ -24,6 +24,7 @@ pub(crate) fn check_step(before: &State, command: &Command) -> Result<State, Str
     check_grants(before, command, &mut result)?;
     check_ended_sessions_stay_ended(before, command, &result)?;
     check_stale_token_is_noop(before, command, &result)?;
+    check_other_tenant_is_refused(before, command, &result)?;
     check_idempotent(command, &result)?;
     jobs::check_step(before, command, &mut result)?;
     Ok(result.after)
@@ -140,6 +141,31 @@ fn check_stale_token_is_noop(
     match same && !accepted {
         true => Ok(()),
         false => Err(format!("stale token {token} was accepted: {:?}", result.outcome)),
+    }
+}
+
+/// Checks that a caller that is bound to another tenant is refused and changes nothing.
+fn check_other_tenant_is_refused(
+    before: &State,
+    command: &Command,
+    result: &StepResult,
+) -> CheckResult {
+    let tenant = match command {
+        Command::Heartbeat { tenant, .. } | Command::Close { tenant, .. } => tenant,
+        Command::Lock { action: LockAction::Acquire(acquire), .. } => &acquire.tenant,
+        _ => return Ok(()),
+    };
+    if tenant.as_deref() != Some(OTHER_TENANT) {
+        return Ok(());
+    }
+    let expected = if command.key().is_some() { settle(before) } else { before.clone() };
+    let after = &result.after;
+    let same = expected.sessions == after.sessions
+        && expected.record.tenures == after.record.tenures
+        && expected.record.queue == after.record.queue;
+    match same && result.outcome == Outcome::Refused(Refusal::SessionExpired) {
+        true => Ok(()),
+        false => Err(format!("a caller of another tenant got {:?}", result.outcome)),
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn submit(request: u128, operation: &str) -> Submit {
 /// Creates a claim of a session.
 pub(crate) fn claim(request: u128, session: u128) -> Claim {
     let kinds = vec![key().kind().into()];
-    Claim { session: SessionId(session), request: RequestId(request), kinds, max: 1 }
+    Claim { session: SessionId(session), request: RequestId(request), kinds, max: 1, tenant: None }
 }
 
 /// Creates a failure that may be retried.

@@ -69,6 +69,9 @@ pub(crate) struct StepResult {
     pub(crate) events: Vec<tenure_core::history::Event>,
 }
 
+/// A tenant that has no sessions.
+pub(crate) const OTHER_TENANT: &str = "u";
+
 pub(crate) fn key() -> ResourceKey {
     "t/k/n".parse().expect("a plain key")
 }
@@ -86,6 +89,7 @@ pub(crate) fn acquire(request: u128, session: u128, names: &[&str], wait_ms: u64
         request: RequestId(request),
         wait_ms,
         purpose: None,
+        tenant: None,
     }
 }
 
@@ -208,9 +212,12 @@ impl State {
         for session in (1..=scenario.sessions).map(SessionId) {
             let (tenant, name): (Text, Text) = ("t".into(), "s".into());
             commands.push(Command::Open { session, tenant, name, ttl_ms: TTL_MS });
-            commands.push(Command::Heartbeat { session, seen: 0 });
-            commands.push(Command::Heartbeat { session, seen: 9 });
-            commands.push(Command::Close { session });
+            commands.push(Command::Heartbeat { session, seen: 0, tenant: None });
+            commands.push(Command::Heartbeat { session, seen: 9, tenant: None });
+            commands.push(Command::Close { session, tenant: None });
+            let tenant = || Some(Text::from(OTHER_TENANT));
+            commands.push(Command::Heartbeat { session, seen: 0, tenant: tenant() });
+            commands.push(Command::Close { session, tenant: tenant() });
             commands.push(Command::Expire { session });
             // A session reopened under its old id would have lost its claims; ids are never reused.
             if !self.has_tenure_or_waiter(session) && scenario.jobs.claims.is_empty() {
@@ -228,7 +235,14 @@ impl State {
     fn acquire_commands(scenario: &Scenario) -> Vec<Command> {
         let acquire = |request: &Acquire| lock(LockAction::Acquire(request.clone()));
         let withdraw = |acquire: &Acquire| lock(LockAction::Withdraw { request: acquire.request });
-        scenario.acquires.iter().flat_map(|a| [acquire(a), withdraw(a)]).collect()
+        let commands = scenario.acquires.iter().flat_map(|a| [acquire(a), withdraw(a)]);
+        let of_session = |a: &&Acquire| matches!(a.claimant, Claimant::Session(_));
+        // One suffices: a caller of another tenant is refused before anything else.
+        let foreign =
+            scenario.acquires.iter().find(of_session).map(|first| {
+                acquire(&Acquire { tenant: Some(OTHER_TENANT.into()), ..first.clone() })
+            });
+        commands.chain(foreign).collect()
     }
 
     fn token_commands(&self, scenario: &Scenario) -> Vec<Command> {

@@ -206,11 +206,11 @@ mod tests {
 
     fn claim() -> QueuedCommand {
         let (session, request) = (SessionId(1), RequestId(1));
-        queued(Command::Claim(Claim { session, request, kinds: Vec::new(), max: 1 }))
+        queued(Command::Claim(Claim { session, request, kinds: Vec::new(), max: 1, tenant: None }))
     }
 
     fn heartbeat() -> QueuedCommand {
-        queued(Command::Heartbeat { session: SessionId(1), seen: 0 })
+        queued(Command::Heartbeat { session: SessionId(1), seen: 0, tenant: None })
     }
 
     fn are_heartbeats(batch: &[QueuedCommand]) -> Vec<bool> {

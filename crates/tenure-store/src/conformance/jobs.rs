@@ -32,7 +32,7 @@ pub(super) fn submit(key: &ResourceKey, operation: &str, request: u128) -> Comma
 
 pub(super) fn claim(kind: &str, request: u128, max: usize) -> Claim {
     let (session, request) = (SessionId(1), RequestId(request));
-    Claim { session, request, kinds: vec![kind.into()], max }
+    Claim { session, request, kinds: vec![kind.into()], max, tenant: None }
 }
 
 fn ok(id: JobId, token: Token) -> Command {
@@ -265,7 +265,8 @@ pub async fn pruning_leaves_what_verify_needs(harness: &mut impl Harness) {
     // A store may write rows back later than history; idle sweeps catch up.
     for _ in 0..3 {
         harness.clock().advance(1_000);
-        apply_one(&*store, Command::Heartbeat { session: SessionId(1), seen: 0 }).await;
+        apply_one(&*store, Command::Heartbeat { session: SessionId(1), seen: 0, tenant: None })
+            .await;
         store.sweep().await.expect("the store is available");
     }
     let new = run_jobs(harness, "t1", 10..13).await;

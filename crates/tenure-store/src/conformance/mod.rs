@@ -61,7 +61,6 @@ macro_rules! store_conformance {
                 verify_accepts_a_valid_history,
                 api_keys_are_stored_used_and_revoked,
                 servers_share_a_secret,
-                the_tenant_of_a_session_can_be_read,
                 a_thousand_concurrent_submits_make_one_job,
                 a_blocked_lane_delays_no_other_lane,
                 a_claim_waits_for_work,
@@ -207,6 +206,7 @@ fn acquire(name: &str, session: u128, request: u128, wait_ms: u64) -> Command {
         request: RequestId(request),
         wait_ms,
         purpose: Some("conformance".into()),
+        tenant: None,
     };
     Command::Lock { key: key(name), action: LockAction::Acquire(acquire) }
 }
@@ -358,6 +358,7 @@ pub async fn the_sweep_hands_over_locks_of_expired_sessions(harness: &mut impl H
             request: RequestId(12),
             wait_ms: 60_000,
             purpose: None,
+            tenant: None,
         }),
     };
     apply_one(&*store, waiter).await;
@@ -378,7 +379,7 @@ pub async fn the_sweep_hands_over_locks_of_expired_sessions(harness: &mut impl H
 pub async fn verify_accepts_a_valid_history(harness: &mut impl Harness) {
     let store = harness.store();
     hold_many(&*store, 1_500).await;
-    apply_one(&*store, Command::Close { session: SessionId(1) }).await;
+    apply_one(&*store, Command::Close { session: SessionId(1), tenant: None }).await;
     store.sweep().await.expect("the store is available");
     let report = verify(&*store).await.expect("the store is available");
     assert_eq!(report.problems, []);
@@ -400,16 +401,4 @@ pub async fn all_rows_survive_a_restart(harness: &mut impl Harness) {
     let repeated = apply_one(&*store, acquire("c0004", 1, 104, 0)).await;
     assert_eq!(token(&repeated), 1);
     assert_eq!(verify(&*store).await.expect("the store is available").problems, []);
-}
-
-/// The tenant of a session can be read; an unknown session has none.
-pub async fn the_tenant_of_a_session_can_be_read(harness: &mut impl Harness) {
-    let store = harness.store();
-    let (session, tenant) = (SessionId(7), "acme".into());
-    let open = Command::Open { session, tenant, name: "w".into(), ttl_ms: 10_000 };
-    apply_one(&*store, open).await;
-    let tenant_of =
-        async |id| store.reads().session_tenant(id).await.expect("the store is available");
-    assert_eq!(tenant_of(session).await.as_deref(), Some("acme"));
-    assert_eq!(tenant_of(SessionId(8)).await, None);
 }

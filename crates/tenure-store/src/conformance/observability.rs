@@ -232,7 +232,11 @@ async fn fail_all(harness: &impl Harness, id: JobId, token: Token) -> JobState {
             return view.job.state;
         }
         for session in [1, 2] {
-            apply_one(&*store, Command::Heartbeat { session: SessionId(session), seen: 0 }).await;
+            apply_one(
+                &*store,
+                Command::Heartbeat { session: SessionId(session), seen: 0, tenant: None },
+            )
+            .await;
         }
         advance(harness, 5_000).await;
         for (job, token) in claimed(&*store, claim("task", 100 + n, 1)).await {

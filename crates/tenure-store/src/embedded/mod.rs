@@ -23,9 +23,7 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use tenure_core::verify::ChainCheckpoint;
-use tenure_core::{
-    Command, Incarnation, JobId, Kinds, Outcome, ResourceKey, SessionId, TenureView, Text,
-};
+use tenure_core::{Command, Incarnation, JobId, Kinds, Outcome, ResourceKey, TenureView};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::census::{Census, group_of};
@@ -292,10 +290,6 @@ impl Reads for Embedded {
 
     async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>> {
         self.read(move |reader| reader.logs(query)).await
-    }
-
-    async fn session_tenant(&self, id: SessionId) -> Result<Option<Text>> {
-        self.request(|reply| WriterRequest::SessionTenant(id, reply)).await
     }
 
     async fn workers(&self) -> Result<Vec<WorkerView>> {

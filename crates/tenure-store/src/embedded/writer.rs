@@ -10,9 +10,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use rusqlite::ffi;
-use tenure_core::{
-    Command, JobId, Kinds, Millis, Outcome, ResourceKey, SessionId, TenureView, Text,
-};
+use tenure_core::{Command, JobId, Kinds, Millis, Outcome, ResourceKey, TenureView};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::database::Database;
@@ -41,7 +39,6 @@ pub(crate) enum WriterRequest {
     Job(JobId, oneshot::Sender<Result<Option<JobView>>>),
     Jobs(JobQuery, oneshot::Sender<Result<LiveJobs>>),
     Resources(Vec<ResourceKey>, oneshot::Sender<Result<Vec<ResourceView>>>),
-    SessionTenant(SessionId, oneshot::Sender<Result<Option<Text>>>),
     Workers(oneshot::Sender<Result<Vec<WorkerView>>>),
     Census(Option<ResourceKey>, oneshot::Sender<Result<CensusPage>>),
     LastPosition(ResourceKey, oneshot::Sender<Result<i64>>),
@@ -141,9 +138,6 @@ impl Writer {
                 drop(reply.send(self.read(|ledger, _| {
                     keys.iter().filter_map(|key| ledger.resource(key)).collect()
                 })));
-            }
-            WriterRequest::SessionTenant(id, reply) => {
-                drop(reply.send(self.read(|ledger, _| ledger.session_tenant(id))));
             }
             WriterRequest::Workers(reply) => drop(reply.send(self.read(Ledger::workers))),
             WriterRequest::Census(after, reply) => {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use tenure_core::verify::ChainCheckpoint;
-use tenure_core::{JobId, JobState, Millis, ResourceKey, SessionId, TenureView, Text};
+use tenure_core::{JobId, JobState, Millis, ResourceKey, TenureView, Text};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -325,10 +325,6 @@ impl Reads for Shared {
             text: row.get::<_, String>(3).into(),
         };
         Ok(rows.iter().map(line).collect())
-    }
-
-    async fn session_tenant(&self, id: SessionId) -> Result<Option<Text>> {
-        self.read_replica(|replica, _| replica.ledger.session_tenant(id)).await
     }
 
     async fn workers(&self) -> Result<Vec<WorkerView>> {

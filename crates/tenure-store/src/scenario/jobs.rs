@@ -65,6 +65,7 @@ impl Runner {
             request: self.request(arguments),
             kinds: arguments.positional.iter().map(|kind| (*kind).into()).collect(),
             max,
+            tenant: arguments.bound(),
         }
     }
 

@@ -16,7 +16,7 @@ use tenure_core::history::Entry;
 use tenure_core::resource::Resource;
 use tenure_core::{
     Acquire, Claimant, Command, Job, JobId, LockAction, LockPath, LockSet, Millis, Outcome,
-    RequestId, ResourceKey, SessionId, Token,
+    RequestId, ResourceKey, SessionId, Text, Token,
 };
 
 pub use kinds::kinds;
@@ -91,6 +91,11 @@ impl<'a> Arguments<'a> {
         Token(self.options.get("token").expect("token=N").parse().expect("a number"))
     }
 
+    /// Returns the tenant that the caller is bound to, from `bound=TENANT`.
+    fn bound(&self) -> Option<Text> {
+        self.options.get("bound").map(|tenant| (*tenant).into())
+    }
+
     /// Returns the resource, its locks, and whether a lock other than `main` is named.
     fn locks(&self) -> (ResourceKey, LockSet, bool) {
         let paths = self.positional.iter().map(|path| path.parse::<LockPath>().expect("a lock"));
@@ -153,9 +158,9 @@ impl Runner {
             "beat" => {
                 let seen =
                     arguments.options.get("seen").map_or(0, |n| n.parse().expect("a number"));
-                Command::Heartbeat { session: session(self), seen }
+                Command::Heartbeat { session: session(self), seen, tenant: arguments.bound() }
             }
-            "close" => Command::Close { session: session(self) },
+            "close" => Command::Close { session: session(self), tenant: arguments.bound() },
             _ => {
                 let (key, locks, named) = arguments.locks();
                 let action = self.action(actor, verb, arguments, locks, named);
@@ -199,7 +204,8 @@ impl Runner {
             }
         };
         let wait_ms = arguments.ms("wait").unwrap_or(0);
-        Acquire { locks, claimant, request, wait_ms, purpose: None }
+        let tenant = arguments.bound();
+        Acquire { locks, claimant, request, wait_ms, purpose: None, tenant }
     }
 
     /// Returns the request id named by `as=NAME`, or a new one.
@@ -227,6 +233,7 @@ fn parse_ms(text: &str) -> u64 {
 macro_rules! for_each_scenario {
     ([$($run:tt)+] $($args:tt)*) => {
         $($run)+! { $($args)*
+            a_bound_caller_uses_only_sessions_of_its_tenant,
             a_break_can_end_the_job_in_the_same_step,
             breaking_a_tenure_ends_it_and_notifies_its_holder,
             a_change_during_a_sync_is_synced,

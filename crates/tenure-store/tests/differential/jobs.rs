@@ -99,8 +99,10 @@ impl Pair {
                 let (session, name) = (SessionId(*n), format!("w{n}").into());
                 Command::Open { session, tenant: tenant(*n).into(), name, ttl_ms: 4_000 }
             }
-            Template::Heartbeat(n) => Command::Heartbeat { session: SessionId(*n), seen: 0 },
-            Template::Close(n) => Command::Close { session: SessionId(*n) },
+            Template::Heartbeat(n) => {
+                Command::Heartbeat { session: SessionId(*n), seen: 0, tenant: None }
+            }
+            Template::Close(n) => Command::Close { session: SessionId(*n), tenant: None },
             Template::Submit { key, operation, request, priority, ahead_ms } => {
                 let kind = self.kinds.get(key.kind()).expect("a declared kind");
                 let names: Vec<_> = kind.operations.keys().cloned().collect();
@@ -150,6 +152,7 @@ impl Pair {
                     request: RequestId(7_000 + request),
                     wait_ms: 1_000,
                     purpose: None,
+                    tenant: None,
                 };
                 Command::Lock { key: key.clone(), action: LockAction::Acquire(acquire) }
             }
@@ -169,6 +172,7 @@ impl Pair {
             request: RequestId(10_000 + 1_000 * epoch + 10 * session + request),
             kinds: self.kinds.iter().map(|kind| kind.name.clone()).collect(),
             max,
+            tenant: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockName, LockSet, RequestId, ResourceKey, SessionId,
-    Token,
+    Text, Token,
 };
 
 fn key() -> impl Strategy<Value = ResourceKey> {
@@ -25,13 +25,23 @@ fn claimant() -> impl Strategy<Value = Claimant> {
     ]
 }
 
+fn wait_ms() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(2_000), Just(60_000)]
+}
+
+/// Returns the tenant that the caller is bound to: that of the sessions, another, or none.
+fn bound() -> impl Strategy<Value = Option<Text>> {
+    prop_oneof![4 => Just(None), 1 => Just(Some("t".into())), 1 => Just(Some("u".into()))]
+}
+
 fn lock_action() -> impl Strategy<Value = LockAction> {
     let token = || (0..12u64).prop_map(Token);
     let request = || (100..130u128).prop_map(RequestId);
     prop_oneof![
-        4 => (locks(), claimant(), request(), prop_oneof![Just(0), Just(2_000), Just(60_000)])
-            .prop_map(|(locks, claimant, request, wait_ms)| {
-                LockAction::Acquire(Acquire { locks, claimant, request, wait_ms, purpose: None })
+        4 => (locks(), claimant(), request(), wait_ms(), bound())
+            .prop_map(|(locks, claimant, request, wait_ms, tenant)| {
+                let purpose = None;
+                LockAction::Acquire(Acquire { locks, claimant, request, wait_ms, purpose, tenant })
             }),
         3 => (token(), prop::option::of(locks()))
             .prop_map(|(token, locks)| LockAction::Release { token, locks }),
@@ -51,8 +61,10 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
         2 => session().prop_map(|session| {
             Command::Open { session, tenant: "t".into(), name: "s".into(), ttl_ms: 4_000 }
         }),
-        2 => (session(), 0..3u64).prop_map(|(session, seen)| Command::Heartbeat { session, seen }),
-        1 => session().prop_map(|session| Command::Close { session }),
+        2 => (session(), 0..3u64, bound())
+            .prop_map(|(session, seen, tenant)| Command::Heartbeat { session, seen, tenant }),
+        1 => (session(), bound())
+            .prop_map(|(session, tenant)| Command::Close { session, tenant }),
         12 => (key(), lock_action()).prop_map(|(key, action)| Command::Lock { key, action }),
     ]
 }

@@ -144,7 +144,7 @@ impl Pair {
         if self.is_shared() {
             let (session, tenant) = (SessionId(u128::MAX), "nobody".into());
             let open = Command::Open { session, tenant, name: "nobody".into(), ttl_ms: 3_600_000 };
-            self.apply(vec![open, Command::Heartbeat { session, seen: 0 }]).await;
+            self.apply(vec![open, Command::Heartbeat { session, seen: 0, tenant: None }]).await;
         }
         self.clock.advance(ms);
     }

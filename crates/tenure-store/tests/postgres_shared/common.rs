@@ -96,6 +96,7 @@ pub(crate) fn acquire_request(session: u128, request: u128, wait_ms: u64) -> Acq
         request: RequestId(request),
         wait_ms,
         purpose: None,
+        tenant: None,
     }
 }
 
@@ -150,7 +151,7 @@ pub(crate) fn submit(key: &str, operation: &str, request: u128) -> Command {
 
 pub(crate) fn claim_request(session: u128, request: u128, kind: &str, max: usize) -> Claim {
     let kinds = vec![kind.into()];
-    Claim { session: SessionId(session), request: RequestId(request), kinds, max }
+    Claim { session: SessionId(session), request: RequestId(request), kinds, max, tenant: None }
 }
 
 pub(crate) fn finish(id: JobId, token: Token) -> Command {

@@ -95,7 +95,8 @@ async fn assert_every_commit_happens_once(fault: Fault) {
     assert_eq!(log_pieces(&proxied.store, id).await, ["one\n", "two\n"]);
     let finished = proxied.apply(&fault, finish(id, token)).await;
     assert!(matches!(finished, Outcome::Finished { already: false, .. }), "{finished:?}");
-    let closed = proxied.apply(&fault, Command::Close { session: SessionId(1) }).await;
+    let closed =
+        proxied.apply(&fault, Command::Close { session: SessionId(1), tenant: None }).await;
     assert_eq!(closed, Outcome::Closed);
     assert_valid_history(&[&proxied.store]).await;
 }

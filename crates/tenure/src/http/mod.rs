@@ -232,11 +232,11 @@ impl Transport for HttpTransport {
                 let body = OpenSessionRequest { name: name.to_string(), ttl_ms };
                 self.session("/v1/sessions", Some(session), &body).await
             }
-            Command::Heartbeat { session, seen } => {
+            Command::Heartbeat { session, seen, .. } => {
                 let path = format!("/v1/sessions/{session}/beat");
                 self.session(&path, None, &HeartbeatRequest { seen }).await
             }
-            Command::Close { session } => {
+            Command::Close { session, .. } => {
                 let path = format!("/v1/sessions/{session}");
                 let closed: Result<serde_json::Value, _> = self.delete(&path).await;
                 closed.map(|_| Outcome::Closed)
