@@ -116,7 +116,7 @@ async fn trigger(cx: &DutyContext, pipeline: &Pipeline, tick: Millis) -> Result<
     };
     let command = Command::Resource { key, action: ResourceAction::Submit(submit) };
     match cx.committer.submit(command).await? {
-        Outcome::Submitted { verdict, job } => {
+        Outcome::Submitted { verdict, job, .. } => {
             tracing::info!(tenant_id = %tenant, pipeline_id = %name, pipeline_logging_id = %job,
                 verdict = verdict.as_str(), "run triggered by schedule");
             Ok(verdict != Verdict::Attached)

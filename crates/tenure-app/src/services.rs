@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
-use tenure_core::history::digest;
 use tenure_core::{Command, JobId, Outcome, Refusal, RequestId, Text};
 use tenure_store::store::JobView;
-use tenure_store::{Committer, Store, StoreError};
+use tenure_store::{Committer, Store};
 use tenure_wire::{JobInfo, SubmitResponse};
 use tokio_util::sync::CancellationToken;
 
@@ -47,8 +46,6 @@ pub struct Inner {
     /// Secret shared by all servers of a store.
     secret: String,
     job_tenants: JobCache<Text>,
-    /// Digests, because arguments are large.
-    job_args: JobCache<Option<u128>>,
 }
 
 impl Deref for Services {
@@ -71,7 +68,6 @@ impl Services {
             body_timeout,
             secret,
             job_tenants: JobCache::default(),
-            job_args: JobCache::default(),
         }))
     }
 
@@ -90,16 +86,21 @@ impl Services {
     }
 
     /// Submits a job, or retries one, on behalf of the caller. Returns the job that executes the
-    /// operation: a new one, or the one attached to.
+    /// operation: a new one, or the one attached to. The job is read only if the outcome does not
+    /// contain it, or if its resource is not known because the command names another job.
     pub async fn submit_job(
         &self,
         caller: &Caller,
         command: Command,
     ) -> Result<SubmitResponse, Problem> {
+        let key = command.key().cloned();
         match self.submit(command).await? {
-            Outcome::Submitted { verdict, job } => {
-                crate::trace::record_job(job);
-                let shown = self.find_job(caller, job).await?;
+            Outcome::Submitted { verdict, job: id, snapshot } => {
+                crate::trace::record_job(id);
+                let shown = match key.zip(snapshot) {
+                    Some((key, job)) => JobView { key, job },
+                    None => self.find_job(caller, id).await?,
+                };
                 Ok(SubmitResponse { verdict, job: JobInfo::new(&shown.key, &shown.job) })
             }
             other => Err(Problem::unexpected(&other)),
@@ -159,22 +160,6 @@ impl Services {
         }
     }
 
-    /// Returns whether a job has other arguments than `args`; false if there is no such job. They
-    /// never change, so a digest is cached: in a burst of duplicates, a request that attaches does
-    /// not wait for a second batch.
-    pub async fn has_other_args(&self, id: JobId, args: &str) -> Result<bool, StoreError> {
-        let of_job = match self.job_args.get(id) {
-            Some(cached) => cached,
-            None => {
-                let Some(view) = self.store().reads().job(id).await? else { return Ok(false) };
-                let args = view.job.args.as_deref().map(digest);
-                self.job_args.insert(id, args);
-                args
-            }
-        };
-        Ok(of_job != Some(digest(args)))
-    }
-
     /// Returns the request id of an `Idempotency-Key` within a scope: the key itself if it is an
     /// id, otherwise a keyed hash of both, so that clients cannot guess the ids of others.
     pub fn request_id(&self, key: &str, scope: &str) -> Result<RequestId, Problem> {
@@ -227,49 +212,4 @@ pub fn page_size(limit: Option<usize>) -> Result<usize, Problem> {
 pub fn job_cursor(cursor: Option<String>) -> Result<Option<JobId>, Problem> {
     let cursor = cursor.map(|cursor| cursor.parse()).transpose();
     cursor.map_err(|error| Problem::invalid(&format!("cursor: {error}")))
-}
-
-#[cfg(test)]
-mod tests {
-    use tenure_core::{Kind, Kinds, Operation, ResourceAction, ResourceKey, Submit};
-    use tenure_store::Memory;
-
-    use super::*;
-    use crate::live::LiveConfig;
-
-    fn services(store: Arc<dyn Store>) -> Services {
-        let live = Live::fixed(LiveConfig::default());
-        Services::new(Committer::start(store), live, "secret".to_owned(), Duration::from_secs(1))
-    }
-
-    async fn submit(store: &dyn Store) -> JobId {
-        let kind = Kind::new("job").operation(Operation::new("work"));
-        store.declare(Arc::new(Kinds::new([kind]).unwrap())).await.unwrap();
-        let submit = Submit {
-            request: RequestId(1),
-            operation: "work".into(),
-            args: Some("{}".into()),
-            priority: 0,
-            run_at: None,
-            by: "ann".into(),
-        };
-        let key = ResourceKey::new("acme", "job", "a").unwrap();
-        let command = Command::Resource { key, action: ResourceAction::Submit(submit) };
-        match store.apply(vec![command]).await.unwrap()[..] {
-            [Outcome::Submitted { job, .. }] => job,
-            ref other => panic!("{other:?}"),
-        }
-    }
-
-    #[tokio::test]
-    async fn the_arguments_of_a_job_are_cached() {
-        let store = Arc::new(Memory::new());
-        let (services, other) =
-            (services(Arc::clone(&store) as _), services(Arc::new(Memory::new())));
-        let id = submit(&*store).await;
-        assert!(!other.has_other_args(id, "{}").await.unwrap(), "no such job");
-        assert!(!services.has_other_args(id, "{}").await.unwrap());
-        assert!(services.has_other_args(id, r#"{"full":true}"#).await.unwrap());
-        assert_eq!(services.job_args.get(id), Some(Some(digest("{}"))));
-    }
 }

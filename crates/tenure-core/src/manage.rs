@@ -4,7 +4,7 @@ use crate::command::{JobAction, ResourceAction, Submit};
 use crate::engine::check_text;
 use crate::history::Event;
 use crate::id::{JobId, RequestId};
-use crate::job::{Job, JobState, RequestedBy};
+use crate::job::{Job, JobState, RequestedBy, Verdict};
 use crate::key::Text;
 use crate::limits;
 use crate::outcome::Outcome;
@@ -143,7 +143,7 @@ impl StepContext<'_> {
             return self.refuse_job_state(id, JobRequirement::InBackoffOrFinished);
         }
         self.wake_early(id);
-        Ok(Outcome::Submitted { verdict: crate::job::Verdict::Queued, job: id })
+        Ok(self.submitted(Verdict::Queued, id))
     }
 
     fn refuse_job_state(&self, id: JobId, wanted: JobRequirement) -> Result<Outcome, Refusal> {

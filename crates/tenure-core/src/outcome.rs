@@ -89,6 +89,9 @@ pub enum Outcome {
         verdict: Verdict,
         /// Job that performs the operation.
         job: JobId,
+        /// That job, as it is after the submit. `None` if a repeated submit names a job that has
+        /// left the lane; always `None` from a transport that does not carry all fields of a job.
+        snapshot: Option<Box<Job>>,
     },
     /// Jobs assigned to the worker, possibly none.
     Claimed(Vec<Assignment>),

@@ -44,13 +44,23 @@ impl<'a> StepContext<'a> {
                 let (request, by) = (submit.request, submit.by.clone());
                 self.append_event(Event::Attached { id: job, request, by });
                 self.changes.metric_events.push(MetricEvent::Attached { key: self.key.clone() });
-                Ok(Outcome::Submitted { verdict: Verdict::Attached, job })
+                Ok(self.submitted(Verdict::Attached, job))
             }
             Admission::Enqueue { superseded, cancelled } => {
                 self.check_enqueue(operation, self.count_leaving(&superseded, &cancelled))?;
-                Ok(self.enqueue_job(submit, operation, retry_of, &superseded, &cancelled))
+                let (verdict, job, position) =
+                    self.enqueue_job(submit, operation, retry_of, &superseded, &cancelled);
+                // By position, because lanes can be long.
+                let snapshot = self.record.lane().get(position).cloned();
+                Ok(Outcome::Submitted { verdict, job, snapshot })
             }
         }
+    }
+
+    /// Returns the outcome of a submit whose job is not new.
+    pub(crate) fn submitted(&self, verdict: Verdict, job: JobId) -> Outcome {
+        let snapshot = self.record.job(job).map(|job| Box::new(job.clone()));
+        Outcome::Submitted { verdict, job, snapshot }
     }
 
     fn repeated_submit(&self, submit: &Submit) -> Option<Result<Outcome, Refusal>> {
@@ -65,10 +75,11 @@ impl<'a> StepContext<'a> {
                 return Some(Err(Refusal::RequestReused));
             }
             let verdict = recent.map_or(Verdict::Queued, |recent| recent.verdict);
-            return Some(Ok(Outcome::Submitted { verdict, job: job.id }));
+            let (job, snapshot) = (job.id, Some(job.clone()));
+            return Some(Ok(Outcome::Submitted { verdict, job, snapshot }));
         }
         let recent = recent?;
-        Some(Ok(Outcome::Submitted { verdict: recent.verdict, job: recent.job }))
+        Some(Ok(self.submitted(recent.verdict, recent.job)))
     }
 
     /// Returns an operation, or a refusal that names what is not declared.
@@ -186,6 +197,7 @@ impl<'a> StepContext<'a> {
         }
     }
 
+    /// Enqueues a new job. Returns the verdict, its id and its position in the lane.
     fn enqueue_job(
         &mut self,
         submit: &Submit,
@@ -193,7 +205,7 @@ impl<'a> StepContext<'a> {
         retry_of: Option<JobId>,
         superseded: &[JobId],
         cancelled: &[JobId],
-    ) -> Outcome {
+    ) -> (Verdict, JobId, usize) {
         self.ensure_resource();
         let id = self.new_job_id(submit.request);
         for &stopped in cancelled {
@@ -242,7 +254,7 @@ impl<'a> StepContext<'a> {
             log_bytes: 0,
         });
         self.append_event(Event::Submitted { job, position, verdict });
-        Outcome::Submitted { verdict, job: id }
+        (verdict, id, position)
     }
 
     /// Returns `true` if a job inserted at `position` could be claimed at once.
@@ -306,10 +318,7 @@ impl<'a> StepContext<'a> {
         self.check_enqueue(operation, 0).ok()?;
         let by = "tenure".into();
         let submit = Submit { request, operation: name, args: None, priority: 0, run_at: None, by };
-        let Outcome::Submitted { job, .. } = self.enqueue_job(&submit, operation, None, &[], &[])
-        else {
-            return None;
-        };
+        let (_, job, _) = self.enqueue_job(&submit, operation, None, &[], &[]);
         Some(job)
     }
 

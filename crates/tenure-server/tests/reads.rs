@@ -130,6 +130,27 @@ async fn a_key_of_one_tenant_costs_no_read() {
 }
 
 #[tokio::test]
+async fn a_submit_does_not_read_the_job_back() {
+    let fixture = Fixture::start().await;
+    for (path, verdict) in [
+        ("/v1/resources/task/t1/jobs", "started"),
+        ("/v1/resources/task/t1/jobs", "queued"),
+        ("/v1/resources/pipeline/p1/jobs", "started"),
+        ("/v1/resources/pipeline/p1/jobs", "attached"),
+    ] {
+        let operation = if path.contains("task") { "work" } else { "run" };
+        let body = json!({ "operation": operation, "args": { "n": 1 } });
+        let answer = fixture.post(path, body).await;
+        assert_eq!(answer["verdict"], verdict, "{answer}");
+        let id = answer["job"]["id"].as_str().expect("an id");
+        // The answer is what a list shows, and a show without the limit of its kind.
+        let (jobs, _) = fixture.request(&fixture.key, "GET", "/v1/jobs", &Value::Null).await;
+        let listed = jobs["items"].as_array().expect("a list").iter().find(|job| job["id"] == id);
+        assert_eq!(Some(&answer["job"]), listed);
+    }
+}
+
+#[tokio::test]
 async fn the_reads_of_a_request_are_counted() {
     let fixture = Fixture::start().await;
     let (_, reads) = fixture.request(KEY, "GET", "/v1/locks", &Value::Null).await;

@@ -6,7 +6,7 @@ use crate::wire::{RunStatus, TriggerRequest, TriggerResponse};
 use crate::{Catalog, Pipeline, RUN};
 use serde_json::Value;
 use tenure_core::{
-    Command, JobId, Outcome, RequestId, ResourceAction, ResourceKey, Submit, Text, Verdict,
+    Command, Job, JobId, Outcome, RequestId, ResourceAction, ResourceKey, Submit, Text, Verdict,
 };
 
 use crate::slot_selection::select_slot;
@@ -42,8 +42,8 @@ impl Trigger<'_> {
         };
         let key = self.wait_for_slot().await?;
         let command = Command::Resource { key, action: ResourceAction::Submit(submit) };
-        let (verdict, job) = match self.services.submit(command).await? {
-            Outcome::Submitted { verdict, job } => (verdict, job),
+        let (verdict, job, snapshot) = match self.services.submit(command).await? {
+            Outcome::Submitted { verdict, job, snapshot } => (verdict, job, snapshot),
             other => return Err(Problem::unexpected(&other)),
         };
         tenure_app::trace::record_job(job);
@@ -55,7 +55,7 @@ impl Trigger<'_> {
             tracing::info!(tenant_id = %tenant, pipeline_id = %name, pipeline_logging_id = %job,
                 verdict = verdict.as_str(), "run triggered");
         }
-        let (status, message) = self.describe(verdict, job, &args).await?;
+        let (status, message) = self.describe(verdict, job, snapshot, &args).await?;
         Ok(TriggerResponse {
             pipeline_logging_id: job,
             pipeline_id: name.clone(),
@@ -70,6 +70,7 @@ impl Trigger<'_> {
         &self,
         verdict: Verdict,
         job: JobId,
+        snapshot: Option<Box<Job>>,
         args: &Text,
     ) -> Result<(RunStatus, String), Problem> {
         let name = &self.pipeline.name;
@@ -80,7 +81,12 @@ impl Trigger<'_> {
             return Ok((RunStatus::Pending, format!("{name} was triggered")));
         }
         let mut message = format!("{name} is already running; returning the active run");
-        if self.services.has_other_args(job, args).await? {
+        let run = match snapshot {
+            Some(run) => Some(run),
+            // A repeated trigger, whose run has ended meanwhile.
+            None => self.services.store().reads().job(job).await?.map(|view| view.job),
+        };
+        if run.is_some_and(|run| run.args.as_ref() != Some(args)) {
             message += ", which has other parameters";
         }
         Ok((RunStatus::Running, message))

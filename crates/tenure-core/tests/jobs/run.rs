@@ -99,6 +99,7 @@ impl Run {
         self.check_ends(&changes)?;
         self.check_events(&before, &changes)?;
         self.check_redriven(command, &outcome)?;
+        self.check_snapshot(&outcome)?;
         self.check_unlogged(&before, &changes)?;
         self.lines.extend(self.world.seal(changes.events));
         self.check_records(&before)?;
@@ -106,6 +107,14 @@ impl Run {
             self.check_claim(claim, &outcome)?;
         }
         Ok(outcome)
+    }
+
+    /// The outcome of a submit contains the job as it is in the record, if it is there.
+    fn check_snapshot(&self, outcome: &Outcome) -> Checked {
+        let Outcome::Submitted { job, snapshot, .. } = outcome else { return Ok(()) };
+        let record = self.world.job_index.get(job).and_then(|key| self.world.records.get(key));
+        prop_assert_eq!(snapshot.as_deref(), record.and_then(|record| record.job(*job)));
+        Ok(())
     }
 
     /// A dead job that was submitted again is marked as redriven.

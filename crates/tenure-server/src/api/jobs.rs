@@ -51,7 +51,8 @@ pub(super) async fn submit(
         run_at: body.run_at.as_deref().map(run_at).transpose()?,
         by: on.caller.name.clone(),
     };
-    let command = Command::Resource { key: on.key, action: ResourceAction::Submit(submit) };
+    let action = ResourceAction::Submit(submit);
+    let command = Command::Resource { key: on.key, action };
     submit_command(&state, &on.caller, command).await
 }
 

@@ -87,7 +87,7 @@ pub async fn a_thousand_concurrent_submits_make_one_job(harness: &mut impl Harne
     let submits: Vec<_> = (0..1_000).map(spawn_submit).collect();
     let (mut ids, mut started) = (BTreeSet::new(), 0);
     for submit in submits {
-        let Outcome::Submitted { verdict, job } = submit.await.expect("no panic") else {
+        let Outcome::Submitted { verdict, job, .. } = submit.await.expect("no panic") else {
             panic!("a submit was refused")
         };
         ids.insert(job);
@@ -148,6 +148,40 @@ pub async fn a_claim_waits_for_work(harness: &mut impl Harness) {
     }
     let nothing = committer.claim(&claim("task", 3, 1), Duration::from_millis(20)).await;
     assert_eq!(nothing.expect("the store is available"), Outcome::Claimed(Vec::new()));
+}
+
+/// Sends a command that submits a job, and checks that the job in the outcome is the one that is
+/// read afterwards. Returns its id, and whether the outcome contains it.
+async fn submit_and_read(store: &dyn Store, command: Command) -> (JobId, bool) {
+    let outcome = apply_one(store, command).await;
+    let Outcome::Submitted { job: id, snapshot, .. } = outcome else { panic!("{outcome:?}") };
+    let view = store.reads().job(id).await.expect("the store is available").expect("a job");
+    let contained = snapshot.is_some();
+    assert!(snapshot.is_none_or(|job| job == view.job), "{:?}", view.job);
+    (id, contained)
+}
+
+/// The outcome of a submit has the job that a read returns, unless it has left the lane.
+pub async fn a_submit_returns_the_job_that_a_read_returns(harness: &mut impl Harness) {
+    let store = harness.store();
+    prepare(&*store).await;
+    let first = submit(&key("task", "t1"), "work", 1);
+    let (id, contained) = submit_and_read(&*store, first.clone()).await;
+    assert!(contained);
+    let [(claimed_id, token)] = claimed(&*store, claim("task", 2, 1)).await[..] else {
+        panic!("nothing claimed")
+    };
+    assert_eq!(claimed_id, id);
+    // Repeated while it runs, and after it has ended.
+    assert_eq!(submit_and_read(&*store, first.clone()).await, (id, true));
+    apply_one(&*store, ok(id, token)).await;
+    assert_eq!(submit_and_read(&*store, first).await, (id, false));
+    let action = JobAction::Retry { request: RequestId(3), by: "A".into(), reason: "so".into() };
+    let (retried, contained) = submit_and_read(&*store, Command::Job { id, action }).await;
+    assert!(contained && retried != id);
+    let run = |request| submit(&key("pipeline", "p1"), "run", request);
+    let (present, _) = submit_and_read(&*store, run(4)).await;
+    assert_eq!(submit_and_read(&*store, run(5)).await, (present, true), "attached");
 }
 
 /// Live and finished jobs are listed newest first in pages without gaps, also for one resource.

@@ -62,6 +62,7 @@ macro_rules! store_conformance {
                 api_keys_are_stored_used_and_revoked,
                 servers_share_a_secret,
                 a_thousand_concurrent_submits_make_one_job,
+                a_submit_returns_the_job_that_a_read_returns,
                 a_blocked_lane_delays_no_other_lane,
                 a_claim_waits_for_work,
                 jobs_are_listed_in_pages_without_gaps,

@@ -34,7 +34,7 @@ pub(super) fn render(outcome: &Outcome, jobs: &mut Vec<JobId>) -> String {
         Outcome::Withdrawn { released: Some(token) } => format!("withdrawn token={token}"),
         Outcome::Broken => "broken".to_owned(),
         Outcome::Settled { ended } => format!("settled {ended}"),
-        Outcome::Submitted { verdict, job } => {
+        Outcome::Submitted { verdict, job, .. } => {
             format!("{} {}", verdict.as_str(), job_name(*job, jobs))
         }
         Outcome::Claimed(assigned) if assigned.is_empty() => "nothing".to_owned(),

@@ -76,7 +76,8 @@ impl HttpTransport {
     ) -> Result<Outcome, Error> {
         let id = Some(request.to_string());
         let answer: SubmitResponse = self.post(path, id, body, Duration::ZERO).await?;
-        Ok(Outcome::Submitted { verdict: answer.verdict, job: answer.job.id })
+        // The JSON of a job does not have all its fields.
+        Ok(Outcome::Submitted { verdict: answer.verdict, job: answer.job.id, snapshot: None })
     }
 
     pub(super) async fn claim(&self, claim: Claim, max_wait: Duration) -> Result<Outcome, Error> {
