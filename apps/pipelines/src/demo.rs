@@ -58,9 +58,9 @@ impl Demo for Scenario {
     async fn run(&self, server: &DemoServer) -> anyhow::Result<()> {
         let tenant = |name| Ok::<_, tenure::Error>(Tenant { name, api: server.transport(name)? });
         let (acme, globex) = (tenant("acme")?, tenant("globex")?);
-        let stage = Stage { acme, globex, bars: MultiProgress::new() };
-        let played = tokio::time::timeout(SCENARIO_MAX, stage.play()).await;
-        played.with_context(|| format!("the scenario takes longer than {SCENARIO_MAX:?}"))??;
+        let scenario = ScenarioRun { acme, globex, bars: MultiProgress::new() };
+        let ended = tokio::time::timeout(SCENARIO_MAX, scenario.run()).await;
+        ended.with_context(|| format!("the scenario takes longer than {SCENARIO_MAX:?}"))??;
         print_summary(&server.transport(ALL_TENANTS)?).await
     }
 
@@ -82,15 +82,15 @@ struct Tenant {
 }
 
 /// What the parts of the scenario share.
-struct Stage {
+struct ScenarioRun {
     acme: Tenant,
     globex: Tenant,
     /// The live bars; hidden without a terminal.
     bars: MultiProgress,
 }
 
-impl Stage {
-    async fn play(&self) -> anyhow::Result<()> {
+impl ScenarioRun {
+    async fn run(&self) -> anyhow::Result<()> {
         self.trigger_twice().await?;
         self.cancel_a_run().await?;
         self.fail_a_step().await

@@ -16,7 +16,7 @@ pub trait Demo {
     /// `tenure.toml`; a text that starts with `#!` is made executable.
     fn files(&self) -> &'static [(&'static str, &'static str)];
 
-    /// Plays the scenario through the API of the server and prints it to stdout as it happens.
+    /// Runs the scenario through the API of the server and prints it to stdout as it happens.
     /// Fails if the server does something else than the scenario promises.
     async fn run(&self, server: &DemoServer) -> anyhow::Result<()>;
 

@@ -94,6 +94,14 @@ impl Services {
         command: Command,
     ) -> Result<SubmitResponse, Problem> {
         let key = command.key().cloned();
+        if let Some(key) = &key
+            && !caller.sees(key.tenant())
+        {
+            return Err(Refusal::NoSuchResource.into());
+        }
+        if let Some(id) = command.job() {
+            self.check_job(caller, id).await?;
+        }
         match self.submit(command).await? {
             Outcome::Submitted { verdict, job: id, snapshot } => {
                 crate::trace::record_job(id);
@@ -212,4 +220,58 @@ pub fn page_size(limit: Option<usize>) -> Result<usize, Problem> {
 pub fn job_cursor(cursor: Option<String>) -> Result<Option<JobId>, Problem> {
     let cursor = cursor.map(|cursor| cursor.parse()).transpose();
     cursor.map_err(|error| Problem::invalid(&format!("cursor: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::{
+        JobAction, Kind, Kinds, Operation, ResourceAction, ResourceKey, Role, Submit,
+    };
+    use tenure_store::Memory;
+
+    use super::*;
+    use crate::live::LiveConfig;
+
+    fn caller(tenant: &str) -> Caller {
+        Caller {
+            tenant: tenant.into(),
+            role: Role::Worker,
+            name: "ann".into(),
+            key: None,
+            key_tenant: tenant.into(),
+            address: None,
+            audit: Arc::default(),
+        }
+    }
+
+    fn submit(tenant: &str, request: u128) -> Command {
+        let submit = Submit::new(RequestId(request), "work", "ann".into());
+        let key = ResourceKey::new(tenant, "job", "a").expect("a valid name");
+        Command::Resource { key, action: ResourceAction::Submit(submit) }
+    }
+
+    #[tokio::test]
+    async fn a_caller_submits_and_retries_only_jobs_of_its_tenant() {
+        let store = Arc::new(Memory::new());
+        let kind = Kind::new("job").operation(Operation::new("work"));
+        store.declare(Arc::new(Kinds::new([kind]).unwrap())).await.unwrap();
+        let live = Live::fixed(LiveConfig::default());
+        let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+        let services = Services::new(committer, live, "secret".into(), Duration::from_secs(1));
+
+        let (acme, other) = (caller("acme"), caller("other"));
+        let job = services.submit_job(&acme, submit("acme", 1)).await.unwrap().job.id;
+        assert!(services.submit_job(&other, submit("acme", 2)).await.is_err());
+        let (request, by) = (RequestId(3), "bob".into());
+        let action = JobAction::Retry { request, by, reason: "again".into() };
+        let cancel = JobAction::Cancel { by: "ann".into(), reason: "enough".into() };
+        services.submit(Command::Job { id: job, action: cancel }).await.unwrap();
+        let retry = Command::Job { id: job, action };
+        assert!(services.submit_job(&other, retry.clone()).await.is_err());
+        let jobs =
+            store.reads().jobs(tenure_store::store::JobQuery { limit: 10, ..Default::default() });
+        assert_eq!(jobs.await.unwrap().items.len(), 1, "nothing was submitted or retried");
+        let retried = services.submit_job(&acme, retry).await.unwrap();
+        assert_eq!(retried.job.retry_of, Some(job));
+    }
 }

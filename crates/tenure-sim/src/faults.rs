@@ -11,7 +11,7 @@ use crate::sim::{Event, Sim};
 use crate::skewed_clock::MS;
 
 /// A tenant that has no sessions.
-pub(crate) const STRANGER: &str = "stranger";
+pub(crate) const OTHER_TENANT: &str = "other";
 
 /// A fault event.
 #[derive(Clone, Copy, Debug)]
@@ -225,7 +225,7 @@ impl Sim {
     /// All must be refused.
     fn send_as_stranger(&mut self, key: &ResourceKey, tenure: &Tenure) {
         let (session, request) = (tenure.session, tenure.request);
-        let tenant = || Some(Text::from(STRANGER));
+        let tenant = || Some(Text::from(OTHER_TENANT));
         let acquire = Acquire {
             locks: tenure.lock.clone().into(),
             claimant: Claimant::Session(session),

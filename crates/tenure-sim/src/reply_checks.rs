@@ -6,7 +6,7 @@ use tenure_core::{
     TenureView, Token,
 };
 
-use crate::faults::STRANGER;
+use crate::faults::OTHER_TENANT;
 use crate::history_model::{ModelState, ModelTenure};
 use crate::message::{Peer, Reply};
 use crate::oracle::{CheckResult, Oracle};
@@ -73,7 +73,7 @@ fn is_of_stranger(command: &Command) -> bool {
         Command::Lock { action: LockAction::Acquire(acquire), .. } => &acquire.tenant,
         _ => return false,
     };
-    tenant.as_deref() == Some(STRANGER)
+    tenant.as_deref() == Some(OTHER_TENANT)
 }
 
 fn check_lock_reply(

@@ -45,6 +45,9 @@ pub struct ResourceInfo {
 }
 
 impl ResourceInfo {
+    /// Maximum number of waiting jobs shown with a single resource.
+    pub const QUEUE_SHOWN: usize = 100;
+
     /// Converts a resource with up to `queue_max` of its waiting jobs.
     #[must_use]
     pub fn new(key: &ResourceKey, resource: &Resource, queue_max: usize) -> Self {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure_core::{JobId, ResourceKey, Text};
 
 use crate::error::Error;
-use crate::job::JobHandle;
+use crate::job::{BY_DEFAULT, JobHandle};
 use crate::resource::ResourceHandle;
 use crate::session::Session;
 use crate::submit::Submission;
@@ -94,13 +94,21 @@ impl Client {
     /// # }
     /// ```
     pub fn submit(&self, resource: &str, operation: &str) -> Submission {
-        Submission::new(Arc::clone(&self.transport), self.key(resource), operation)
+        Submission::new(
+            Arc::clone(&self.transport),
+            self.key(resource),
+            operation,
+            BY_DEFAULT.into(),
+        )
     }
 
     /// Addresses a job by its id.
+    ///
+    /// A client of a store in this process finds the jobs of all tenants; one of a server finds
+    /// those that its key permits.
     #[must_use]
     pub fn job(&self, id: JobId) -> JobHandle {
-        JobHandle::new(Arc::clone(&self.transport), id)
+        JobHandle::new(Arc::clone(&self.transport), id, BY_DEFAULT.into())
     }
 
     /// Addresses the resource `kind/name`, whether it exists or not.

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::items::Items;
 use crate::random;
 use crate::submit::Submitted;
-use crate::transport::{Queries, RETRY_DELAY, Transport, query_with_retries, send_with_retries};
+use crate::transport::{Queries, RETRY_DELAY, Transport, query_with_retries};
 use crate::wire::{JobInfo, LogChunkInfo, WhyResponse};
 
 /// Principal of requests over a transport that does not authenticate, unless another is set.
@@ -30,8 +30,8 @@ pub struct JobHandle {
 }
 
 impl JobHandle {
-    pub(crate) fn new(transport: Arc<dyn Transport>, id: JobId) -> Self {
-        Self { transport, id, by: BY_DEFAULT.into() }
+    pub(crate) fn new(transport: Arc<dyn Transport>, id: JobId, by: Text) -> Self {
+        Self { transport, id, by }
     }
 
     /// Sets the name of the caller. A server that authenticates the caller overrides it.
@@ -111,11 +111,16 @@ impl JobHandle {
     }
 
     /// Submits a finished job again as a new one, or ends the backoff of an unfinished one.
+    ///
+    /// # Errors
+    ///
+    /// After [`Error::Unavailable`] the retry may have happened: check [`JobHandle::status`], whose
+    /// `followed_by` is the new job.
     pub async fn retry(&self, reason: &str) -> Result<Submitted, Error> {
         let (by, reason) = (self.by.clone(), reason.into());
         let action = JobAction::Retry { request: random::request_id(), by, reason };
-        let outcome = send_with_retries(&*self.transport, &self.command(action)).await?;
-        Submitted::from_outcome(&self.transport, outcome)
+        let outcome = self.transport.send(self.command(action), Duration::ZERO).await?;
+        Submitted::from_outcome(&self.transport, outcome, &self.by)
     }
 
     fn command(&self, action: JobAction) -> Command {
@@ -153,7 +158,8 @@ impl LogReader {
         loop {
             let page = queries.job_log(self.id, self.attempt, self.after, wait).await?;
             // A page may hold only chunks of other attempts, which the server leaves out.
-            let advanced = page.next > self.after;
+            // Positions have no order for a caller that sees them encrypted.
+            let advanced = page.next != self.after;
             self.after = page.next;
             if !page.items.is_empty() || !advanced {
                 return Ok(page.items);

@@ -2,7 +2,8 @@
 //!
 //! [`Client::open`] opens an embedded store, [`Client::in_memory`] one for tests; [`Client::local`]
 //! takes any [`Store`]. The process that opens the store sweeps expired sessions. It does not
-//! prune: finished jobs and history stay until [`Store::prune`] is called.
+//! prune: a program that runs for long opens the store itself, keeps it beside the client, and
+//! calls [`Store::prune`].
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tenure_core::{Command, JobId, Kinds, LockAction, Outcome, Refusal, ResourceKey, SessionId};
 use tenure_store::store::{Hint, HistoryQuery, JobView, LogLine, LogQuery, PAGE_MAX};
+use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 use crate::client::{Client, DEFAULT_TENANT};
@@ -20,14 +22,13 @@ use crate::wire::{
     HistoryEntry, JobInfo, ListResponse, LogChunkInfo, LogResponse, ResourceInfo, WhyResponse,
 };
 
-pub use tenure_store::{Committer, Embedded, Memory, Reads, Store, StoreError};
+pub use tenure_store::store::{Pruned, Retention};
+pub use tenure_store::{Committer, Embedded, Memory, Reads, Store, StoreError, embedded};
 
 /// Interval at which a waiting query polls in case a hint was lost.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which a waiting query polls for log text: the store has no hints for logs.
 const LOG_POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Maximum number of waiting jobs shown with a resource.
-const QUEUE_SHOWN: usize = 100;
 
 impl Client {
     /// Opens the embedded store in the file `path`, declares its kinds, and returns a client for
@@ -103,17 +104,6 @@ impl Queries for Committer {
     async fn job(&self, id: JobId, max_wait: Duration) -> Result<JobInfo, Error> {
         // Subscribed before reading: an end in between leaves a hint.
         let mut hints = self.store().watch();
-        let ended = async {
-            loop {
-                match hints.recv().await {
-                    Ok(Hint::JobsEnded(ids)) if ids.contains(&id) => return,
-                    Ok(Hint::Lagged) | Err(RecvError::Lagged(_)) => return,
-                    Ok(_) => {}
-                    Err(RecvError::Closed) => std::future::pending().await,
-                }
-            }
-        };
-        tokio::pin!(ended);
         let timed_out = tokio::time::sleep(max_wait);
         tokio::pin!(timed_out);
         loop {
@@ -125,7 +115,7 @@ impl Queries for Committer {
                 return Ok(info.with_attempts_max(kind.as_deref(), &view.key));
             }
             tokio::select! {
-                () = &mut ended => {}
+                () = may_have_ended(&mut hints, id) => {}
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = &mut timed_out => {}
             }
@@ -171,7 +161,7 @@ impl Queries for Committer {
         let detail = self.store().reads().show(key).await?;
         let resource = detail.and_then(|detail| detail.record.resource);
         let resource = resource.ok_or(Error::Refused(Refusal::NoSuchResource))?;
-        Ok(ResourceInfo::new(key, &resource, QUEUE_SHOWN))
+        Ok(ResourceInfo::new(key, &resource, ResourceInfo::QUEUE_SHOWN))
     }
 
     async fn why_resource(&self, key: &ResourceKey) -> Result<WhyResponse, Error> {
@@ -198,6 +188,18 @@ impl Queries for Committer {
         let items = items.map_err(|error| Error::Corrupt(format!("history of {key}: {error}")))?;
         let next = items.last().filter(|_| is_full).map(|entry| entry.position.to_string());
         Ok(ListResponse { items, next })
+    }
+}
+
+/// Completes when the job has ended, or when a hint that says so may have been lost.
+async fn may_have_ended(hints: &mut broadcast::Receiver<Hint>, id: JobId) {
+    loop {
+        match hints.recv().await {
+            Ok(Hint::JobsEnded(ids)) if ids.contains(&id) => return,
+            Ok(Hint::Lagged) | Err(RecvError::Lagged(_)) => return,
+            Ok(_) => {}
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
     }
 }
 

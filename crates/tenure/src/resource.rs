@@ -64,7 +64,8 @@ impl ResourceHandle {
         let spec = to_json("spec", spec)?;
         match self.send(ResourceAction::Put { spec, by: self.by.clone() }).await? {
             Outcome::Put { generation, job } => {
-                let job = job.map(|id| JobHandle::new(Arc::clone(&self.transport), id));
+                let job =
+                    job.map(|id| JobHandle::new(Arc::clone(&self.transport), id, self.by.clone()));
                 Ok(Put { generation, job })
             }
             other => Err(Error::from_outcome("put", other)),
@@ -93,7 +94,8 @@ impl ResourceHandle {
 
     /// Builds a job submission, like [`crate::Client::submit`].
     pub fn submit(&self, operation: &str) -> Submission {
-        Submission::new(Arc::clone(&self.transport), Ok(self.key.clone()), operation)
+        let key = Ok(self.key.clone());
+        Submission::new(Arc::clone(&self.transport), key, operation, self.by.clone())
     }
 
     /// Streams the history, newest first.

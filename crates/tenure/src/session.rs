@@ -103,7 +103,7 @@ struct DeadlineListeners {
 
 /// Keeps a listener registered until it is dropped.
 #[must_use = "the listener is removed when this is dropped"]
-pub struct DeadlineRegistration {
+pub(crate) struct DeadlineRegistration {
     shared: Arc<Shared>,
     id: u64,
 }
@@ -266,9 +266,10 @@ impl Session {
     }
 
     /// Calls `listener` with the current deadline, and then from the heartbeat thread with each new
-    /// one, until the result is dropped. Unlike [`Session::watch_deadline`], it does not depend on
-    /// a runtime that work may block. The listener must not block or panic.
-    pub fn on_deadline(
+    /// one, until the result is dropped. The listener must not block, panic or call this session.
+    /// It may get an older deadline after a newer one.
+    #[cfg_attr(not(feature = "exec"), expect(dead_code))]
+    pub(crate) fn on_deadline(
         &self,
         listener: impl Fn(BootInstant) + Clone + Send + 'static,
     ) -> DeadlineRegistration {

@@ -15,7 +15,7 @@ use tenure_core::{
 };
 
 use crate::error::Error;
-use crate::job::{BY_DEFAULT, JobHandle};
+use crate::job::JobHandle;
 use crate::random;
 use crate::transport::{Transport, send_with_retries};
 
@@ -45,6 +45,7 @@ impl Submission {
         transport: Arc<dyn Transport>,
         key: Result<ResourceKey, Error>,
         operation: &str,
+        by: Text,
     ) -> Self {
         let submit = Submit {
             request: random::request_id(),
@@ -52,7 +53,7 @@ impl Submission {
             args: None,
             priority: 0,
             run_at: None,
-            by: BY_DEFAULT.into(),
+            by,
         };
         Self { transport, key, submit, args_error: None }
     }
@@ -97,10 +98,11 @@ impl Submission {
         if let Some(error) = self.args_error {
             return Err(error);
         }
+        let by = self.submit.by.clone();
         let action = ResourceAction::Submit(self.submit);
         let command = Command::Resource { key: self.key?, action };
         let outcome = send_with_retries(&*self.transport, &command).await?;
-        Submitted::from_outcome(&self.transport, outcome)
+        Submitted::from_outcome(&self.transport, outcome, &by)
     }
 }
 
@@ -113,10 +115,11 @@ impl Submitted {
     pub(crate) fn from_outcome(
         transport: &Arc<dyn Transport>,
         outcome: Outcome,
+        by: &Text,
     ) -> Result<Self, Error> {
         match outcome {
             Outcome::Submitted { verdict, job, .. } => {
-                Ok(Self { verdict, job: JobHandle::new(Arc::clone(transport), job) })
+                Ok(Self { verdict, job: JobHandle::new(Arc::clone(transport), job, by.clone()) })
             }
             other => Err(Error::from_outcome("submit", other)),
         }

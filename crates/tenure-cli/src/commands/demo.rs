@@ -30,7 +30,7 @@ const LISTEN: &str = "127.0.0.1:0";
 
 /// Show an app at work in a private directory; nothing to configure
 ///
-/// Starts a server on a free loopback port with an embedded store in a temporary directory, plays a
+/// Starts a server on a free loopback port with an embedded store in a temporary directory, runs a
 /// scripted scenario through its API, and verifies the history. Then the server stops and the
 /// directory is removed. Without an argument, lists the demos. Exits with 0 only if everything
 /// happened as the scenario promises.
@@ -38,7 +38,7 @@ const LISTEN: &str = "127.0.0.1:0";
 #[command(after_help = "\
 Examples:
   tenure demo                                    list the demos
-  tenure demo APP                                play one; takes less than a minute
+  tenure demo APP                                run one; takes less than a minute
   tenure demo APP --keep                         keep its server, to look around
 
 Ctrl-C stops the server and removes the directory; before the end of the scenario it exits with
@@ -79,14 +79,16 @@ impl DemoVerb {
         let dir = dir.context("cannot create a temporary directory; name another with TMPDIR")?;
         let ended = self.run_in(&dir, apps, (name, &**demo)).await;
         let path = dir.path().display().to_string();
-        dir.close().with_context(|| format!("cannot remove {path}; remove it yourself"))?;
-        match ended? {
+        let removed = dir.close();
+        let ended = ended?;
+        removed.with_context(|| format!("cannot remove {path}; remove it yourself"))?;
+        match ended {
             Ending::Complete => Ok(ExitCode::SUCCESS),
             Ending::Interrupted => Ok(ExitCode::from(exit::INTERRUPTED)),
         }
     }
 
-    /// Starts the server, plays the demo and stops the server.
+    /// Starts the server, runs the demo and stops the server.
     async fn run_in(
         &self,
         dir: &TempDir,
@@ -111,32 +113,32 @@ impl DemoVerb {
         let key = fs::read_to_string(process.key_path()).context("cannot read the admin key")?;
         let (url, data) = (process.url().to_owned(), data.display().to_string());
         let server = DemoServer::new(&url, key.trim());
-        let play = async {
+        let scenario = async {
             print_line(&format!("{name}: {}", demo.summary()))?;
             print_line(&format!("server {url}, TENURE_DATA={data}"))?;
             demo.run(&server).await?;
             verify(&server).await?;
             self.print_next((name, demo), &url, &data)
         };
-        let played = async {
-            let played = tokio::select! {
-                played = play => played.map(|()| Ending::Complete),
+        let completed = async {
+            let ending = tokio::select! {
+                ran = scenario => ran.map(|()| Ending::Complete),
                 () = stopped(&stop, &mut hangup) => Ok(Ending::Interrupted),
             };
-            if self.keep && matches!(played, Ok(Ending::Complete)) {
+            if self.keep && matches!(ending, Ok(Ending::Complete)) {
                 stopped(&stop, &mut hangup).await;
             }
             stop.stop();
-            played
+            ending
         };
         let served = process.run();
         tokio::pin!(served);
         tokio::select! {
             // Ends before the scenario only on a failure.
             served = &mut served => served.map(|()| Ending::Interrupted),
-            played = played => {
+            ending = completed => {
                 served.await?;
-                played
+                ending
             }
         }
     }

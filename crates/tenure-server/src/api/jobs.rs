@@ -221,7 +221,6 @@ pub(super) async fn retry(
     let (request, by) = (key.id(&on.id.to_string())?, on.caller.name.clone());
     let reason = on.caller.required_reason(body)?;
     let action = JobAction::Retry { request, by, reason };
-    state.services.check_job(&on.caller, on.id).await?;
     submit_command(&state, &on.caller, Command::Job { id: on.id, action }).await
 }
 

@@ -19,8 +19,6 @@ use tenure_app::extract::{Body, DocumentBody, OnResource, Params, document};
 use tenure_app::openapi::{Conflict, NotFound};
 use tenure_app::services::page_size;
 
-/// Maximum number of waiting jobs shown with a resource; `GET /v1/jobs` lists all.
-const QUEUE_SHOWN: usize = 100;
 /// Maximum number of waiting jobs shown with each resource of a list.
 const QUEUE_LISTED: usize = 10;
 
@@ -67,7 +65,7 @@ pub(super) async fn show(
 async fn find(state: &ServerState, key: &ResourceKey) -> Result<ResourceInfo, Problem> {
     let resource = read(state, key).await?.and_then(|shown| shown.record.resource);
     let resource = resource.ok_or(Refusal::NoSuchResource)?;
-    Ok(ResourceInfo::new(key, &resource, QUEUE_SHOWN))
+    Ok(ResourceInfo::new(key, &resource, ResourceInfo::QUEUE_SHOWN))
 }
 
 async fn read(state: &ServerState, key: &ResourceKey) -> Result<Option<ResourceDetail>, Problem> {

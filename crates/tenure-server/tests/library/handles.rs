@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tenure::{Client, Context, Done, Error, Failure, JobState, Verdict, Worker};
 use tenure::{Kind, Kinds, Operation, Retry};
-use tenure_store::Memory;
+use tenure_store::{Memory, Store as _};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -187,6 +187,66 @@ async fn a_wait_survives_a_restart_of_the_server() {
     assert_eq!(result, json!({ "echo": "x" }));
     drop(stop);
     second.await.expect("no panic").expect("a graceful stop");
+}
+
+#[tokio::test]
+async fn a_local_wait_survives_lost_hints() {
+    let kinds = || Kinds::new([Kind::new("thing").operation(Operation::new("work"))]).unwrap();
+    let store = Arc::new(Memory::new());
+    store.declare(Arc::new(kinds())).await.unwrap();
+    let client = Client::local(Arc::clone(&store) as _);
+    let submitted = client.submit("thing/a", "work").args(&"x").send().await.unwrap();
+    let job = submitted.job.clone();
+    let wait = tokio::spawn(async move { job.wait().await });
+    let let_the_waiter_run = async || {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let_the_waiter_run().await;
+    // Two batches have more hints than a receiver keeps: the waiter sees a gap after each pair.
+    for batch in 0..4 {
+        let submit = |n: usize| {
+            let request = tenure::RequestId((batch * 4_096 + n + 1) as u128);
+            let submit = tenure::model::Submit::new(request, "work", "ann".into());
+            let action = tenure::model::ResourceAction::Submit(submit);
+            let name = format!("b{batch}n{n}");
+            let key = tenure::ResourceKey::new("other", "thing", &name).expect("a valid name");
+            tenure::model::Command::Resource { key, action }
+        };
+        store.apply((0..4_096).map(submit).collect()).await.unwrap();
+        if batch % 2 == 1 {
+            let_the_waiter_run().await;
+            assert!(!wait.is_finished(), "the job is still waiting");
+        }
+    }
+    let result = with_worker(&client, wait).await.expect("no panic").unwrap();
+    assert_eq!(result, json!({ "echo": "x" }));
+}
+
+#[tokio::test]
+async fn the_name_of_the_caller_follows_from_handle_to_handle() {
+    let (_server, [_, local]) = clients().await;
+    let thing = local.resource("thing/a").unwrap().by("ann");
+    let submitted = thing.submit("work").args(&"x").send().await.unwrap();
+    assert_eq!(submitted.job.status().await.unwrap().by, "ann");
+    submitted.job.cancel("enough").await.unwrap();
+    let cancel = submitted.job.status().await.unwrap().cancel.expect("it was cancelled");
+    assert_eq!((cancel.by.as_str(), cancel.reason.as_str()), ("ann", "enough"));
+    let retried = submitted.job.retry("again").await.unwrap();
+    assert_eq!(retried.job.status().await.unwrap().by, "ann");
+}
+
+#[tokio::test]
+async fn an_answer_of_a_proxy_without_its_server_is_unavailable() {
+    let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", port.local_addr().unwrap());
+    let answer = async || (axum::http::StatusCode::BAD_GATEWAY, "bad gateway");
+    let proxy = axum::Router::new().fallback(answer);
+    let proxy = tokio::spawn(async { axum::serve(port, proxy).await });
+    let error = Client::connect(&url, KEY).await.unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    proxy.abort();
 }
 
 #[tokio::test]

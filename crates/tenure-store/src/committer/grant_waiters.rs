@@ -57,7 +57,7 @@ impl GrantWaiter {
         let granted = self.granted.wait_for(Option::is_some).await.ok();
         match granted.and_then(|granted| granted.clone()) {
             Some(tenure) => tenure,
-            // Another waiter of the same request was dropped and removed the sender.
+            // The sender is removed with the last waiter.
             None => std::future::pending().await,
         }
     }
@@ -65,6 +65,26 @@ impl GrantWaiter {
 
 impl Drop for GrantWaiter {
     fn drop(&mut self) {
-        self.registry.map().remove(&self.request);
+        let mut map = self.registry.map();
+        // Another copy of the request may still wait, and it may have another caller.
+        if map.get(&self.request).is_some_and(|sender| sender.receiver_count() == 1) {
+            map.remove(&self.request);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_one_waiter_keeps_the_others() {
+        let waiters = Arc::new(GrantWaiters::default());
+        let request = RequestId(1);
+        let (first, second) = (waiters.register(request), waiters.register(request));
+        drop(second);
+        assert!(waiters.map().contains_key(&request), "the first still waits");
+        drop(first);
+        assert!(waiters.map().is_empty());
     }
 }

@@ -132,8 +132,16 @@ impl HttpTransport {
         if status.is_success() {
             return serde_json::from_slice(&bytes).map_err(|e| Error::Protocol(e.to_string()));
         }
-        let problem: Problem = serde_json::from_slice(&bytes)
-            .map_err(|_| Error::Protocol(format!("status {status} without a problem document")))?;
+        let problem: Problem = match serde_json::from_slice(&bytes) {
+            Ok(problem) => problem,
+            // A proxy answers like this while the server behind it restarts.
+            Err(_) if matches!(status.as_u16(), 502..=504) => {
+                return Err(Error::Unavailable(format!("{}: status {status}", self.base)));
+            }
+            Err(_) => {
+                return Err(Error::Protocol(format!("status {status} without a problem document")));
+            }
+        };
         Err(error_from_problem(status, problem))
     }
 
@@ -260,8 +268,8 @@ impl Transport for HttpTransport {
     }
 
     fn for_tenant(&self, tenant: &str) -> Result<Option<Arc<dyn Transport>>, Error> {
-        let transport = Self::build(self.base.clone(), self.key.clone(), tenant.to_owned())?;
-        Ok(Some(Arc::new(transport)))
+        let (http, base, key) = (self.http.clone(), self.base.clone(), self.key.clone());
+        Ok(Some(Arc::new(Self { http, base, key, tenant: tenant.to_owned() })))
     }
 
     fn open_dedicated(&self) -> Result<Box<dyn Transport>, Error> {
