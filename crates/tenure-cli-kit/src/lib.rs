@@ -16,6 +16,7 @@ pub mod log_text;
 pub mod message;
 mod output;
 mod server_args;
+pub mod status_line;
 pub mod store;
 #[cfg(test)]
 mod testing;

@@ -96,7 +96,7 @@ struct ChangeKey {
 pub(crate) struct Display(Mode);
 
 enum Mode {
-    Bar { bar: ProgressBar, measured: bool },
+    Bar { bar: ProgressBar, title: String, measured: bool },
     Lines { title: String, last: Option<ChangeKey> },
 }
 
@@ -107,21 +107,21 @@ impl Display {
         if bar.is_hidden() {
             return Self(Mode::Lines { title: title.to_owned(), last: None });
         }
-        let bar = bar.with_style(style(false)).with_prefix(title.to_owned());
+        let bar = bar.with_style(style(false));
         bar.enable_steady_tick(TICK);
-        Self(Mode::Bar { bar, measured: false })
+        Self(Mode::Bar { bar, title: title.to_owned(), measured: false })
     }
 
     /// Displays the current state of the job.
     pub(crate) fn update(&mut self, job: &JobSnapshot<'_>) {
         match &mut self.0 {
-            Mode::Bar { bar, measured } => {
+            Mode::Bar { bar, title, measured } => {
                 if *measured != job.percent().is_some() {
                     *measured = !*measured;
                     bar.set_style(style(*measured));
                 }
                 bar.set_position(job.percent().unwrap_or(0).into());
-                bar.set_message(job.short_line());
+                bar.set_message(format!("{title}: {}", job.short_line()));
             }
             Mode::Lines { title, last } => {
                 let key = Some(job.change_key());
@@ -157,12 +157,13 @@ impl Drop for Display {
     }
 }
 
-/// One line that fits any terminal width. Without a percentage there is only a spinner.
+/// One line: everything of variable length is in the message, which is shortened to the width of
+/// the terminal. Without a percentage there is only a spinner.
 fn style(measured: bool) -> ProgressStyle {
     let template = if measured {
-        "{spinner} {prefix} [{bar:16}] {pos:>3} % {elapsed} {wide_msg}"
+        "{spinner} [{bar:16}] {pos:>3} % {elapsed} {wide_msg}"
     } else {
-        "{spinner} {prefix} {elapsed} {wide_msg}"
+        "{spinner} {elapsed} {wide_msg}"
     };
     let style = ProgressStyle::with_template(template).expect("a valid template");
     style.progress_chars("=> ")

@@ -213,6 +213,50 @@ fn an_interrupt_reaches_the_command() {
 }
 
 #[test]
+fn a_given_wait_includes_the_start_of_the_server() {
+    let mut server = Server::start();
+    server.kill();
+    let output = server.run(&["exec", "cluster/c1", "--", "true"]);
+    assert_eq!(output.status.code(), Some(125), "without --wait it fails at once");
+    let mut waiter = server.tenure();
+    waiter.args(["exec", "cluster/c1", "--wait", "60s", "--holder", "night", "--"]);
+    waiter.args(["sh", "-c", "echo ran"]).stdout(Stdio::piped());
+    let errors = server.file("errors");
+    waiter.stderr(fs::File::create(&errors).expect("it is writable"));
+    let waiter = waiter.spawn().expect("the binary runs");
+    let shown = || fs::read_to_string(&errors).expect("it was created");
+    until(|| shown().contains("waiting for cluster/c1: "));
+    server.launch();
+    let output = waiter.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), &*stdout(&output)), (Some(0), "ran\n"), "{}", shown());
+    assert_eq!(shown().lines().count(), 1, "one line for one change: {}", shown());
+    let history = server.run(&["resource", "history", "cluster/c1"]);
+    assert!(stdout(&history).contains("night"), "{}", stdout(&history));
+}
+
+#[test]
+fn a_wait_in_the_queue_survives_the_death_of_the_server() {
+    let mut server = Server::start();
+    let mut holder = server.tenure();
+    holder.args(["exec", "cluster/c1", "--ttl", "3s", "--", "sleep", "600"]);
+    let mut holder = holder.spawn().expect("the binary runs");
+    until(|| stdout(&server.run(&["lock", "ls"])).contains("cluster/c1"));
+    let mut waiter = server.tenure();
+    waiter.args(["exec", "cluster/c1", "--ttl", "3s", "--", "sh", "-c", "echo ran"]);
+    let errors = server.file("errors");
+    waiter.stdout(Stdio::piped()).stderr(fs::File::create(&errors).expect("it is writable"));
+    let waiter = waiter.spawn().expect("the binary runs");
+    let shown = || fs::read_to_string(&errors).expect("it was created");
+    until(|| shown().contains("position 1 of 1"));
+    server.kill();
+    // Both sessions are lost: the holder's command is killed, the waiter opens another session.
+    assert_eq!(holder.wait().expect("it is ours").code(), Some(122));
+    server.launch();
+    let output = waiter.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), &*stdout(&output)), (Some(0), "ran\n"), "{}", shown());
+}
+
+#[test]
 fn an_interrupted_waiter_leaves_the_queue() {
     let server = Server::start();
     server.run(&["lock", "acquire", "cluster/c1", "--ttl", "1h", "--holder", "ann"]);

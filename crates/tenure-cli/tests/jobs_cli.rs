@@ -404,8 +404,8 @@ fn a_followed_job_has_a_bar_on_a_terminal_and_survives_control_c() {
     terminal.until("queued: no worker claims jobs of this kind");
     let job = site.worker("w1").claim();
     job.progress(50, "copying rows");
-    terminal.until("database/orders create [========>       ]  50 %");
-    terminal.until("running 1/2: copying rows");
+    terminal.until("[========>       ]  50 %");
+    terminal.until("database/orders create: running 1/2: copying rows");
     assert!(!terminal.screen().contains("0/100"), "a bar without our style");
     job.log("row 7 is odd\n");
     terminal.until("row 7 is odd");
@@ -420,6 +420,27 @@ fn a_followed_job_has_a_bar_on_a_terminal_and_survives_control_c() {
     terminal.until("create of database/orders succeeded");
     terminal.until(&format!("succeeded {}", job.id));
     assert_eq!(terminal.exit_code(), Some(0));
+}
+
+#[test]
+fn a_wait_for_a_lock_is_one_line_of_a_narrow_terminal() {
+    let site = Site::start();
+    let reason = "a purpose that is much longer than the terminal is wide, as people write them";
+    let mut holder = site.spawn(&["exec", "cluster/c1", "--reason", reason, "--", "sleep", "600"]);
+    until(|| site.ok(&["lock", "ls"]).contains("cluster/c1"));
+    let waiter = ["exec", "cluster/c1", "--", "true"];
+    let mut terminal = Terminal::run_with_columns(&site, &waiter, 60);
+    // Redrawn once a second.
+    until(|| terminal.screen().matches("waiting for cluster/c1").count() >= 3);
+    let screen = terminal.screen();
+    assert!(!screen.contains('\n'), "no new line: {screen:?}");
+    for line in screen.split("\r\u{1b}[J").filter(|line| !line.is_empty()) {
+        assert!(line.chars().count() < 60, "{line:?}");
+    }
+    terminal.type_in(b"\x03");
+    assert_eq!(terminal.exit_code(), Some(130));
+    assert!(terminal.screen().ends_with("\r\u{1b}[J"), "the line is removed");
+    holder.stop();
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! `tenure exec`: runs a command under a lock, like `flock` across machines.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use tenure::clock::BootInstant;
 use tenure::exec::{
     self, CommandEnd, EndReason, ExitKind, RunUnder, Spec, StopReason, Stopping, TTL_MIN,
     forwarded_signals, run_under,
@@ -15,16 +16,19 @@ use tenure::exec::{
 use tenure::tenure::Waiting;
 use tenure::trace::TraceParent;
 use tenure::{Client, Error, Session, Tenure};
-use tenure_core::{Code, LockPath};
+use tenure_core::{Code, LockPath, Refusal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use tenure_cli_kit::exit;
-use tenure_cli_kit::text::{format_duration, parse_duration};
+use tenure_cli_kit::status_line::StatusLine;
+use tenure_cli_kit::text::{format_duration, parse_duration, sanitize};
 use tenure_cli_kit::{ServerArgs, process_name};
 
 /// Interval at which the queue position is polled while waiting for the lock.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time to wait for the lock, unless `--wait` is given.
+const WAIT_DEFAULT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Run a command under a lock
 ///
@@ -44,15 +48,19 @@ Exit codes: that of the command, or 122 lock lost, 123 held by another, 124 time
 pub(super) struct Exec {
     /// KIND/NAME or KIND/NAME#LOCK
     lock: LockPath,
-    /// Maximum time to wait for the lock
-    #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "1d")]
-    wait: Duration,
+    /// Maximum time to wait for the lock, and for a server that is down [default: 1d, once the
+    /// server has answered]
+    #[arg(long, value_parser = parse_duration, value_name = "DUR")]
+    wait: Option<Duration>,
     /// Time after which the lock expires without a heartbeat
     #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "30s")]
     ttl: Duration,
     /// Time limit of the command
     #[arg(long, value_parser = parse_duration, value_name = "DUR")]
     limit: Option<Duration>,
+    /// Name of the holder, shown to others [default: HOST/PID]
+    #[arg(long, value_name = "NAME")]
+    holder: Option<String>,
     /// Purpose, shown to others who wait for the lock
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -85,13 +93,10 @@ impl Exec {
         }
         let mut signals = catch_signals()?;
         let client = Client::with_transport(Arc::new(server.transport()?), server.tenant());
-        let session = client.session(&process_name(), self.ttl).await?;
-        let tenure = tokio::select! {
-            tenure = self.acquire(&session) => tenure?,
-            Some(signal) = signals.recv() => {
-                session.close().await;
-                return Ok(signal_exit_code(signal));
-            }
+        let (session, tenure) = tokio::select! {
+            held = self.hold(&client) => held?,
+            // Dropping the future withdraws the request and closes the session.
+            Some(signal) = signals.recv() => return Ok(signal_exit_code(signal)),
         };
         // The lock must not be released before the process tree is known to be dead, not even on a
         // panic: then it expires, after the watchdog has killed the tree.
@@ -139,15 +144,52 @@ impl Exec {
         Ok(run_under(tenure, spec, options).await?)
     }
 
-    async fn acquire(&self, session: &Session) -> Result<Tenure, Error> {
+    /// Opens a session and acquires the lock. A server that restarts meanwhile does not end the
+    /// wait; at the start, it must be up unless `--wait` is given.
+    async fn hold(&self, client: &Client) -> Result<(Session, Tenure), Error> {
+        let until = BootInstant::now() + self.wait.unwrap_or(WAIT_DEFAULT);
+        let mut answered = self.wait.is_some();
+        let mut status = StatusLine::new();
+        loop {
+            let error = match self.try_hold(client, until, &mut answered, &mut status).await {
+                Err(error) if is_interruption(&error) && answered && !until.has_passed() => error,
+                held => return held,
+            };
+            status.show(&format!("waiting for {}: {error}", self.lock), "unavailable");
+            tokio::time::sleep(POLL_INTERVAL.min(until.remaining())).await;
+        }
+    }
+
+    async fn try_hold(
+        &self,
+        client: &Client,
+        until: BootInstant,
+        answered: &mut bool,
+        status: &mut StatusLine,
+    ) -> Result<(Session, Tenure), Error> {
+        let holder = self.holder.clone().unwrap_or_else(process_name);
+        let session = client.session(&holder, self.ttl).await?;
+        *answered = true;
         let purpose = self.reason.clone().unwrap_or_else(|| self.program_name());
-        let request = session.lock(&self.lock.to_string())?;
-        let is_terminal = std::io::stderr().is_terminal();
-        let mut status = WaitStatus { lock: &self.lock, is_terminal, shown: false };
-        let request = request.wait(self.wait).poll_interval(POLL_INTERVAL).purpose(&purpose);
-        let tenure = request.acquire_with_updates(|waiting| status.show(waiting)).await;
+        let request = session.lock(&self.lock.to_string())?.wait(until.remaining());
+        let request = request.poll_interval(POLL_INTERVAL).purpose(&purpose);
+        let show = |waiting: &Waiting| self.show_waiting(waiting, status);
+        let tenure = request.acquire_with_updates(show).await?;
         status.clear();
-        tenure
+        Ok((session, tenure))
+    }
+
+    fn show_waiting(&self, waiting: &Waiting, status: &mut StatusLine) {
+        let (position, length) = (waiting.position, waiting.queue_length);
+        let place = format!("position {position} of {length}");
+        let (mut line, mut change) = (format!("waiting for {}: ", self.lock), place.clone());
+        if let Some(by) = &waiting.held_by {
+            let purpose = by.purpose.as_deref().map(|text| format!(" ({})", sanitize(text)));
+            let holder = format!("{}{}", sanitize(&by.holder), purpose.unwrap_or_default());
+            line += &format!("held by {holder} for {}, ", format_duration(by.age_ms));
+            change += &holder;
+        }
+        status.show(&(line + &place), &change);
     }
 
     /// Returns the program name as the default purpose. Arguments are left out: they may be secret.
@@ -169,6 +211,11 @@ impl Exec {
         let vars = vars.into_iter().map(|(name, value)| (name.into(), value.into()));
         vars.chain(trace.variables()).collect()
     }
+}
+
+/// Returns whether the server was down for a while, so that another attempt may succeed.
+fn is_interruption(error: &Error) -> bool {
+    error.is_unavailable() || matches!(error, Error::Refused(Refusal::SessionExpired))
 }
 
 fn exit_code(ended: &CommandEnd) -> u8 {
@@ -215,35 +262,4 @@ fn catch_signals() -> anyhow::Result<mpsc::Receiver<i32>> {
         }
     });
     Ok(receiver)
-}
-
-/// Shows who holds the lock while waiting: a line updated in place on a terminal, elsewhere one
-/// line.
-struct WaitStatus<'a> {
-    lock: &'a LockPath,
-    is_terminal: bool,
-    shown: bool,
-}
-
-impl WaitStatus<'_> {
-    fn show(&mut self, waiting: &Waiting) {
-        let holder = waiting.held_by.as_ref().map_or_else(String::new, |by| {
-            let purpose = by.purpose.as_ref().map_or_else(String::new, |p| format!(" ({p})"));
-            format!("held by {}{purpose} for {}, ", by.holder, format_duration(by.age_ms))
-        });
-        let (position, length) = (waiting.position, waiting.queue_length);
-        let line = format!("waiting for {}: {holder}position {position} of {length}", self.lock);
-        if self.is_terminal {
-            write!(anstream::stderr(), "\r\x1b[2K{line}").ok();
-        } else if !self.shown {
-            say(&line);
-        }
-        self.shown = true;
-    }
-
-    fn clear(&mut self) {
-        if self.is_terminal && self.shown {
-            write!(anstream::stderr(), "\r\x1b[2K").ok();
-        }
-    }
 }

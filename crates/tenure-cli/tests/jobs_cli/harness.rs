@@ -203,6 +203,12 @@ impl Running {
         id_in(&self.out())
     }
 
+    /// Stops the process as a user would.
+    pub(crate) fn stop(&mut self) {
+        crate::common::signal(self.child.id(), "TERM");
+        wait_until_exited(&mut self.child);
+    }
+
     pub(crate) fn exit_code(mut self) -> Option<i32> {
         wait_until_exited(&mut self.child).code()
     }
@@ -234,10 +240,14 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) fn run(site: &Site, args: &[&str]) -> Self {
+        Self::run_with_columns(site, args, 150)
+    }
+
+    pub(crate) fn run_with_columns(site: &Site, args: &[&str], columns: u16) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&master).expect("it is ours");
         unlockpt(&master).expect("it is ours");
-        let size = Winsize { ws_row: 24, ws_col: 150, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&master, size).expect("it is a terminal");
         let path = ptsname(&master, Vec::new()).expect("it has a name").into_string();
         let noctty = OpenptFlags::NOCTTY.bits().cast_signed();

@@ -1,0 +1,114 @@
+//! A status line on stderr: redrawn in place on a terminal, elsewhere one line per change.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+use crate::message::say;
+
+/// Width of a terminal that does not report one.
+const COLUMNS_DEFAULT: usize = 80;
+
+/// A line that shows what a command waits for. Removed from the terminal when dropped.
+pub struct StatusLine {
+    is_terminal: bool,
+    /// Width of the text that is on the terminal.
+    drawn: Option<usize>,
+    /// Change key of the line printed last.
+    last: Option<String>,
+}
+
+impl StatusLine {
+    /// Creates a status line on stderr.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { is_terminal: std::io::stderr().is_terminal(), drawn: None, last: None }
+    }
+
+    /// Shows a line, shortened to the width of the terminal. Elsewhere it is printed if `change`
+    /// differs from the last one: leave out durations, which always differ.
+    pub fn show(&mut self, line: &str, change: &str) {
+        if self.is_terminal {
+            let columns = columns();
+            let text = shorten(line, columns.saturating_sub(1));
+            let erase = erase(self.drawn, columns);
+            // A closed terminal does not end the wait.
+            write!(anstream::stderr(), "{erase}{text}").ok();
+            self.drawn = Some(text.width());
+        } else if self.last.as_deref() != Some(change) {
+            say(line);
+            self.last = Some(change.to_owned());
+        }
+    }
+
+    /// Removes the line from the terminal.
+    pub fn clear(&mut self) {
+        if let Some(width) = self.drawn.take() {
+            write!(anstream::stderr(), "{}", erase(Some(width), columns())).ok();
+        }
+    }
+}
+
+impl Default for StatusLine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for StatusLine {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Returns the width of the terminal.
+fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    size.ok().map(|size| usize::from(size.ws_col)).filter(|n| *n > 0).unwrap_or(COLUMNS_DEFAULT)
+}
+
+/// Returns the sequence that removes a text of `drawn` columns and moves to its beginning. The text
+/// fitted on one row when it was drawn; a terminal that became narrower shows it on several.
+fn erase(drawn: Option<usize>, columns: usize) -> String {
+    let rows_above = drawn.map_or(0, |width| width.saturating_sub(1) / columns);
+    let up = if rows_above > 0 { format!("\x1b[{rows_above}A") } else { String::new() };
+    format!("\r{up}\x1b[J")
+}
+
+/// Shortens a line to at most `columns` columns.
+fn shorten(line: &str, columns: usize) -> String {
+    if line.width() <= columns {
+        return line.to_owned();
+    }
+    let (mut text, mut used) = (String::new(), 1);
+    for c in line.chars() {
+        used += c.width().unwrap_or(0);
+        if used > columns {
+            break;
+        }
+        text.push(c);
+    }
+    text + "…"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_shortened_to_the_columns_that_it_occupies() {
+        assert_eq!(shorten("waiting", 7), "waiting");
+        assert_eq!(shorten("waiting", 6), "waiti…");
+        // Each of these characters occupies two columns.
+        assert_eq!(shorten("待機中です", 6), "待機…");
+    }
+
+    #[test]
+    fn a_text_on_a_narrower_terminal_is_erased_on_all_its_rows() {
+        assert_eq!(erase(None, 80), "\r\x1b[J");
+        assert_eq!(erase(Some(79), 80), "\r\x1b[J");
+        assert_eq!(erase(Some(79), 40), "\r\x1b[1A\x1b[J");
+        assert_eq!(erase(Some(80), 40), "\r\x1b[1A\x1b[J");
+        assert_eq!(erase(Some(81), 40), "\r\x1b[2A\x1b[J");
+    }
+}
