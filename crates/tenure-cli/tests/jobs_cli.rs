@@ -88,6 +88,33 @@ fn why_explains_jobs_and_resources() {
 }
 
 #[test]
+fn why_names_the_dead_letter_of_an_idle_resource() {
+    let site = Site::start();
+    let worker = site.worker("w1");
+    let dead = site.submit("report/r1", "run");
+    worker.claim().fail("DISK_FULL", "disk is full", true);
+    let why = site.ok(&["why", "report/r1"]);
+    for part in [
+        &*format!("report/r1: run (job {dead}) has been a dead letter for "),
+        "with DISK_FULL: disk is full",
+        &*format!("`tenure job retry {dead} --reason TEXT`"),
+        &*format!("`tenure dead discard {dead} --reason TEXT`"),
+        "`tenure dead ls`",
+    ] {
+        assert!(why.contains(part), "{part} is missing: {why}");
+    }
+    let answer = site.json(&["resource", "why", "report/r1"]);
+    assert_eq!((&answer["why"], &answer["job"]), (&json!("dead"), &json!(dead)));
+    assert_eq!(answer["error"]["code"], "DISK_FULL");
+    assert!(answer["for_ms"].is_u64(), "{answer}");
+    let retried = id_in(&site.ok(&["job", "retry", &dead, "--reason", "disk was bought"]));
+    let answer = site.json(&["why", "report/r1"]);
+    assert_eq!((&answer["why"], &answer["job"]), (&json!("ready"), &json!(retried)));
+    worker.claim().succeed();
+    assert_eq!(site.json(&["why", "report/r1"])["why"], "idle");
+}
+
+#[test]
 fn cancel_stops_jobs_and_can_wait_for_the_end() {
     let site = Site::start();
     let worker = site.worker("w1");

@@ -110,6 +110,17 @@ pub enum Why {
         /// Error, if it failed.
         error: Option<Failure>,
     },
+    /// The resource has no unfinished job, and its last one is a dead letter.
+    DeadLetter {
+        /// The dead job.
+        job: JobId,
+        /// Its operation.
+        operation: Text,
+        /// Time since its last attempt ended.
+        for_ms: u64,
+        /// Error of its last attempt.
+        error: Option<Failure>,
+    },
     /// The resource has no unfinished job.
     Idle,
 }
@@ -132,6 +143,7 @@ impl Why {
             Self::NoWorker => "no_worker",
             Self::Ready { .. } => "ready",
             Self::Finished { state, .. } => state.as_str(),
+            Self::DeadLetter { .. } => JobState::Dead.as_str(),
             Self::Idle => "idle",
         }
     }
@@ -183,6 +195,22 @@ pub fn explain_resource(record: &Record, context: &EngineContext) -> (Option<Job
         return (None, held.unwrap_or(Why::Idle));
     };
     (Some(job.id), explain_job(record, job.id, context))
+}
+
+/// Explains a resource without unfinished jobs by its last job, and returns that job if it needs
+/// the attention of an operator.
+#[must_use]
+pub fn explain_idle(last: Option<&Job>, now: Millis) -> (Option<JobId>, Why) {
+    let Some(job) = last.filter(|job| job.state == JobState::Dead) else {
+        return (None, Why::Idle);
+    };
+    let why = Why::DeadLetter {
+        job: job.id,
+        operation: job.operation.clone(),
+        for_ms: now.since(job.ended_at.unwrap_or(job.submitted_at)),
+        error: job.error.clone(),
+    };
+    (Some(job.id), why)
 }
 
 /// Explains a finished job.
@@ -280,6 +308,22 @@ impl Why {
     }
 }
 
+impl Why {
+    fn write_dead_letter(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::DeadLetter { job, operation, for_ms, error } = self else { return Ok(()) };
+        let age = HumanDuration(*for_ms);
+        write!(f, "{operation} (job {job}) has been a dead letter for {age}")?;
+        if let Some(error) = error {
+            write!(f, ", with {}: {}", error.code, error.message)?;
+        }
+        write!(
+            f,
+            ". Retry it with `tenure job retry {job} --reason TEXT`, or discard it with `tenure \
+             dead discard {job} --reason TEXT`; `tenure dead ls` lists all dead letters"
+        )
+    }
+}
+
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -339,6 +383,7 @@ impl fmt::Display for Why {
                     None => Ok(()),
                 }
             }
+            Self::DeadLetter { .. } => self.write_dead_letter(f),
             Self::Idle => f.write_str("idle: no unfinished jobs"),
         }
     }

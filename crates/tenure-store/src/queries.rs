@@ -3,7 +3,7 @@
 use tenure_core::why::{self, Why};
 use tenure_core::{JobId, ResourceKey};
 
-use crate::store::{JobView, LogLine, LogQuery, Reads, Result};
+use crate::store::{JobQuery, JobView, LogLine, LogQuery, Reads, Result};
 
 /// Maximum number of pages read for one [`LogPage`] while filtering by attempt.
 const PAGES_MAX: usize = 16;
@@ -38,8 +38,25 @@ impl dyn Reads + '_ {
         &self,
         key: &ResourceKey,
     ) -> Result<Option<(Option<JobId>, Why)>> {
-        let detail = self.show(key).await?;
-        Ok(detail.map(|detail| why::explain_resource(&detail.record, &detail.context)))
+        let Some(detail) = self.show(key).await? else { return Ok(None) };
+        let explained = why::explain_resource(&detail.record, &detail.context);
+        if explained.1 != Why::Idle {
+            return Ok(Some(explained));
+        }
+        let last = self.last_job(key).await?;
+        Ok(Some(why::explain_idle(last.map(|view| view.job).as_deref(), detail.context.now)))
+    }
+
+    /// Returns the job of a resource that was submitted last.
+    async fn last_job(&self, key: &ResourceKey) -> Result<Option<JobView>> {
+        let query = JobQuery {
+            tenant: Some(key.tenant().into()),
+            kind: Some(key.kind().into()),
+            name: Some(key.name().into()),
+            limit: 1,
+            ..JobQuery::default()
+        };
+        Ok(self.jobs(query).await?.items.pop())
     }
 
     /// Returns a page of a job's log, with the chunks of one attempt or of all.

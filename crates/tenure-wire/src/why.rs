@@ -19,13 +19,15 @@ pub struct WhyResponse {
     pub why: String,
     /// Explanation for people.
     pub text: String,
-    /// Job that is explained; null for a resource without unfinished jobs.
+    /// Job that is explained; null for a resource without unfinished jobs whose last job is not a
+    /// dead letter.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Id>))]
     pub job: Option<JobId>,
     /// Worker that runs the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// Time since the attempt started, or time until the job may start, in milliseconds.
+    /// Time since the attempt started, time until the job may start, or age of the dead letter, in
+    /// milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ms: Option<u64>,
     /// Token of the attempt's tenure.
@@ -135,6 +137,12 @@ impl WhyResponse {
             Why::Finished { state, error } => {
                 Self { state: Some(state.as_str().to_owned()), error: failure(error), ..plain }
             }
+            Why::DeadLetter { for_ms, error, .. } => Self {
+                for_ms: Some(*for_ms),
+                error: failure(error),
+                state: Some(JobState::Dead.as_str().to_owned()),
+                ..plain
+            },
             Why::NotDeclared | Why::NoWorker | Why::Idle => plain,
         }
     }
