@@ -31,9 +31,15 @@ Examples:
   tenure dead ls --kind database --all
   tenure dead redrive --kind database --code DISK_FULL --dry-run
   tenure dead redrive --kind database --code DISK_FULL --reason \"disks were replaced\"
-  tenure dead discard 019a2b3c4d5e6f708192a3b4c5d6e7f8 --reason \"no longer needed\"")]
+  tenure dead discard 019a2b3c4d5e6f708192a3b4c5d6e7f8 --reason \"no longer needed\"
+
+A job whose worker reports a permanent failure is not retried, so it is not a dead letter: it ends
+as `failed`. `tenure job ls --state failed` lists such jobs, `tenure job retry` retries one.")]
 pub(super) enum Dead {
     /// List dead letters, grouped by error, most frequent first
+    ///
+    /// Jobs that failed permanently are not dead letters: `tenure job ls --state failed` lists
+    /// them.
     Ls(Ls),
     /// Retry dead letters, each as a new job
     ///
@@ -161,7 +167,9 @@ struct Groups<'a> {
 }
 
 fn print_none() {
-    anstream::eprintln!("no dead jobs");
+    anstream::eprintln!(
+        "no dead letters; jobs that failed permanently are listed by `tenure job ls --state failed`"
+    );
 }
 
 fn groups_table(groups: &[DeadLetterGroup]) -> String {
