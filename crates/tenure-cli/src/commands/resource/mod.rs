@@ -12,10 +12,10 @@ use serde::Serialize;
 use serde_json::Value;
 use tenure::http::HttpTransport;
 use tenure::{Error, Transport};
-use tenure_core::{Command, LockPath, Outcome, ResourceAction};
+use tenure_core::{Command, LockPath, Outcome, Refusal, ResourceAction};
 use tenure_wire::{
     JobInfo, PauseResponse, PutResourceResponse, ReasonRequest, RequestedByInfo, ResourceInfo,
-    to_document,
+    ResourceLocksResponse, to_document,
 };
 
 use super::job::jobs_table;
@@ -204,12 +204,33 @@ fn resource_name(resource: &ResourceInfo, tenant: &str) -> String {
 }
 
 async fn show(server: &ServerArgs, resource: &ResourcePath, output: Output) -> Done {
-    let answer: ResourceInfo = server.transport()?.get(&resource.route("")).await?;
+    let transport = server.transport()?;
+    let answer: ResourceInfo = match transport.get(&resource.route("")).await {
+        Err(Error::Refused(Refusal::NoSuchResource)) => {
+            return Err(explain_missing(&transport, resource).await.into());
+        }
+        answer => answer?,
+    };
     match output {
         Output::Json => print_json(&answer)?,
         Output::Table => print(&answer, server.tenant())?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the error for a resource without a state: nothing is known of it, or only its locks.
+async fn explain_missing(transport: &HttpTransport, resource: &ResourcePath) -> Error {
+    let ResourcePath { kind, name } = resource;
+    let locks = transport.get::<ResourceLocksResponse>(&format!("/v1/locks/{kind}/{name}")).await;
+    match locks {
+        Ok(_) => Error::NotFound(format!(
+            "{resource} has locks but no state: no job was submitted for it and no spec was put, \
+             or it was deleted. `tenure lock show {resource}` and `tenure lock ls --kind {kind}` \
+             show its locks, `tenure why {resource}` who holds them"
+        )),
+        Err(Error::NotFound(_)) => Error::Refused(Refusal::NoSuchResource),
+        Err(error) => error,
+    }
 }
 
 fn print(resource: &ResourceInfo, tenant: &str) -> anyhow::Result<()> {
