@@ -14,7 +14,7 @@ fn a_job_is_shown_from_submit_to_end() {
     let worker = site.worker("w1");
     let submit = ["job", "submit", "database/orders", "create", "--arg", "size:=3"];
     let submitted = site.server.run(&submit);
-    assert!(stdout(&submitted).starts_with("started "), "{}", stdout(&submitted));
+    assert!(stdout(&submitted).starts_with("ready "), "{}", stdout(&submitted));
     let id = id_in(&stdout(&submitted));
     let job = worker.claim();
     assert_eq!(job.id, id);
@@ -358,7 +358,7 @@ fn a_followed_job_is_printed_in_lines_without_a_terminal() {
     job.succeed();
     until(|| following.out().contains("succeeded"));
     let (out, err) = (following.out(), following.err());
-    assert_eq!(out, format!("started {0}\nsucceeded {0}\n", job.id));
+    assert_eq!(out, format!("ready {0}\nsucceeded {0}\n", job.id));
     assert!(err.contains("create of database/orders succeeded after"), "{err}");
     assert!(!err.contains('\u{1b}') && !err.contains("[="), "no bar and no escape codes: {err}");
     assert_eq!(err.matches("40 %").count(), 1, "printed once: {err}");

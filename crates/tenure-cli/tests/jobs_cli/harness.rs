@@ -113,7 +113,7 @@ impl Site {
     }
 }
 
-/// Returns the id in `started 019a…`.
+/// Returns the id in `ready 019a…`.
 pub(crate) fn id_in(line: &str) -> String {
     let id = line.split_whitespace().nth(1).unwrap_or_else(|| panic!("no id in {line:?}"));
     assert_eq!(id.len(), 32, "{line}");

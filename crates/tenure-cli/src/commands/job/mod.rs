@@ -16,6 +16,8 @@ use tenure::http::HttpTransport;
 use tenure_core::{JobId, JobState};
 use tenure_wire::{CancelResponse, JobInfo, ReasonRequest};
 
+pub(super) use submit::verdict_text;
+
 use super::why;
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::listing::{fetch, print_more_hint};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use tenure::http::HttpTransport;
-use tenure_core::{JobId, Verdict};
+use tenure_core::{JobId, JobState, Verdict};
 use tenure_wire::{ReasonRequest, SubmitRequest, SubmitResponse, instant, parse_instant};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -21,9 +21,10 @@ use tenure_cli_kit::{clock, exit};
 
 /// Submit a job: one operation on one resource
 ///
-/// Prints the verdict and the id of the resulting job: `started`, `queued`, `attached` if it joined
-/// an existing job, or `replaced` if it replaced waiting jobs. The policies of the kind may also
-/// reject it.
+/// Prints the verdict and the id of the resulting job: `ready` if the next free worker takes it,
+/// `queued` if it has to wait, `attached` if it joined an existing job, or `replaced` if it
+/// replaced waiting jobs. The policies of the kind may also reject it. With `-o json` the verdict
+/// of a ready job is `started`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -156,10 +157,19 @@ impl JobRequest {
     }
 }
 
+/// Returns the word for a verdict on a job in `state`. A job that may start is not running yet: no
+/// worker has claimed it.
+pub(in crate::commands) fn verdict_text(verdict: Verdict, state: JobState) -> &'static str {
+    match (verdict, state) {
+        (Verdict::Started, JobState::Queued) => "ready",
+        _ => verdict.as_str(),
+    }
+}
+
 /// Prints the verdict, and what the job waits for if it has not started.
 async fn print_verdict(transport: &HttpTransport, answer: &SubmitResponse) -> anyhow::Result<()> {
     let id = answer.job.id;
-    print_line(&format!("{} {id}", answer.verdict.as_str()))?;
+    print_line(&format!("{} {id}", verdict_text(answer.verdict, answer.job.state)))?;
     // Informational only: the job is submitted even if this request fails.
     let why = explain_job(transport, id).await.ok();
     let runs = |why: &str| matches!(why, "ready" | "running" | "succeeded");

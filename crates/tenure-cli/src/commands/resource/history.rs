@@ -6,13 +6,14 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use tenure::http::HttpTransport;
-use tenure_core::Text;
 use tenure_core::history::{Entry, Event};
 use tenure_core::job::{CompletedAttempt, Failure, RequestedBy};
 use tenure_core::record::TenureEnd;
+use tenure_core::{JobState, Text};
 use tenure_wire::HistoryEntry;
 
 use super::ResourcePath;
+use crate::commands::job::verdict_text;
 use tenure_cli_kit::listing::fetch;
 use tenure_cli_kit::text::{format_duration, print_line, sanitize, table};
 use tenure_cli_kit::{Done, Output, print_json};
@@ -80,7 +81,8 @@ fn describe(event: &Event) -> String {
         Event::Paused { requested } | Event::Resumed { requested } => requester(requested),
         Event::Submitted { job, verdict, .. } => {
             let (id, operation, by) = (job.id, &job.operation, &job.by);
-            format!("job {id}, {operation} by {by}, {}", verdict.as_str())
+            let verdict = verdict_text(*verdict, JobState::Queued);
+            format!("job {id}, {operation} by {by}, {verdict}")
         }
         Event::Attached { id, by, .. } => format!("job {id} by {by}"),
         Event::Superseded { id, followed_by } => format!("job {id} by job {followed_by}"),
