@@ -123,10 +123,18 @@ fn the_command_gets_its_lock_in_the_environment_and_inherits_streams() {
 #[test]
 fn a_held_lock_exits_with_123_and_names_the_holder() {
     let server = Server::start();
-    server.run(&["lock", "acquire", "cluster/c1", "--ttl", "1h", "--holder", "ann"]);
+    let acquire = ["lock", "acquire", "cluster/c1", "--ttl", "1h"];
+    server.run(&[&acquire[..], &["--holder", "ann", "--reason", "disk swap"]].concat());
     let output = server.run(&["exec", "cluster/c1", "--wait", "0s", "--", "true"]);
     assert_eq!(output.status.code(), Some(123));
-    assert!(stderr(&output).contains("held by ann with token 1"), "{}", stderr(&output));
+    let refused = |text: &str| {
+        assert!(text.starts_with("tenure: cluster/c1: held by ann (disk swap) for "), "{text}");
+        assert!(text.contains("s with token 1; 0 waiting. Wait for it, or try later"), "{text}");
+    };
+    refused(&stderr(&output));
+    let output = server.run(&acquire);
+    assert_eq!(output.status.code(), Some(3));
+    refused(&stderr(&output));
     let output = server.run(&["exec", "cluster/c1", "--wait", "1s", "--", "true"]);
     assert_eq!(output.status.code(), Some(123));
     assert!(stderr(&output).contains("waiting for cluster/c1: held by ann"), "{}", stderr(&output));

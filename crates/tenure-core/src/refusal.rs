@@ -14,6 +14,7 @@ use crate::metric_event::MetricEvent;
 use crate::outcome::{Outcome, TenureView};
 use crate::record::EndKind;
 use crate::token::Token;
+use crate::why::HumanDuration;
 
 /// Stable error codes of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -271,11 +272,7 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Held { by: Some(tenure), queue_length } => write!(
-                f,
-                "held by {} with token {}; {queue_length} waiting. Wait for it, or try later",
-                tenure.holder, tenure.token
-            ),
+            Self::Held { by: Some(tenure), queue_length } => write_held(f, tenure, *queue_length),
             Self::Held { by: None, queue_length } => {
                 write!(f, "{queue_length} requests are first in the queue. Wait, or try later")
             }
@@ -339,4 +336,13 @@ impl fmt::Display for Refusal {
             ),
         }
     }
+}
+
+fn write_held(f: &mut fmt::Formatter<'_>, tenure: &TenureView, queue_length: usize) -> fmt::Result {
+    write!(f, "held by {}", tenure.holder)?;
+    if let Some(purpose) = &tenure.purpose {
+        write!(f, " ({purpose})")?;
+    }
+    let (age, token) = (HumanDuration(tenure.age_ms), tenure.token);
+    write!(f, " for {age} with token {token}; {queue_length} waiting. Wait for it, or try later")
 }

@@ -390,7 +390,7 @@ impl fmt::Display for Why {
 }
 
 /// Formats a duration for display.
-struct HumanDuration(u64);
+pub(crate) struct HumanDuration(pub(crate) u64);
 
 impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -94,7 +94,7 @@ impl Exec {
         let mut signals = catch_signals()?;
         let client = Client::with_transport(Arc::new(server.transport()?), server.tenant());
         let (session, tenure) = tokio::select! {
-            held = self.hold(&client) => held?,
+            held = self.hold(&client) => held.with_context(|| self.lock.to_string())?,
             // Dropping the future withdraws the request and closes the session.
             Some(signal) = signals.recv() => return Ok(signal_exit_code(signal)),
         };

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use tenure::http::HttpTransport;
@@ -179,6 +180,12 @@ async fn send(
 }
 
 impl AcquireArgs {
+    /// Returns the locks as they were named, for messages.
+    fn lock_list(&self) -> String {
+        let locks: Vec<_> = self.locks.iter().map(LockPath::to_string).collect();
+        locks.join(" ")
+    }
+
     async fn run(&self, server: &ServerArgs, transport: &HttpTransport, output: Output) -> Done {
         let key = self.locks[0].resource(server.tenant())?;
         if let Some(other) =
@@ -201,7 +208,9 @@ impl AcquireArgs {
         let command = Command::Lock { key, action: LockAction::Acquire(acquire) };
         match transport.send(command, self.wait).await? {
             Outcome::Granted(view) => print_tenure(&view, output),
-            Outcome::Refused(refusal) => Err(Error::Refused(refusal).into()),
+            Outcome::Refused(refusal) => {
+                Err(Error::Refused(refusal)).with_context(|| self.lock_list())
+            }
             other => Err(unexpected(&other)),
         }
     }
