@@ -11,6 +11,8 @@ pub const TRIGGER_BY: &str = "trigger_by";
 pub const PARAMETERS_MAX: usize = 64;
 /// Maximum length of the name of a parameter.
 const NAME_BYTES_MAX: usize = 64;
+/// Maximum length of a value in a message.
+const VALUE_CHARS_MAX: usize = 60;
 
 /// Type of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,24 @@ impl Kind {
             Self::Boolean => "boolean",
             Self::Date => "date",
             Self::Json => "json",
+        }
+    }
+
+    /// Parses the spelling in files and in the API.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+
+    /// Parses text from a command line as a value of this type. Types without a spelling of their
+    /// own there keep the text. Returns `None` for text that is not a value of this type.
+    #[must_use]
+    pub fn parse_text(self, text: &str) -> Option<Value> {
+        match self {
+            Self::Integer | Self::Number | Self::Boolean => {
+                serde_json::from_str(text).ok().filter(|value| self.accepts(value))
+            }
+            Self::String | Self::Date | Self::Json => Some(text.into()),
         }
     }
 
@@ -95,7 +115,10 @@ pub fn fill(
             (Some(value), _) if kind.accepts(value) => {
                 filled.insert(name.clone(), value.clone());
             }
-            (Some(_), _) => problems.push(format!("{name}: it must be of type {}", kind.as_str())),
+            (Some(value), _) => {
+                let (kind, value) = (kind.as_str(), shorten(value));
+                problems.push(format!("{name}: it must be of type {kind}, not {value}"));
+            }
             (None, Some(value)) => {
                 filled.insert(name.clone(), value.clone());
             }
@@ -103,6 +126,15 @@ pub fn fill(
         }
     }
     if problems.is_empty() { Ok(filled) } else { Err(problems.join("; ")) }
+}
+
+/// Formats a value for a message.
+fn shorten(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(VALUE_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }
 
 /// Returns whether a string in the value has a NUL character, which commands and databases reject.
@@ -144,7 +176,7 @@ fn parameter(name: &str, section: &Section<'_>, report: &mut Report<'_>) -> Opti
         report.add(&section.place, "`type` is missing");
     }
     let default = section.json("default", report);
-    let Some(kind) = Kind::ALL.into_iter().find(|kind| Some(kind.as_str()) == name_of_type) else {
+    let Some(kind) = name_of_type.and_then(Kind::parse) else {
         let known = Kind::ALL.iter().map(|kind| kind.as_str());
         return section.reject("type", unknown_name("type", name_of_type?, known), report);
     };
@@ -191,9 +223,29 @@ mod tests {
         let why = try_fill(&json!({ "rows": "many", "dat": 1 })).unwrap_err();
         assert!(why.contains("unknown parameter `dat`; did you mean `date`?"), "{why}");
         assert!(why.contains("date: it is missing and has no default"), "{why}");
-        assert!(why.contains("rows: it must be of type integer"), "{why}");
+        assert!(why.contains("rows: it must be of type integer, not \"many\""), "{why}");
+        let why = try_fill(&json!({ "date": "2026-01-31", "rows": "9".repeat(99) })).unwrap_err();
+        assert_eq!(why, format!("rows: it must be of type integer, not \"{}…", "9".repeat(59)));
         let why = try_fill(&json!({ "date": "2026-01-31\0" })).unwrap_err();
         assert_eq!(why, "date: it has a NUL character");
+    }
+
+    #[test]
+    fn text_is_parsed_by_the_type() {
+        for (kind, text, expected) in [
+            (Kind::Integer, "-5", Some(json!(-5))),
+            (Kind::Integer, "5.5", None),
+            (Kind::Integer, "many", None),
+            (Kind::Number, "5.5", Some(json!(5.5))),
+            (Kind::Number, "\"5\"", None),
+            (Kind::Boolean, "true", Some(json!(true))),
+            (Kind::Boolean, "yes", None),
+            (Kind::String, "5", Some(json!("5"))),
+            (Kind::Date, "2026-01-31", Some(json!("2026-01-31"))),
+            (Kind::Json, "5", Some(json!("5"))),
+        ] {
+            assert_eq!(kind.parse_text(text), expected, "{kind:?} {text}");
+        }
     }
 
     #[test]

@@ -52,6 +52,22 @@ fn parse(option: &str, text: &str) -> anyhow::Result<Value> {
 pub struct Arg {
     name: String,
     value: Value,
+    /// Whether it was given as `NAME=TEXT`.
+    is_text: bool,
+}
+
+impl Arg {
+    /// Returns name and text if it was given as `NAME=TEXT`.
+    #[must_use]
+    pub fn as_text(&self) -> Option<(&str, &str)> {
+        self.value.as_str().filter(|_| self.is_text).map(|text| (&*self.name, text))
+    }
+
+    /// Replaces the value.
+    #[must_use]
+    pub fn with_value(&self, value: Value) -> Self {
+        Self { name: self.name.clone(), value, is_text: false }
+    }
 }
 
 impl std::str::FromStr for Arg {
@@ -59,14 +75,17 @@ impl std::str::FromStr for Arg {
     fn from_str(text: &str) -> Result<Self, String> {
         let malformed = || format!("{text:?} is not of the form NAME=TEXT or NAME:=JSON");
         let (name, value) = text.split_once('=').ok_or_else(malformed)?;
-        let (name, value) = match name.strip_suffix(':') {
+        let (name, value, is_text) = match name.strip_suffix(':') {
             Some(name) => {
                 let value = serde_json::from_str(value);
-                (name, value.map_err(|error| format!("{name} is not JSON: {error}"))?)
+                (name, value.map_err(|error| format!("{name} is not JSON: {error}"))?, false)
             }
-            None => (name, Value::from(value)),
+            None => (name, Value::from(value), true),
         };
-        if name.is_empty() { Err(malformed()) } else { Ok(Self { name: name.to_owned(), value }) }
+        if name.is_empty() {
+            return Err(malformed());
+        }
+        Ok(Self { name: name.to_owned(), value, is_text })
     }
 }
 
@@ -92,7 +111,7 @@ pub fn parameter_map(option: &str, each: &[Arg]) -> anyhow::Result<Map<String, V
 }
 
 fn insert_all(option: &str, each: &[Arg], fields: &mut Map<String, Value>) -> anyhow::Result<()> {
-    for (at, Arg { name, value }) in each.iter().enumerate() {
+    for (at, Arg { name, value, .. }) in each.iter().enumerate() {
         if each[..at].iter().any(|earlier| earlier.name == *name) {
             return Err(usage_error(format!("{option} {name} is given twice; give it once")));
         }

@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::parameters::TRIGGER_BY;
-use crate::wire::{TriggerRequest, TriggerResponse};
+use crate::parameters::{Kind, TRIGGER_BY};
+use crate::wire::{ParameterInfo, PipelineInfo, TriggerRequest, TriggerResponse};
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Map, Value};
 use tenure::http::HttpTransport;
 use tenure_core::session::ALL_TENANTS;
+use tenure_wire::ListResponse;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::follow::{describe_end, exit_code, follow};
@@ -33,7 +34,7 @@ const TRIGGER_DELAY_MAX: Duration = Duration::from_secs(60);
 #[command(after_help = "\
 Examples:
   tenure pipeline run billing
-  tenure pipeline run billing --param date=2030-01-31 --param rows:=500 --follow
+  tenure pipeline run billing --param date=2030-01-31 --param rows=500 --follow
   tenure pipeline run billing --by ann -o json
   tenure pipeline run billing --idempotency-key jan-31
 
@@ -44,8 +45,8 @@ pub(crate) struct Run {
     /// Name of the pipeline
     #[arg(value_name = "PIPELINE", value_parser = parse_name)]
     name: String,
-    /// Set a parameter: NAME=TEXT, or NAME:=JSON for other types
-    #[arg(long, value_name = "NAME=TEXT")]
+    /// Set a parameter: NAME=VALUE, a value of its declared type; or NAME:=JSON
+    #[arg(long, value_name = "NAME=VALUE")]
     param: Vec<Arg>,
     /// Name of the caller, for display [default: name of the key]
     #[arg(long, value_name = "NAME")]
@@ -65,8 +66,11 @@ impl Run {
                 "a pipeline belongs to one tenant; select it with --tenant".to_owned(),
             ));
         }
-        let body = TriggerRequest { trigger_by: self.by.clone(), parameters: self.parameters()? };
+        // Problems of the command line alone are reported before a request is sent.
+        self.check_parameters()?;
         let transport = cx.server.transport()?;
+        let parameters = self.parameters(&transport).await?;
+        let body = TriggerRequest { trigger_by: self.by.clone(), parameters };
         let response = self.trigger(&transport, &body).await?;
         // Installed before the id is printed: from then on, Ctrl-C only stops following.
         let interrupt = self.follow.then(|| signal(SignalKind::interrupt())).transpose()?;
@@ -95,12 +99,24 @@ impl Run {
         Ok(exit_code(detail.run.status))
     }
 
-    fn parameters(&self) -> anyhow::Result<Map<String, Value>> {
-        let parameters = parameter_map("--param", &self.param)?;
-        if parameters.contains_key(TRIGGER_BY) {
+    fn check_parameters(&self) -> anyhow::Result<()> {
+        if parameter_map("--param", &self.param)?.contains_key(TRIGGER_BY) {
             return Err(usage_error(format!("{TRIGGER_BY} is not a parameter; use --by")));
         }
-        Ok(parameters)
+        Ok(())
+    }
+
+    /// Returns the parameters. Those given as text are parsed by their declared types.
+    async fn parameters(&self, transport: &HttpTransport) -> anyhow::Result<Map<String, Value>> {
+        if self.param.iter().all(|arg| arg.as_text().is_none()) {
+            return parameter_map("--param", &self.param);
+        }
+        let list: ListResponse<PipelineInfo> = transport.get("/pipelines").await?;
+        let pipeline = list.items.into_iter().find(|one| one.pipeline_id == self.name);
+        let declared = pipeline.map(|one| one.parameters).unwrap_or_default();
+        let typed: Result<Vec<Arg>, _> =
+            self.param.iter().map(|arg| parse_by_type(arg, &declared)).collect();
+        parameter_map("--param", &typed?)
     }
 
     async fn trigger(
@@ -127,4 +143,18 @@ impl Run {
             other => Ok(other?),
         }
     }
+}
+
+/// Parses a parameter given as text by its declared type. Leaves unknown parameters to the server.
+fn parse_by_type(arg: &Arg, declared: &[ParameterInfo]) -> anyhow::Result<Arg> {
+    let find = |name: &str| declared.iter().find(|parameter| parameter.name == name);
+    let Some((name, text)) = arg.as_text() else { return Ok(arg.clone()) };
+    let Some(kind) = find(name).and_then(|parameter| Kind::parse(&parameter.kind)) else {
+        return Ok(arg.clone());
+    };
+    let value = kind.parse_text(text).ok_or_else(|| {
+        let kind = kind.as_str();
+        usage_error(format!("--param {name}: it must be of type {kind}, not {text:?}"))
+    })?;
+    Ok(arg.with_value(value))
 }
