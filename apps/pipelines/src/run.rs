@@ -93,7 +93,7 @@ impl Handler for Runner {
         let (tenant, name) = (job.key().tenant(), slots::pipeline(job.key().name()));
         if !slots::is_slot(job.key().name()) {
             let why =
-                "the resource is not a slot of a pipeline; trigger a run by POST /pipelines/run/ID";
+                "the resource is not a slot of a pipeline; trigger a run of the pipeline instead";
             return Err(Failure::permanent(NO_SUCH_PIPELINE, why));
         }
         let (pipeline, settings) = self.find(job, tenant, name).await?;

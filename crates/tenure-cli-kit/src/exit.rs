@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use tenure::Error;
 use tenure_core::Code;
 
-use crate::message;
+use crate::{Output, message};
 
 /// Something failed.
 pub const FAILED: u8 = 1;
@@ -37,14 +37,14 @@ pub mod under_exec {
     pub const FAILED: u8 = 125;
 }
 
-/// Prints an error with its causes and returns its exit code. A closed pipe is not an error:
-/// `tenure job ls | head` succeeds.
-pub fn report(error: &anyhow::Error) -> ExitCode {
+/// Prints an error with its causes, as JSON on request, and returns its exit code. A closed pipe is
+/// not an error: `tenure job ls | head` succeeds.
+pub fn report(error: &anyhow::Error, output: Output) -> ExitCode {
     let is_closed_pipe = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;
     if error.downcast_ref().is_some_and(is_closed_pipe) {
         return ExitCode::SUCCESS;
     }
-    message::error(&format!("{error:#}"));
+    message::error(error, output);
     ExitCode::from(code(error))
 }
 

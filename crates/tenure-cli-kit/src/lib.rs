@@ -15,6 +15,7 @@ pub mod listing;
 pub mod log_text;
 pub mod message;
 mod output;
+mod problem;
 mod server_args;
 pub mod status_line;
 pub mod store;

@@ -3,6 +3,11 @@
 use std::io::Write as _;
 use std::sync::OnceLock;
 
+use serde_json::json;
+
+use crate::text::sanitize_line;
+use crate::{Output, problem};
+
 static JSON: OnceLock<bool> = OnceLock::new();
 
 /// Sets whether messages are written as log events, for processes with a JSON log. Only the first
@@ -26,11 +31,61 @@ pub fn say(line: &str) {
     }
 }
 
-/// Writes the error that ends the process.
-pub fn error(line: &str) {
-    if is_text() {
-        writeln!(anstream::stderr(), "tenure: {line}").ok();
-    } else {
-        tracing::error!("{line}");
+/// Writes the error that ends the process, as JSON on request.
+pub fn error(error: &anyhow::Error, output: Output) {
+    let line = describe(error);
+    match output {
+        _ if !is_text() => tracing::error!("{line}"),
+        Output::Json => {
+            let document = json!({ "error": problem::error_document(error, line) });
+            writeln!(anstream::stderr(), "{document}").ok();
+        }
+        Output::Table => {
+            writeln!(anstream::stderr(), "tenure: {line}").ok();
+        }
+    }
+}
+
+/// What the API calls an input of a request, and what the command line calls it.
+const SPELLINGS: [(&str, &str); 5] = [
+    ("?tenant=NAME", "--tenant NAME"),
+    ("?tenant=", "--tenant"),
+    (
+        "send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`",
+        "pass a valid key with --key or TENURE_KEY",
+    ),
+    ("an Idempotency-Key", "--idempotency-key"),
+    ("`reason` is missing", "--reason is missing"),
+];
+
+/// Returns the text of an error with its causes, in the words of the command line. Parts of it come
+/// from other parties.
+#[must_use]
+pub fn describe(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    let text = SPELLINGS.iter().fold(text, |text, (api, option)| text.replace(api, option));
+    let lines: Vec<_> = text.lines().map(sanitize_line).collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_api_are_described_in_words_of_the_command_line() {
+        for (api, expected) in [
+            (
+                "a resource belongs to one tenant: name it with ?tenant=NAME, not *",
+                "a resource belongs to one tenant: name it with --tenant NAME, not *",
+            ),
+            (
+                "the key is bound to its own tenant; leave ?tenant= out",
+                "the key is bound to its own tenant; leave --tenant out",
+            ),
+            ("disk \u{1b}[2Jis full\n  line 3: bad", "disk is full\n  line 3: bad"),
+        ] {
+            assert_eq!(describe(&anyhow::anyhow!(api.to_owned())), expected);
+        }
     }
 }

@@ -9,6 +9,8 @@ use clap::Args;
 use tenure::client::{DEFAULT_TENANT, tenant_of_key};
 use tenure::http::HttpTransport;
 
+use crate::problem;
+
 /// Default address of a server.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7117";
 
@@ -62,7 +64,8 @@ impl DataDir {
 impl ServerArgs {
     /// Returns a transport to the server.
     pub fn transport(&self) -> anyhow::Result<HttpTransport> {
-        Ok(HttpTransport::new(&self.server()?, &self.key()?, self.tenant())?)
+        let transport = HttpTransport::new(&self.server()?, &self.key()?, self.tenant())?;
+        Ok(transport.on_problem(problem::remember))
     }
 
     /// Returns the data directory option.

@@ -87,13 +87,12 @@ fn find_pipeline(
         Problem::not_found("no pipelines are declared; set `dir` in [pipelines] of tenure.toml")
     })?;
     if *on.caller.tenant == *ALL_TENANTS {
-        return Err(Problem::invalid(&"a pipeline belongs to one tenant; set ?tenant="));
+        return Err(Problem::invalid(
+            &"a pipeline belongs to one tenant: name it with ?tenant=NAME, not *",
+        ));
     }
     let found = catalog.get(&on.caller.tenant, &on.id).cloned();
-    let pipeline = found.ok_or_else(|| {
-        let detail = "the tenant has no such pipeline; GET /pipelines lists them";
-        Problem::not_found(detail)
-    })?;
+    let pipeline = found.ok_or_else(|| Problem::not_found("the tenant has no such pipeline"))?;
     Ok((catalog, pipeline))
 }
 
@@ -108,7 +107,7 @@ pub(super) fn check_submit(
     }
     let declared = catalog.get(key.tenant(), slots::pipeline(key.name()));
     let Some(pipeline) = declared.filter(|one| one.keys().any(|slot| slot == *key)) else {
-        return Err(Problem::not_found("there is no such pipeline; GET /pipelines lists them"));
+        return Err(Problem::not_found("the tenant has no such pipeline"));
     };
     let none = Map::new();
     let given = match args {

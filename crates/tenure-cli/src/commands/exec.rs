@@ -20,10 +20,9 @@ use tenure_core::{Code, LockPath, Refusal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use tenure_cli_kit::exit;
 use tenure_cli_kit::status_line::StatusLine;
 use tenure_cli_kit::text::{format_duration, parse_duration, sanitize};
-use tenure_cli_kit::{ServerArgs, process_name};
+use tenure_cli_kit::{Output, ServerArgs, exit, message, process_name};
 
 /// Interval at which the queue position is polled while waiting for the lock.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -71,11 +70,11 @@ pub(super) struct Exec {
 
 impl Exec {
     /// Runs the command and returns the exit code.
-    pub(super) async fn run(&self, server: &ServerArgs) -> u8 {
+    pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> u8 {
         match self.try_run(server).await {
             Ok(code) => code,
             Err(error) => {
-                say(&format!("{error:#}"));
+                message::error(&error, output);
                 match error.downcast_ref::<Error>().and_then(Error::code) {
                     Some(Code::Held) => exit::under_exec::HELD,
                     Some(Code::Lost) => exit::under_exec::LOST,

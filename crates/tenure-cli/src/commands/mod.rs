@@ -19,10 +19,12 @@ mod why;
 mod worker;
 mod worker_pool;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use tenure_app::Apps;
+use tenure_cli_kit::document::usage_error;
 use tenure_cli_kit::{CliContext, Done, Output, ServerArgs, exit};
 
 use crate::{apps, log};
@@ -156,11 +158,18 @@ fn command() -> clap::Command {
 pub fn run() -> ExitCode {
     let apps = apps::installed();
     let added = AddedVerbs::new(&apps);
-    let matches = added.command().get_matches();
+    let matches = match added.command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) if error.use_stderr() && is_json_requested(std::env::args_os()) => {
+            let error = usage_error(error.render().to_string().trim_end().to_owned());
+            return exit::report(&error, Output::Json);
+        }
+        Err(error) => error.exit(),
+    };
     if let Some((verb, verb_matches)) = added.find(&matches) {
         let Shared { server, output } = parse_matches(&matches);
         let cx = CliContext { server, output };
-        return with_log(None, || on_runtime(verb.run(verb_matches, &cx)));
+        return with_log(None, output, || on_runtime(verb.run(verb_matches, &cx)));
     }
     let Cli { command, shared: Shared { server, output } } = parse_matches(&matches);
     let log = match &command {
@@ -169,10 +178,10 @@ pub fn run() -> ExitCode {
         }
         _ => None,
     };
-    with_log(log, || match &command {
+    with_log(log, output, || match &command {
         Verb::Serve(serve) => on_runtime(serve.run(&apps, &server)),
         Verb::Worker(worker) => on_runtime(worker.run(&apps, &server)),
-        Verb::Exec(exec) => Ok(on_runtime_code(exec.run(&server))),
+        Verb::Exec(exec) => Ok(on_runtime_code(exec.run(&server, output))),
         Verb::Lock(lock) => on_runtime(lock.run(&server, output)),
         Verb::Job(job) => on_runtime(job.run(&server, output)),
         Verb::Resource(resource) => on_runtime(resource.run(&server, output)),
@@ -195,12 +204,26 @@ fn parse_matches<T: clap::FromArgMatches>(matches: &clap::ArgMatches) -> T {
 }
 
 /// Starts the log, runs a verb and reports its error. The log is flushed last.
-fn with_log(daemon: Option<log::LogFormat>, run: impl FnOnce() -> Done) -> ExitCode {
+fn with_log(
+    daemon: Option<log::LogFormat>,
+    output: Output,
+    run: impl FnOnce() -> Done,
+) -> ExitCode {
     let _log = match log::start(daemon) {
         Ok(log) => log,
-        Err(error) => return exit::report(&error),
+        Err(error) => return exit::report(&error, output),
     };
-    run().unwrap_or_else(|error| exit::report(&error))
+    run().unwrap_or_else(|error| exit::report(&error, output))
+}
+
+/// Returns whether the arguments, which cannot be parsed, select JSON as the output format.
+fn is_json_requested(args: impl Iterator<Item = OsString>) -> bool {
+    // What follows `--` is a command of `tenure exec`.
+    let args = args.map(|arg| arg.to_string_lossy().into_owned());
+    let args: Vec<_> = args.take_while(|arg| arg != "--").collect();
+    let has_value = |pair: &[String]| matches!(&*pair[0], "-o" | "--output") && pair[1] == "json";
+    args.windows(2).any(has_value)
+        || args.iter().any(|arg| matches!(&**arg, "-ojson" | "-o=json" | "--output=json"))
 }
 
 fn on_runtime(work: impl Future<Output = Done>) -> Done {

@@ -42,6 +42,7 @@ pub struct HttpTransport {
     base: String,
     key: HeaderValue,
     tenant: String,
+    on_problem: Option<fn(&Problem)>,
 }
 
 impl HttpTransport {
@@ -73,7 +74,14 @@ impl HttpTransport {
             .map_err(|error| {
                 Error::Unavailable(format!("cannot create the HTTP client: {error}"))
             })?;
-        Ok(Self { http, base, key, tenant })
+        Ok(Self { http, base, key, tenant, on_problem: None })
+    }
+
+    /// Calls `observe` with each problem document of the server. An [`Error`] does not have all its
+    /// fields.
+    #[must_use]
+    pub fn on_problem(self, observe: fn(&Problem)) -> Self {
+        Self { on_problem: Some(observe), ..self }
     }
 
     /// Sends a GET request; `path` includes the query.
@@ -142,6 +150,9 @@ impl HttpTransport {
                 return Err(Error::Protocol(format!("status {status} without a problem document")));
             }
         };
+        if let Some(observe) = self.on_problem {
+            observe(&problem);
+        }
         Err(error_from_problem(status, problem))
     }
 
@@ -269,12 +280,13 @@ impl Transport for HttpTransport {
 
     fn for_tenant(&self, tenant: &str) -> Result<Option<Arc<dyn Transport>>, Error> {
         let (http, base, key) = (self.http.clone(), self.base.clone(), self.key.clone());
-        Ok(Some(Arc::new(Self { http, base, key, tenant: tenant.to_owned() })))
+        let (tenant, on_problem) = (tenant.to_owned(), self.on_problem);
+        Ok(Some(Arc::new(Self { http, base, key, tenant, on_problem })))
     }
 
     fn open_dedicated(&self) -> Result<Box<dyn Transport>, Error> {
         let transport = Self::build(self.base.clone(), self.key.clone(), self.tenant.clone())?;
-        Ok(Box::new(transport))
+        Ok(Box::new(Self { on_problem: self.on_problem, ..transport }))
     }
 }
 
