@@ -188,6 +188,19 @@ fn a_server_with_a_certificate_serves_tls_and_clients_verify_it() {
     plain.env("TENURE_SERVER", server.url.replace("https", "http"));
     let plain = plain.args(["lock", "ls"]).output().expect("the binary runs");
     assert!(!plain.status.success(), "plain HTTP must not be answered");
+    assert!(stderr(&plain).contains("use https:// in its address"), "{}", stderr(&plain));
+    assert!(stderr(&list(None)).contains("TENURE_CA"), "{}", stderr(&list(None)));
+
+    let without_tls = Server::start();
+    let mut encrypted = without_tls.tenure();
+    encrypted.env("TENURE_SERVER", without_tls.url().replace("http", "https"));
+    encrypted.env("TENURE_CA", server.dir.path().join("ca.crt"));
+    let encrypted = encrypted.args(["lock", "ls"]).output().expect("the binary runs");
+    assert_eq!(encrypted.status.code(), Some(69));
+    let text = stderr(&encrypted);
+    assert!(text.contains("does not speak TLS on this port; use http://"), "{text}");
+}
+
 }
 
 #[test]

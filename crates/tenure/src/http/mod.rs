@@ -4,14 +4,15 @@
 //! that is marked sensitive: it never appears in logs or errors.
 //!
 //! This module has locks and sessions; `jobs` has jobs and resources, `queries` has everything that
-//! only reads, `refusals` maps problem documents back to refusals.
+//! only reads, `refusals` maps problem documents back to refusals, `failures` describes missing
+//! responses.
 
+mod failures;
 mod jobs;
 mod queries;
 mod refusals;
 pub mod tls;
 
-use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use tenure_core::{
 };
 
 use crate::error::Error;
+use crate::http::failures::unavailable;
 use crate::http::refusals::error_from_problem;
 use crate::transport::{Queries, Transport};
 use crate::wire::{
@@ -35,6 +37,8 @@ use crate::wire::{
 
 /// Timeout of a response, in addition to the time that the server may hold it back.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of a connection attempt.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Transport to a server over HTTP.
 pub struct HttpTransport {
@@ -63,7 +67,7 @@ impl HttpTransport {
             return Err(Error::Refused(Refusal::Invalid(message)));
         }
         let http = reqwest::Client::builder()
-            .connect_timeout(Duration::from_secs(5))
+            .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .tls_backend_preconfigured(if is_tls {
                 tls::client_config()?
@@ -125,18 +129,18 @@ impl HttpTransport {
     ) -> Result<T, Error> {
         let url = format!("{}{path}", self.base);
         let mut request = self.http.request(method, url).header(AUTHORIZATION, self.key.clone());
-        request = request
-            .query(&[("tenant", &self.tenant)])
-            .timeout(RESPONSE_TIMEOUT.saturating_add(max_wait));
+        let timeout = RESPONSE_TIMEOUT.saturating_add(max_wait);
+        request = request.query(&[("tenant", &self.tenant)]).timeout(timeout);
         if let Some(id) = id {
             request = request.header("idempotency-key", id);
         }
         if let Some(body) = body {
             request = request.json(body);
         }
-        let response = request.send().await.map_err(|error| unavailable(&self.base, &error))?;
+        let failed = |error| unavailable(&self.base, &error, timeout);
+        let response = request.send().await.map_err(failed)?;
         let status = response.status();
-        let bytes = response.bytes().await.map_err(|error| unavailable(&self.base, &error))?;
+        let bytes = response.bytes().await.map_err(failed)?;
         if status.is_success() {
             return serde_json::from_slice(&bytes).map_err(|e| Error::Protocol(e.to_string()));
         }
@@ -288,24 +292,4 @@ impl Transport for HttpTransport {
         let transport = Self::build(self.base.clone(), self.key.clone(), self.tenant.clone())?;
         Ok(Box::new(Self { on_problem: self.on_problem, ..transport }))
     }
-}
-
-/// Describes an HTTP failure without credentials in the URL and without the API key.
-fn unavailable(base: &str, error: &reqwest::Error) -> Error {
-    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    if let Some(cause) =
-        causes.map(ToString::to_string).find(|why: &String| why.contains("certificate"))
-    {
-        let remedy =
-            "use a host name of the certificate and set TENURE_CA to the CA that issued it";
-        return Error::Unavailable(format!("{base}: {cause}; {remedy}"));
-    }
-    let what = if error.is_connect() {
-        "cannot connect; start a server with `tenure serve` or name it with --server"
-    } else if error.is_timeout() {
-        "the request timed out"
-    } else {
-        "the connection was closed"
-    };
-    Error::Unavailable(format!("{base}: {what}"))
 }

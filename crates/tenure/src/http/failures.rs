@@ -1,0 +1,131 @@
+//! Describes requests without a response: what failed, and the remedy.
+
+use std::error::Error as StdError;
+use std::io;
+use std::time::Duration;
+
+use rustls::CertificateError;
+
+use super::{CONNECT_TIMEOUT, Error};
+
+/// Describes an HTTP failure without credentials in the URL and without the API key. `timeout` is
+/// that of the request.
+pub(super) fn unavailable(base: &str, error: &reqwest::Error, timeout: Duration) -> Error {
+    Error::Unavailable(format!("{base}: {}", describe(base, error, timeout)))
+}
+
+fn describe(base: &str, error: &reqwest::Error, timeout: Duration) -> String {
+    if let Some(problem) = causes(error).find_map(describe_tls) {
+        return problem;
+    }
+    let is = |kind| causes(error).any(|cause| io_kind(cause) == Some(kind));
+    let says = |words: &str| causes(error).any(|cause| cause.to_string().contains(words));
+    if says("dns error") {
+        return "cannot connect: the host name cannot be resolved; check it in --server or \
+                TENURE_SERVER"
+            .to_owned();
+    }
+    if error.is_connect() && error.is_timeout() {
+        let seconds = CONNECT_TIMEOUT.as_secs();
+        return format!(
+            "cannot connect: no answer within {seconds} s; check the address, and whether a \
+             firewall drops the packets"
+        );
+    }
+    if error.is_timeout() {
+        let seconds = timeout.as_secs();
+        return format!(
+            "the request timed out: connected, but no answer within {seconds} s; check the log \
+             and the load of the server"
+        );
+    }
+    if is(io::ErrorKind::ConnectionRefused) {
+        return "cannot connect: nothing listens on this address; start a server with `tenure \
+                serve` or name it with --server"
+            .to_owned();
+    }
+    if error.is_connect() {
+        let cause = causes(error).last().map(ToString::to_string).unwrap_or_default();
+        return format!("cannot connect: {cause}; name another server with --server");
+    }
+    // A TLS server closes the connection or answers with a TLS alert.
+    if base.starts_with("http://") && (says("invalid HTTP") || says("invalid message version")) {
+        return "the answer is not HTTP; if the server has a certificate, use https:// in its \
+                address"
+            .to_owned();
+    }
+    "the connection was closed; if this happens again, check the log of the server and whether its \
+     address needs https://"
+        .to_owned()
+}
+
+/// Describes a failure of TLS.
+fn describe_tls(cause: &(dyn StdError + 'static)) -> Option<String> {
+    let error = cause.downcast_ref::<rustls::Error>()?;
+    let problem = match error {
+        rustls::Error::InvalidCertificate(problem) => problem,
+        rustls::Error::InvalidMessage(_) => {
+            return Some(
+                "the server does not speak TLS on this port; use http:// in its address, or set \
+                 tls_certificate and tls_key in [server] of its tenure.toml"
+                    .to_owned(),
+            );
+        }
+        other => return Some(format!("TLS failed: {other}")),
+    };
+    let trust = "set TENURE_CA to the PEM file of the CA that issued it";
+    Some(match problem {
+        CertificateError::UnknownIssuer => {
+            format!("the certificate of the server was issued by an unknown CA; {trust}")
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "the certificate of the server has expired; renew it, and restart the server".to_owned()
+        }
+        // The verifier has no variant for it.
+        CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            "the server uses the certificate of a CA as its own; issue a server certificate with \
+             that CA (basicConstraints CA:FALSE), set it as tls_certificate in [server] of its \
+             tenure.toml, and set TENURE_CA to the CA"
+                .to_owned()
+        }
+        other => {
+            format!(
+                "the certificate of the server is invalid: {other}; use a host name of the \
+                 certificate, and {trust}"
+            )
+        }
+    })
+}
+
+/// Returns the causes of an error, outermost first. An [`io::Error`] hides the error it wraps.
+fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+    std::iter::successors(error.source(), |&cause| {
+        let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        wrapped.map(|wrapped| wrapped as &(dyn StdError + 'static)).or_else(|| cause.source())
+    })
+}
+
+fn io_kind(cause: &(dyn StdError + 'static)) -> Option<io::ErrorKind> {
+    cause.downcast_ref().map(io::Error::kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::tls::plain_http_config;
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_is_not_taken_for_an_unreachable_one() {
+        // Never accepted: the kernel completes the connection.
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(plain_http_config().unwrap())
+            .build()
+            .unwrap();
+        let request = http.get(&url).timeout(Duration::from_millis(200));
+        let error = request.send().await.unwrap_err();
+        let text = unavailable(&url, &error, Duration::from_secs(10)).to_string();
+        assert!(text.contains("connected, but no answer within 10 s"), "{text}");
+    }
+}
