@@ -201,6 +201,30 @@ fn a_server_with_a_certificate_serves_tls_and_clients_verify_it() {
     assert!(text.contains("does not speak TLS on this port; use http://"), "{text}");
 }
 
+#[test]
+fn a_ca_certificate_is_no_server_certificate() {
+    let config = "[server]\ntls_certificate = \"ca.crt\"\ntls_key = \"ca.key\"\n";
+    let server = ParsedServer::start(config, create_certificates);
+    let mut list = tenure(server.dir.path());
+    list.env("TENURE_CA", server.dir.path().join("ca.crt"));
+    let refused = list.args(["lock", "ls"]).output().expect("the binary runs");
+    assert_eq!(refused.status.code(), Some(69));
+    let text = stderr(&refused);
+    assert!(text.contains("the server uses the certificate of a CA as its own"), "{text}");
+    assert!(!text.contains("CaUsedAsEndEntity"), "{text}");
+
+    let dir = server.dir.path();
+    let config = config.replace("ca.key", "server.key");
+    fs::write(dir.join("mismatch.toml"), config).expect("it is writable");
+    let run = tenure(dir)
+        .args(["serve", "--listen", "127.0.0.1:0", "--store", "memory:", "--config"])
+        .arg(dir.join("mismatch.toml"))
+        .output()
+        .expect("the binary runs");
+    assert!(!run.status.success());
+    let text = stderr(&run);
+    assert!(text.contains("server.key does not belong to the first certificate in"), "{text}");
+    assert!(!text.contains("KeyMismatch"), "{text}");
 }
 
 #[test]

@@ -58,7 +58,19 @@ pub enum TlsError {
         /// The cause.
         why: String,
     },
-    /// The certificate and the key do not match, or are not supported.
+    /// The certificate and the key do not belong together.
+    #[error(
+        "the private key in {} does not belong to the first certificate in {}; name the pair that \
+         was issued together, with the certificate of the server, not of the CA, first",
+        .key.display(), .certificate.display()
+    )]
+    Mismatch {
+        /// The file with the certificate.
+        certificate: PathBuf,
+        /// The file with the key.
+        key: PathBuf,
+    },
+    /// The certificate or the key is not supported.
     #[error("the certificate and the private key cannot be used: {0}")]
     Invalid(String),
 }
@@ -76,12 +88,18 @@ pub fn load_tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Tls
     let chain = CertificateDer::pem_file_iter(certificate)
         .and_then(|all| all.collect::<Result<Vec<_>, _>>())
         .map_err(bad("a certificate", certificate))?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(bad("a private key", key))?;
+    let private_key = PrivateKeyDer::from_pem_file(key).map_err(bad("a private key", key))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
-        .map_err(|error| TlsError::Invalid(error.to_string()))?;
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, private_key))
+        .map_err(|error| match error {
+            rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch) => {
+                let (certificate, key) = (certificate.to_path_buf(), key.to_path_buf());
+                TlsError::Mismatch { certificate, key }
+            }
+            error => TlsError::Invalid(error.to_string()),
+        })?;
     Ok(Arc::new(config))
 }
 
