@@ -1,6 +1,7 @@
 //! `tenure serve`: the server process.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -48,7 +49,7 @@ tenure.toml is reloaded on SIGHUP and when it changes; a file with problems is r
 On SIGTERM, running jobs have the time of `drain` to finish; a second SIGTERM ends the wait.")]
 pub(super) struct Serve {
     /// Address to listen on
-    #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN)]
+    #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN, value_parser = parse_listen)]
     listen: String,
     /// Store: memory:, embedded:PATH or postgres://… [default: a file in the data directory]
     #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL")]
@@ -226,13 +227,37 @@ impl ServerProcess {
     }
 }
 
+/// Checks that an address has the form `HOST:PORT`.
+fn parse_listen(text: &str) -> Result<String, String> {
+    let parts = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    // Without brackets the last part of an IPv6 address would be taken for the port.
+    let is_address = parts.is_some_and(|(host, port)| {
+        let is_bare_ipv6 = host.contains(':') && !host.starts_with('[');
+        port.parse::<u16>().is_ok() && !is_bare_ipv6
+    });
+    if is_address {
+        return Ok(text.to_owned());
+    }
+    let port = text.trim_start_matches(':').parse::<u16>().unwrap_or(7117);
+    Err(format!("expected an address HOST:PORT, for example 127.0.0.1:{port} or [::1]:{port}"))
+}
+
 /// Binds an address; one other than loopback only if keys are not sent in clear text.
 async fn bind(listen: &str, allow_any: bool) -> anyhow::Result<TcpListener> {
-    let bound = TcpListener::bind(listen).await.with_context(|| {
-        format!(
-            "cannot listen on {listen}; if another server runs there, stop it or choose another \
-             address with --listen"
-        )
+    let bound = TcpListener::bind(listen).await.map_err(|error| {
+        let remedy = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                "if another server runs there, stop it or choose another address with --listen"
+            }
+            io::ErrorKind::AddrNotAvailable => {
+                "choose an address of this machine with --listen, or 0.0.0.0 for all of them"
+            }
+            io::ErrorKind::PermissionDenied => {
+                "choose a port above 1023 with --listen; lower ones require privileges"
+            }
+            _ => "choose another address with --listen",
+        };
+        anyhow::anyhow!("cannot listen on {listen}: {error}; {remedy}")
     })?;
     if !allow_any && !bound.local_addr()?.ip().is_loopback() {
         bail!(
@@ -388,5 +413,22 @@ impl StopHandle {
     /// Waits until the server is stopping.
     pub(super) async fn stopping(&self) {
         self.leaving.cancelled().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_to_listen_on_has_a_host_and_a_port() {
+        for good in ["127.0.0.1:7302", "localhost:0", "[::1]:7117", "0.0.0.0:80"] {
+            assert_eq!(parse_listen(good).as_deref(), Ok(good));
+        }
+        for bad in ["7302", ":7302", "localhost", "::1", "::1:7117", "a:b", "a:70000", ""] {
+            let why = parse_listen(bad).unwrap_err();
+            assert!(why.contains("expected an address HOST:PORT, for example 127.0.0.1:"), "{why}");
+        }
+        assert!(parse_listen("7302").unwrap_err().contains("127.0.0.1:7302"));
     }
 }
