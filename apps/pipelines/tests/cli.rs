@@ -188,7 +188,8 @@ fn trigger_during_a_run_attaches_and_is_listed() {
     let fixture = Fixture::start();
     let id = fixture.run("billing");
     fixture.until_step(&id, 0, "RUNNING");
-    let again = ["pipeline", "run", "billing", "--by", "bob", "--param", "rows:=5"];
+    assert_eq!(fixture.shown(&id[20..])["pipeline_logging_id"], id, "a part of the id suffices");
+    let again = ["pipeline", "run", "billing", "--by", "bob", "--param", "rows=5"];
     let again = fixture.site.server.run(&again);
     assert_eq!(stdout(&again), format!("RUNNING {id}\n"));
     assert!(stderr(&again).contains("which has other parameters"), "{}", stderr(&again));

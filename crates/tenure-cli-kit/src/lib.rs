@@ -11,6 +11,7 @@ mod config_file;
 pub mod document;
 pub mod exit;
 pub mod follow;
+mod id;
 pub mod listing;
 pub mod log_text;
 pub mod message;
@@ -25,6 +26,7 @@ pub mod text;
 mod verb;
 
 pub use config_file::ConfigFile;
+pub use id::{JobArg, resolve_key};
 pub use output::{Output, print_json};
 pub use server_args::{ADMIN_KEY_FILE, DEFAULT_LISTEN, DataDir, ServerArgs, process_name};
 pub use verb::{CliContext, Done, ParsedVerb, RunVerb, Verb};

@@ -104,7 +104,7 @@ fn a_key_can_be_created_used_listed_and_revoked() {
     let listed = json(&stdout(&server.run(&["key", "ls", "-o", "json"])));
     let id = listed["items"][0]["id"].as_str().expect("an id").to_owned();
     assert!(stdout(&server.run(&["key", "ls"])).contains("ci"));
-    let revoked = server.run(&["key", "revoke", &id, "--reason", "it leaked"]);
+    let revoked = server.run(&["key", "revoke", &id[4..], "--reason", "it leaked"]);
     assert!(revoked.status.success(), "{}", stderr(&revoked));
     let refused = with_key(&["lock", "ls"]);
     assert!(stderr(&refused).contains("valid key"), "{}", stderr(&refused));

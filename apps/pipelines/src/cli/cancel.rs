@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use crate::KIND;
 use crate::wire::{RunInfo, RunStatus};
 use clap::Args;
 use tenure::http::HttpTransport;
@@ -11,7 +12,7 @@ use super::{POLL_WAIT, get_run, with_hint};
 use tenure_cli_kit::CliContext;
 use tenure_cli_kit::exit;
 use tenure_cli_kit::text::{print_line, query};
-use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{Done, JobArg, Output, print_json};
 
 /// Stop a run
 ///
@@ -23,9 +24,9 @@ Examples:
   tenure pipeline cancel 019a2b3c4d5e6f708192a3b4c5d6e7f8
   tenure pipeline cancel 019a2b3c4d5e6f708192a3b4c5d6e7f8 --reason \"wrong day\" --wait")]
 pub(crate) struct Cancel {
-    /// Id of the run
+    /// Id of the run, or at least 8 digits from its start or its end
     #[arg(value_name = "RUN")]
-    id: JobId,
+    id: JobArg,
     /// Reason, kept with the run
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -36,7 +37,8 @@ pub(crate) struct Cancel {
 
 impl Cancel {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
-        let (transport, id) = (cx.server.transport()?, self.id);
+        let transport = cx.server.transport()?;
+        let id = self.id.resolve(&transport, Some(KIND)).await?;
         let path = query(&format!("/pipelines/runs/{id}"), &[("reason", self.reason.clone())]);
         let mut run: RunInfo = with_hint(id, transport.delete(&path).await)?;
         if self.wait {

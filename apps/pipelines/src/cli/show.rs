@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::KIND;
 use crate::wire::{AttachedTriggerInfo, RunDetail, RunInfo, RunStatus, StepInfo};
 use clap::Args;
 use serde_json::Value;
-use tenure_core::JobId;
 use tenure_wire::{FailureInfo, RequestedByInfo};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -18,7 +18,7 @@ use tenure_cli_kit::exit;
 use tenure_cli_kit::text::{
     age, cell, count, field_list, format_duration, print_line, sanitize, table,
 };
-use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{Done, JobArg, Output, print_json};
 
 /// Show a run with its parameters, steps and attached triggers
 #[derive(Args)]
@@ -30,9 +30,9 @@ Examples:
 
 `tenure job logs RUN` shows the output of its steps, `tenure why RUN` what it waits for.")]
 pub(crate) struct Show {
-    /// Id of the run
+    /// Id of the run, or at least 8 digits from its start or its end
     #[arg(value_name = "RUN")]
-    id: JobId,
+    id: JobArg,
     /// Show the steps until the run ends; exits like `run --follow`
     #[arg(long, short)]
     follow: bool,
@@ -41,11 +41,12 @@ pub(crate) struct Show {
 impl Show {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
         let transport = cx.server.transport()?;
-        let mut detail = get_run(&transport, self.id, Duration::ZERO).await?;
+        let id = self.id.resolve(&transport, Some(KIND)).await?;
+        let mut detail = get_run(&transport, id, Duration::ZERO).await?;
         let mut code = ExitCode::SUCCESS;
         if self.follow {
             let (name, interrupt) = (&detail.run.pipeline_id, signal(SignalKind::interrupt())?);
-            match follow(&transport, (self.id, name), cx.output, interrupt).await? {
+            match follow(&transport, (id, name), cx.output, interrupt).await? {
                 Some(ended) => (code, detail) = (exit_code(ended.run.status), ended),
                 None => code = ExitCode::from(exit::INTERRUPTED),
             }

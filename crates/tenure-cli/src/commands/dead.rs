@@ -18,7 +18,7 @@ use tenure_cli_kit::document::usage_error;
 use tenure_cli_kit::exit;
 use tenure_cli_kit::listing::{fetch, print_more_hint};
 use tenure_cli_kit::text::{age, cell, print_line, query, sanitize, table};
-use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{Done, JobArg, Output, print_json};
 
 /// Timeout of a request, which may handle very many jobs.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
@@ -67,8 +67,8 @@ pub(super) struct Ls {
 /// Which dead letters to handle
 #[derive(Args)]
 pub(super) struct Selection {
-    /// Ids of the jobs
-    ids: Vec<JobId>,
+    /// Ids of the jobs, or at least 8 digits from the start or the end of each
+    ids: Vec<JobArg>,
     /// Only this kind
     #[arg(long)]
     kind: Option<String>,
@@ -199,12 +199,16 @@ struct BulkReport<'a> {
 
 impl Selection {
     /// Returns the filter. Selecting everything requires `--all`: a forgotten filter must not.
-    fn filter(&self) -> anyhow::Result<DeadLetterFilter> {
+    async fn filter(&self, transport: &HttpTransport) -> anyhow::Result<DeadLetterFilter> {
+        let mut ids = Vec::with_capacity(self.ids.len());
+        for id in &self.ids {
+            ids.push(id.resolve(transport, None).await?);
+        }
         let filter = DeadLetterFilter {
             kind: self.kind.clone(),
             operation: self.operation.clone(),
             code: self.code.clone(),
-            ids: (!self.ids.is_empty()).then(|| self.ids.clone()),
+            ids: (!ids.is_empty()).then_some(ids),
         };
         let DeadLetterFilter { kind, operation, code, ids } = &filter;
         if self.all || kind.is_some() || operation.is_some() || code.is_some() || ids.is_some() {
@@ -219,7 +223,8 @@ impl Selection {
         transport: &HttpTransport,
         verb: &str,
     ) -> anyhow::Result<T> {
-        let (filter, dry_run, reason) = (self.filter()?, self.dry_run, self.reason.clone());
+        let filter = self.filter(transport).await?;
+        let (dry_run, reason) = (self.dry_run, self.reason.clone());
         let body = DeadLetterRequest { filter, dry_run, reason };
         let key = tenure_store::random::request_id().to_string();
         Ok(transport.post(&format!("/v1/dead/{verb}"), Some(key), &body, REQUEST_TIMEOUT).await?)

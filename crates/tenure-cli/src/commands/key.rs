@@ -9,7 +9,7 @@ use tenure_wire::{CreateKeyRequest, CreateKeyResponse, KeyInfo, ListResponse, Re
 
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::text::{parse_duration, print_line, sanitize, table};
-use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{Done, Output, print_json, resolve_key};
 
 /// Create, list and revoke API keys
 #[derive(Subcommand)]
@@ -51,7 +51,7 @@ pub(super) struct Create {
 /// Which key to revoke
 #[derive(Args)]
 pub(super) struct Revoke {
-    /// Id of the key, from `tenure key ls`
+    /// Id of the key, from `tenure key ls`, or at least 8 digits from its start or its end
     id: String,
     /// Reason, recorded in the audit log
     #[arg(long)]
@@ -95,9 +95,10 @@ impl Create {
 
 impl Revoke {
     async fn run(&self, server: &ServerArgs, output: Output) -> Done {
-        let path = format!("/v1/keys/{}/revoke", self.id);
+        let transport = server.transport()?;
+        let path = format!("/v1/keys/{}/revoke", resolve_key(&transport, &self.id).await?);
         let body = ReasonRequest { reason: Some(self.reason.clone()) };
-        let key: KeyInfo = server.transport()?.post(&path, None, &body, Duration::ZERO).await?;
+        let key: KeyInfo = transport.post(&path, None, &body, Duration::ZERO).await?;
         match output {
             Output::Json => print_json(&key)?,
             Output::Table => anstream::eprintln!("key {} revoked", sanitize(&key.id)),

@@ -11,7 +11,7 @@ use tenure_wire::WhyResponse;
 use super::resource::ResourcePath;
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::text::{field_list, format_duration, print_line, sanitize};
-use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{Done, JobArg, Output, print_json};
 
 /// Explain what a job or a resource is waiting for
 #[derive(Args)]
@@ -20,14 +20,14 @@ Examples:
   tenure why database/orders
   tenure why 019a2b3c4d5e6f708192a3b4c5d6e7f8 -o json")]
 pub(super) struct Why {
-    /// KIND/NAME, or the id of a job
+    /// KIND/NAME, or the id of a job or at least 8 digits from its start or its end
     #[arg(value_name = "KIND/NAME|JOB")]
     subject: Subject,
 }
 
 #[derive(Clone, Debug)]
 enum Subject {
-    Job(JobId),
+    Job(JobArg),
     Resource(ResourcePath),
 }
 
@@ -46,13 +46,14 @@ impl Why {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let transport = server.transport()?;
         match &self.subject {
-            Subject::Job(id) => print_job(&transport, *id, output).await,
+            Subject::Job(id) => print_job(&transport, id, output).await,
             Subject::Resource(resource) => print_resource(&transport, resource, output).await,
         }
     }
 }
 
-pub(super) async fn print_job(transport: &HttpTransport, id: JobId, output: Output) -> Done {
+pub(super) async fn print_job(transport: &HttpTransport, id: &JobArg, output: Output) -> Done {
+    let id = id.resolve(transport, None).await?;
     let answer = explain_job(transport, id).await?;
     print(&format!("job {id}"), &answer, output)
 }

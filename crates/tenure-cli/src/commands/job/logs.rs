@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use clap::Args;
 use tenure::http::HttpTransport;
-use tenure_core::JobId;
 use tenure_wire::{JobInfo, LogChunkInfo};
 
 use super::{WAIT_MAX, get_job};
 use tenure::job::LogReader;
 use tenure_cli_kit::log_text::without_data_lines;
-use tenure_cli_kit::{Done, Output};
+use tenure_cli_kit::{Done, JobArg, Output};
 
 /// Print the log of a job
 ///
@@ -20,8 +19,8 @@ use tenure_cli_kit::{Done, Output};
 /// that carry data for programs.
 #[derive(Args)]
 pub(in crate::commands) struct Logs {
-    /// Id of the job
-    id: JobId,
+    /// Id of the job, or at least 8 digits from its start or its end
+    id: JobArg,
     /// Follow the log until the job finishes
     #[arg(long, short)]
     follow: bool,
@@ -32,12 +31,13 @@ pub(in crate::commands) struct Logs {
 
 impl Logs {
     pub(super) async fn run(&self, transport: &HttpTransport, output: Output) -> Done {
-        let mut reader = LogReader::new(self.id, self.attempt);
+        let id = self.id.resolve(transport, None).await?;
+        let mut reader = LogReader::new(id, self.attempt);
         let mut shown_attempt = 0;
         loop {
             // Read the job before its log: the log is complete once the job has finished.
-            let finished = !self.follow
-                || self.is_finished(&get_job(transport, self.id, Duration::ZERO).await?);
+            let finished =
+                !self.follow || self.is_finished(&get_job(transport, id, Duration::ZERO).await?);
             let wait = if finished { Duration::ZERO } else { WAIT_MAX };
             let chunks = reader.next(transport, wait).await?;
             for chunk in &chunks {

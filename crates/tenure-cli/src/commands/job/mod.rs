@@ -22,7 +22,7 @@ use super::why;
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::listing::{fetch, print_more_hint};
 use tenure_cli_kit::text::{age, cell, format_duration, print_line, sanitize, table};
-use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{Done, JobArg, Output, print_json};
 use tenure_cli_kit::{clock, exit};
 
 /// Maximum wait of one request, which is repeated until the job has finished.
@@ -43,8 +43,8 @@ pub(super) enum Job {
     Ls(Ls),
     /// Show a job with its attempts
     Show {
-        /// Id of the job
-        id: JobId,
+        /// Id of the job, or at least 8 digits from its start or its end
+        id: JobArg,
         /// Follow the job until it finishes, then show it; exits like `submit --follow`
         #[arg(long, short)]
         follow: bool,
@@ -52,16 +52,16 @@ pub(super) enum Job {
     Logs(logs::Logs),
     /// Explain what a job is waiting for
     Why {
-        /// Id of the job
-        id: JobId,
+        /// Id of the job, or at least 8 digits from its start or its end
+        id: JobArg,
     },
     /// Cancel a job
     ///
     /// A waiting job is cancelled immediately. A running job is asked to stop, which may take its
     /// worker a moment. Cancelling a job that has finished otherwise is refused.
     Cancel {
-        /// Id of the job
-        id: JobId,
+        /// Id of the job, or at least 8 digits from its start or its end
+        id: JobArg,
         /// Reason, recorded with the job
         #[arg(long, default_value = "")]
         reason: String,
@@ -97,11 +97,11 @@ impl Job {
         match self {
             Self::Submit(submit) => submit.run(server, output).await,
             Self::Ls(ls) => ls.run(server, output).await,
-            Self::Show { id, follow } => show::run(server, *id, *follow, output).await,
+            Self::Show { id, follow } => show::run(server, id, *follow, output).await,
             Self::Logs(logs) => logs.run(&server.transport()?, output).await,
-            Self::Why { id } => why::print_job(&server.transport()?, *id, output).await,
+            Self::Why { id } => why::print_job(&server.transport()?, id, output).await,
             Self::Cancel { id, reason, wait } => {
-                cancel(&server.transport()?, *id, reason, *wait, output).await
+                cancel(&server.transport()?, id, reason, *wait, output).await
             }
             Self::Retry(retry) => retry.run(server, output).await,
         }
@@ -180,11 +180,12 @@ fn due_in(job: &JobInfo) -> Option<String> {
 
 async fn cancel(
     transport: &HttpTransport,
-    id: JobId,
+    id: &JobArg,
     reason: &str,
     wait: bool,
     output: Output,
 ) -> Done {
+    let id = id.resolve(transport, None).await?;
     let body = ReasonRequest { reason: Some(reason.to_owned()) };
     let path = format!("/v1/jobs/{id}/cancel");
     let mut answer: CancelResponse = transport.post(&path, None, &body, Duration::ZERO).await?;

@@ -13,15 +13,16 @@ use super::{due_in, get_job, resource_name};
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::exit;
 use tenure_cli_kit::text::{age, cell, field_list, print_line, sanitize, span, table};
-use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{Done, JobArg, Output, print_json};
 
 pub(super) async fn run(
     server: &ServerArgs,
-    id: JobId,
+    id: &JobArg,
     follow_first: bool,
     output: Output,
 ) -> Done {
     let transport = server.transport()?;
+    let id = id.resolve(&transport, None).await?;
     let mut job = get_job(&transport, id, Duration::ZERO).await?;
     let mut code = ExitCode::SUCCESS;
     if follow_first {

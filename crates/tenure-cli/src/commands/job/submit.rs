@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use tenure::http::HttpTransport;
-use tenure_core::{JobId, JobState, Verdict};
+use tenure_core::{JobState, Verdict};
 use tenure_wire::{ReasonRequest, SubmitRequest, SubmitResponse, instant, parse_instant};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -16,7 +16,7 @@ use crate::commands::why::explain_job;
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::document::{Arg, merge_args};
 use tenure_cli_kit::text::{parse_duration, print_line, sanitize};
-use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{Done, JobArg, Output, print_json};
 use tenure_cli_kit::{clock, exit};
 
 /// Submit a job: one operation on one resource
@@ -74,8 +74,8 @@ fn parse_at(text: &str) -> Result<String, String> {
 /// apply to it. The next attempt of a job in backoff becomes due immediately.
 #[derive(Args)]
 pub(in crate::commands) struct Retry {
-    /// Id of the job
-    id: JobId,
+    /// Id of the job, or at least 8 digits from its start or its end
+    id: JobArg,
     /// Reason, recorded in the history
     #[arg(long)]
     reason: String,
@@ -102,10 +102,12 @@ impl Submit {
 impl Retry {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let body = ReasonRequest { reason: Some(self.reason.clone()) };
-        let path = format!("/v1/jobs/{}/retry", self.id);
+        let transport = server.transport()?;
+        let id = self.id.resolve(&transport, None).await?;
+        let path = format!("/v1/jobs/{id}/retry");
         let request = JobRequest { path, key: None, follow: self.follow };
-        let remedy = |_| format!("check with `tenure job show {}`", self.id);
-        request.run(&server.transport()?, &body, output, remedy).await
+        let remedy = |_| format!("check with `tenure job show {id}`");
+        request.run(&transport, &body, output, remedy).await
     }
 }
 
