@@ -11,6 +11,7 @@
 mod http;
 mod labels;
 mod scrape;
+mod text_format;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -34,6 +35,7 @@ use tenure_store::store::Swept;
 pub(crate) use http::measure;
 use labels::LabelValues;
 use scrape::SnapshotCache;
+pub(crate) use text_format::to_prometheus_text;
 
 tenure_app::define_metrics! {
     BUILD: Gauge "tenure_build_info" ["version"]

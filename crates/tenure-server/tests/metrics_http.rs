@@ -55,6 +55,32 @@ async fn requests_are_counted_by_route_pattern() {
     assert!(!routes.iter().any(|route| route.contains("secret")), "{routes:?}");
 }
 
+#[tokio::test]
+async fn the_text_format_of_prometheus_is_served_on_request() {
+    let server = Server::start(Arc::new(Memory::new())).await;
+    let scrape = async |accept: &str| {
+        let request = reqwest::Client::new().get(format!("{}/metrics", server.url));
+        let request = request.bearer_auth(common::KEY).header("accept", accept);
+        let response = request.send().await.expect("it answers");
+        assert_eq!(response.status(), 200);
+        let format = response.headers()["content-type"].to_str().expect("text").to_owned();
+        (format, response.text().await.expect("text"))
+    };
+    let (format, text) = scrape("text/plain").await;
+    assert_eq!(format, "text/plain; version=0.0.4; charset=utf-8");
+    assert!(text.contains("# TYPE tenure_fenced_writes_total counter\n"), "{text}");
+    assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{text}");
+    let described: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    for line in described {
+        let (name, _) = line.split_once(' ').expect("a type");
+        let help = text.lines().find_map(|line| line.strip_prefix(&format!("# HELP {name} ")));
+        assert!(help.is_some_and(|help| help.trim_end_matches('.').len() > 10), "{name}: {help:?}");
+    }
+    let (format, text) = scrape("*/*").await;
+    assert_eq!(format, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    assert!(text.ends_with("# EOF\n"), "{text}");
+}
+
 /// A store that can be made unavailable.
 #[derive(Default)]
 struct OutageStore {
