@@ -15,8 +15,9 @@
 import http.client, json, os, signal, socket, sys, threading, time, uuid
 import urllib.error, urllib.request
 
-DATA = os.environ.get("TENURE_DATA") or os.path.expanduser("~/.local/share/tenure")
-URL = os.environ.get("TENURE_SERVER") or "http://127.0.0.1:7117"
+SHARE = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+DATA = os.environ.get("TENURE_DATA") or os.path.join(SHARE, "tenure")
+URL = ""  # address of the server, set for each session
 KEY = os.environ.pop("TENURE_KEY", None)  # child processes of a handler do not need it
 TTL = float(os.environ.get("WORKER_TTL", 15))  # TTL of the session in seconds
 SLOTS = int(os.environ.get("WORKER_SLOTS", 2))  # concurrent jobs
@@ -54,6 +55,17 @@ def now():
 
 def say(text):
     print(f"worker: {text}", file=sys.stderr, flush=True)
+
+
+def find_server():
+    """Returns the named server, or the one that runs on this machine."""
+    if os.environ.get("TENURE_SERVER"):
+        return os.environ["TENURE_SERVER"].rstrip("/")
+    try:
+        with open(os.path.join(DATA, "server.url")) as file:
+            return file.read().strip()
+    except OSError:  # it does not run yet
+        return "http://127.0.0.1:7117"
 
 
 def call(method, path, body=None, request_id=None, timeout=10.0):
@@ -266,7 +278,7 @@ def drain(session, slots):
 
 
 def main():
-    global KEY
+    global KEY, URL
     if KEY is None:
         with open(os.path.join(DATA, "admin.key")) as file:
             KEY = file.read().strip()
@@ -274,6 +286,7 @@ def main():
         signal.signal(number, lambda *_: stopping.set())
     name = os.environ.get("WORKER_NAME") or f"{socket.gethostname()}/{os.getpid()}"
     while not stopping.is_set():
+        URL = find_server()
         try:
             session = Session(name)
         except NoAnswer as why:

@@ -106,6 +106,18 @@ impl Drop for Worker {
     }
 }
 
+#[tokio::test]
+async fn a_worker_finds_the_server_of_its_data_directory() {
+    let server = server().await;
+    let data = TempDir::new().expect("a temporary directory");
+    std::fs::write(data.path().join("server.url"), format!("{}\n", server.url)).expect("writable");
+    let id = submit(&server, "r1", json!({ "steps": 1, "step_ms": 1 })).await;
+    let data = data.path().to_str().expect("UTF-8");
+    let _worker = Worker::start("", "w1", &[("TENURE_DATA", data)]);
+    let job = wait_for_job(&server, &id, |job| job["state"] == "succeeded").await;
+    assert_eq!(job["attempts"][0]["worker"], "w1");
+}
+
 async fn submit(server: &Server, name: &str, args: Value) -> String {
     let body = json!({ "operation": "build", "args": args });
     let (status, answer) = server.post(&format!("/v1/resources/report/{name}/jobs"), body).await;
