@@ -68,7 +68,7 @@ documents! {
     kinds: "docs/guide/kinds.md", |_| ();
     workers: "docs/guide/workers.md", |shell| {
         shell.serve(WITH_JOBS);
-        shell.place("http://10.0.0.5:7117", "http://127.0.0.1:7117");
+        shell.place("https://10.0.0.5:7117", "http://127.0.0.1:7117");
     };
     locks: "docs/guide/locks-from-the-shell.md", |shell| {
         shell.serve("tenure serve");

@@ -43,7 +43,7 @@ const FREE_BYTES_MIN: u64 = 256 * 1024 * 1024;
 Examples:
   tenure doctor                                  check the local server and its data directory
   tenure doctor --store postgres://tenure@db/ops check a database
-  tenure doctor --server http://10.0.0.5:7117    check one server
+  tenure doctor --server https://10.0.0.5:7117    check one server
   tenure doctor -o json                          print the findings as JSON")]
 pub(super) struct Doctor {
     /// Store to check: embedded:PATH or postgres://…

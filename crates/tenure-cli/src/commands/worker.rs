@@ -28,7 +28,7 @@ use crate::log::LogArgs;
 #[command(after_help = "\
 Examples:
   tenure worker                                  connect to the server on this machine
-  tenure worker --server http://10.0.0.5:7117 --tenant '*' --slots 8")]
+  tenure worker --server https://10.0.0.5:7117 --tenant '*' --slots 8")]
 pub(super) struct WorkerVerb {
     #[command(flatten)]
     config: ConfigFile,
