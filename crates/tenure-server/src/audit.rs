@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, BufWriter, Write as _};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::response::Response;
 use tenure_core::Text;
 use tenure_store::clock::{Clock as _, ServerClock};
+use tenure_store::private_file;
 use tenure_wire::{AuditEntry, instant};
 use tokio::sync::{mpsc, oneshot};
 
@@ -196,6 +196,9 @@ struct AuditWriter {
 
 impl AuditWriter {
     fn open(path: &Path) -> std::io::Result<Self> {
+        for n in 0..=FILES_KEPT {
+            private_file::restrict(&numbered(path, n))?;
+        }
         let file = append(path)?;
         let bytes = file.metadata()?.len();
         let clock = ServerClock::starting_after(tenure_core::Millis::default());
@@ -286,7 +289,7 @@ fn numbered(path: &Path, n: usize) -> PathBuf {
 }
 
 fn append(path: &Path) -> std::io::Result<File> {
-    File::options().create(true).append(true).mode(0o600).open(path)
+    private_file::options().create(true).append(true).open(path)
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 //! [`Store`] is the trait. [`memory`], [`embedded`] and [`postgres`] implement it;
 //! [`fault_injector`] and [`metered`] decorate any implementation. [`committer`] groups single
 //! commands into batches, [`observer`] receives facts for metrics, [`census`] counts the current
-//! rows, and [`conformance`] is the test suite that every store passes.
+//! rows, [`private_file`] creates files for one user, and [`conformance`] is the test suite that every
+//! store passes.
 
 pub mod census;
 pub mod clock;
@@ -23,6 +24,7 @@ pub mod metered;
 pub mod observer;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod private_file;
 pub mod queries;
 pub mod random;
 pub mod scenario;

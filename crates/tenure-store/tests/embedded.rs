@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use tenure_core::{
@@ -77,6 +77,49 @@ fn a_file_of_a_newer_version_is_rejected() {
     rusqlite::Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 99").unwrap();
     let error = Embedded::open(&path).err().unwrap().to_string();
     assert!(error.contains("use a newer tenure"), "{error}");
+}
+
+/// Returns the files of a directory with their modes.
+fn modes(dir: &Path) -> Vec<(u32, PathBuf)> {
+    let files = fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("readable"));
+    let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode() & 0o777;
+    files.map(|entry| (mode(&entry.path()), entry.path())).collect()
+}
+
+#[tokio::test]
+async fn other_users_cannot_access_the_files() {
+    let dir = TempDir::new().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = dir.path().join("tenure.db");
+    let store = Embedded::open(&path).unwrap();
+    grant(&store, "c1", 1).await.unwrap();
+    let new = modes(dir.path());
+    assert!(new.len() >= 5, "{new:?}");
+    assert!(new.iter().all(|(mode, _)| *mode == 0o600), "{new:?}");
+
+    // The files that a crash leaves, of a version that left the mode to the umask.
+    let copy = TempDir::new().unwrap();
+    for (_, path) in &new {
+        let to = copy.path().join(path.file_name().unwrap());
+        fs::copy(path, &to).unwrap();
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    let existing = Embedded::open(&copy.path().join("tenure.db")).unwrap();
+    grant(&existing, "c2", 2).await.unwrap();
+    let old = modes(copy.path());
+    assert!(old.iter().all(|(mode, _)| *mode == 0o600), "{old:?}");
+}
+
+#[test]
+fn a_file_of_another_program_keeps_its_mode() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("other.db");
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection.execute_batch("CREATE TABLE people (name TEXT)").unwrap();
+    drop(connection);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(matches!(Embedded::open(&path).err(), Some(Error::Foreign(_))));
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
 }
 
 #[tokio::test]

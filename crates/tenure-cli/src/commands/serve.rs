@@ -1,8 +1,8 @@
 //! `tenure serve`: the server process.
 
 use std::fs;
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tenure_server::audit::Audit;
 use tenure_server::auth::Keys;
 use tenure_server::auth::limits::{AUTH_FAILURE_RATE, Rate};
 use tenure_server::{HttpConfig, Server, ServerState, keyfile, listen};
-use tenure_store::Store;
+use tenure_store::{Store, private_file};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
@@ -338,7 +338,20 @@ fn create_data_dir(dir: &Path) -> anyhow::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(|| {
         let dir = dir.display();
         format!("cannot create the data directory {dir}; choose another with --data DIR")
-    })
+    })?;
+    let found = fs::metadata(dir);
+    if found.is_ok_and(|found| others_can_replace_files(found.mode(), found.uid())) {
+        let dir = dir.display();
+        tracing::warn!("other users can replace files in {dir}; run `chmod 700 {dir}`");
+    }
+    Ok(())
+}
+
+/// Returns whether others can remove and create files in a directory of this user. That of another
+/// user, such as a volume of a container, is not ours to change.
+fn others_can_replace_files(mode: u32, uid: u32) -> bool {
+    let sticky = mode & 0o1000 != 0;
+    mode & 0o022 != 0 && !sticky && uid == rustix::process::geteuid().as_raw()
 }
 
 /// The file with the server's address, for the CLI on the same machine. Removed on drop.
@@ -346,8 +359,14 @@ struct AddressFile(PathBuf);
 
 impl AddressFile {
     fn write(path: PathBuf, url: &str) -> anyhow::Result<Self> {
-        fs::write(&path, format!("{url}\n"))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        // Clients send their keys to this address: nobody else may change it.
+        let write = || {
+            private_file::restrict(&path)?;
+            let options = &mut private_file::options();
+            let mut file = options.create(true).write(true).truncate(true).open(&path)?;
+            writeln!(file, "{url}")
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self(path))
     }
 }

@@ -17,6 +17,7 @@ use super::error::Error;
 use super::format::{check_format, migrate};
 use super::ownership::IncarnationRecord;
 use crate::ledger::{Batch, Ledger};
+use crate::private_file;
 
 /// Preallocated size of the write-ahead log in pages of 4 KiB: twice its usual maximum, see
 /// [`super::checkpoint`].
@@ -65,8 +66,15 @@ const NOT_STORED: i64 = -1;
 impl Database {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let sqlite = |source| Error::Sqlite { path: path.to_path_buf(), source };
+        // SQLite creates the log and its index with the mode of the file.
+        private_file::create(path).map_err(|source| Error::Io {
+            what: "create",
+            path: path.to_path_buf(),
+            source,
+        })?;
         let mut connection = Connection::open(path).map_err(sqlite)?;
         check_format(&connection, path)?;
+        restrict_files(path)?;
         connection
             .execute_batch(
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
@@ -456,6 +464,18 @@ impl Drop for Database {
     fn drop(&mut self) {
         self.checkpointer.stop(&mut self.connection);
     }
+}
+
+/// Takes the access to the files of a store away from other users: they contain a secret. Done
+/// after the format is checked, because a file of another program keeps its mode.
+fn restrict_files(path: &Path) -> Result<(), Error> {
+    for suffix in ["", "-wal", "-shm", "-journal", ".life"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        let path = PathBuf::from(name);
+        private_file::restrict(&path).map_err(|source| Error::Exposed { path, source })?;
+    }
+    Ok(())
 }
 
 /// Returns whether a resource appears in lists of resources.

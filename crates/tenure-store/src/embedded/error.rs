@@ -40,6 +40,17 @@ pub enum Error {
         /// Cause.
         source: std::io::Error,
     },
+    /// Other users can access the file, and it is not ours to change.
+    #[error(
+        "{path} can be accessed by other users, and its mode cannot be changed; run `chmod 600` \
+         on it as its owner"
+    )]
+    Exposed {
+        /// File.
+        path: PathBuf,
+        /// Cause.
+        source: std::io::Error,
+    },
     /// SQLite reported an error.
     #[error("cannot read or write {path}")]
     Sqlite {

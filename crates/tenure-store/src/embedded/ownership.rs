@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use tenure_core::Incarnation;
 
 use super::error::Error;
+use crate::private_file;
 
 /// Magic numbers of network file systems: NFS, SMB, CIFS, SMB2, AFS, Ceph, 9P.
 const NETWORK_FILE_SYSTEMS: [i64; 7] =
@@ -46,12 +47,13 @@ impl Ownership {
     pub(crate) fn acquire(path: &Path) -> Result<Self, Error> {
         let lock_path = with_suffix(path, "lock");
         let io = |what| move |source| Error::Io { what, path: path.to_path_buf(), source };
-        let lock = File::options()
+        let lock = private_file::options()
             .create(true)
             .truncate(false)
             .write(true)
             .open(&lock_path)
             .map_err(io("create the lock file of"))?;
+        private_file::restrict(&lock_path).map_err(io("restrict the lock file of"))?;
         let stat = statfs(&lock_path).map_err(|e| io("inspect the file system of")(e.into()))?;
         if NETWORK_FILE_SYSTEMS.contains(&stat.f_type) {
             return Err(Error::Network(path.to_path_buf()));
@@ -91,7 +93,9 @@ impl Ownership {
     pub(crate) fn write_record(&self, record: &IncarnationRecord) -> std::io::Result<File> {
         let text = serde_json::to_string(record).expect("it serializes to JSON");
         let temporary = self.record_path.with_extension("life-new");
-        let mut file = File::create(&temporary)?;
+        private_file::restrict(&temporary)?;
+        let options = &mut private_file::options();
+        let mut file = options.create(true).write(true).truncate(true).open(&temporary)?;
         file.write_all(text.as_bytes())?;
         fs::rename(&temporary, &self.record_path)?;
         Ok(file)
