@@ -77,12 +77,14 @@ impl StepContext<'_> {
         let resource = self.record.resource.as_ref().expect("created above");
         let generation = resource.generation;
         if resource.spec.as_ref() == Some(spec) {
-            return Ok(Outcome::Put { generation, job: None });
+            let snapshot = self.record.resource.clone();
+            return Ok(Outcome::Put { generation, job: None, snapshot });
         }
         let generation = generation + 1;
         self.append_event(Event::Specified { spec: spec.clone(), generation, by: by.clone() });
         let job = self.reconcile();
-        Ok(Outcome::Put { generation, job })
+        let snapshot = self.record.resource.clone();
+        Ok(Outcome::Put { generation, job, snapshot })
     }
 
     fn delete(&mut self, by: &Text) -> Result<Outcome, Refusal> {

@@ -6,6 +6,7 @@ use crate::id::{JobId, RequestId, SessionId};
 use crate::job::{Job, JobState, Verdict};
 use crate::key::{LockSet, ResourceKey, Text};
 use crate::refusal::Refusal;
+use crate::resource::Resource;
 use crate::session::Revocation;
 use crate::time::Millis;
 use crate::token::Token;
@@ -120,6 +121,9 @@ pub enum Outcome {
         generation: u64,
         /// Job that reconciles the resource, if there is one.
         job: Option<JobId>,
+        /// The resource as it is after the step; `None` from a transport that does not carry all
+        /// of its fields.
+        snapshot: Option<Box<Resource>>,
     },
     /// The resource was deleted.
     Deleted,

@@ -151,6 +151,36 @@ async fn a_submit_does_not_read_the_job_back() {
 }
 
 #[tokio::test]
+async fn a_put_is_answered_by_its_step() {
+    let fixture = Fixture::start().await;
+    let path = "/v1/resources/cluster/c1";
+    for (generation, nodes) in [(1, 3), (2, 5), (2, 5)] {
+        let body = json!({ "spec": { "nodes": nodes } });
+        let (put, reads) = fixture.request(&fixture.key, "PUT", path, &body).await;
+        assert_eq!(reads, 0, "a later read may show what another client has put");
+        assert_eq!((&put["generation"], &put["spec"]), (&json!(generation), &body["spec"]));
+        let (mut shown, _) = fixture.request(&fixture.key, "GET", path, &Value::Null).await;
+        shown["job"] = put["job"].clone();
+        assert_eq!(put, shown);
+    }
+    let puts = (0..50).map(|n| {
+        let (url, key) = (format!("{}{path}", fixture.server.url), fixture.key.clone());
+        tokio::spawn(async move {
+            let body = json!({ "spec": { "writer": n } });
+            let request = common::http().put(url).header("x-api-key", key).body(body.to_string());
+            let (_, put) = common::answer(request).await;
+            assert_eq!(put["spec"], body["spec"], "the answer of another writer");
+            put["generation"].as_u64().expect("a number")
+        })
+    });
+    let mut generations = std::collections::BTreeSet::new();
+    for put in puts.collect::<Vec<_>>() {
+        generations.insert(put.await.expect("no panic"));
+    }
+    assert_eq!(generations.len(), 50, "{generations:?}");
+}
+
+#[tokio::test]
 async fn the_reads_of_a_request_are_counted() {
     let fixture = Fixture::start().await;
     let (_, reads) = fixture.request(KEY, "GET", "/v1/locks", &Value::Null).await;

@@ -63,7 +63,7 @@ impl ResourceHandle {
     pub async fn put(&self, spec: &impl Serialize) -> Result<Put, Error> {
         let spec = to_json("spec", spec)?;
         match self.send(ResourceAction::Put { spec, by: self.by.clone() }).await? {
-            Outcome::Put { generation, job } => {
+            Outcome::Put { generation, job, .. } => {
                 let job =
                     job.map(|id| JobHandle::new(Arc::clone(&self.transport), id, self.by.clone()));
                 Ok(Put { generation, job })

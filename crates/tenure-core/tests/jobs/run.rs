@@ -100,6 +100,7 @@ impl Run {
         self.check_events(&before, &changes)?;
         self.check_redriven(command, &outcome)?;
         self.check_snapshot(&outcome)?;
+        self.check_put(command, &outcome)?;
         self.check_unlogged(&before, &changes)?;
         self.lines.extend(self.world.seal(changes.events));
         self.check_records(&before)?;
@@ -114,6 +115,16 @@ impl Run {
         let Outcome::Submitted { job, snapshot, .. } = outcome else { return Ok(()) };
         let record = self.world.job_index.get(job).and_then(|key| self.world.records.get(key));
         prop_assert_eq!(snapshot.as_deref(), record.and_then(|record| record.job(*job)));
+        Ok(())
+    }
+
+    /// The outcome of a put contains the resource as it is in the record.
+    fn check_put(&self, command: &Command, outcome: &Outcome) -> Checked {
+        let Outcome::Put { generation, snapshot, .. } = outcome else { return Ok(()) };
+        let record = command.key().and_then(|key| self.world.records.get(key));
+        let resource = record.and_then(|record| record.resource.as_ref());
+        prop_assert_eq!(snapshot.as_ref(), resource);
+        prop_assert_eq!(snapshot.as_ref().map(|put| put.generation), Some(*generation));
         Ok(())
     }
 

@@ -39,8 +39,10 @@ pub(super) async fn put(
 ) -> Result<Json<PutResourceResponse>, Problem> {
     let action = ResourceAction::Put { spec: document("spec", &body.spec)?, by: on.caller.name };
     match state.services.submit(Command::Resource { key: on.key.clone(), action }).await? {
-        Outcome::Put { job, .. } => {
-            Ok(Json(PutResourceResponse { resource: find(&state, &on.key).await?, job }))
+        Outcome::Put { job, snapshot: Some(resource), .. } => {
+            // Not read back: another writer may have put another spec by now.
+            let resource = ResourceInfo::new(&on.key, &resource, ResourceInfo::QUEUE_SHOWN);
+            Ok(Json(PutResourceResponse { resource, job }))
         }
         other => Err(Problem::unexpected(&other)),
     }

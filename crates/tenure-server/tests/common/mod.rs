@@ -153,7 +153,7 @@ pub async fn key(server: &Server, tenant: &str, role: &str) -> String {
     answer["secret"].as_str().expect("a secret").to_owned()
 }
 
-async fn answer(request: reqwest::RequestBuilder) -> (u16, Value) {
+pub async fn answer(request: reqwest::RequestBuilder) -> (u16, Value) {
     let response = request.send().await.expect("the server answers");
     let status = response.status().as_u16();
     let text = response.text().await.expect("a complete response");

@@ -52,8 +52,8 @@ pub(super) fn render(outcome: &Outcome, jobs: &mut Vec<JobId>) -> String {
         Outcome::Noted { cancelling: true } => "noted cancelling".to_owned(),
         Outcome::Cancelled { state } => state.as_str().to_owned(),
         Outcome::Discarded => "discarded".to_owned(),
-        Outcome::Put { generation, job: None } => format!("generation={generation}"),
-        Outcome::Put { generation, job: Some(job) } => {
+        Outcome::Put { generation, job: None, .. } => format!("generation={generation}"),
+        Outcome::Put { generation, job: Some(job), .. } => {
             format!("generation={generation} {}", job_name(*job, jobs))
         }
         Outcome::Deleted => "deleted".to_owned(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tenure_core::{
-    Command, JobId, JobState, Kinds, Millis, Outcome, ResourceKey, SessionId, Token,
+    Command, Job, JobId, JobState, Kinds, Millis, Outcome, ResourceKey, SessionId, Token,
 };
 use tenure_store::clock::{Clock, ManualClock};
 use tenure_store::scenario::kinds;
@@ -266,8 +266,12 @@ impl Pair {
 /// Removes what a restart loses from an outcome: the progress of attempts.
 fn normalize(outcome: &Outcome) -> Outcome {
     let mut normalized = outcome.clone();
-    if let Outcome::Claimed(jobs) = &mut normalized {
-        jobs.iter_mut().for_each(|a| (a.job.progress, a.job.log_bytes) = (None, 0));
+    let reset = |job: &mut Box<Job>| (job.progress, job.log_bytes) = (None, 0);
+    match &mut normalized {
+        Outcome::Claimed(jobs) => jobs.iter_mut().for_each(|a| reset(&mut a.job)),
+        Outcome::Submitted { snapshot: Some(job), .. } => reset(job),
+        Outcome::Put { snapshot: Some(resource), .. } => resource.lane.iter_mut().for_each(reset),
+        _ => {}
     }
     normalized
 }

@@ -33,9 +33,10 @@ impl HttpTransport {
         match action {
             ResourceAction::Put { spec, .. } => {
                 let body = PutResourceRequest { spec: parse_json("spec", &spec)? };
-                let answer: PutResourceResponse =
-                    self.call(Method::PUT, &path, None, Some(&body), Duration::ZERO).await?;
-                Ok(Outcome::Put { generation: answer.resource.generation, job: answer.job })
+                let answer: PutResourceResponse = self.put(&path, &body).await?;
+                let (generation, job) = (answer.resource.generation, answer.job);
+                // The JSON of a resource does not have all its fields.
+                Ok(Outcome::Put { generation, job, snapshot: None })
             }
             ResourceAction::Delete { .. } => {
                 let none = None::<&()>;

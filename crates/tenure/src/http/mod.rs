@@ -114,6 +114,15 @@ impl HttpTransport {
         self.call(Method::POST, path, id, Some(body), max_wait).await
     }
 
+    /// Sends a PUT request.
+    pub async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Error> {
+        self.call(Method::PUT, path, None, Some(body), Duration::ZERO).await
+    }
+
     /// Sends a DELETE request; `path` includes the query.
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.call(Method::DELETE, path, None, None::<&()>, Duration::ZERO).await

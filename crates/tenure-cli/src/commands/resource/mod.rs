@@ -14,8 +14,8 @@ use tenure::http::HttpTransport;
 use tenure::{Error, Transport};
 use tenure_core::{Command, LockPath, Outcome, Refusal, ResourceAction};
 use tenure_wire::{
-    JobInfo, PauseResponse, PutResourceResponse, ReasonRequest, RequestedByInfo, ResourceInfo,
-    ResourceLocksResponse, to_document,
+    JobInfo, PauseResponse, PutResourceRequest, PutResourceResponse, ReasonRequest,
+    RequestedByInfo, ResourceInfo, ResourceLocksResponse,
 };
 
 use super::job::jobs_table;
@@ -281,15 +281,10 @@ async fn set_paused(
 }
 
 async fn put(server: &ServerArgs, resource: &ResourcePath, spec: &str, output: Output) -> Done {
-    let spec = to_document(&read_json("--spec", spec)?);
-    let (transport, by) = (server.transport()?, process_name().into());
-    let action = ResourceAction::Put { spec, by };
-    let Outcome::Put { job, .. } = send(server, &transport, resource, action).await? else {
-        return Err(Error::Protocol("unexpected outcome of put".to_owned()).into());
-    };
-    let answer = PutResourceResponse { resource: transport.get(&resource.route("")).await?, job };
+    let body = PutResourceRequest { spec: read_json("--spec", spec)? };
+    let answer: PutResourceResponse = server.transport()?.put(&resource.route(""), &body).await?;
     let generation = answer.resource.generation;
-    let result = match job {
+    let result = match answer.job {
         Some(job) => format!("generation {generation}, job {job} submitted"),
         None => format!("generation {generation}"),
     };
