@@ -1,18 +1,28 @@
-//! Registry of requests in flight: of several deliveries of a request, only the latest is served.
+//! Registry of requests in flight: all copies of a request share one execution and get its answer.
 //!
 //! What is acquired for a disconnected client is released. A client whose connection broke repeats
-//! its request, possibly before the server notices the disconnect. Both deliveries then get the
-//! same locks or jobs, and releasing those of the first would take them away from the client that
-//! already uses them. A new delivery therefore supersedes the earlier one and waits for its end.
+//! its request, possibly before the server notices the disconnect. Both copies are for the same
+//! locks or jobs, and releasing those of the first would take them away from the client that
+//! already uses them. So a copy joins the execution of the earlier one, which ends when it is
+//! answered or when the clients of all copies are gone.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_core::RequestId;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
+use tenure_core::{Command, Outcome, Refusal, RequestId};
+use tenure_store::StoreError;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 
 /// Scope and id of a request.
 type Key = (String, RequestId);
+
+/// The answer to all copies of a request.
+pub(crate) type Answer = Result<Outcome, StoreError>;
+
+/// An execution, shared by the copies of a request; dropped with the last of them.
+pub(crate) type Execution = Shared<BoxFuture<'static, Answer>>;
 
 /// The requests in flight.
 #[derive(Default)]
@@ -20,14 +30,16 @@ pub(crate) struct InFlightRequests(Mutex<HashMap<Key, Request>>);
 
 #[derive(Default)]
 struct Request {
-    /// Number of the latest delivery, watched by all.
+    /// What the current execution does.
+    current: Option<(Command, WeakShared<BoxFuture<'static, Answer>>)>,
+    /// Number of the current execution.
     latest: watch::Sender<u64>,
-    /// Held by the delivery that submits to the committer or withdraws.
+    /// Held by the execution that submits to the committer or withdraws.
     mutex: Arc<AsyncMutex<()>>,
 }
 
-/// One delivery of a request.
-pub(crate) struct Delivery {
+/// Registration of an execution.
+pub(crate) struct Registration {
     key: Key,
     n: u64,
     latest: watch::Receiver<u64>,
@@ -35,15 +47,38 @@ pub(crate) struct Delivery {
     in_flight: Arc<InFlightRequests>,
 }
 
+/// Returns the answer to a request that waits while the server shuts down.
+pub(crate) fn shutting_down() -> StoreError {
+    StoreError::unavailable("the server is shutting down; retry")
+}
+
 impl InFlightRequests {
-    /// Registers a delivery. It supersedes earlier ones of the same request.
-    pub(crate) fn register(self: &Arc<Self>, scope: &str, request: RequestId) -> Delivery {
+    /// Joins the execution of an earlier copy of the request, or starts one. `command` is what the
+    /// copies have in common: another one under the same id is refused.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        scope: &str,
+        request: RequestId,
+        command: Command,
+        execute: impl FnOnce(Registration) -> BoxFuture<'static, Answer>,
+    ) -> Result<Execution, Refusal> {
         let key = (scope.to_owned(), request);
         let mut requests = self.requests();
         let request = requests.entry(key.clone()).or_default();
+        let current = request.current.as_ref();
+        if let Some((execution, same)) = current
+            .and_then(|(current, execution)| Some((execution.upgrade()?, *current == command)))
+        {
+            // Dropping the execution locks again.
+            drop(requests);
+            return if same { Ok(execution) } else { Err(Refusal::RequestReused) };
+        }
         request.latest.send_modify(|latest| *latest += 1);
         let (n, latest) = (*request.latest.borrow(), request.latest.subscribe());
-        Delivery { key, n, latest, mutex: Arc::clone(&request.mutex), in_flight: Arc::clone(self) }
+        let (mutex, in_flight) = (Arc::clone(&request.mutex), Arc::clone(self));
+        let execution = execute(Registration { key, n, latest, mutex, in_flight }).shared();
+        request.current = execution.downgrade().map(|weak| (command, weak));
+        Ok(execution)
     }
 
     fn requests(&self) -> MutexGuard<'_, HashMap<Key, Request>> {
@@ -51,30 +86,22 @@ impl InFlightRequests {
     }
 }
 
-impl Delivery {
-    /// Waits until no other delivery of the request is active, and excludes others.
+impl Registration {
+    /// Waits until no other execution of the request is active, and excludes others.
     pub(crate) async fn lock(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.mutex).lock_owned().await
     }
 
-    /// Returns whether a later delivery has been registered.
+    /// Returns whether a later execution has been started, because this one was dropped.
     pub(crate) fn is_superseded(&self) -> bool {
         *self.latest.borrow() > self.n
     }
-
-    /// Completes when a later delivery is registered.
-    pub(crate) async fn superseded(&self) {
-        let later = |latest: &u64| *latest > self.n;
-        if self.latest.clone().wait_for(later).await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
 }
 
-impl Drop for Delivery {
+impl Drop for Registration {
     fn drop(&mut self) {
         let mut requests = self.in_flight.requests();
-        // The receiver of this delivery still counts.
+        // The receiver of this registration still counts.
         if requests.get(&self.key).is_some_and(|request| request.latest.receiver_count() <= 1) {
             requests.remove(&self.key);
         }
@@ -83,6 +110,9 @@ impl Drop for Delivery {
 
 #[cfg(test)]
 mod tests {
+    use tenure_core::{Finish, JobAction, JobId, Token};
+    use tokio::sync::Notify;
+
     use super::*;
 
     /// Polls a future once and returns whether it is pending.
@@ -92,30 +122,88 @@ mod tests {
             .await
     }
 
+    fn command(token: u64) -> Command {
+        let action = JobAction::Finish { token: Token(token), finish: Finish::HandBack };
+        Command::Job { id: JobId(1), action }
+    }
+
+    /// Joins a request whose execution is answered when `done` is notified.
+    fn join(
+        in_flight: &Arc<InFlightRequests>,
+        scope: &str,
+        token: u64,
+        done: &Arc<Notify>,
+    ) -> Result<Execution, Refusal> {
+        let done = Arc::clone(done);
+        in_flight.join(scope, RequestId(2), command(token), |registration| {
+            let execution = async move {
+                let _lock = registration.lock().await;
+                done.notified().await;
+                Ok(Outcome::Deleted)
+            };
+            execution.boxed()
+        })
+    }
+
     #[tokio::test]
-    async fn a_new_delivery_supersedes_the_earlier_one_and_waits_for_its_end() {
-        let in_flight = Arc::new(InFlightRequests::default());
-        let first = in_flight.register("a", RequestId(2));
-        let lock = first.lock().await;
-        assert!(pending(first.superseded()).await && !first.is_superseded());
-        let second = in_flight.register("a", RequestId(2));
-        first.superseded().await;
-        assert!(first.is_superseded());
-        assert!(pending(second.lock()).await);
-        assert!(pending(second.superseded()).await);
-        drop(lock);
-        drop(second.lock().await);
-        drop((first, second));
+    async fn all_copies_get_the_answer_of_one_execution() {
+        let (in_flight, done) = (Arc::new(InFlightRequests::default()), Arc::default());
+        let first = join(&in_flight, "a", 1, &done).unwrap();
+        assert!(pending(first.clone()).await);
+        let second = join(&in_flight, "a", 1, &done).unwrap();
+        drop(first);
+        assert!(pending(second.clone()).await);
+        let third = join(&in_flight, "a", 1, &done).unwrap();
+        done.notify_one();
+        assert!(matches!(second.await, Ok(Outcome::Deleted)));
+        assert!(matches!(third.await, Ok(Outcome::Deleted)));
+        assert!(in_flight.requests().is_empty());
+    }
+
+    #[tokio::test]
+    async fn another_command_under_the_same_id_is_refused() {
+        let (in_flight, done) = (Arc::new(InFlightRequests::default()), Arc::default());
+        let first = join(&in_flight, "a", 1, &done).unwrap();
+        assert!(matches!(join(&in_flight, "a", 2, &done), Err(Refusal::RequestReused)));
+        drop(first);
+        assert!(join(&in_flight, "a", 2, &done).is_ok());
+        assert!(in_flight.requests().is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_execution_waits_for_the_end_of_a_dropped_one() {
+        let (in_flight, done) = (Arc::new(InFlightRequests::default()), Arc::<Notify>::default());
+        let (kept, mut ending) = tokio::sync::oneshot::channel();
+        let execution = in_flight.join("a", RequestId(2), command(1), |registration| {
+            async move {
+                let lock = registration.lock().await;
+                kept.send((registration, lock)).ok();
+                std::future::pending().await
+            }
+            .boxed()
+        });
+        let first = execution.unwrap();
+        assert!(pending(first.clone()).await);
+        drop(first);
+        let (registration, lock) = ending.try_recv().unwrap();
+        assert!(!registration.is_superseded());
+        done.notify_one();
+        let second = join(&in_flight, "a", 1, &done).unwrap();
+        assert!(pending(second.clone()).await, "the first one is not over");
+        assert!(registration.is_superseded());
+        drop((lock, registration));
+        assert!(second.await.is_ok());
         assert!(in_flight.requests().is_empty());
     }
 
     #[tokio::test]
     async fn requests_of_other_scopes_are_independent() {
-        let in_flight = Arc::new(InFlightRequests::default());
-        let first = in_flight.register("a", RequestId(2));
-        let _lock = first.lock().await;
-        let other = in_flight.register("b", RequestId(2));
-        assert!(pending(first.superseded()).await);
-        drop(other.lock().await);
+        let (in_flight, done) = (Arc::new(InFlightRequests::default()), Arc::default());
+        let first = join(&in_flight, "a", 1, &done).unwrap();
+        assert!(pending(first.clone()).await);
+        let other = join(&in_flight, "b", 2, &done).unwrap();
+        done.notify_one();
+        assert!(first.await.is_ok());
+        assert!(pending(other).await);
     }
 }

@@ -76,25 +76,30 @@ async fn a_disconnected_client_leaves_the_queue() {
 }
 
 #[tokio::test]
-async fn a_repeated_request_supersedes_the_waiting_one_and_gets_the_lock() {
+async fn copies_of_a_waiting_request_get_the_same_answer() {
     let server = Arc::new(server().await);
     server.post("/v1/locks/cluster/c1/acquire", solo("ann")).await;
-    let send = || {
+    let send = |wait_ms: u64| {
         let server = Arc::clone(&server);
-        let body = json!({ "holder": "bob", "ttl_ms": 30_000, "wait_ms": 60_000 });
+        let body = json!({ "holder": "bob", "ttl_ms": 30_000, "wait_ms": wait_ms });
         tokio::spawn(
             async move { server.post_as("/v1/locks/cluster/c1/acquire", "bob-1", body).await },
         )
     };
-    let first = send();
+    let gone = send(60_000);
     until(|| async { queue(&server).await == 1 }).await;
-    let second = send();
-    assert_eq!(first.await.unwrap().0, 503, "superseded");
+    let copies = [send(60_000), send(59_000), send(59_000)];
+    let other = json!({ "holder": "carl", "ttl_ms": 30_000, "wait_ms": 60_000 });
+    let (status, refused) = server.post_as("/v1/locks/cluster/c1/acquire", "bob-1", other).await;
+    assert_eq!((status, &refused["reason"]), (409, &json!("request_reused")), "{refused}");
+    gone.abort();
     server.post("/v1/locks/cluster/c1/release", json!({ "token": 1 })).await;
-    let (status, tenure) = second.await.unwrap();
-    assert_eq!((status, &tenure["token"]), (200, &json!(2)));
+    for copy in copies {
+        let (status, tenure) = copy.await.unwrap();
+        assert_eq!((status, &tenure["token"]), (200, &json!(2)), "{tenure}");
+    }
     let (status, _) = server.post("/v1/locks/cluster/c1/renew", json!({ "token": 2 })).await;
-    assert_eq!(status, 200, "it was not withdrawn with the first");
+    assert_eq!(status, 200, "it was not withdrawn with the one that is gone");
 }
 
 #[tokio::test]

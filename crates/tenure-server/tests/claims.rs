@@ -211,6 +211,30 @@ async fn a_repeated_claim_keeps_its_job_when_the_first_delivery_ends() {
 }
 
 #[tokio::test]
+async fn copies_of_a_claim_get_the_same_jobs() {
+    let (_, server) = server().await;
+    let server = Arc::new(server);
+    let worker = Worker::open(&server, "w1").await;
+    let send = |kind: &'static str| {
+        let (server, session) = (Arc::clone(&server), worker.session.clone());
+        let body = json!({ "session": session, "kinds": [kind], "wait_ms": 60_000 });
+        tokio::spawn(async move { server.post_as("/v1/jobs/claim", "c-1", body).await })
+    };
+    let first = send("task");
+    until(|| async { server.get("/v1/workers").await.1["items"] != json!([]) }).await;
+    let (status, refused) = send("pipeline").await.unwrap();
+    assert_eq!((status, &refused["reason"]), (409, &json!("request_reused")), "{refused}");
+    let copies: Vec<_> = std::iter::once(first).chain((0..8).map(|_| send("task"))).collect();
+    let job = submit(&server, "t1").await;
+    for copy in copies {
+        let (_, answer) = copy.await.unwrap();
+        assert_eq!(answer["jobs"][0]["job"]["id"], job, "{answer}");
+        assert_eq!(answer["jobs"][0]["tenure"]["token"], 1);
+    }
+    assert_eq!(shown(&server, &job).await["attempt"], 1);
+}
+
+#[tokio::test]
 async fn a_shutdown_answers_waiting_claims() {
     let (_, mut server) = server().await;
     let worker = Worker::open(&server, "w1").await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use futures_util::FutureExt as _;
 use tenure_core::session::ALL_TENANTS;
 use tenure_core::{Claim, Command, JobAction, Outcome, ResourceKey, Text};
 use tenure_wire::request_schemas::FinishRequestSchema;
@@ -13,6 +14,7 @@ use tenure_wire::{
 };
 
 use crate::ServerState;
+use crate::in_flight::shutting_down;
 use tenure_app::Caller;
 use tenure_app::Problem;
 use tenure_app::extract::{Body, DocumentBody, Idempotency, OnJob, document};
@@ -62,29 +64,28 @@ fn kind_name(name: String) -> Result<Text, Problem> {
     Ok(name.into())
 }
 
-/// Claims until there are jobs, the timeout passes, the request is superseded or the server shuts
-/// down. Jobs claimed for a disconnected client are handed back by the committer, which finds the
-/// response channel closed.
+/// Claims until there are jobs, the timeout passes or the server shuts down. Jobs claimed for
+/// disconnected clients are handed back by the committer, which finds the response channel closed.
 async fn wait_for_jobs(
     state: &ServerState,
     claim: &Claim,
     timeout: Duration,
 ) -> Result<Outcome, Problem> {
-    // With the tenant, so that a caller that will be refused supersedes no one else.
+    // With the tenant, so that a caller that will be refused joins no one else.
     let scope = format!("{}/{}", claim.tenant.as_deref().unwrap_or(ALL_TENANTS), claim.session);
-    let delivery = state.in_flight.register(&scope, claim.request);
-    let claimed = async {
-        let _lock = delivery.lock().await;
-        state.services.committer.claim(claim, timeout).await
-    };
-    tokio::select! {
-        outcome = claimed => Ok(outcome?),
-        // The later delivery gets the jobs.
-        () = delivery.superseded() => Ok(Outcome::Claimed(Vec::new())),
-        () = state.services.closing.cancelled() => {
-            Err(Problem::unavailable("the server is shutting down; retry"))
-        }
-    }
+    let (services, claim) = (state.services.clone(), claim.clone());
+    let command = Command::Claim(claim.clone());
+    let execution = state.in_flight.join(&scope, claim.request, command, |registration| {
+        let execution = async move {
+            let _lock = registration.lock().await;
+            tokio::select! {
+                outcome = services.committer.claim(&claim, timeout) => outcome,
+                () = services.closing.cancelled() => Err(shutting_down()),
+            }
+        };
+        execution.boxed()
+    })?;
+    Ok(execution.await?)
 }
 
 /// Reports the progress of an attempt.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use futures_util::FutureExt as _;
 use serde::Deserialize;
 use tenure_core::session::ALL_TENANTS;
 use tenure_core::{
@@ -21,9 +22,10 @@ use tokio::sync::OwnedMutexGuard;
 use utoipa::IntoParams;
 
 use crate::ServerState;
-use crate::in_flight::Delivery;
+use crate::in_flight::{Answer, Registration, shutting_down};
 use tenure_app::Caller;
 use tenure_app::Problem;
+use tenure_app::Services;
 use tenure_app::extract::{Body, Idempotency, OnResource, Params};
 use tenure_app::openapi::{Conflict, NotFound};
 use tenure_app::services::page_size;
@@ -62,39 +64,46 @@ pub(super) async fn acquire(
     }
 }
 
-/// Waits until the locks are granted, the request times out or is superseded, or the server shuts
-/// down.
+/// Waits until the locks are granted, the request times out or the server shuts down. The first
+/// copy of a request determines how long the answer is held back.
 async fn wait(
     state: &ServerState,
     key: &ResourceKey,
     acquire: &Acquire,
     timeout: Duration,
 ) -> Result<Outcome, Problem> {
-    // With the tenant, so that a caller that will be refused supersedes no one else.
+    // With the tenant, so that a caller that will be refused joins no one else.
     let scope = format!("{}/{key}", acquire.tenant.as_deref().unwrap_or(ALL_TENANTS));
-    let delivery = state.in_flight.register(&scope, acquire.request);
-    let lock = delivery.lock().await;
-    let waiting = PendingAcquire {
-        committer: state.services.committer.clone(),
+    // A repeated request may wait for another time, as one that waits for the rest of its time does.
+    let action = LockAction::Acquire(Acquire { wait_ms: 0, ..acquire.clone() });
+    let command = Command::Lock { key: key.clone(), action };
+    let (services, key, acquire) = (state.services.clone(), key.clone(), acquire.clone());
+    let execution = state.in_flight.join(&scope, acquire.request, command, |registration| {
+        wait_for_grant(services, key, acquire, timeout, registration).boxed()
+    })?;
+    Ok(execution.await?)
+}
+
+async fn wait_for_grant(
+    services: Services,
+    key: ResourceKey,
+    acquire: Acquire,
+    timeout: Duration,
+    registration: Registration,
+) -> Answer {
+    let lock = registration.lock().await;
+    let mut pending = WithdrawOnDrop(Some(PendingAcquire {
+        committer: services.committer.clone(),
         key: key.clone(),
         request: acquire.request,
         // A grant to a session can still be fetched by its owner after a disconnect.
         solo: matches!(acquire.claimant, Claimant::Solo { .. }),
-        delivery,
+        registration,
         lock,
-    };
-    let mut pending = WithdrawOnDrop(Some(waiting));
-    let delivery = &pending.0.as_ref().expect("set above").delivery;
+    }));
     let outcome = tokio::select! {
-        outcome = state.services.committer.acquire(key, acquire, timeout) => {
-            outcome.map_err(Problem::from)
-        }
-        () = delivery.superseded() => {
-            Err(Problem::unavailable("superseded by a repeated request, which is answered"))
-        }
-        () = state.services.closing.cancelled() => {
-            Err(Problem::unavailable("the server is shutting down; retry"))
-        }
+        outcome = services.committer.acquire(&key, &acquire, timeout) => outcome,
+        () = services.closing.cancelled() => Err(shutting_down()),
     };
     // Answered: the next request may continue the wait.
     pending.0 = None;
@@ -107,11 +116,11 @@ struct PendingAcquire {
     key: ResourceKey,
     request: RequestId,
     solo: bool,
-    delivery: Delivery,
+    registration: Registration,
     lock: OwnedMutexGuard<()>,
 }
 
-/// Withdraws a request without a session when its client disconnects.
+/// Withdraws a request without a session when the clients of all its copies have disconnected.
 struct WithdrawOnDrop(Option<PendingAcquire>);
 
 impl Drop for WithdrawOnDrop {
@@ -126,12 +135,12 @@ impl PendingAcquire {
     async fn withdraw(self) {
         let action = LockAction::Withdraw { request: self.request };
         let command = Command::Lock { key: self.key, action };
-        if !self.delivery.is_superseded()
+        if !self.registration.is_superseded()
             && let Err(error) = self.committer.submit(command).await
         {
             tracing::debug!(%error, "cannot withdraw; its session will expire");
         }
-        // Lets the next delivery proceed.
+        // Lets the next execution proceed.
         drop(self.lock);
     }
 }
