@@ -6,8 +6,8 @@
 //! [`Store`] is the trait. [`memory`], [`embedded`] and [`postgres`] implement it;
 //! [`fault_injector`] and [`metered`] decorate any implementation. [`committer`] groups single
 //! commands into batches, [`observer`] receives facts for metrics, [`census`] counts the current
-//! rows, [`private_file`] creates files for one user, and [`conformance`] is the test suite that every
-//! store passes.
+//! rows, [`private_file`] creates files for one user, and [`conformance`] is the test suite that
+//! every store passes.
 
 pub mod census;
 pub mod clock;

@@ -74,7 +74,7 @@ async fn wait(
 ) -> Result<Outcome, Problem> {
     // With the tenant, so that a caller that will be refused joins no one else.
     let scope = format!("{}/{key}", acquire.tenant.as_deref().unwrap_or(ALL_TENANTS));
-    // A repeated request may wait for another time, as one that waits for the rest of its time does.
+    // A repeated request may wait for another time: it waits for the rest of it.
     let action = LockAction::Acquire(Acquire { wait_ms: 0, ..acquire.clone() });
     let command = Command::Lock { key: key.clone(), action };
     let (services, key, acquire) = (state.services.clone(), key.clone(), acquire.clone());

@@ -15,7 +15,7 @@ use tenure_core::{Millis, Record, ResourceKey, Session, SessionId};
 use super::checkpoint::Checkpointer;
 use super::error::Error;
 use super::format::{check_format, migrate};
-use super::ownership::IncarnationRecord;
+use super::ownership::{IncarnationRecord, restrict_files};
 use crate::ledger::{Batch, Ledger};
 use crate::private_file;
 
@@ -464,18 +464,6 @@ impl Drop for Database {
     fn drop(&mut self) {
         self.checkpointer.stop(&mut self.connection);
     }
-}
-
-/// Takes the access to the files of a store away from other users: they contain a secret. Done
-/// after the format is checked, because a file of another program keeps its mode.
-fn restrict_files(path: &Path) -> Result<(), Error> {
-    for suffix in ["", "-wal", "-shm", "-journal", ".life"] {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        let path = PathBuf::from(name);
-        private_file::restrict(&path).map_err(|source| Error::Exposed { path, source })?;
-    }
-    Ok(())
 }
 
 /// Returns whether a resource appears in lists of resources.

@@ -154,6 +154,18 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+/// Takes the access to the files of a store away from other users: they contain a secret. Done
+/// after the format is checked, because a file of another program keeps its mode.
+pub(super) fn restrict_files(path: &Path) -> Result<(), Error> {
+    for suffix in ["", "-wal", "-shm", "-journal", ".life"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        let path = PathBuf::from(name);
+        private_file::restrict(&path).map_err(|source| Error::Exposed { path, source })?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
