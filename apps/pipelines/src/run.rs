@@ -109,7 +109,8 @@ impl Handler for Runner {
             loaded.insert(secret.to_owned(), value);
         }
         values.secrets = loaded;
-        RunAttempt { runner: self, job, values }.execute(&pipeline).await
+        let pass_env = self.live.get().pass_env;
+        RunAttempt { runner: self, job, values, pass_env }.execute(&pipeline).await
     }
 
     fn must_complete(&self) -> bool {
@@ -137,6 +138,7 @@ struct RunAttempt<'a> {
     runner: &'a Runner,
     job: &'a Context,
     values: Values,
+    pass_env: Arc<[String]>,
 }
 
 impl RunAttempt<'_> {
@@ -178,6 +180,7 @@ impl RunAttempt<'_> {
                 http: &self.runner.http,
                 guarded: self.runner.guarded,
                 parent: (self.runner.parent)(),
+                pass_env: &self.pass_env,
             };
             let failure = match action.perform(&cx).await {
                 Ok(result) => {

@@ -21,6 +21,9 @@ pub struct LiveConfig {
     pub apps: LoadedApps,
     /// Retention of finished jobs, dead letters and history.
     pub retention: RetentionSettings,
+    /// Environment variables of the process that commands get besides the minimum: names, or
+    /// prefixes followed by `*`.
+    pub pass_env: Arc<[String]>,
 }
 
 /// The configured apps by name; cheap to clone.

@@ -31,6 +31,7 @@ impl Loaded {
             kinds: Arc::clone(&self.config.kinds),
             apps: self.apps.clone(),
             retention: self.config.retention,
+            pass_env: self.config.runner.pass_env.as_slice().into(),
         }
     }
 

@@ -121,6 +121,25 @@ fn the_command_gets_its_lock_in_the_environment_and_inherits_streams() {
 }
 
 #[test]
+fn the_command_does_not_get_the_credentials_of_tenure() {
+    let server = Server::start();
+    let key_file = server.file("admin.key");
+    let mut command = server.tenure();
+    command.args(["exec", "cluster/c1", "--", "env"]).env("TENURE_KEY", server.key());
+    command.env("TENURE_STORE", "postgres://u:pw@db/x").env("TENURE_ADMIN_KEY_FILE", key_file);
+    let output = command.env("PGPASSWORD", "of-the-user").output().expect("the binary runs");
+    let environment = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for name in ["TENURE_KEY=", "TENURE_STORE=", "TENURE_ADMIN_KEY_FILE="] {
+        assert!(!environment.contains(name), "{environment}");
+    }
+    // The rest is the user's own.
+    for kept in ["PGPASSWORD=of-the-user\n", "TENURE_DATA=", "TENURE_TOKEN=1\n"] {
+        assert!(environment.contains(kept), "{kept}: {environment}");
+    }
+}
+
+#[test]
 fn a_held_lock_exits_with_123_and_names_the_holder() {
     let server = Server::start();
     let acquire = ["lock", "acquire", "cluster/c1", "--ttl", "1h"];

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -66,18 +67,30 @@ impl Site {
     }
 
     fn launch(&mut self) {
+        self.launch_with(&[]);
+    }
+
+    /// Starts the server with additional environment variables.
+    fn launch_with(&mut self, variables: &[(&str, &str)]) {
         let config = self.file("etc/tenure.toml");
         let args = ["serve", "--listen", &self.listen, "--config"];
-        self.child = Some(self.spawn(&args, &config, "server.log"));
+        self.child = Some(self.spawn(&args, &config, "server.log", variables));
         let listen = &self.listen;
         until(|| std::net::TcpStream::connect(listen).is_ok());
     }
 
     /// Starts the binary in the data directory, with its stderr in a file.
-    fn spawn(&self, args: &[&str], config: &Path, log_name: &str) -> Child {
+    fn spawn(
+        &self,
+        args: &[&str],
+        config: &Path,
+        log_name: &str,
+        variables: &[(&str, &str)],
+    ) -> Child {
         let log = fs::OpenOptions::new().append(true).create(true).open(self.file(log_name));
         let mut command = tenure(self.dir.path());
         command.current_dir(self.dir.path()).args(args).arg(config);
+        command.envs(variables.iter().copied());
         command.stdout(Stdio::null()).stderr(log.expect("it is writable"));
         command.spawn().expect("the binary starts")
     }
@@ -298,6 +311,67 @@ async fn a_changed_command_applies_to_the_next_job() {
     assert_eq!(site.wait_until_finished(&id).await["state"], "succeeded");
 }
 
+/// Returns the variables in a file that a script has written with `env`.
+fn variables(text: &str) -> BTreeMap<&str, &str> {
+    text.lines().filter_map(|line| line.split_once('=')).collect()
+}
+
+/// Writes its environment to a file beside it, completely or not at all.
+const PRINT_ENVIRONMENT: &str = "#!/bin/sh\nenv > \"$0.new\"\nmv \"$0.new\" \"$0.env\"\n";
+
+#[tokio::test]
+async fn commands_do_not_see_the_environment_of_the_server() {
+    let config = CONFIG.replace("retry =", "env = { REGION = \"eu\" }\nretry =")
+        + "[pipelines]\ndir = \"pipelines\"\n";
+    let mut site = Site::new(&config, PRINT_ENVIRONMENT);
+    fs::create_dir_all(site.file("etc/pipelines/default")).expect("it is writable");
+    fs::copy(site.file("etc/make.sh"), site.file("etc/step.sh")).expect("it is writable");
+    let pipeline = "[[steps]]\nname = \"a\"\ncommand = [\"../../step.sh\"]\n\
+                    env = { REGION = \"eu\" }\n";
+    site.write("etc/pipelines/default/p.toml", pipeline);
+    let secrets = [("PGPASSWORD", "pw"), ("SECRET_X", "x"), ("SECRET_Y", "y")];
+    site.launch_with(&[&secrets[..], &[("LC_TIME", "C"), ("TRACESTATE", "a=b")]].concat());
+    let run_both = async |name: &str| {
+        let job = site.submit(name, Value::Null).await;
+        let run: Value = site
+            .transport()
+            .post("/pipelines/run/p", None, &json!({}), Duration::ZERO)
+            .await
+            .expect("it is accepted");
+        let run = run["pipeline_logging_id"].as_str().expect("it has an id").to_owned();
+        for id in [job, run] {
+            let job = site.wait_until_finished(&id).await;
+            assert_eq!(job["state"], "succeeded", "{job:#}");
+        }
+        [site.read("etc/make.sh.env"), site.read("etc/step.sh.env")]
+    };
+    // What a shell and its `env` add.
+    let of_shell = ["PWD", "OLDPWD", "SHLVL", "_"];
+    let minimum = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "REGION"];
+    for text in run_both("a").await {
+        let seen = variables(&text);
+        let is_expected = |name: &str| {
+            let prefixes = ["LC_", "TENURE_", "PIPELINE_"];
+            of_shell.contains(&name)
+                || minimum.contains(&name)
+                || ["TRACEPARENT", "TENANT_ID"].contains(&name)
+                || prefixes.iter().any(|prefix| name.starts_with(prefix))
+        };
+        let unexpected: Vec<_> = seen.keys().filter(|name| !is_expected(name)).collect();
+        assert!(unexpected.is_empty(), "{unexpected:?}");
+        assert!(!seen.contains_key("TENURE_DATA"), "{text}");
+        assert_eq!((seen["LC_TIME"], seen["REGION"]), ("C", "eu"));
+        assert!(seen.contains_key("PATH") && seen.contains_key("TENURE_TOKEN"), "{text}");
+    }
+    site.write("etc/tenure.toml", &format!("{config}[runner]\npass_env = [\"SECRET_*\"]\n"));
+    site.wait_for_log("reloaded");
+    for text in run_both("b").await {
+        let seen = variables(&text);
+        assert_eq!((seen["SECRET_X"], seen["SECRET_Y"]), ("x", "y"));
+        assert!(!seen.contains_key("PGPASSWORD"), "{text}");
+    }
+}
+
 #[tokio::test]
 async fn a_worker_process_runs_jobs_that_the_server_has_no_command_for() {
     let site = Site::start(&without_run(), "#!/bin/sh\necho made by a worker\n");
@@ -305,7 +379,7 @@ async fn a_worker_process_runs_jobs_that_the_server_has_no_command_for() {
     site.write("etc/worker.toml", &CONFIG.replace("builder", "remote"));
     let config = site.file("etc/worker.toml");
     let args = ["worker", "--tenant", "*", "--slots", "1", "--config"];
-    let mut worker = site.spawn(&args, &config, "worker.log");
+    let mut worker = site.spawn(&args, &config, "worker.log", &[]);
     let job = site.wait_until_finished(&id).await;
     assert_eq!(job["state"], "succeeded", "{job:#}");
     assert_eq!(job["attempts"][0]["worker"], "remote");

@@ -9,6 +9,7 @@ use tenure_core::{LockName, LockSet, Text, limits};
 
 use super::report::Report;
 use super::section::{Section, unknown_name};
+use super::settings::check_variable;
 
 const KIND_KEYS: [&str; 7] = [
     "states",
@@ -19,7 +20,7 @@ const KIND_KEYS: [&str; 7] = [
     "reconcile",
     "operations",
 ];
-const OPERATION_KEYS: [&str; 11] = [
+const OPERATION_KEYS: [&str; 12] = [
     "from",
     "during",
     "ok",
@@ -27,6 +28,7 @@ const OPERATION_KEYS: [&str; 11] = [
     "cancelled",
     "ends",
     "run",
+    "env",
     "limit",
     "retry",
     "meets",
@@ -113,6 +115,7 @@ fn operation(name: &str, section: &Section<'_>, dir: &Path, report: &mut Report<
     operation.ends = to_texts(section.one_or_more("ends", report));
     operation.limit_ms = section.duration_ms("limit", report);
     operation.run = command(section, "run", dir, report);
+    operation.env = env(section, report);
     operation.retry = retry(section, report);
     operation.meets = meets(section, report);
     if let Some(locks) = locks(section, report) {
@@ -147,6 +150,24 @@ pub fn command(
         run[0] = dir.join(program).to_string_lossy().into_owned();
     }
     run
+}
+
+/// Reads the environment variables of a command.
+fn env(section: &Section<'_>, report: &mut Report<'_>) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::new();
+    if section.has("env") && !section.has("run") {
+        section.reject::<()>("env", "only a `run` has an environment".to_owned(), report);
+    }
+    let Some(section) = section.section("env", report) else { return env };
+    for (name, value) in section.pairs(report) {
+        check_variable(&section, name, report);
+        if name.starts_with("TENURE_") {
+            let why = "Tenure sets the variables TENURE_…; choose another name".to_owned();
+            section.reject::<()>(name, why, report);
+        }
+        env.insert(name.to_owned(), value.to_owned());
+    }
+    env
 }
 
 /// Reads the retry rule `retry` of a table.

@@ -24,7 +24,8 @@ pub use kinds::{command as read_command, retry as read_retry};
 pub use report::{BadConfig, Problem, Report};
 pub use section::Section;
 pub use settings::{
-    AuditSetting, MetricsSettings, RetentionSettings, ServerSettings, WorkerSettings,
+    AuditSetting, MetricsSettings, RetentionSettings, RunnerSettings, ServerSettings,
+    WorkerSettings, check_variable,
 };
 
 /// Name of the file that is used by default.
@@ -33,7 +34,7 @@ pub const FILE_NAME: &str = "tenure.toml";
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Top-level tables of `tenure.toml` that are always known.
-const TABLES: [&str; 5] = ["kinds", "worker", "retention", "server", "metrics"];
+const TABLES: [&str; 6] = ["kinds", "worker", "runner", "retention", "server", "metrics"];
 
 /// A parsed `tenure.toml`, without the tables of apps.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,6 +43,8 @@ pub struct Config {
     pub kinds: Arc<Kinds>,
     /// Settings of the worker that runs commands.
     pub worker: WorkerSettings,
+    /// Settings of all commands.
+    pub runner: RunnerSettings,
     /// Retention periods of finished jobs, dead letters and history.
     pub retention: RetentionSettings,
     /// Settings of the HTTP server, read when it starts.
@@ -121,6 +124,7 @@ impl Config {
             root.check_keys(&[&TABLES[..], &apps.names()].concat(), &mut report);
         }
         let worker = settings::worker(&root, &mut report);
+        let runner = settings::runner(&root, &mut report);
         let retention = settings::retention(&root, &mut report);
         let server = settings::server(&root, dir, &mut report);
         let metrics = settings::metrics(&root, &mut report);
@@ -132,7 +136,7 @@ impl Config {
         let kinds = kinds::read(&root, dir, &mut report);
         match kinds {
             Some(kinds) if report.is_empty() => {
-                Ok(Self { kinds: Arc::new(kinds), worker, retention, server, metrics })
+                Ok(Self { kinds: Arc::new(kinds), worker, runner, retention, server, metrics })
             }
             _ => Err(report.into_error()),
         }

@@ -1,4 +1,4 @@
-//! The tables `[worker]`, `[retention]`, `[server]` and `[metrics]`.
+//! The tables `[worker]`, `[runner]`, `[retention]`, `[server]` and `[metrics]`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +13,10 @@ const TTL_DEFAULT: Duration = Duration::from_millis(limits::WORKER_TTL_MS_DEFAUL
 /// Minimum time to live with which commands can be supervised.
 const TTL_MIN: Duration = Duration::from_millis(limits::SUPERVISED_TTL_MS_MIN);
 const DRAIN_DEFAULT: Duration = Duration::from_millis(limits::WORKER_DRAIN_MS_DEFAULT);
+/// What a variable may be named.
+const VARIABLE_RULE: &str = "a variable consists of letters, digits and `_`";
+/// Variables with credentials of Tenure.
+const CREDENTIALS: [&str; 3] = ["TENURE_KEY", "TENURE_STORE", "TENURE_ADMIN_KEY_FILE"];
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Maximum grace period for running jobs when a worker stops.
 const DRAIN_MAX: Duration = Duration::from_millis(DAY_MS);
@@ -36,6 +40,14 @@ impl Default for WorkerSettings {
     fn default() -> Self {
         Self { slots: None, ttl: TTL_DEFAULT, drain: DRAIN_DEFAULT, name: None }
     }
+}
+
+/// Settings of the commands of jobs and of apps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunnerSettings {
+    /// Environment variables of the process that commands get besides the minimum: names, or
+    /// prefixes followed by `*`.
+    pub pass_env: Vec<String>,
 }
 
 /// Retention periods.
@@ -162,6 +174,41 @@ pub(super) fn worker(root: &Section<'_>, report: &mut Report<'_>) -> WorkerSetti
         section.reject::<()>("name", why, report);
     }
     settings
+}
+
+pub(super) fn runner(root: &Section<'_>, report: &mut Report<'_>) -> RunnerSettings {
+    let Some(section) = root.section("runner", report) else { return RunnerSettings::default() };
+    section.check_keys(&["pass_env"], report);
+    let names = section.texts("pass_env", report).unwrap_or_default();
+    for &pattern in &names {
+        let name = pattern.strip_suffix('*').unwrap_or(pattern);
+        let why = if pattern == "*" {
+            "`*` would pass every credential: name the variables, or use a prefix such as `AWS_*`"
+                .to_owned()
+        } else if CREDENTIALS.contains(&name) {
+            format!("{pattern} is a credential of Tenure, which no command gets")
+        } else if !is_variable(name) {
+            format!("{pattern:?} is not the name of a variable: {VARIABLE_RULE}")
+        } else {
+            continue;
+        };
+        section.reject::<()>("pass_env", why, report);
+    }
+    RunnerSettings { pass_env: names.into_iter().map(str::to_owned).collect() }
+}
+
+/// Reports a key of a table of environment variables that is not the name of one.
+pub fn check_variable(section: &Section<'_>, name: &str, report: &mut Report<'_>) {
+    if !is_variable(name) {
+        section.reject::<()>(name, VARIABLE_RULE.to_owned(), report);
+    }
+}
+
+fn is_variable(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    !name.is_empty()
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(is_allowed)
 }
 
 pub(super) fn retention(root: &Section<'_>, report: &mut Report<'_>) -> RetentionSettings {

@@ -27,6 +27,7 @@ cancelled = "PENDING"
 ends = "DESTROYED"
 run = ["./create-db.sh", "--size", "small"]
 limit = "30m"
+env = { REGION = "eu" }
 meets = { create = "attach", destroy = "reject" }
 locks = ["main", "network"]
 
@@ -46,6 +47,9 @@ failed = "FAILED"
 run = ["destroy-db"]
 
 [kinds.report.operations.run]
+
+[runner]
+pass_env = ["PGPASSWORD", "AWS_*"]
 
 [worker]
 slots = 7
@@ -93,6 +97,8 @@ fn every_key_is_parsed() {
     assert_eq!(locks, ["main", "network"]);
     assert_eq!(kind.operations["destroy"].from, ["READY".into()]);
     assert_eq!((config.worker.slots, config.worker.name.as_deref()), (Some(7), Some("builder")));
+    assert_eq!(config.runner.pass_env, ["PGPASSWORD", "AWS_*"]);
+    assert_eq!(create.env.get("REGION").map(String::as_str), Some("eu"));
     assert_eq!(config.worker.ttl, Duration::from_secs(15));
     assert_eq!(config.worker.drain, Duration::from_secs(90));
     let day = 24 * 60 * 60 * 1_000;
@@ -117,6 +123,32 @@ fn server_settings_are_parsed() {
     let half = problems("[server]\ntls_key = \"k.pem\"\nconnections = 0\naudits = \"off\"\n");
     assert_eq!(half.len(), 3, "{half:?}");
     assert!(half.iter().any(|problem| problem.contains("`tls_certificate` is missing")));
+}
+
+#[test]
+fn invalid_environment_variables_are_reported() {
+    let text = "[runner]\npass_env = [\"*\", \"TENURE_KEY\", \"A B\", \"9\", \"OK\", \"\"]\n\
+                [kinds.a.operations.b]\nenv = { X = \"y\" }\n\
+                [kinds.a.operations.c]\nrun = [\"true\"]\n\
+                env = { A-B = \"y\", TENURE_X = \"z\" }\n";
+    assert_eq!(
+        problems(text),
+        [
+            "2: runner.pass_env: `*` would pass every credential: name the variables, or use a \
+             prefix such as `AWS_*`",
+            "2: runner.pass_env: TENURE_KEY is a credential of Tenure, which no command gets",
+            "2: runner.pass_env: \"A B\" is not the name of a variable: a variable consists of \
+             letters, digits and `_`",
+            "2: runner.pass_env: \"9\" is not the name of a variable: a variable consists of \
+             letters, digits and `_`",
+            "2: runner.pass_env: \"\" is not the name of a variable: a variable consists of \
+             letters, digits and `_`",
+            "4: kinds.a.operations.b.env: only a `run` has an environment",
+            "7: kinds.a.operations.c.env.A-B: a variable consists of letters, digits and `_`",
+            "7: kinds.a.operations.c.env.TENURE_X: Tenure sets the variables TENURE_…; choose \
+             another name",
+        ]
+    );
 }
 
 #[test]

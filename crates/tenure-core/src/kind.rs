@@ -50,6 +50,8 @@ pub struct Operation {
     pub meets: BTreeMap<Text, Policy>,
     /// Command that executes it; empty if a worker with a handler claims it.
     pub run: Vec<String>,
+    /// Environment variables of the command.
+    pub env: BTreeMap<String, String>,
 }
 
 impl Operation {
@@ -69,6 +71,7 @@ impl Operation {
             retry: Retry::default(),
             meets: BTreeMap::new(),
             run: Vec::new(),
+            env: BTreeMap::new(),
         }
     }
 

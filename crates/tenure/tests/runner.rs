@@ -51,7 +51,8 @@ impl CommandTest {
         let bed = TestBed::memory([kind.clone()]).await;
         let kinds = Kinds::new([kind]).expect("a valid kind");
         let worker = Worker::new(&client(&bed), "w").ttl(TTL).drain(ms(50));
-        let worker = worker.commands_with(&kinds, |command| command.helper(HELPER).grace(ms(300)));
+        let adapt = |command: Command| command.helper(HELPER).grace(ms(300)).pass_env(["PASSED_*"]);
+        let worker = worker.commands_with(&kinds, adapt);
         Self { bed, worker, markers: MarkerDir::new() }
     }
 
@@ -225,18 +226,25 @@ async fn secrets_of_a_command_are_redacted_in_its_log() {
     assert_eq!(error(&job), ("BAD".into(), "[redacted]".into()));
 }
 
-/// The variable must be set before this process starts, so the test re-executes itself.
+/// The variables must be set before this process starts, so the test re-executes itself.
 #[tokio::test]
-async fn the_api_key_of_the_worker_is_removed_from_the_environment_of_commands() {
-    let text = r#"[ -z "${TENURE_KEY+x}" ] && [ "$OTHER" = there ]"#;
+async fn commands_get_a_minimum_of_the_environment_and_what_is_passed_or_declared() {
+    let text = r#"[ -z "${TENURE_KEY+x}${PGPASSWORD+x}${OTHER+x}" ] || exit 3
+        [ "$PASSED_ON $DECLARED $TZ" = "passed declared UTC" ] || exit 4
+        # Nor does the watchdog, whose environment others of the same user can read.
+        tr '\0' '\n' < /proc/$PPID/environ | grep -q PGPASSWORD && exit 5
+        exit 0"#;
     if std::env::var_os("TENURE_KEY").is_some() {
-        let (job, log) = run(script("work", text)).await;
-        assert_eq!(job.state, JobState::Succeeded, "{log}");
+        let mut operation = script("work", text);
+        operation.env.insert("DECLARED".to_owned(), "declared".to_owned());
+        let (job, log) = run(operation).await;
+        assert_eq!(job.state, JobState::Succeeded, "{:?} {log}", job.error);
         return;
     }
-    let name = "the_api_key_of_the_worker_is_removed_from_the_environment_of_commands";
+    let name = "commands_get_a_minimum_of_the_environment_and_what_is_passed_or_declared";
     let mut again = std::process::Command::new(std::env::current_exe().unwrap());
     again.args(["--exact", name]).env("TENURE_KEY", "a key").env("OTHER", "there");
+    again.env("PGPASSWORD", "secret").env("PASSED_ON", "passed").env("TZ", "UTC");
     let status = again.stdout(Stdio::null()).status().expect("this test can be started");
     assert!(status.success());
 }

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use serde_json::Value;
 use tenure::worker::{Command as Supervised, Failure, Handler as _, REDACTED};
-use tenure_config::read_command;
 use tenure_config::report::Report;
 use tenure_config::section::Section;
+use tenure_config::{check_variable, read_command};
 use tenure_core::retry::TIME_LIMIT;
 
 use super::{STEP_TIME_LIMIT, StepContext};
@@ -27,6 +27,7 @@ impl Command {
     pub(super) async fn perform(&self, cx: &StepContext<'_>) -> Result<Option<Value>, Failure> {
         let values = cx.values;
         let command = Supervised::new(self.argv.iter().map(|arg| arg.fill(values)))
+            .pass_env(cx.pass_env)
             .env(self.environment(cx))
             // With the defaults filled in.
             .args(Value::from(values.parameters.clone()).to_string())
@@ -112,13 +113,4 @@ pub(super) fn read(
         }
     }
     (!argv.is_empty()).then_some(Command { argv, env, secrets })
-}
-
-fn check_variable(section: &Section<'_>, name: &str, report: &mut Report<'_>) {
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(is_allowed) {
-        return;
-    }
-    let why = "a variable consists of letters, digits and `_`".to_owned();
-    section.reject::<()>(name, why, report);
 }

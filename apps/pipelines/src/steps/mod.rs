@@ -53,6 +53,8 @@ pub(super) struct StepContext<'a> {
     /// tenure.
     pub(super) guarded: bool,
     pub(super) parent: Option<TraceParent>,
+    /// Variables of this process that commands get besides the minimum.
+    pub(super) pass_env: &'a [String],
 }
 
 impl Action {

@@ -15,6 +15,7 @@ use tenure::exec::{
 };
 use tenure::tenure::Waiting;
 use tenure::trace::TraceParent;
+use tenure::worker::SECRET_VARIABLES;
 use tenure::{Client, Error, Session, Tenure};
 use tenure_core::{Code, LockPath, Refusal};
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,7 +35,8 @@ const WAIT_DEFAULT: Duration = Duration::from_secs(24 * 60 * 60);
 /// The command starts once the lock is held. Its whole process tree is dead before another holder
 /// can acquire the lock, even if this process is stopped or killed. Its environment has
 /// TENURE_LOCK, TENURE_TOKEN, TENURE_SESSION, TENURE_DEADLINE and TRACEPARENT; pass the token with
-/// every write that must be fenced.
+/// every write that must be fenced. It inherits the rest of your environment, except TENURE_KEY,
+/// TENURE_STORE and TENURE_ADMIN_KEY_FILE.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -132,6 +134,7 @@ impl Exec {
     ) -> anyhow::Result<CommandEnd> {
         let mut spec = Spec::new(self.command.clone());
         spec.env = self.environment(tenure);
+        spec.env_remove = SECRET_VARIABLES.map(Into::into).into();
         spec.sole_child = true;
         let mut on_stop = |stopping| match stopping {
             Stopping::Lost(why) => {

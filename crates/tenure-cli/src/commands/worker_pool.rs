@@ -285,12 +285,16 @@ struct ConfiguredCommand {
 #[async_trait]
 impl Handler for ConfiguredCommand {
     async fn run(&self, job: &Context) -> Result<Done, Failure> {
-        let kinds = self.live.kinds();
-        let kind = kinds.get(job.key().kind());
+        let live = self.live.get();
+        let kind = live.kinds.get(job.key().kind());
         let operation = kind.and_then(|kind| kind.operations.get(job.operation()));
         match operation.filter(|operation| !operation.run.is_empty()) {
             Some(operation) => {
-                Command::new(&operation.run).traceparent(current_span()).run(job).await
+                let command = Command::new(&operation.run)
+                    .pass_env(live.pass_env.iter())
+                    .env(&operation.env)
+                    .traceparent(current_span());
+                command.run(job).await
             }
             None => {
                 let why = "tenure.toml no longer has a `run` for this operation";

@@ -36,6 +36,8 @@ pub struct Spec {
     pub env: Vec<(OsString, OsString)>,
     /// Environment variables of this process to remove.
     pub env_remove: Vec<OsString>,
+    /// Whether nothing of the environment of this process is inherited.
+    pub env_clear: bool,
     /// Time from TERM to KILL.
     pub grace: Duration,
     /// The executable that becomes the watchdog; its `main` calls [`super::run_helper`].
@@ -61,6 +63,7 @@ impl Spec {
             program: program.into_iter().map(Into::into).collect(),
             env: Vec::new(),
             env_remove: Vec::new(),
+            env_clear: false,
             grace: GRACE_DEFAULT,
             // Not `current_exe`, whose path is stale once the file is replaced.
             helper: "/proc/self/exe".into(),
@@ -112,6 +115,9 @@ impl WatchdogProcess {
     pub(super) fn start(spec: Spec, id: &str) -> Result<Self, Error> {
         let mut command = Command::new(&spec.helper);
         command.arg0("tenure").arg(WATCHDOG_ARG).arg(id).args(spec.program);
+        if spec.env_clear {
+            command.env_clear();
+        }
         for name in spec.env_remove {
             command.env_remove(name);
         }

@@ -20,20 +20,19 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure_core::key::lock_path;
 use tenure_core::retry::{Class, TIME_LIMIT};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::{Sleep, timeout};
 
-use super::clock::wall_time_after;
 use super::context::{CancelReason, Context};
+use super::environment;
 use super::handler::{Done, Failure, Handler};
 use super::output::{Directive, LineSplitter, OutputLine};
 use super::redact::StreamState;
 use crate::exec::{self, CommandEnd, Deadlines, EndReason, ExitKind, Spec, StopReason, Supervisor};
 use crate::session::Session;
-use crate::trace::{TRACESTATE_VARIABLE, TraceParent};
+use crate::trace::TraceParent;
 
 /// Exit code that requests a retry.
 const EX_TEMPFAIL: i32 = 75;
@@ -46,10 +45,6 @@ pub const HEARTBEAT_LATE: &str = "HEARTBEAT_LATE";
 pub const STOPPED: &str = "STOPPED";
 /// Code of a command whose watchdog was killed.
 pub const WATCHDOG_DIED: &str = "WATCHDOG_DIED";
-/// Environment variables that are removed: credentials of this process, and trace state that
-/// belongs to the trace in which it was started.
-const REMOVED_VARIABLES: [&str; 4] =
-    ["TENURE_KEY", "TENURE_STORE", "TENURE_ADMIN_KEY_FILE", TRACESTATE_VARIABLE];
 /// Time to read the remaining output of a dead command. Only a process that does not belong to the
 /// command can keep its pipes open.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -63,6 +58,8 @@ pub struct Command {
     helper: Option<PathBuf>,
     grace: Duration,
     parent: Option<TraceParent>,
+    /// Variables of this process to pass on, by name or prefix.
+    passed: Vec<String>,
     env: Vec<(OsString, OsString)>,
     args: Option<String>,
     limit: Option<Duration>,
@@ -106,7 +103,8 @@ impl Phase {
 }
 
 impl Command {
-    /// Creates a handler that runs this program with these arguments.
+    /// Creates a handler that runs this program with these arguments. Of the environment of this
+    /// process it gets [`INHERITED_VARIABLES`](super::INHERITED_VARIABLES) only.
     #[must_use]
     pub fn new(program: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         let program = program.into_iter().map(Into::into).collect();
@@ -115,11 +113,20 @@ impl Command {
             helper: None,
             grace: exec::GRACE_DEFAULT,
             parent: None,
+            passed: Vec::new(),
             env: Vec::new(),
             args: None,
             limit: None,
             phase: Phase::default(),
         }
+    }
+
+    /// Passes on variables of this process: `NAME`, or `PREFIX*` for all that begin so. Those in
+    /// [`SECRET_VARIABLES`](super::SECRET_VARIABLES) are never passed.
+    #[must_use]
+    pub fn pass_env(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.passed.extend(names.into_iter().map(Into::into));
+        self
     }
 
     /// Adds environment variables.
@@ -187,10 +194,11 @@ impl Command {
 
     fn spec(&self, job: &Context) -> Spec {
         let mut spec = Spec::new(&self.program);
-        spec.env = environment(job, self.args_json(job));
+        spec.env_clear = true;
+        spec.env = environment::select(std::env::vars_os(), &self.passed);
+        spec.env.extend(environment::of_job(job, self.args_json(job)));
         spec.env.extend(self.trace(job).variables());
         spec.env.extend(self.env.iter().cloned());
-        spec.env_remove = REMOVED_VARIABLES.map(Into::into).into();
         spec.grace = self.grace;
         spec.helper = self.helper.clone().unwrap_or(spec.helper);
         spec.stdin = Some(Stdio::piped());
@@ -311,25 +319,6 @@ impl Drop for AbandonOnDrop {
 fn start_failure(error: &exec::Error) -> Failure {
     let code = if matches!(error, exec::Error::Late) { HEARTBEAT_LATE } else { CANNOT_START };
     Failure { code: code.to_owned(), ..Failure::from(error) }
-}
-
-/// Returns the environment variables that describe the job.
-fn environment(job: &Context, args: &str) -> Vec<(OsString, OsString)> {
-    let key = job.key();
-    let locks: Vec<_> = job.locks().iter().map(|lock| lock_path(key, lock)).collect();
-    let end = job.deadline().unwrap_or_else(|| job.session().deadline());
-    let variables = [
-        ("TENURE_ARGS", args.to_owned()),
-        ("TENURE_TOKEN", job.token().to_string()),
-        ("TENURE_JOB", job.id().to_string()),
-        ("TENURE_RESOURCE", format!("{}/{}", key.kind(), key.name())),
-        ("TENURE_ATTEMPT", job.attempt().to_string()),
-        ("TENURE_TENANT", key.tenant().to_owned()),
-        ("TENURE_LOCK", locks.join(" ")),
-        ("TENURE_SESSION", job.session().id().to_string()),
-        ("TENURE_DEADLINE", wall_time_after(end.remaining())),
-    ];
-    variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
 }
 
 /// Completes when the time limit has elapsed.

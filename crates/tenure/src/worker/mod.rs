@@ -43,6 +43,8 @@ pub mod command;
 #[cfg(feature = "exec")]
 mod commands;
 pub mod context;
+#[cfg(feature = "exec")]
+mod environment;
 pub mod handler;
 mod outbox;
 #[cfg(feature = "exec")]
@@ -65,6 +67,8 @@ use crate::error::Error;
 #[cfg(feature = "exec")]
 pub use command::{Command, Phase};
 pub use context::{CancelReason, Context};
+#[cfg(feature = "exec")]
+pub use environment::{INHERITED_VARIABLES, SECRET_VARIABLES};
 pub use handler::{Done, Failure, Handler};
 pub use redact::REDACTED;
 
