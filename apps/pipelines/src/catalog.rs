@@ -1,7 +1,6 @@
 //! The catalog of declared pipelines: the files `DIR/TENANT/PIPELINE.toml`.
 //!
-//! They take effect together: if one file is invalid, the previous catalog stays in use. All
-//! problems of all files are reported at once.
+//! An invalid file disables its own pipeline only. All problems of all files are reported at once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,16 +25,29 @@ pub struct Catalog {
     /// Common settings.
     pub settings: PipelineSettings,
     tenants: BTreeMap<String, BTreeMap<String, Arc<Pipeline>>>,
+    broken: Vec<Broken>,
+}
+
+/// A file that cannot be used, or the directory of a tenant.
+#[derive(Debug)]
+struct Broken {
+    tenant: String,
+    /// Name of the pipeline; `None` for the directory.
+    name: Option<String>,
+    problems: Vec<Problem>,
 }
 
 impl Catalog {
-    /// Loads all files.
+    /// Loads all files. An invalid one is left out, with its problems in [`Catalog::problems`].
+    ///
+    /// # Errors
+    ///
+    /// Fails if the directory cannot be read or has too many files.
     pub fn load(settings: &PipelineSettings) -> Result<Self, BadConfig> {
         let mut tenants: BTreeMap<String, BTreeMap<String, Arc<Pipeline>>> = BTreeMap::new();
-        let mut problems = Vec::new();
-        let files = list_files(&settings.dir).map_err(|(path, error)| {
+        let (files, mut broken) = list_files(&settings.dir).map_err(|error| {
             let message = format!("cannot be read: {error}; check `dir` in [pipelines]");
-            BadConfig(vec![Problem::of_file(&path, message)])
+            BadConfig(vec![Problem::of_file(&settings.dir, message)])
         })?;
         if files.len() > PIPELINES_MAX {
             let message = format!("{} pipelines; at most {PIPELINES_MAX} are allowed", files.len());
@@ -46,13 +58,33 @@ impl Catalog {
                 Ok(pipeline) => {
                     tenants.entry(tenant).or_default().insert(name, Arc::new(pipeline));
                 }
-                Err(bad) => problems.extend(bad.in_file(&path).0),
+                Err(bad) => {
+                    let problems = bad.in_file(&path).0;
+                    broken.push(Broken { tenant, name: Some(name), problems });
+                }
             }
         }
-        if !problems.is_empty() {
-            return Err(BadConfig(problems));
-        }
-        Ok(Self { settings: settings.clone(), tenants })
+        Ok(Self { settings: settings.clone(), tenants, broken })
+    }
+
+    /// Returns the problems of all files that are left out.
+    pub fn problems(&self) -> impl Iterator<Item = &Problem> {
+        self.broken.iter().flat_map(|broken| &broken.problems)
+    }
+
+    /// Returns why a pipeline is disabled: `FILE:LINE: PROBLEM`, with the file below the directory
+    /// of pipelines. `None` if no file of that name is broken.
+    #[must_use]
+    pub fn broken(&self, tenant: &str, name: &str) -> Option<String> {
+        let of_tenant = || self.broken.iter().filter(|broken| broken.tenant == tenant);
+        let broken = of_tenant().find(|broken| broken.name.as_deref() == Some(name));
+        let broken = broken.or_else(|| of_tenant().find(|broken| broken.name.is_none()))?;
+        let describe = |problem: &Problem| {
+            let file = problem.file.as_deref().unwrap_or(&self.settings.dir);
+            let file = file.strip_prefix(&self.settings.dir).unwrap_or(file);
+            format!("{}:{}: {}", file.display(), problem.line, problem.description())
+        };
+        Some(broken.problems.iter().map(describe).collect::<Vec<_>>().join("; "))
     }
 
     /// Returns a pipeline.
@@ -102,20 +134,26 @@ struct File {
     name: String,
 }
 
-/// Lists the files below a directory in order, without hidden ones.
-fn list_files(dir: &Path) -> Result<Vec<File>, (PathBuf, io::Error)> {
-    let mut files = Vec::new();
-    for (tenant, path) in entries(dir).map_err(|error| (dir.to_owned(), error))? {
-        if !path.is_dir() {
-            continue;
-        }
-        for (file, path) in entries(&path).map_err(|error| (path.clone(), error))? {
-            if let Some(name) = file.strip_suffix(".toml") {
-                files.push(File { path, tenant: tenant.clone(), name: name.to_owned() });
+/// Lists the files below a directory in order, without hidden ones, and the directories of tenants
+/// that cannot be read.
+fn list_files(dir: &Path) -> io::Result<(Vec<File>, Vec<Broken>)> {
+    let (mut files, mut broken) = (Vec::new(), Vec::new());
+    for (tenant, dir) in entries(dir)?.into_iter().filter(|(_, path)| path.is_dir()) {
+        match entries(&dir) {
+            Ok(entries) => {
+                for (file, path) in entries {
+                    if let Some(name) = file.strip_suffix(".toml") {
+                        files.push(File { path, tenant: tenant.clone(), name: name.to_owned() });
+                    }
+                }
+            }
+            Err(error) => {
+                let problem = Problem::of_file(&dir, format!("cannot be read: {error}"));
+                broken.push(Broken { tenant, name: None, problems: vec![problem] });
             }
         }
     }
-    Ok(files)
+    Ok((files, broken))
 }
 
 fn entries(dir: &Path) -> io::Result<BTreeMap<String, PathBuf>> {

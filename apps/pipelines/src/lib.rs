@@ -68,7 +68,10 @@ impl App for Pipelines {
     ) -> Option<Arc<dyn LoadedApp>> {
         let settings = settings::read(section, dir, report)?;
         match Catalog::load(&settings) {
-            Ok(catalog) => Some(Arc::new(catalog)),
+            Ok(catalog) => {
+                report.disable(catalog.problems().cloned());
+                Some(Arc::new(catalog))
+            }
             Err(BadConfig(problems)) => {
                 report.extend(problems);
                 None

@@ -23,7 +23,7 @@ use super::template::Values;
 use super::timeline::Timeline;
 use super::{secrets, slots};
 
-/// Failure code: the pipeline is no longer declared.
+/// Failure code: the pipeline is no longer declared, or its file is invalid.
 pub const NO_SUCH_PIPELINE: &str = "NO_SUCH_PIPELINE";
 /// Failure code: a secret of a step cannot be read.
 pub const NO_SUCH_SECRET: &str = "NO_SUCH_SECRET";
@@ -79,9 +79,13 @@ impl Runner {
             halt = job.cancelled() => return Err(Failure::transient(STOPPED, halt)),
         };
         found.map_err(|_| {
-            let why = format!(
-                "the pipeline {name} of the tenant {tenant} is not declared on this worker"
-            );
+            let catalog = self.live.app::<Catalog>();
+            let why = match catalog.and_then(|catalog| catalog.broken(tenant, name)) {
+                Some(why) => format!("the file of the pipeline {name} is invalid: {why}"),
+                None => format!(
+                    "the pipeline {name} of the tenant {tenant} is not declared on this worker"
+                ),
+            };
             Failure::permanent(NO_SUCH_PIPELINE, why)
         })
     }

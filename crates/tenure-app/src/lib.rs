@@ -38,7 +38,7 @@ pub use caller::Caller;
 pub use controller::{Controller, ControllerContext, ControllerRunner};
 pub use demo::{Demo, DemoServer};
 pub use duty::{Duty, DutyContext, DutyReport};
-pub use live::{Live, LiveConfig, LoadedApps};
+pub use live::{BrokenFile, Live, LiveConfig, LoadedApps};
 pub use load::{Apps, Loaded};
 pub use metrics::AppMetrics;
 pub use problem::Problem;
@@ -52,8 +52,13 @@ pub trait App: Send + Sync + 'static {
     /// Name of the section in `tenure.toml`, in the plural: `pipelines`.
     fn name(&self) -> &'static str;
 
-    /// Parses the section of `tenure.toml` and everything it refers to. Adds every problem to
-    /// `report` and returns `None` if there is any. Called again when a watched file changes.
+    /// Parses the section of `tenure.toml` and everything it refers to. Called again when a watched
+    /// file changes.
+    ///
+    /// Adds every problem of the section to `report` and returns `None` if there is any: the whole
+    /// configuration is then rejected. Problems of the app's own files go to [`Report::disable`];
+    /// the app is loaded without what those files declare, and the server reports them in its log,
+    /// by `/readyz` and as a metric until they are fixed.
     fn load(
         &self,
         section: &Section<'_>,

@@ -2,10 +2,11 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tenure_config::RetentionSettings;
+use tenure_config::{self as config, RetentionSettings};
 use tenure_core::{Kinds, ResourceKey};
 use tokio::sync::watch;
 
@@ -19,11 +20,35 @@ pub struct LiveConfig {
     pub kinds: Arc<Kinds>,
     /// The apps that are configured.
     pub apps: LoadedApps,
+    /// Files of apps that are invalid: what they declare is disabled.
+    pub broken: Arc<[BrokenFile]>,
     /// Retention of finished jobs, dead letters and history.
     pub retention: RetentionSettings,
     /// Environment variables of the process that commands get besides the minimum: names, or
     /// prefixes followed by `*`.
     pub pass_env: Arc<[String]>,
+}
+
+/// An invalid file of an app. What it declares is disabled; everything else is in effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokenFile {
+    /// Name of the app.
+    pub app: &'static str,
+    /// The file, or a directory that cannot be read.
+    pub file: PathBuf,
+    /// All its problems; never empty.
+    pub problems: Vec<config::Problem>,
+}
+
+impl BrokenFile {
+    /// Groups the problems of an app by file.
+    pub(crate) fn group(app: &'static str, problems: Vec<config::Problem>) -> Vec<Self> {
+        let mut by_file: BTreeMap<PathBuf, Vec<config::Problem>> = BTreeMap::new();
+        for problem in problems {
+            by_file.entry(problem.file.clone().unwrap_or_default()).or_default().push(problem);
+        }
+        by_file.into_iter().map(|(file, problems)| Self { app, file, problems }).collect()
+    }
 }
 
 /// The configured apps by name; cheap to clone.

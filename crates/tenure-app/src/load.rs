@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tenure_config::{AppSections, BadConfig, Config, Problem, Report, Section};
+use tenure_config::{AppSections, BadConfig, Config, Error, Problem, Report, Section};
 use tenure_core::Kinds;
 use tenure_core::kind::InvalidKinds;
 
-use crate::live::{LiveConfig, LoadedApps};
+use crate::live::{BrokenFile, LiveConfig, LoadedApps};
 use crate::{App, LoadedApp};
 
 /// The apps that are installed in this binary.
@@ -21,6 +21,8 @@ pub struct Loaded {
     pub config: Config,
     /// The configured apps.
     pub apps: LoadedApps,
+    /// Files of apps that are invalid: what they declare is disabled.
+    pub broken: Vec<BrokenFile>,
 }
 
 impl Loaded {
@@ -30,6 +32,7 @@ impl Loaded {
         LiveConfig {
             kinds: Arc::clone(&self.config.kinds),
             apps: self.apps.clone(),
+            broken: self.broken.as_slice().into(),
             retention: self.config.retention,
             pass_env: self.config.runner.pass_env.as_slice().into(),
         }
@@ -53,7 +56,15 @@ impl Loaded {
             count(self.config.operations(), "operations"),
         ];
         let of_apps = self.apps.iter().map(|(name, app)| count(app.size(), name));
-        of_file.into_iter().chain(of_apps).collect::<Vec<_>>().join(", ")
+        let broken = (!self.broken.is_empty()).then(|| count(self.broken.len(), "broken files"));
+        of_file.into_iter().chain(of_apps).chain(broken).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns an error with all problems if a file of an app is invalid.
+    pub fn require_valid(self) -> Result<Self, BadConfig> {
+        let problems: Vec<Problem> =
+            self.broken.iter().flat_map(|broken| broken.problems.iter().cloned()).collect();
+        if problems.is_empty() { Ok(self) } else { Err(BadConfig(problems)) }
     }
 }
 
@@ -69,7 +80,8 @@ impl Apps {
         self.0.iter()
     }
 
-    /// Loads a `tenure.toml` and everything that its apps read.
+    /// Loads a `tenure.toml` and everything that its apps read. An invalid file of an app is in
+    /// [`Loaded::broken`]; every other problem is an error, which then lists all.
     pub fn load(&self, file: &Path) -> Result<Loaded, tenure_config::Error> {
         self.load_sections(file, false)
     }
@@ -84,21 +96,21 @@ impl Apps {
         file: &Path,
         ignores_unknown: bool,
     ) -> Result<Loaded, tenure_config::Error> {
-        let mut sections = Sections { apps: self, ignores_unknown, loaded: Vec::new() };
-        let mut config = Config::load(file, &mut sections)?;
-        let loaded = sections.loaded;
-        let declared = with_app_kinds(&config.kinds, &loaded).map_err(|bad| bad.in_file(file))?;
-        config.kinds = Arc::new(declared);
-        Ok(Loaded { config, apps: LoadedApps::new(loaded) })
+        let mut sections = Sections::new(self, ignores_unknown);
+        match Config::load(file, &mut sections) {
+            Ok(config) => Ok(sections.finish(config).map_err(|bad| bad.in_file(file))?),
+            Err(Error::Bad(bad)) => Err(bad.with(sections.problems()).into()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Parses a text as `tenure.toml`; relative paths in it are below `dir`.
     pub fn parse(&self, text: &str, dir: &Path) -> Result<Loaded, BadConfig> {
-        let mut sections = Sections { apps: self, ignores_unknown: false, loaded: Vec::new() };
-        let mut config = Config::parse_with(text, dir, &mut sections)?;
-        let loaded = sections.loaded;
-        config.kinds = Arc::new(with_app_kinds(&config.kinds, &loaded)?);
-        Ok(Loaded { config, apps: LoadedApps::new(loaded) })
+        let mut sections = Sections::new(self, false);
+        match Config::parse_with(text, dir, &mut sections) {
+            Ok(config) => sections.finish(config),
+            Err(bad) => Err(bad.with(sections.problems())),
+        }
     }
 }
 
@@ -107,6 +119,25 @@ struct Sections<'a> {
     apps: &'a Apps,
     ignores_unknown: bool,
     loaded: Vec<(&'static str, Arc<dyn LoadedApp>)>,
+    broken: Vec<BrokenFile>,
+}
+
+impl<'a> Sections<'a> {
+    fn new(apps: &'a Apps, ignores_unknown: bool) -> Self {
+        Self { apps, ignores_unknown, loaded: Vec::new(), broken: Vec::new() }
+    }
+
+    /// Adds what was loaded to the file.
+    fn finish(self, mut config: Config) -> Result<Loaded, BadConfig> {
+        let declared = with_app_kinds(&config.kinds, &self.loaded);
+        config.kinds = Arc::new(declared.map_err(|bad| bad.with(self.problems()))?);
+        Ok(Loaded { config, apps: LoadedApps::new(self.loaded), broken: self.broken })
+    }
+
+    /// Returns the problems of the files of apps.
+    fn problems(&self) -> Vec<Problem> {
+        self.broken.iter().flat_map(|broken| broken.problems.iter().cloned()).collect()
+    }
 }
 
 impl AppSections for Sections<'_> {
@@ -121,6 +152,7 @@ impl AppSections for Sections<'_> {
     fn parse(&mut self, section: &Section<'_>, dir: &Path, report: &mut Report<'_>) {
         if let Some(app) = self.apps.iter().find(|app| app.name() == section.place) {
             self.loaded.extend(app.load(section, dir, report).map(|loaded| (app.name(), loaded)));
+            self.broken.extend(BrokenFile::group(app.name(), report.take_disabling()));
         }
     }
 }

@@ -31,6 +31,15 @@ pub fn say(line: &str) {
     }
 }
 
+/// Writes a warning.
+pub fn warn(line: &str) {
+    if is_text() {
+        writeln!(anstream::stderr(), "tenure: warning: {line}").ok();
+    } else {
+        tracing::warn!("{line}");
+    }
+}
+
 /// Writes the error that ends the process, as JSON on request.
 pub fn error(error: &anyhow::Error, output: Output) {
     let line = describe(error);

@@ -135,6 +135,25 @@ fn servers_and_workers_do_not_start_with_an_invalid_file() {
 }
 
 #[test]
+fn problems_of_an_app_file_fail_the_check() {
+    let dir = dir_with_config(&format!("{VALID}[pipelines]\ndir = \"pipelines\"\n"));
+    fs::create_dir_all(dir.path().join("pipelines/acme")).expect("it is writable");
+    fs::write(dir.path().join("pipelines/acme/a.toml"), "limt = 1\n").expect("it is writable");
+    let output = check(dir.path(), &[]);
+    let printed = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert_eq!(printed.lines().count(), 2, "{printed}");
+    assert!(printed.contains("acme/a.toml:1: limt: unknown key"), "{printed}");
+    // With a problem of the main file, all are listed.
+    let text = fs::read_to_string(dir.path().join("tenure.toml")).expect("it is there");
+    fs::write(dir.path().join("tenure.toml"), format!("{text}slots = true\n")).expect("writable");
+    let output = check(dir.path(), &["-o", "json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(answer["problems"].as_array().map(Vec::len), Some(3), "{answer}");
+}
+
+#[test]
 fn a_worker_without_commands_does_not_start() {
     let dir = dir_with_config(VALID);
     let mut command = tenure(dir.path());

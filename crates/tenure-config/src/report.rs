@@ -55,6 +55,13 @@ impl fmt::Display for Problem {
 pub struct BadConfig(pub Vec<Problem>);
 
 impl BadConfig {
+    /// Appends problems of other files.
+    #[must_use]
+    pub fn with(mut self, problems: impl IntoIterator<Item = Problem>) -> Self {
+        self.0.extend(problems);
+        self
+    }
+
     /// Names `file` as the one that was parsed.
     #[must_use]
     pub fn in_file(mut self, file: &Path) -> Self {
@@ -78,6 +85,8 @@ impl fmt::Display for BadConfig {
 pub struct Report<'t> {
     text: &'t str,
     problems: Vec<Problem>,
+    /// Problems of other files, which only disable what those files declare.
+    disabling: Vec<Problem>,
     /// Line on which each table and key that was visited begins.
     places: BTreeMap<String, usize>,
 }
@@ -85,7 +94,7 @@ pub struct Report<'t> {
 impl<'t> Report<'t> {
     /// Creates an empty report for `text`.
     pub fn new(text: &'t str) -> Self {
-        Self { text, problems: Vec::new(), places: BTreeMap::new() }
+        Self { text, ..Self::default() }
     }
 
     /// Parses the text as TOML.
@@ -124,6 +133,17 @@ impl<'t> Report<'t> {
     /// Adds problems of another file that this one refers to.
     pub fn extend(&mut self, problems: impl IntoIterator<Item = Problem>) {
         self.problems.extend(problems);
+    }
+
+    /// Adds problems of a file of an app that disable only what that file declares: the
+    /// configuration is valid without it. Each names its file.
+    pub fn disable(&mut self, problems: impl IntoIterator<Item = Problem>) {
+        self.disabling.extend(problems);
+    }
+
+    /// Removes and returns the problems that were added with [`Report::disable`].
+    pub fn take_disabling(&mut self) -> Vec<Problem> {
+        std::mem::take(&mut self.disabling)
     }
 
     /// Adds a TOML syntax error.

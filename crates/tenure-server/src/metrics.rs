@@ -104,6 +104,8 @@ tenure_app::define_metrics! {
         "Duration of sweeps";
     STORE_ERRORS: Counter "tenure_store_errors_total" ["call"]
         "Failed calls of the store";
+    BROKEN_FILES: Gauge "tenure_config_broken_files" ["app"]
+        "Invalid files of an app on this server; what they declare is disabled";
     HTTP_REQUESTS: Counter "tenure_http_requests_total" ["method,route,status"]
         "Completed requests; the route is the pattern, or none if no route matches";
     HTTP_DURATION: Histogram "tenure_http_request_duration_seconds" ["route"]
@@ -139,10 +141,12 @@ pub struct Metrics {
     store_commands: Histogram,
     store_sweep: Histogram,
     store_errors: Counters<1>,
+    broken_files: Family<Labels<1>, Gauge>,
     http_requests: Counters<3>,
     http_duration: Histograms<1>,
     http_in_flight: Gauge,
     apps: Vec<Arc<dyn AppMetrics>>,
+    app_names: Vec<&'static str>,
 }
 
 impl Metrics {
@@ -175,6 +179,7 @@ impl Metrics {
             store_commands: register(to, STORE_COMMANDS, Histogram::new(COMMANDS_BUCKETS)),
             store_sweep: register(to, STORE_SWEEP, Histogram::new(STORE_BUCKETS)),
             store_errors,
+            broken_files: register(to, BROKEN_FILES, Family::default()),
             http_requests: register(to, HTTP_REQUESTS, Family::default()),
             http_duration: register(
                 to,
@@ -183,6 +188,7 @@ impl Metrics {
             ),
             http_in_flight: register(to, HTTP_IN_FLIGHT, Gauge::default()),
             apps: apps.iter().filter_map(|app| app.metrics(to)).collect(),
+            app_names: apps.iter().map(|app| app.name()).collect(),
             registry,
             labels: LabelValues::default(),
             per_tenant: AtomicBool::new(false),
@@ -194,6 +200,11 @@ impl Metrics {
     /// values.
     pub fn reload(&self, live: &LiveConfig) {
         self.labels.declare(&live.kinds);
+        for &app in &self.app_names {
+            let count = live.broken.iter().filter(|broken| broken.app == app).count();
+            let gauge = self.broken_files.get_or_create(&[("app", app.into())]);
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
         for app in &self.apps {
             app.reload(&live.apps);
         }

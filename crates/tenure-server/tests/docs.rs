@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::Server;
+use tenure_app::Loaded;
 use tenure_server::docs::errors::PAGES;
 use tenure_store::Memory;
 use tenure_wire::CODES;
@@ -49,7 +50,8 @@ fn every_tenure_toml_of_the_guide_is_accepted() {
         let page = std::fs::read_to_string(&path).expect("a text");
         for (line, text) in blocks(&page, "toml") {
             let dir = dir_for_config(&text);
-            let problems = common::apps().parse(&text, dir.path()).err();
+            let parsed = common::apps().parse(&text, dir.path());
+            let problems = parsed.and_then(Loaded::require_valid).err();
             assert!(problems.is_none(), "{}:{line}: {problems:?}", path.display());
             seen += 1;
         }
@@ -68,7 +70,8 @@ fn every_pipeline_of_the_guide_is_accepted() {
     for (line, text) in blocks {
         std::fs::write(tenant.join("billing.toml"), text).expect("writable");
         let settings = "[pipelines]\ndir = \".\"\nsecrets = \"s\"";
-        let problems = common::apps().parse(settings, dir.path()).err();
+        let parsed = common::apps().parse(settings, dir.path());
+        let problems = parsed.and_then(Loaded::require_valid).err();
         assert!(problems.is_none(), "{line}: {problems:?}");
     }
 }

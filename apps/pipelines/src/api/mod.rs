@@ -92,8 +92,18 @@ fn find_pipeline(
         ));
     }
     let found = catalog.get(&on.caller.tenant, &on.id).cloned();
-    let pipeline = found.ok_or_else(|| Problem::not_found("the tenant has no such pipeline"))?;
+    let pipeline = found.ok_or_else(|| no_such_pipeline(&catalog, &on.caller.tenant, &on.id))?;
     Ok((catalog, pipeline))
+}
+
+/// Returns the error for a pipeline that is not in the catalog, with the problems of its file.
+fn no_such_pipeline(catalog: &Catalog, tenant: &str, name: &str) -> Problem {
+    match catalog.broken(tenant, name) {
+        Some(why) => Problem::not_found(&format!(
+            "the pipeline is disabled until its file is fixed, which needs no restart: {why}"
+        )),
+        None => Problem::not_found("the tenant has no such pipeline; GET /pipelines lists them"),
+    }
 }
 
 /// Rejects a job submitted through the general API that is not a valid run.
@@ -105,9 +115,10 @@ pub(super) fn check_submit(
     if key.kind() != KIND {
         return Ok(());
     }
-    let declared = catalog.get(key.tenant(), slots::pipeline(key.name()));
+    let (tenant, name) = (key.tenant(), slots::pipeline(key.name()));
+    let declared = catalog.get(tenant, name);
     let Some(pipeline) = declared.filter(|one| one.keys().any(|slot| slot == *key)) else {
-        return Err(Problem::not_found("the tenant has no such pipeline"));
+        return Err(no_such_pipeline(catalog, tenant, name));
     };
     let none = Map::new();
     let given = match args {

@@ -70,10 +70,11 @@ impl Fixture {
 
     /// Returns the problems of one file, without its path.
     fn problems(&self, text: &str) -> Vec<String> {
-        let bad = self.write("acme/p.toml", text).load().expect_err("invalid");
+        let catalog = self.write("acme/p.toml", text).load().expect("the others are valid");
+        assert!(catalog.get("acme", "p").is_none(), "it is disabled");
         let without_file =
-            |problem: Problem| format!("{}: {}", problem.line, problem.description());
-        bad.0.into_iter().map(without_file).collect()
+            |problem: &Problem| format!("{}: {}", problem.line, problem.description());
+        catalog.problems().map(without_file).collect()
     }
 }
 
@@ -145,7 +146,8 @@ fn limit_is_between_a_minute_and_a_day() {
     let with =
         |limit: &str| format!("limit = \"{limit}\"\n[[steps]]\nname = \"a\"\ncommand = [\"true\"]");
     for limit in ["60s", "1m", "24h"] {
-        fixture.write("acme/p.toml", &with(limit)).load().unwrap();
+        let catalog = fixture.write("acme/p.toml", &with(limit)).load().unwrap();
+        assert_eq!(catalog.problems().count(), 0, "{limit}");
     }
     for limit in ["59s", "24h1s", "0s"] {
         assert_eq!(
@@ -156,14 +158,21 @@ fn limit_is_between_a_minute_and_a_day() {
 }
 
 #[test]
-fn all_problems_of_all_files_are_reported_at_once() {
+fn invalid_files_are_left_out_and_all_their_problems_reported() {
     let fixture = Fixture::new();
     fixture.write("acme/good.toml", GOOD);
     fixture.write("acme/empty.toml", "").write("acme/broken.toml", "limit = ");
     fixture.write("ac me/p.toml", GOOD).write("acme/a+2.toml", GOOD);
-    let bad = fixture.load().unwrap_err();
-    let text = bad.to_string();
-    assert_eq!(bad.0.len(), 4, "{text}");
+    let catalog = fixture.load().unwrap();
+    let names: Vec<&str> = catalog.iter(None).map(|pipeline| pipeline.name.as_str()).collect();
+    assert_eq!(names, ["good"]);
+    let why = catalog.broken("acme", "empty").unwrap();
+    assert_eq!(why, "acme/empty.toml:1: a pipeline needs at least one of [[steps]]");
+    assert_eq!(catalog.broken("acme", "good"), None);
+    assert_eq!(catalog.broken("other", "empty"), None);
+    let problems: Vec<Problem> = catalog.problems().cloned().collect();
+    let text = BadConfig(problems.clone()).to_string();
+    assert_eq!(problems.len(), 4, "{text}");
     assert!(text.contains("empty.toml:1: a pipeline needs at least one of [[steps]]"), "{text}");
     assert!(text.contains("broken.toml:1: invalid TOML"), "{text}");
     assert!(text.contains("a+2.toml:1: the directory and the file must be named"), "{text}");
@@ -229,6 +238,25 @@ fn scheduled_pipeline_needs_defaults_for_all_parameters() {
         problems,
         ["1: schedule: a scheduled run has no value for the parameter day: give it a default"]
     );
+}
+
+/// Every app gets this from the contract, so that a problem of one file cannot refuse the rest.
+#[test]
+fn broken_files_are_apart_from_problems_of_the_main_file() {
+    let fixture = Fixture::new();
+    fixture.write("p/acme/good.toml", GOOD).write("p/acme/bad.toml", "limt = 1\n");
+    let apps = Apps::new(vec![Arc::new(crate::Pipelines)]);
+    let settings = "[pipelines]\ndir = \"p\"\nsecrets = \"s\"\n";
+    let loaded = apps.parse(settings, fixture.0.path()).unwrap();
+    assert_eq!(loaded.summary(), "1 kind, 1 operation, 1 pipeline, 1 broken file");
+    let broken = &loaded.live().broken;
+    assert_eq!((broken.len(), broken[0].app, broken[0].problems.len()), (1, "pipelines", 2));
+    assert_eq!(broken[0].file, fixture.0.path().join("p/acme/bad.toml"));
+    let strict = loaded.require_valid().err().unwrap();
+    assert_eq!(strict.0.len(), 2, "{strict}");
+    // A problem of the main file rejects everything, and all problems are listed.
+    let bad = apps.parse(&format!("{settings}slots = true\n"), fixture.0.path()).err().unwrap();
+    assert_eq!(bad.0.len(), 3, "{bad}");
 }
 
 #[test]

@@ -63,12 +63,14 @@ fn load_dir(dir: &Path) -> Result<Arc<Catalog>, Error> {
         .map_err(|error| Error::Unreadable { path: dir.to_owned(), reason: error.to_string() })?;
     let secrets = Some(dir.to_owned());
     let settings = PipelineSettings { secrets, ..PipelineSettings::new(dir.to_owned()) };
-    Ok(Arc::new(Catalog::load(&settings)?))
+    let catalog = Catalog::load(&settings)?;
+    let problems: Vec<Problem> = catalog.problems().cloned().collect();
+    if problems.is_empty() { Ok(Arc::new(catalog)) } else { Err(BadConfig(problems).into()) }
 }
 
 /// Loads the pipelines of a `tenure.toml`, and no other apps.
 fn load_file(file: &Path) -> Result<Arc<Catalog>, Error> {
-    let loaded = apps().load_known_sections(file)?;
+    let loaded = apps().load_known_sections(file)?.require_valid()?;
     loaded.apps.get().ok_or_else(|| {
         let message = "it is missing, so no pipelines are declared; set `dir` to their directory, \
                        or check one with `tenure pipeline check DIR`";

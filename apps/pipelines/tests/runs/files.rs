@@ -1,4 +1,4 @@
-//! Files of pipelines: reloaded while a server runs, rejected as a whole.
+//! Files of pipelines: reloaded while a server runs. An invalid one disables its own pipeline only.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::testbed::{Cluster, HOLD, KEY, StoreKind, until};
 const SUCCEEDS: &str = "[[steps]]\nname = \"a\"\ncommand = [\"true\"]\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_file_takes_effect_and_an_invalid_one_changes_nothing() {
+async fn new_file_takes_effect_and_an_invalid_one_disables_its_pipeline() {
     let cluster = Cluster::start(StoreKind::Embedded, &[("default/billing", SUCCEEDS)]).await;
     let (status, response) = cluster.try_trigger(0, "costs", &json!({})).await;
     assert_eq!((status, &response["code"]), (404, &json!("not_found")), "{response}");
@@ -22,22 +22,83 @@ async fn new_file_takes_effect_and_an_invalid_one_changes_nothing() {
 
     cluster.declare("default/costs", "limit = \"1s\"\n[[steps]]\nname = \"a\"\n");
     cluster.declare("default/third", SUCCEEDS);
-    until(async || cluster.output().contains("the live configuration is unchanged")).await;
+    until(async || cluster.output().contains("1 operation, 2 pipelines, 1 broken file")).await;
     let output = cluster.output();
     for problem in ["costs.toml:1: limit: the time limit", "costs.toml:2: steps[0]: a step needs"] {
         assert!(output.contains(problem), "{output}");
     }
-    // The previous configuration stays in effect, including the old text of the invalid file.
-    let run = cluster.start_run("costs").await;
-    cluster.wait_for_end(&run, "COMPLETE").await;
-    assert_eq!(cluster.try_trigger(0, "third", &json!({})).await.0, 404);
+    assert_broken(&cluster, "costs", "default/costs.toml:1: limit: the time limit").await;
+    // All others are in effect.
+    for pipeline in ["billing", "third"] {
+        let run = cluster.start_run(pipeline).await;
+        cluster.wait_for_end(&run, "COMPLETE").await;
+    }
 
     cluster.declare("default/costs", SUCCEEDS);
     until(async || cluster.output().contains("1 operation, 3 pipelines")).await;
-    let run = cluster.start_run("third").await;
+    assert_eq!(broken_files(&cluster).await, (Vec::<String>::new(), "0".to_owned()));
+    let run = cluster.start_run("costs").await;
     cluster.wait_for_end(&run, "COMPLETE").await;
     std::fs::remove_file(cluster.file("pipelines/default/third.toml")).expect("file");
     until(async || cluster.try_trigger(0, "third", &json!({})).await.0 == 404).await;
+}
+
+/// Returns the reasons of `/readyz` that name a file, and the value of the metric.
+async fn broken_files(cluster: &Cluster) -> (Vec<String>, String) {
+    let ready = cluster.get("/readyz").await;
+    let reasons = ready["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let reasons = reasons.filter(|reason| reason.contains(".toml")).map(str::to_owned).collect();
+    let metrics = cluster.get("/metrics").await;
+    let series = "tenure_config_broken_files{app=\"pipelines\"} ";
+    let value = metrics.as_str().expect("text").lines().find_map(|line| line.strip_prefix(series));
+    (reasons, value.expect("series").to_owned())
+}
+
+/// Checks that one pipeline of the tenant `default` is disabled, and that this is visible.
+async fn assert_broken(cluster: &Cluster, pipeline: &str, why: &str) {
+    let (status, response) = cluster.try_trigger(0, pipeline, &json!({})).await;
+    assert_eq!((status, &response["code"]), (404, &json!("not_found")), "{response}");
+    assert!(response["detail"].as_str().expect("detail").contains(why), "{response}");
+    let (reasons, metric) = broken_files(cluster).await;
+    assert_eq!((reasons.len(), metric.as_str()), (1, "1"), "{reasons:?}");
+    let file = format!("pipelines/default/{pipeline}.toml:1 is invalid");
+    assert!(reasons[0].contains(&file), "{reasons:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_starts_with_a_broken_file_and_recovers_without_a_restart() {
+    let pipelines = [("acme/billing", SUCCEEDS), ("default/costs", "limt = \"1h\"\n")];
+    let cluster = Cluster::start(StoreKind::Embedded, &pipelines).await;
+    let output = cluster.output();
+    assert!(output.contains("warning: "), "{output}");
+    assert!(output.contains("default/costs.toml:1: limt: unknown key `limt`"), "{output}");
+    assert_broken(&cluster, "costs", "default/costs.toml:1: limt: unknown key `limt`").await;
+    let path = "/v1/resources/pipeline/costs/jobs";
+    let body = json!({ "operation": "run" });
+    let (status, response) = cluster.send(0, KEY, Method::POST, path, Some(&body)).await;
+    assert_eq!(status, 404, "{response}");
+    assert!(response["detail"].as_str().expect("detail").contains("costs.toml:1"), "{response}");
+    let run = cluster.start_run("acme/billing").await;
+    cluster.wait_for_end(&run, "COMPLETE").await;
+    cluster.declare("default/costs", SUCCEEDS);
+    until(async || cluster.output().contains("1 operation, 2 pipelines")).await;
+    assert_eq!(broken_files(&cluster).await, (Vec::<String>::new(), "0".to_owned()));
+    let run = cluster.start_run("costs").await;
+    cluster.wait_for_end(&run, "COMPLETE").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn running_run_of_a_broken_file_completes() {
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/billing", HOLD)]).await;
+    let run = cluster.start_run("billing").await;
+    cluster.wait_for_starts("default", "billing", 1).await;
+    cluster.declare("default/billing", "limt = \"1h\"\n");
+    until(async || cluster.output().contains("0 pipelines, 1 broken file")).await;
+    assert_broken(&cluster, "billing", "default/billing.toml:1: limt").await;
+    assert_eq!(cluster.run(&run).await["status"], "RUNNING");
+    cluster.let_finish("billing");
+    cluster.wait_for_end(&run, "COMPLETE").await;
+    cluster.verify().await;
 }
 
 /// The example of the guide.

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use tenure_app::{Apps, Loaded};
+use tenure_app::{Apps, BrokenFile, Loaded};
 use tenure_cli_kit::check::print_check;
-use tenure_cli_kit::{Done, Output};
+use tenure_cli_kit::{Done, Output, message};
 use tenure_config::{BadConfig, Error, FILE_NAME};
 
 /// Check tenure.toml
@@ -36,7 +36,8 @@ impl ConfigVerb {
         let Self::Check(Check { file }) = self;
         let file = file.clone().unwrap_or_else(|| FILE_NAME.into());
         let counts = |loaded: Option<&Loaded>| counts(apps, loaded);
-        print_check(&file, apps.load(&file), Loaded::summary, counts, output)
+        let checked = apps.load(&file).and_then(|loaded| Ok(loaded.require_valid()?));
+        print_check(&file, checked, Loaded::summary, counts, output)
     }
 }
 
@@ -56,7 +57,8 @@ fn counts(apps: &Apps, loaded: Option<&Loaded>) -> Map<String, Value> {
     counts
 }
 
-/// Loads a file; the error lists all its problems.
+/// Loads a file; the error lists all its problems. Warns about each problem of a file of an app,
+/// which only disables what that file declares.
 pub(super) fn load(apps: &Apps, file: &Path) -> anyhow::Result<Loaded> {
     match apps.load(file) {
         Err(Error::Bad(BadConfig(problems))) => {
@@ -64,6 +66,18 @@ pub(super) fn load(apps: &Apps, file: &Path) -> anyhow::Result<Loaded> {
             let problems = BadConfig(problems);
             anyhow::bail!("{name} is invalid, it has {n} problem(s):\n{problems}")
         }
-        other => Ok(other?),
+        Err(error) => Err(error.into()),
+        Ok(loaded) => {
+            for BrokenFile { app, file, problems } in &loaded.broken {
+                for problem in problems {
+                    message::warn(&problem.to_string());
+                }
+                let file = file.display();
+                message::warn(&format!(
+                    "[{app}]: what {file} declares is disabled until it is fixed"
+                ));
+            }
+            Ok(loaded)
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Reloads `tenure.toml` and the files of apps in a running process: on SIGHUP, or when a file
 //! changes.
 //!
-//! A file with problems is reported and rejected: the live configuration stays.
+//! A `tenure.toml` with problems is reported and rejected: the live configuration stays. An invalid
+//! file of an app disables only what it declares.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

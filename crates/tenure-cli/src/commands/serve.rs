@@ -45,7 +45,8 @@ Examples:
   tenure serve --store memory:                   without durability, for tests
   tenure serve --store postgres://tenure@db/ops  with other servers on one database
 
-tenure.toml is reloaded on SIGHUP and when it changes; a file with problems is rejected.
+tenure.toml is reloaded on SIGHUP and when it changes; a file with problems is rejected. An invalid
+file of an app, such as that of a pipeline, disables only what it declares; /readyz names it.
 On SIGTERM, running jobs have the time of `drain` to finish; a second SIGTERM ends the wait.")]
 pub(super) struct Serve {
     /// Address to listen on

@@ -11,11 +11,14 @@ use tenure_wire::ReadyResponse;
 use utoipa::ToSchema;
 
 use crate::{ServerState, janitor};
-use tenure_app::Problem;
 use tenure_app::openapi::Unavailable;
+use tenure_app::{BrokenFile, Problem};
 
 /// Time after which the store counts as not ready.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum number of invalid files that are listed.
+const BROKEN_FILES_MAX: usize = 10;
 
 /// Reports that the process is alive.
 #[utoipa::path(
@@ -117,13 +120,35 @@ async fn reasons(state: &ServerState) -> Result<Vec<String>, StoreError> {
             reasons.push("no server holds the janitor's lock".to_owned());
         }
     }
-    let apps = state.services.live.get().apps;
-    reasons.extend(apps.iter().flat_map(|(_, app)| app.readiness_warnings()));
+    let live = state.services.live.get();
+    reasons.extend(broken_files(&live.broken));
+    reasons.extend(live.apps.iter().flat_map(|(_, app)| app.readiness_warnings()));
     Ok(reasons)
+}
+
+/// Lists invalid files of apps. Their problems are in the log only: everyone can read this, and a
+/// problem may quote the file.
+fn broken_files(files: &[BrokenFile]) -> Vec<String> {
+    let mut reasons: Vec<String> = files
+        .iter()
+        .take(BROKEN_FILES_MAX)
+        .map(|BrokenFile { app, file, problems }| {
+            let (file, line) = (file.display(), problems.first().map_or(1, |first| first.line));
+            format!(
+                "[{app}] {file}:{line} is invalid: what the file declares is disabled; run tenure \
+                 config check"
+            )
+        })
+        .collect();
+    let others = files.len().saturating_sub(BROKEN_FILES_MAX);
+    reasons.extend((others > 0).then(|| format!("{others} more files of apps are invalid")));
+    reasons
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use tenure_core::{Incarnation, Millis};
 
     use super::*;
@@ -147,6 +172,22 @@ mod tests {
             assert_eq!(dependencies.iter().map(|one| one.ok).collect::<Vec<_>>(), expected);
             assert_eq!(dependencies[0].detail, "postgres answers, safety class: exclusive");
         }
+    }
+
+    #[test]
+    fn broken_files_are_listed_up_to_a_maximum_without_their_contents() {
+        let broken = |n: usize| {
+            let file = PathBuf::from(format!("/etc/acme/{n}.toml"));
+            let problem = tenure_config::Problem::of_file(&file, "quotes the file");
+            BrokenFile { app: "pipelines", file, problems: vec![problem] }
+        };
+        let reasons = broken_files(&[broken(1)]);
+        assert!(reasons[0].starts_with("[pipelines] /etc/acme/1.toml:1 is invalid"), "{reasons:?}");
+        assert!(!reasons[0].contains("quotes"), "{reasons:?}");
+        let many: Vec<_> = (0..BROKEN_FILES_MAX + 2).map(broken).collect();
+        let reasons = broken_files(&many);
+        assert_eq!(reasons.len(), BROKEN_FILES_MAX + 1);
+        assert_eq!(reasons[BROKEN_FILES_MAX], "2 more files of apps are invalid");
     }
 
     #[test]
