@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use tenure::client::{DEFAULT_TENANT, tenant_of_key};
 use tenure::http::HttpTransport;
+use tenure_core::session::ALL_TENANTS;
 
 use crate::problem;
 
@@ -68,6 +69,13 @@ impl ServerArgs {
         Ok(transport.on_problem(problem::remember))
     }
 
+    /// Returns a transport for a list that a key of all tenants sees in full unless `--tenant`
+    /// names a tenant.
+    pub fn transport_to_all(&self) -> anyhow::Result<HttpTransport> {
+        let tenant = self.named_tenant().unwrap_or(ALL_TENANTS);
+        Ok(HttpTransport::new(&self.server()?, &self.key()?, tenant)?)
+    }
+
     /// Returns the data directory option.
     pub fn data(&self) -> &DataDir {
         &self.data
@@ -75,8 +83,13 @@ impl ServerArgs {
 
     /// Returns the tenant to act for.
     pub fn tenant(&self) -> &str {
+        self.named_tenant().unwrap_or(DEFAULT_TENANT)
+    }
+
+    /// Returns the tenant of `--tenant`, or of the key.
+    fn named_tenant(&self) -> Option<&str> {
         let key_tenant = || self.key.as_deref().and_then(tenant_of_key);
-        self.tenant.as_deref().or_else(key_tenant).unwrap_or(DEFAULT_TENANT)
+        self.tenant.as_deref().or_else(key_tenant)
     }
 
     fn server(&self) -> anyhow::Result<String> {

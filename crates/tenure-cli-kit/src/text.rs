@@ -7,6 +7,7 @@ use std::io::Write;
 
 use comfy_table::{Table, presets};
 use tenure_core::Millis;
+use tenure_core::session::ALL_TENANTS;
 use tenure_wire::parse_instant;
 
 use crate::clock;
@@ -86,6 +87,19 @@ pub fn dynamic_table(
         table.add_row(row);
     }
     table.trim_fmt()
+}
+
+/// Like [`dynamic_table`], with the tenant of each row as first column if `tenant` is `*`.
+pub fn tenant_table<'a>(
+    tenant: &str,
+    header: &[&'a str],
+    rows: impl Iterator<Item = (&'a str, Vec<String>)>,
+) -> String {
+    let all = tenant == ALL_TENANTS;
+    let first = all.then_some("TENANT").into_iter();
+    let header: Vec<&str> = first.chain(header.iter().copied()).collect();
+    let row = |(tenant, row)| all.then(|| sanitize(tenant)).into_iter().chain(row);
+    dynamic_table(&header, rows.map(row))
 }
 
 /// Formats fields as `NAME  VALUE` lines; fields without a value are left out.

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -121,6 +122,46 @@ fn a_key_can_be_created_used_listed_and_revoked() {
     let secret = key.rsplit('_').next().expect("it has parts");
     let file = fs::read_to_string(server.file("audit.jsonl")).expect("it is there");
     assert!(!file.contains(secret));
+}
+
+#[test]
+fn lists_of_one_tenant_and_of_all_tenants_are_distinguished() {
+    let server = Server::start();
+    for tenant in ["acme", "beta"] {
+        let tenant_args = ["--tenant", tenant, "--reason", "r"];
+        let key = ["key", "create", "--role", "viewer", "--name", tenant];
+        let lock = ["lock", "acquire", "cluster/c1", "--holder", "ann", "--ttl", "1h"];
+        for args in [key.as_slice(), lock.as_slice()] {
+            let output = server.run(&[args, &tenant_args].concat());
+            assert!(output.status.success(), "{}", stderr(&output));
+        }
+    }
+    let locks = stdout(&server.run(&["lock", "ls", "--tenant", "*"]));
+    let mut rows: Vec<Vec<&str>> =
+        locks.lines().map(|line| line.split_whitespace().take(2).collect()).collect();
+    rows[1..].sort_unstable();
+    assert_eq!(rows[..3], [["TENANT", "LOCK"], ["acme", "cluster/c1"], ["beta", "cluster/c1"]]);
+    let locks = stdout(&server.run(&["lock", "ls", "--tenant", "acme"]));
+    assert!(locks.trim_start().starts_with("LOCK") && locks.lines().count() == 2, "{locks}");
+
+    let tenants = |args: &[&str]| {
+        let list = json(&stdout(&server.run(&[args, &["-o", "json"]].concat())));
+        let items = list["items"].as_array().expect("a list").iter();
+        let tenants = items.map(|item| item["tenant"].as_str().expect("a tenant").to_owned());
+        tenants.collect::<BTreeSet<String>>()
+    };
+    let both = || BTreeSet::from(["acme".to_owned(), "beta".to_owned()]);
+    for list in ["key ls", "audit --action key.create"] {
+        let list: Vec<&str> = list.split(' ').collect();
+        assert_eq!(tenants(&list), both(), "{list:?}");
+        assert_eq!(tenants(&[&list, &["--tenant", "*"][..]].concat()), both(), "{list:?}");
+        let one = tenants(&[&list, &["--tenant", "acme"][..]].concat());
+        assert_eq!(one, BTreeSet::from(["acme".to_owned()]), "{list:?}");
+        assert_eq!(tenants(&[&list, &["--tenant", "gamma"][..]].concat()), BTreeSet::new());
+    }
+    // The limit applies to the entries of the tenant.
+    let audit = ["audit", "--action", "key.create", "--limit", "1", "--tenant", "acme"];
+    assert_eq!(tenants(&audit), BTreeSet::from(["acme".to_owned()]));
 }
 
 #[test]

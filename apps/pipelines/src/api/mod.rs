@@ -102,7 +102,7 @@ fn no_such_pipeline(catalog: &Catalog, tenant: &str, name: &str) -> Problem {
         Some(why) => Problem::not_found(&format!(
             "the pipeline is disabled until its file is fixed, which needs no restart: {why}"
         )),
-        None => Problem::not_found("the tenant has no such pipeline; GET /pipelines lists them"),
+        None => Problem::not_found("the tenant has no such pipeline"),
     }
 }
 

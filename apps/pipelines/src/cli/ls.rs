@@ -6,9 +6,8 @@ use crate::wire::PipelineInfo;
 use clap::Args;
 use tenure_wire::ListResponse;
 
-use super::tenant_table;
 use tenure_cli_kit::CliContext;
-use tenure_cli_kit::text::{format_duration, print_line, sanitize};
+use tenure_cli_kit::text::{format_duration, print_line, sanitize, tenant_table};
 use tenure_cli_kit::{Done, Output, print_json};
 
 /// List the declared pipelines
@@ -51,7 +50,8 @@ fn pipelines_table(cx: &CliContext, items: &[PipelineInfo]) -> String {
         ]
     };
     let header = ["PIPELINE", "STEPS", "LIMIT", "SCHEDULE", "NEXT", "RUNNING"];
-    tenant_table(cx, &header, items.iter().map(|one| (&*one.tenant_id, row(one))))
+    let tenant = cx.server.tenant();
+    tenant_table(tenant, &header, items.iter().map(|one| (&*one.tenant_id, row(one))))
 }
 
 /// Returns the id of the run, or the number of runs.

@@ -18,11 +18,9 @@ use crate::wire::RunDetail;
 use anyhow::Context as _;
 use clap::Subcommand;
 use tenure::http::HttpTransport;
-use tenure_core::session::ALL_TENANTS;
 use tenure_core::{Code, JobId};
 
 use async_trait::async_trait;
-use tenure_cli_kit::text::{dynamic_table, sanitize};
 use tenure_cli_kit::{CliContext, Done, ParsedVerb, RunVerb, Verb};
 
 /// Maximum wait of one request for the end of a run; it is repeated until the run ends.
@@ -104,17 +102,4 @@ fn with_hint<T>(id: JobId, result: Result<T, tenure::Error>) -> anyhow::Result<T
         }
         other => Ok(other?),
     }
-}
-
-/// Formats a table, with the tenant as first column if the caller acts for all tenants.
-fn tenant_table<'a>(
-    cx: &CliContext,
-    header: &[&'a str],
-    rows: impl Iterator<Item = (&'a str, Vec<String>)>,
-) -> String {
-    let all = cx.server.tenant() == ALL_TENANTS;
-    let first = all.then_some("TENANT").into_iter();
-    let header: Vec<&str> = first.chain(header.iter().copied()).collect();
-    let row = |(tenant, row)| all.then(|| sanitize(tenant)).into_iter().chain(row);
-    dynamic_table(&header, rows.map(row))
 }

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use crate::wire::{RunInfo, RunStatus};
 use clap::Args;
 
-use super::{parse_name, tenant_table};
+use super::parse_name;
 use tenure_cli_kit::CliContext;
 use tenure_cli_kit::listing::{fetch, print_more_hint};
-use tenure_cli_kit::text::{age, cell, format_duration, print_line, sanitize};
+use tenure_cli_kit::text::{age, cell, format_duration, print_line, sanitize, tenant_table};
 use tenure_cli_kit::{Done, Output, print_json};
 
 /// List runs, newest first
@@ -72,7 +72,8 @@ fn runs_table(cx: &CliContext, items: &[RunInfo]) -> String {
         ]
     };
     let header = ["RUN", "PIPELINE", "STATUS", "AGE", "TOOK", "BY", "DUPLICATES", "NOTE"];
-    tenant_table(cx, &header, items.iter().map(|run| (&*run.tenant_id, row(run))))
+    let tenant = cx.server.tenant();
+    tenant_table(tenant, &header, items.iter().map(|run| (&*run.tenant_id, row(run))))
 }
 
 /// Returns the progress or the error of a run.

@@ -11,12 +11,14 @@ use tenure_cli_kit::{Done, Output, print_json};
 
 /// Show the audit log of a server: actions, and requests that were refused
 ///
-/// Newest entries first. Each server keeps its own audit log, audit.jsonl in its data directory.
+/// Newest entries first, of all tenants or of that given by --tenant. Each server keeps its own
+/// audit log, audit.jsonl in its data directory.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tenure audit
   tenure audit --action lock.break
+  tenure audit --tenant acme
   tenure audit --limit 1000 -o json | jq '.items[] | select(.status == 403)'")]
 pub(super) struct AuditVerb {
     /// Only this action, such as lock.break or key.create
@@ -31,7 +33,7 @@ impl AuditVerb {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let parts = [("action", self.action.clone()), ("limit", Some(self.limit.to_string()))];
         let path = query("/v1/audit", &parts);
-        let list: ListResponse<AuditEntry> = server.transport()?.get(&path).await?;
+        let list: ListResponse<AuditEntry> = server.transport_to_all()?.get(&path).await?;
         if output == Output::Json {
             print_json(&list)?;
             return Ok(ExitCode::SUCCESS);

@@ -19,13 +19,14 @@ Examples:
   tenure key create --tenant '*' --role viewer --name prometheus --reason metrics
   tenure key create --role operator --name ann --expires 30d --reason \"on call in May\"
   tenure key ls
+  tenure key ls --tenant acme
   tenure key revoke 3f2a9c41d07b --reason \"it was in a log\"
 
 A key is printed only when it is created. Roles: viewer < worker < operator < admin.")]
 pub(super) enum Key {
     /// Create a key and print it; only its hash is stored
     Create(Create),
-    /// List keys with tenant, role, state and last use
+    /// List keys with tenant, role, state and last use: all, or those of --tenant
     Ls,
     /// Revoke a key; servers reject it within seconds
     Revoke(Revoke),
@@ -108,7 +109,7 @@ impl Revoke {
 }
 
 async fn list(server: &ServerArgs, output: Output) -> Done {
-    let keys: ListResponse<KeyInfo> = server.transport()?.get("/v1/keys").await?;
+    let keys: ListResponse<KeyInfo> = server.transport_to_all()?.get("/v1/keys").await?;
     if output == Output::Json {
         print_json(&keys)?;
         return Ok(ExitCode::SUCCESS);

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 use tenure::http::HttpTransport;
 use tenure::{Error, Transport};
 use tenure_core::{
@@ -13,7 +12,7 @@ use tenure_core::{
 };
 use tenure_wire::{ListResponse, ResourceLocksResponse, TenureInfo};
 
-use tenure_cli_kit::text::{format_duration, parse_duration};
+use tenure_cli_kit::text::{format_duration, parse_duration, print_line, sanitize, tenant_table};
 use tenure_cli_kit::{Done, Output, print_json};
 use tenure_cli_kit::{ServerArgs, process_name};
 
@@ -22,6 +21,7 @@ use tenure_cli_kit::{ServerArgs, process_name};
 #[command(after_help = "\
 Examples:
   tenure lock ls --kind cluster
+  tenure lock ls --tenant '*'                    locks of all tenants
   tenure lock show cluster/c1
   TOKEN=$(tenure lock acquire cluster/c1 --ttl 1h --reason maintenance -o json | jq .token)
   tenure lock renew cluster/c1 --token $TOKEN
@@ -116,14 +116,14 @@ impl Lock {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let transport = server.transport()?;
         match self {
-            Self::Ls(ls) => ls.run(&transport, output).await,
-            Self::Show { resource } => show(&transport, resource, output).await,
+            Self::Ls(ls) => ls.run(server, &transport, output).await,
+            Self::Show { resource } => show(server, &transport, resource, output).await,
             Self::Acquire(args) => args.run(server, &transport, output).await,
             Self::Renew { lock, token, ttl } => {
                 let ttl_ms = ttl.map(millis);
                 let action = LockAction::Renew { token: Token(*token), ttl_ms };
                 match send(server, &transport, lock, action).await? {
-                    Outcome::Renewed(view) => print_tenure(&view, output),
+                    Outcome::Renewed(view) => print_tenure(server, &view, output),
                     other => Err(unexpected(&other)),
                 }
             }
@@ -207,7 +207,7 @@ impl AcquireArgs {
         };
         let command = Command::Lock { key, action: LockAction::Acquire(acquire) };
         match transport.send(command, self.wait).await? {
-            Outcome::Granted(view) => print_tenure(&view, output),
+            Outcome::Granted(view) => print_tenure(server, &view, output),
             Outcome::Refused(refusal) => {
                 Err(Error::Refused(refusal)).with_context(|| self.lock_list())
             }
@@ -216,17 +216,17 @@ impl AcquireArgs {
     }
 }
 
-fn print_tenure(view: &TenureView, output: Output) -> Done {
+fn print_tenure(server: &ServerArgs, view: &TenureView, output: Output) -> Done {
     let answer = TenureInfo::new(view);
     match output {
         Output::Json => print_json(&answer)?,
-        Output::Table => print_tenures(&[answer]),
+        Output::Table => print_tenures(server, &[answer])?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 impl Ls {
-    async fn run(&self, transport: &HttpTransport, output: Output) -> Done {
+    async fn run(&self, server: &ServerArgs, transport: &HttpTransport, output: Output) -> Done {
         let filter = |name: &str, value: &Option<String>| {
             value.as_ref().map_or_else(String::new, |value| format!("&{name}={value}"))
         };
@@ -237,7 +237,7 @@ impl Ls {
         match output {
             Output::Json => print_json(&page)?,
             Output::Table => {
-                print_tenures(&page.items);
+                print_tenures(server, &page.items)?;
                 if page.next.is_some() {
                     anstream::eprintln!("more results exist; raise --limit or narrow the filters");
                 }
@@ -247,7 +247,12 @@ impl Ls {
     }
 }
 
-async fn show(transport: &HttpTransport, resource: &LockPath, output: Output) -> Done {
+async fn show(
+    server: &ServerArgs,
+    transport: &HttpTransport,
+    resource: &LockPath,
+    output: Output,
+) -> Done {
     let path = format!("/v1/locks/{}/{}", resource.kind, resource.name);
     let answer: ResourceLocksResponse = transport.get(&path).await?;
     if output == Output::Json {
@@ -257,7 +262,7 @@ async fn show(transport: &HttpTransport, resource: &LockPath, output: Output) ->
     if answer.tenures.is_empty() {
         anstream::println!("{} is free; its last token was {}", answer.resource, answer.token);
     } else {
-        print_tenures(&answer.tenures);
+        print_tenures(server, &answer.tenures)?;
     }
     for waiter in &answer.queue {
         let (name, waited) = (&waiter.name, format_duration(waiter.waiting_ms));
@@ -267,24 +272,23 @@ async fn show(transport: &HttpTransport, resource: &LockPath, output: Output) ->
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_tenures(tenures: &[TenureInfo]) {
+fn print_tenures(server: &ServerArgs, tenures: &[TenureInfo]) -> anyhow::Result<()> {
     if tenures.is_empty() {
         anstream::eprintln!("no locks are held");
-        return;
+        return Ok(());
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["LOCK", "TOKEN", "HOLDER", "PURPOSE", "AGE", "EXPIRES IN", "WAITERS"]);
-    for tenure in tenures {
-        table.add_row([
+    let row = |tenure: &TenureInfo| {
+        vec![
             tenure.lock.clone(),
             tenure.token.to_string(),
-            tenure.holder.name.clone(),
-            tenure.holder.purpose.clone().unwrap_or_default(),
+            sanitize(&tenure.holder.name),
+            tenure.holder.purpose.as_deref().map(sanitize).unwrap_or_default(),
             format_duration(tenure.age_ms),
             format_duration(tenure.expires_in_ms),
             tenure.waiters.to_string(),
-        ]);
-    }
-    anstream::println!("{}", table.trim_fmt());
+        ]
+    };
+    let header = ["LOCK", "TOKEN", "HOLDER", "PURPOSE", "AGE", "EXPIRES IN", "WAITERS"];
+    let rows = tenures.iter().map(|tenure| (&*tenure.tenant, row(tenure)));
+    print_line(&tenant_table(server.tenant(), &header, rows))
 }

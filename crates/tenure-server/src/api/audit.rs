@@ -14,6 +14,8 @@ use tenure_app::extract::Params;
 use tenure_app::openapi::NotFound;
 use tenure_app::services::page_size;
 
+use super::NamedTenant;
+
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct AuditParams {
@@ -40,9 +42,10 @@ pub(super) async fn newest(
     State(state): State<ServerState>,
     caller: Caller,
     Params(params): Params<AuditParams>,
+    Params(named): Params<NamedTenant>,
 ) -> Result<Json<ListResponse<AuditEntry>>, Problem> {
-    // A key of all tenants sees all entries.
-    let tenant = caller.bound_tenant().cloned();
+    // A key of all tenants sees all entries, or those of the tenant that it names.
+    let tenant = caller.bound_tenant().cloned().or_else(|| named.only());
     let query = AuditQuery { tenant, action: params.action, limit: page_size(params.limit)? };
     let found = state.audit.newest(query).await;
     let found = found

@@ -17,8 +17,10 @@ use crate::auth::guard::check_tenant;
 use crate::auth::keys::NewKey;
 use tenure_app::Caller;
 use tenure_app::Problem;
-use tenure_app::extract::{Body, Idempotency, OnName};
+use tenure_app::extract::{Body, Idempotency, OnName, Params};
 use tenure_app::openapi::{Conflict, NotFound};
+
+use super::NamedTenant;
 
 /// Shows the name, tenant and role of the key of this request.
 #[utoipa::path(
@@ -105,11 +107,15 @@ pub(super) async fn create(
 pub(super) async fn list(
     State(state): State<ServerState>,
     caller: Caller,
+    Params(named): Params<NamedTenant>,
 ) -> Result<Json<ListResponse<KeyInfo>>, Problem> {
-    let all = state.services.store().key_ring().all().await?;
+    let (all, tenant) = (state.services.store().key_ring().all().await?, named.only());
     let now = state.keys.now();
-    let visible = all.iter().filter(|key| sees(&caller, key)).map(|key| answer(key, now));
-    Ok(Json(ListResponse { items: visible.collect(), next: None }))
+    let is_listed = |key: &&ApiKey| {
+        sees(&caller, key) && tenant.as_ref().is_none_or(|tenant| *tenant == key.tenant)
+    };
+    let items = all.iter().filter(is_listed).map(|key| answer(key, now)).collect();
+    Ok(Json(ListResponse { items, next: None }))
 }
 
 /// Revokes a key. Other servers refuse it within seconds.

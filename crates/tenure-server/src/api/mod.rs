@@ -23,7 +23,10 @@ use axum::Router;
 use axum::http::Method;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
+use serde::Deserialize;
 use tenure_app::{Apps, Problem};
+use tenure_core::Text;
+use tenure_core::session::ALL_TENANTS;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -31,6 +34,19 @@ use utoipa_axum::routes;
 use crate::auth::access::Rules;
 use crate::auth::guard::guard;
 use crate::{ServerState, openapi, request_id, security};
+
+/// The tenant in the query of a list that a key of all tenants otherwise sees in full.
+#[derive(Deserialize)]
+struct NamedTenant {
+    tenant: Option<String>,
+}
+
+impl NamedTenant {
+    /// Returns the one tenant that the request names.
+    fn only(self) -> Option<Text> {
+        self.tenant.filter(|tenant| tenant != ALL_TENANTS).map(Text::from)
+    }
+}
 
 /// Builds the router with all routes and middleware.
 pub fn router(state: ServerState) -> Router {
