@@ -65,15 +65,19 @@ impl DataDir {
 impl ServerArgs {
     /// Returns a transport to the server.
     pub fn transport(&self) -> anyhow::Result<HttpTransport> {
-        let transport = HttpTransport::new(&self.server()?, &self.key()?, self.tenant())?;
-        Ok(transport.on_problem(problem::remember))
+        self.transport_for(self.tenant())
     }
 
     /// Returns a transport for a list that a key of all tenants sees in full unless `--tenant`
     /// names a tenant.
     pub fn transport_to_all(&self) -> anyhow::Result<HttpTransport> {
         let tenant = self.named_tenant().unwrap_or(ALL_TENANTS);
-        Ok(HttpTransport::new(&self.server()?, &self.key()?, tenant)?)
+        self.transport_for(tenant)
+    }
+
+    fn transport_for(&self, tenant: &str) -> anyhow::Result<HttpTransport> {
+        let transport = HttpTransport::new(&self.server()?, &self.key()?, tenant)?;
+        Ok(transport.on_problem(problem::remember))
     }
 
     /// Returns the data directory option.

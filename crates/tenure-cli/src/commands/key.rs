@@ -97,7 +97,8 @@ impl Create {
 impl Revoke {
     async fn run(&self, server: &ServerArgs, output: Output) -> Done {
         let transport = server.transport()?;
-        let path = format!("/v1/keys/{}/revoke", resolve_key(&transport, &self.id).await?);
+        let id = resolve_key(&server.transport_to_all()?, &self.id).await?;
+        let path = format!("/v1/keys/{id}/revoke");
         let body = ReasonRequest { reason: Some(self.reason.clone()) };
         let key: KeyInfo = transport.post(&path, None, &body, Duration::ZERO).await?;
         match output {
