@@ -123,7 +123,9 @@ fn filtered_logs_keep_the_request_id() {
 fn a_fatal_error_is_logged_as_json() {
     let dir = TempDir::new().expect("a directory");
     let mut command = tenure(dir.path());
-    command.args(["serve", "--log-format", "json", "--listen", "127.0.0.1:notaport"]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let listen = taken.local_addr().expect("it is bound").to_string();
+    command.args(["serve", "--log-format", "json", "--listen", &listen]);
     let output = command.output().expect("it runs");
     assert_eq!(output.status.code(), Some(1));
     let event: Value = serde_json::from_str(stderr(&output).trim()).expect("one object");
