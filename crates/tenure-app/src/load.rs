@@ -62,8 +62,7 @@ impl Loaded {
 
     /// Returns an error with all problems if a file of an app is invalid.
     pub fn require_valid(self) -> Result<Self, BadConfig> {
-        let problems: Vec<Problem> =
-            self.broken.iter().flat_map(|broken| broken.problems.iter().cloned()).collect();
+        let problems = all_problems(&self.broken);
         if problems.is_empty() { Ok(self) } else { Err(BadConfig(problems)) }
     }
 }
@@ -136,8 +135,12 @@ impl<'a> Sections<'a> {
 
     /// Returns the problems of the files of apps.
     fn problems(&self) -> Vec<Problem> {
-        self.broken.iter().flat_map(|broken| broken.problems.iter().cloned()).collect()
+        all_problems(&self.broken)
     }
+}
+
+fn all_problems(broken: &[BrokenFile]) -> Vec<Problem> {
+    broken.iter().flat_map(|broken| broken.problems.iter().cloned()).collect()
 }
 
 impl AppSections for Sections<'_> {

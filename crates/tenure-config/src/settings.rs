@@ -15,8 +15,6 @@ const TTL_MIN: Duration = Duration::from_millis(limits::SUPERVISED_TTL_MS_MIN);
 const DRAIN_DEFAULT: Duration = Duration::from_millis(limits::WORKER_DRAIN_MS_DEFAULT);
 /// What a variable may be named.
 const VARIABLE_RULE: &str = "a variable consists of letters, digits and `_`";
-/// Variables with credentials of Tenure.
-const CREDENTIALS: [&str; 3] = ["TENURE_KEY", "TENURE_STORE", "TENURE_ADMIN_KEY_FILE"];
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Maximum grace period for running jobs when a worker stops.
 const DRAIN_MAX: Duration = Duration::from_millis(DAY_MS);
@@ -185,7 +183,7 @@ pub(super) fn runner(root: &Section<'_>, report: &mut Report<'_>) -> RunnerSetti
         let why = if pattern == "*" {
             "`*` would pass every credential: name the variables, or use a prefix such as `AWS_*`"
                 .to_owned()
-        } else if CREDENTIALS.contains(&name) {
+        } else if limits::CREDENTIAL_VARIABLES.contains(&name) {
             format!("{pattern} is a credential of Tenure, which no command gets")
         } else if !is_variable(name) {
             format!("{pattern:?} is not the name of a variable: {VARIABLE_RULE}")

@@ -99,3 +99,5 @@ pub const WORKER_DRAIN_MS_DEFAULT: u64 = 30_000;
 /// Minimum time to live of a session under which a command is supervised: below it the watchdog
 /// could not stop the command before the lock expires.
 pub const SUPERVISED_TTL_MS_MIN: u64 = 3_000;
+/// Environment variables with credentials of Tenure. No command gets them.
+pub const CREDENTIAL_VARIABLES: [&str; 3] = ["TENURE_KEY", "TENURE_STORE", "TENURE_ADMIN_KEY_FILE"];

@@ -15,8 +15,8 @@ use tenure::exec::{
 };
 use tenure::tenure::Waiting;
 use tenure::trace::TraceParent;
-use tenure::worker::SECRET_VARIABLES;
 use tenure::{Client, Error, Session, Tenure};
+use tenure_core::limits::CREDENTIAL_VARIABLES;
 use tenure_core::{Code, LockPath, Refusal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -134,7 +134,7 @@ impl Exec {
     ) -> anyhow::Result<CommandEnd> {
         let mut spec = Spec::new(self.command.clone());
         spec.env = self.environment(tenure);
-        spec.env_remove = SECRET_VARIABLES.map(Into::into).into();
+        spec.env_remove = CREDENTIAL_VARIABLES.map(Into::into).into();
         spec.sole_child = true;
         let mut on_stop = |stopping| match stopping {
             Stopping::Lost(why) => {

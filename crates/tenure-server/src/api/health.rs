@@ -179,10 +179,10 @@ mod tests {
         let broken = |n: usize| {
             let file = PathBuf::from(format!("/etc/acme/{n}.toml"));
             let problem = tenure_config::Problem::of_file(&file, "quotes the file");
-            BrokenFile { app: "pipelines", file, problems: vec![problem] }
+            BrokenFile { app: "greetings", file, problems: vec![problem] }
         };
         let reasons = broken_files(&[broken(1)]);
-        assert!(reasons[0].starts_with("[pipelines] /etc/acme/1.toml:1 is invalid"), "{reasons:?}");
+        assert!(reasons[0].starts_with("[greetings] /etc/acme/1.toml:1 is invalid"), "{reasons:?}");
         assert!(!reasons[0].contains("quotes"), "{reasons:?}");
         let many: Vec<_> = (0..BROKEN_FILES_MAX + 2).map(broken).collect();
         let reasons = broken_files(&many);

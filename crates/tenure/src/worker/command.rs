@@ -122,7 +122,7 @@ impl Command {
     }
 
     /// Passes on variables of this process: `NAME`, or `PREFIX*` for all that begin so. Those in
-    /// [`SECRET_VARIABLES`](super::SECRET_VARIABLES) are never passed.
+    /// [`CREDENTIAL_VARIABLES`](crate::model::limits::CREDENTIAL_VARIABLES) are never passed.
     #[must_use]
     pub fn pass_env(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.passed.extend(names.into_iter().map(Into::into));

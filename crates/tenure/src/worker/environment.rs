@@ -7,6 +7,7 @@
 use std::ffi::{OsStr, OsString};
 
 use tenure_core::key::lock_path;
+use tenure_core::limits::CREDENTIAL_VARIABLES;
 
 use super::clock::wall_time_after;
 use super::context::Context;
@@ -16,8 +17,6 @@ use crate::trace::{TRACEPARENT_VARIABLES, TRACESTATE_VARIABLE};
 /// all names with that prefix.
 pub const INHERITED_VARIABLES: [&str; 9] =
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR"];
-/// Variables with credentials of this process. No command gets them.
-pub const SECRET_VARIABLES: [&str; 3] = ["TENURE_KEY", "TENURE_STORE", "TENURE_ADMIN_KEY_FILE"];
 
 /// Returns the variables that a command gets: those of [`INHERITED_VARIABLES`] and those that a
 /// pattern in `passed` selects.
@@ -55,7 +54,7 @@ pub(super) fn of_job(job: &Context, args: &str) -> Vec<(OsString, OsString)> {
 /// Returns whether a variable belongs to this process only: a credential, or the trace in which it
 /// was started.
 fn is_withheld(name: &OsStr) -> bool {
-    let mut withheld = SECRET_VARIABLES
+    let mut withheld = CREDENTIAL_VARIABLES
         .iter()
         .chain(&TRACEPARENT_VARIABLES)
         .chain(std::iter::once(&TRACESTATE_VARIABLE));
