@@ -13,7 +13,7 @@ use crate::id::{JobId, SessionId};
 use crate::job::{Attempt, CompletedAttempt, Job, JobState, StartedAttempt, Verdict};
 use crate::key::Text;
 use crate::limits;
-use crate::recent_submits::RecentSubmit;
+use crate::recent_submits::{RecentSubmit, SubmitDigest};
 use crate::record::{RecentRequest, Record, Tenure, TenureEnd};
 use crate::resource::Resource;
 use crate::time::Millis;
@@ -83,8 +83,15 @@ impl Resource {
             Event::Paused { requested } => self.paused = Some(requested.clone()),
             Event::Resumed { .. } => self.paused = None,
             Event::Submitted { job, position, verdict } => {
-                let (request, id, verdict) = (job.request, job.id, *verdict);
-                self.recent_submits.remember(RecentSubmit { request, job: id, verdict, at });
+                let (args, due) = (job.args.as_deref(), Some(job.due));
+                let digest = SubmitDigest::new(&job.operation, args, job.priority, due, at);
+                self.recent_submits.remember(RecentSubmit {
+                    request: job.request,
+                    job: job.id,
+                    verdict: *verdict,
+                    at,
+                    digest: Some(digest),
+                });
                 self.lane.insert((*position).min(self.lane.len()), job.clone());
             }
             Event::Attached { id, request, .. } => {
@@ -97,6 +104,7 @@ impl Resource {
                     job: *id,
                     verdict,
                     at,
+                    digest: None,
                 });
             }
             Event::Superseded { id, followed_by } => {

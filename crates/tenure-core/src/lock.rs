@@ -97,8 +97,9 @@ impl StepContext<'_> {
     fn repeated_acquire(&mut self, acquire: &Acquire) -> Option<Result<Outcome, Refusal>> {
         let same_request = |tenure: &&Tenure| tenure.request == acquire.request;
         if let Some(tenure) = self.record.tenures.iter().find(same_request) {
-            let same = Self::same_claimant(acquire, tenure.session)
-                && acquire.locks.contains(&tenure.lock);
+            let same = self.same_claimant(acquire, tenure.session)
+                && tenure.purpose == acquire.purpose
+                && self.same_locks(acquire);
             let token = tenure.token;
             return Some(if same {
                 Ok(self.granted_outcome(token))
@@ -114,19 +115,36 @@ impl StepContext<'_> {
         Some(Err(Refusal::Lost { token, how, current: self.first_holder(&acquire.locks) }))
     }
 
-    fn same_claimant(acquire: &Acquire, session: SessionId) -> bool {
-        session
-            == match acquire.claimant {
-                Claimant::Session(id) => id,
-                Claimant::Solo { .. } => SessionId(acquire.request.0),
+    /// Returns `true` if the tenure of the request holds the requested locks, except for those that
+    /// were released since.
+    fn same_locks(&self, acquire: &Acquire) -> bool {
+        let mut held = self.record.tenures.iter().filter(|t| t.request == acquire.request);
+        if held.clone().count() == acquire.locks.size() {
+            return held.all(|tenure| acquire.locks.contains(&tenure.lock));
+        }
+        // The end of a part of it is remembered like that of a whole tenure.
+        held.all(|tenure| acquire.locks.contains(&tenure.lock))
+            && self.record.recent.iter().any(|recent| recent.request == acquire.request)
+    }
+
+    fn same_claimant(&self, acquire: &Acquire, session: SessionId) -> bool {
+        match &acquire.claimant {
+            Claimant::Session(id) => session == *id,
+            Claimant::Solo { name, .. } => {
+                let found = self.sessions.get(session);
+                session == SessionId(acquire.request.0)
+                    && found.is_none_or(|session| session.name == *name)
             }
+        }
     }
 
     /// Handles a repeated acquire that is still queued: extends its wait and renews its solo
     /// session.
     fn repeat_wait(&mut self, acquire: &Acquire, at: usize) -> Result<Outcome, Refusal> {
-        let (locks, session) = (&self.record.queue[at].locks, self.record.queue[at].session);
-        if *locks != acquire.locks || !Self::same_claimant(acquire, session) {
+        let waiter = &self.record.queue[at];
+        let (session, same) =
+            (waiter.session, waiter.locks == acquire.locks && waiter.purpose == acquire.purpose);
+        if !same || !self.same_claimant(acquire, session) {
             return Err(Refusal::RequestReused);
         }
         Self::check_acquire(acquire)?;

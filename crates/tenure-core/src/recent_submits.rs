@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::history::digest;
 use crate::id::{JobId, RequestId};
 use crate::job::Verdict;
 use crate::limits;
@@ -25,11 +26,36 @@ pub struct RecentSubmit {
     pub verdict: Verdict,
     /// Time of the response.
     pub at: Millis,
+    /// Digest of what was submitted; `None` if it attached, or was stored by a version without it.
+    pub digest: Option<SubmitDigest>,
+}
+
+/// Digest of what a submit asks for, to detect another submit with the same request id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SubmitDigest(u64);
+
+impl SubmitDigest {
+    /// Computes the digest. `run_at` counts only if it is later than `at`, the time of the submit.
+    #[must_use]
+    pub fn new(
+        operation: &str,
+        args: Option<&str>,
+        priority: i32,
+        run_at: Option<Millis>,
+        at: Millis,
+    ) -> Self {
+        let run_at = run_at.filter(|run_at| *run_at > at).unwrap_or_default().0;
+        let args = args.map_or("-".to_owned(), |args| format!("+{args}"));
+        let digest = digest(&format!("{priority} {run_at} {operation} {args}"));
+        Self(u64::try_from(digest >> 64).expect("the upper half"))
+    }
 }
 
 impl From<RecentSubmit> for String {
-    fn from(RecentSubmit { request, job, verdict, at }: RecentSubmit) -> Self {
-        format!("{request} {job} {} {}", verdict.as_str(), at.0)
+    fn from(RecentSubmit { request, job, verdict, at, digest }: RecentSubmit) -> Self {
+        let text = format!("{request} {job} {} {}", verdict.as_str(), at.0);
+        // Versions that do not know the last word ignore it.
+        digest.map_or(text.clone(), |digest| format!("{text} {:x}", digest.0))
     }
 }
 
@@ -42,19 +68,22 @@ impl TryFrom<String> for RecentSubmit {
             let word = words.next()?;
             let verdict = Verdict::ALL.into_iter().find(|verdict| verdict.as_str() == word)?;
             let at = Millis(words.next()?.parse().ok()?);
-            Some(Self { request, job, verdict, at })
+            let digest = words.next().map(|word| u64::from_str_radix(word, 16));
+            let digest = digest.transpose().ok()?.map(SubmitDigest);
+            Some(Self { request, job, verdict, at, digest })
         };
         parse().ok_or_else(|| format!("{text:?} is not a recent submit"))
     }
 }
 
-/// The latest submits, oldest first. Equal indexes in the three lists belong to the same submit.
+/// The latest submits, oldest first. Equal indexes in the lists belong to the same submit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(from = "Vec<RecentSubmit>")]
 pub struct RecentSubmits {
     requests: VecDeque<RequestId>,
     verdicts: VecDeque<Verdict>,
     jobs: VecDeque<(JobId, Millis)>,
+    digests: VecDeque<Option<SubmitDigest>>,
 }
 
 impl RecentSubmits {
@@ -99,19 +128,22 @@ impl RecentSubmits {
 
     fn at(&self, index: usize) -> RecentSubmit {
         let (job, at) = self.jobs[index];
-        RecentSubmit { request: self.requests[index], job, verdict: self.verdicts[index], at }
+        let (verdict, digest) = (self.verdicts[index], self.digests[index]);
+        RecentSubmit { request: self.requests[index], job, verdict, at, digest }
     }
 
     fn push(&mut self, submit: RecentSubmit) {
         self.requests.push_back(submit.request);
         self.verdicts.push_back(submit.verdict);
         self.jobs.push_back((submit.job, submit.at));
+        self.digests.push_back(submit.digest);
     }
 
     fn evict(&mut self, index: usize) {
         self.requests.remove(index);
         self.verdicts.remove(index);
         self.jobs.remove(index);
+        self.digests.remove(index);
     }
 }
 
@@ -141,7 +173,32 @@ mod tests {
 
     fn submit(n: u64, verdict: Verdict) -> RecentSubmit {
         let n128 = u128::from(n);
-        RecentSubmit { request: RequestId(n128), job: JobId(n128 + 1), verdict, at: Millis(n) }
+        let digest = SubmitDigest::new("work", None, 0, None, Millis(n));
+        let digest = n.is_multiple_of(2).then_some(digest);
+        let (request, job, at) = (RequestId(n128), JobId(n128 + 1), Millis(n));
+        RecentSubmit { request, job, verdict, at, digest }
+    }
+
+    #[test]
+    fn digests_differ_if_the_submits_do() {
+        let at = Millis(10);
+        let digest = |args: Option<&str>, priority, run_at: Option<u64>| {
+            SubmitDigest::new("work", args, priority, run_at.map(Millis), at)
+        };
+        let plain = digest(None, 0, None);
+        assert_eq!(plain, digest(None, 0, Some(10)), "it starts at once");
+        assert_ne!(plain, SubmitDigest::new("other", None, 0, None, at));
+        let others = [(Some("{}"), 0, None), (None, 1, None), (None, 0, Some(11))];
+        for (args, priority, run_at) in others {
+            assert_ne!(plain, digest(args, priority, run_at));
+        }
+    }
+
+    #[test]
+    fn a_submit_of_a_version_without_digests_is_read() {
+        let text = format!("{} {} queued 7", RequestId(1), JobId(2));
+        let read = RecentSubmit::try_from(text).unwrap();
+        assert_eq!((read.at, read.digest), (Millis(7), None));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::lane::LaneScan;
 use crate::limits;
 use crate::metric_event::MetricEvent;
 use crate::outcome::Outcome;
+use crate::recent_submits::{RecentSubmit, SubmitDigest};
 use crate::refusal::Refusal;
 use crate::step_context::StepContext;
 use crate::time::Millis;
@@ -69,9 +70,16 @@ impl<'a> StepContext<'a> {
         }
         let resource = self.record.resource.as_ref()?;
         let recent = resource.recent_submits.get(submit.request);
+        if recent.is_some_and(|recent| is_other_submit(&recent, submit)) {
+            return Some(Err(Refusal::RequestReused));
+        }
         // A job in the lane answers retries of its submit even after the cache has evicted it.
         if let Some(job) = resource.lane.iter().find(|job| job.request == submit.request) {
-            if job.operation != submit.operation {
+            // Its due time changes with every attempt, and is not compared.
+            let same = job.operation == submit.operation
+                && job.args == submit.args
+                && job.priority == submit.priority;
+            if !same {
                 return Some(Err(Refusal::RequestReused));
             }
             let verdict = recent.map_or(Verdict::Queued, |recent| recent.verdict);
@@ -350,6 +358,15 @@ impl<'a> StepContext<'a> {
         let n = self.record.chain.n + self.changes.events.len() as u64;
         crate::history::digest(&format!("{}#{text}#{n}", self.key))
     }
+}
+
+/// Returns `true` if `submit` asks for something else than the submit with the same id that was
+/// answered before.
+fn is_other_submit(recent: &RecentSubmit, submit: &Submit) -> bool {
+    let Submit { operation, args, priority, run_at, .. } = submit;
+    recent.digest.is_some_and(|digest| {
+        digest != SubmitDigest::new(operation, args.as_deref(), *priority, *run_at, recent.at)
+    })
 }
 
 /// Returns `true` unless the job is scheduled after `due`. A job in backoff has started already.
