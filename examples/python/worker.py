@@ -91,13 +91,14 @@ class Session:
     """The liveness of this process: one heartbeat renews all its tenures."""
 
     def __init__(self, name):
-        self.id, self.jobs, self.revoked = uuid.uuid4().hex, set(), {}
+        self.jobs, self.revoked = set(), {}
         self.hand_back, self.closed = threading.Event(), threading.Event()
         sent = now()
         body = {"name": name, "ttl_ms": int(TTL * 1000)}
-        status, answer = call("POST", "/v1/sessions", body, self.id)
+        status, answer = call("POST", "/v1/sessions", body, uuid.uuid4().hex)
         if status != 200:
             raise SystemExit(f"worker: {answer['detail']}")
+        self.id = answer["session"]
         self.extend(sent)
         for task in (self.heartbeat, self.watch):
             threading.Thread(target=task, daemon=True).start()

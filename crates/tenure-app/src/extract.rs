@@ -192,6 +192,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
 /// The `Idempotency-Key`, if the request has one.
 pub struct Idempotency {
     key: Option<String>,
+    caller: Caller,
     services: Services,
 }
 
@@ -199,7 +200,7 @@ impl Idempotency {
     /// Returns the request id within a scope; different scopes may use the same key.
     pub fn id(self, scope: &str) -> Result<RequestId, Problem> {
         match self.key {
-            Some(key) => self.services.request_id(&key, scope),
+            Some(key) => self.services.request_id(&self.caller, &key, scope),
             None => Ok(tenure_store::random::request_id()),
         }
     }
@@ -214,6 +215,8 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let value = parts.headers.get("idempotency-key").map(|value| value.to_str());
         let value = value.transpose().map_err(|error| Problem::invalid(&error))?;
-        Ok(Self { key: value.map(str::to_owned), services: Services::from_ref(state) })
+        let (key, services) = (value.map(str::to_owned), Services::from_ref(state));
+        let caller = Caller::from_request_parts(parts, state).await?;
+        Ok(Self { key, caller, services })
     }
 }

@@ -168,19 +168,33 @@ impl Services {
         }
     }
 
-    /// Returns the request id of an `Idempotency-Key` within a scope: the key itself if it is an
-    /// id, otherwise a keyed hash of both, so that clients cannot guess the ids of others.
-    pub fn request_id(&self, key: &str, scope: &str) -> Result<RequestId, Problem> {
+    /// Returns the request id of an `Idempotency-Key` within a scope: a keyed hash of both, so that
+    /// clients cannot guess the ids of others. A key that is an id is used as it is, unless the
+    /// caller is bound to a tenant: the ids of all tenants share one space, and a conflict with the
+    /// id of another tenant would tell that it exists.
+    pub fn request_id(
+        &self,
+        caller: &Caller,
+        key: &str,
+        scope: &str,
+    ) -> Result<RequestId, Problem> {
         if key.is_empty() || key.len() > IDEMPOTENCY_KEY_MAX {
             let detail =
                 format!("an Idempotency-Key must have 1 to {IDEMPOTENCY_KEY_MAX} characters");
             return Err(Problem::invalid(&detail));
         }
-        if let Ok(id) = key.parse() {
-            return Ok(id);
+        match (key.parse::<RequestId>(), caller.bound_tenant()) {
+            (Ok(id), None) => Ok(id),
+            (Ok(id), Some(tenant)) => Ok(self.derive_request_id(&format!("{tenant}\n{id}"))),
+            (Err(_), _) => Ok(self.derive_request_id(&format!("{scope}\n{key}"))),
         }
-        let hash = self.mac("request", &format!("{scope}\n{key}"));
-        Ok(RequestId(hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))))
+    }
+
+    /// Derives a request id from a text by a keyed hash.
+    #[must_use]
+    pub fn derive_request_id(&self, text: &str) -> RequestId {
+        let hash = self.mac("request", text);
+        RequestId(hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte)))
     }
 
     /// Computes a MAC with the servers' secret; `usage` separates the uses of it.

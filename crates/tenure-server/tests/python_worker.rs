@@ -328,7 +328,7 @@ async fn its_deadline_counts_from_before_the_heartbeat_is_sent() {
                    \x20   if path.endswith('/beat'):\n\
                    \x20       session.closed.set()\n\
                    \x20       done.set()\n\
-                   \x20   return 200, {'revoked': []}\n\
+                   \x20   return 200, {'session': 's', 'revoked': []}\n\
                    worker.now, worker.call = lambda: clock[0], call\n\
                    session = worker.Session('x')\n\
                    opened = session.deadline\n\

@@ -4,6 +4,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{KEY, Server, http, key};
 use serde_json::{Value, json};
@@ -186,6 +187,60 @@ async fn no_route_acts_for_a_tenant_that_the_key_is_not_bound_to() {
         assert_eq!(status, 403, "{} {path}: {answer}", rule.method);
         assert!(!answer.to_string().contains(SECRET), "{answer}");
     }
+}
+
+/// Sends a request with an API key and an `Idempotency-Key`.
+async fn post_as(server: &Server, key: &str, id: &str, path: &str, body: &Value) -> (u16, Value) {
+    let headers = [("x-api-key", key), ("idempotency-key", id)];
+    server.post_with(path, &headers, body.to_string()).await
+}
+
+#[tokio::test]
+async fn ids_that_clients_choose_belong_to_their_tenant() {
+    let server = Server::start(Arc::new(Memory::new())).await;
+    let (one, two) = (key(&server, "one", "worker").await, key(&server, "two", "worker").await);
+    let id = "0123456789abcdef0123456789abcdef";
+    let open = json!({ "name": "w", "ttl_ms": 60_000 });
+    let solo = json!({ "holder": "ann", "ttl_ms": 60_000 });
+    let (mut sessions, mut holders) = (Vec::new(), Vec::new());
+    for key in [&one, &two] {
+        let (status, opened) = post_as(&server, key, id, "/v1/sessions", &open).await;
+        assert_eq!(status, 200, "{opened}");
+        let (_, again) = post_as(&server, key, id, "/v1/sessions", &open).await;
+        assert_eq!(opened, again, "the same key opens the same session");
+        let path = format!("/v1/sessions/{}/beat", opened["session"].as_str().unwrap());
+        let (status, beat) = server.request(key, "POST", &path, Some(&json!({}))).await;
+        assert_eq!(status, 200, "{beat}");
+        sessions.push(opened["session"].clone());
+
+        let (acquire, id) = ("/v1/locks/cluster/c1/acquire", "f".repeat(32));
+        let (status, tenure) = post_as(&server, key, &id, acquire, &solo).await;
+        assert_eq!(status, 200, "{tenure}");
+        let (_, again) = post_as(&server, key, &id, acquire, &solo).await;
+        assert_eq!(tenure["token"], again["token"]);
+        holders.push(tenure["holder"]["session"].clone());
+    }
+    assert_ne!(sessions[0], sessions[1]);
+    assert_ne!(holders[0], holders[1]);
+    let withdraw = json!({ "request": "f".repeat(32) });
+    let path = "/v1/locks/cluster/c1/withdraw";
+    let (_, withdrawn) = server.request(&one, "POST", path, Some(&withdraw)).await;
+    assert_eq!(withdrawn, json!({ "withdrawn": true, "token": 1 }));
+    let (_, shown) = server.request(&two, "GET", "/v1/locks/cluster/c1", None).await;
+    assert_eq!(shown["tenures"].as_array().unwrap().len(), 1, "{shown}");
+}
+
+#[tokio::test]
+async fn the_library_works_with_the_key_of_one_tenant() {
+    let server = Server::start(Arc::new(Memory::new())).await;
+    let key = key(&server, "acme", "worker").await;
+    let client = tenure::Client::connect(&server.url, &key).await.unwrap();
+    let session = client.session("w", Duration::from_secs(60)).await.unwrap();
+    let tenure = session.lock("cluster/c1").unwrap().acquire().await.unwrap();
+    let (_, shown) = server.request(&key, "GET", "/v1/locks/cluster/c1", None).await;
+    assert_eq!(shown["tenures"][0]["holder"]["session"], session.id().to_string());
+    tenure.release().await.unwrap();
+    session.close().await;
 }
 
 #[tokio::test]

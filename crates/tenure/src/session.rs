@@ -113,10 +113,13 @@ async fn open_lease(
     transport: &Arc<dyn Transport>,
     open: &Command,
     ttl: Duration,
-) -> Result<Lease, Error> {
+) -> Result<(SessionId, Lease), Error> {
     let sent = BootInstant::now();
-    expect_alive(transport.send(open.clone(), ttl).await?)?;
-    Ok(Lease::new(ttl, sent))
+    match transport.send(open.clone(), ttl).await? {
+        // A server may give the session an id of its own.
+        Outcome::Alive { session, .. } => Ok((session, Lease::new(ttl, sent))),
+        other => Err(Error::from_outcome("open a session", other)),
+    }
 }
 
 impl Drop for DeadlineRegistration {
@@ -133,21 +136,21 @@ impl Session {
         ttl: Duration,
         watch_notices: bool,
     ) -> Result<Self, Error> {
-        let id = random::session_id();
+        let session = random::session_id();
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         let (tenant, name) = (tenant.clone(), name.into());
-        let command = Command::Open { session: id, tenant: tenant.clone(), name, ttl_ms };
+        let command = Command::Open { session, tenant: tenant.clone(), name, ttl_ms };
         let open_timed_out = || {
             let message = format!("opening the session took longer than its ttl of {ttl:?}");
             Error::Unavailable(message)
         };
-        let mut lease = open_lease(transport, &command, ttl).await?;
+        let (id, mut lease) = open_lease(transport, &command, ttl).await?;
         if lease.state(BootInstant::now()) != LeaseState::Safe {
             // A late response leaves too little time to work with. Repeating the open command
             // renews the session, unless it has expired by now.
             lease = match open_lease(transport, &command, ttl).await {
                 Err(Error::Refused(Refusal::SessionExpired)) => return Err(open_timed_out()),
-                renewed => renewed?,
+                renewed => renewed?.1,
             };
         }
         if lease.state(BootInstant::now()) == LeaseState::Lost {

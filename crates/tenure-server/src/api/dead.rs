@@ -191,7 +191,7 @@ pub(super) async fn redrive(
 
 /// Derives the request id of a retry, so that a repeated redrive submits no job twice.
 fn retry_request_id(state: &ServerState, base: RequestId, id: JobId) -> RequestId {
-    state.services.request_id(&format!("{base} {id}"), "redrive").expect("two ids fit into a key")
+    state.services.derive_request_id(&format!("redrive\n{base} {id}"))
 }
 
 /// Discards dead jobs.

@@ -233,7 +233,7 @@ pub(super) async fn withdraw(
     Body(body): Body<WithdrawRequest>,
 ) -> Result<Json<WithdrawResponse>, Problem> {
     let action = LockAction::Withdraw {
-        request: state.services.request_id(&body.request, on.key.as_str())?,
+        request: state.services.request_id(&on.caller, &body.request, on.key.as_str())?,
     };
     match state.services.submit(Command::Lock { key: on.key, action }).await? {
         Outcome::Withdrawn { released } => {

@@ -11,7 +11,7 @@ use tenure_app::Problem;
 use tenure_app::extract::{Body, Idempotency, OnSession};
 use tenure_app::openapi::Conflict;
 
-/// Opens a session; the `Idempotency-Key` is its id.
+/// Opens a session; the same `Idempotency-Key` opens the same one.
 #[utoipa::path(
     post,
     path = "/v1/sessions",
