@@ -89,10 +89,16 @@ pub(super) struct BatchResult {
 }
 
 impl Shared {
-    /// Executes a write transaction and publishes its wake-ups.
+    /// Executes a write transaction and publishes its wake-ups. Fails when the breaker opens; the
+    /// transaction then continues, and may still happen.
     pub(super) async fn execute(&self, work: Work) -> Result<BatchResult> {
+        match work {
+            // Requests must not wait for sweeps that fail.
+            Work::Sweep => self.breaker.check_now()?,
+            Work::Apply(_) | Work::CatchUp => self.breaker.check().await?,
+        }
         let execute = |shared: std::sync::Arc<Self>| async move { shared.execute_now(work).await };
-        self.run_detached(&self.writer_runtime, execute).await
+        self.breaker.watch(self.run_detached(&self.writer_runtime, execute)).await
     }
 
     async fn execute_now(&self, work: Work) -> Result<BatchResult> {

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_postgres::{Client, Config, Row};
 
+use super::breaker::Breaker;
 use super::client::{Param, PgClient, indicates_pooler};
 use super::tls::Tls;
+use crate::clock::stopwatch;
 use crate::store::{Result, StoreError};
 
 /// Response timeout of diagnostic connections.
@@ -36,16 +38,20 @@ pub(super) struct Connector {
     /// Whether a pooler sits in between. Session settings and prepared statements are unusable
     /// then.
     pub(super) pooled: Arc<AtomicBool>,
+    /// Breaker of the store.
+    pub(super) breaker: Arc<Breaker>,
 }
 
 impl Connector {
     /// Returns a connector without transaction settings, for diagnostics.
     pub(super) fn diagnostic(config: Config, tls: Tls, runtime: Handle) -> Self {
         let (settings, pooled) = (Arc::default(), Arc::new(AtomicBool::new(true)));
-        Self { config, tls, runtime, settings, response_timeout: DIAGNOSTIC_TIMEOUT, pooled }
+        let (response_timeout, breaker) = (DIAGNOSTIC_TIMEOUT, Arc::default());
+        Self { config, tls, runtime, settings, response_timeout, pooled, breaker }
     }
 
     async fn connect(&self) -> Result<Arc<PgClient>> {
+        self.breaker.check().await?;
         loop {
             let pooled = self.pooled.load(Ordering::Relaxed);
             let mut config = self.config.clone();
@@ -54,11 +60,24 @@ impl Connector {
                 let options: String = self.settings.iter().map(option).collect();
                 config.options(format!("{}{options}", config.get_options().unwrap_or("")));
             }
-            match self.open(config).await? {
+            let started = stopwatch();
+            let opened = tokio::select! {
+                opened = self.open(config) => opened?,
+                error = self.breaker.opened() => return Err(error),
+            };
+            match opened {
                 Ok((client, driver)) => {
+                    self.breaker.record_connect(started.elapsed());
                     let client = Arc::new(PgClient::new(client, self.begin_sql(pooled), !pooled));
                     let weak = Arc::downgrade(&client);
-                    self.runtime.spawn(abort_if_unresponsive(weak, driver, self.response_timeout));
+                    let (timeout, breaker) = (self.response_timeout, Arc::clone(&self.breaker));
+                    self.runtime.spawn(async move {
+                        tokio::select! {
+                            () = until_unresponsive(weak, timeout) => {}
+                            _ = breaker.opened() => {}
+                        }
+                        driver.abort();
+                    });
                     return Ok(client);
                 }
                 Err(error) if !pooled && indicates_pooler(&error) => self.mark_pooled(),
@@ -68,9 +87,10 @@ impl Connector {
     }
 
     /// Opens a connection. Returns the client and a handle of the task that drives the connection.
-    async fn open(&self, config: Config) -> Result<Opened> {
+    pub(super) async fn open(&self, config: Config) -> Result<Opened> {
         let tls = self.tls.clone();
-        let connecting = self.runtime.spawn(async move {
+        let mut connecting = JoinSet::new();
+        let connect = async move {
             let (client, connection) = config.connect(tls).await?;
             let driver = tokio::spawn(async move {
                 if let Err(error) = connection.await {
@@ -78,14 +98,15 @@ impl Connector {
                 }
             });
             Ok((client, driver.abort_handle()))
-        });
-        let abort = connecting.abort_handle();
-        let Ok(opened) = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await else {
-            abort.abort();
+        };
+        // Aborted when the set is dropped.
+        connecting.spawn_on(connect, &self.runtime);
+        let Ok(opened) = tokio::time::timeout(CONNECT_TIMEOUT, connecting.join_next()).await else {
             let why = format!("the database did not answer within {CONNECT_TIMEOUT:?}");
             return Err(StoreError::unavailable(why));
         };
-        opened.map_err(|_| StoreError::unavailable("the store is closing"))
+        let closing = || StoreError::unavailable("the store is closing");
+        opened.and_then(std::result::Result::ok).ok_or_else(closing)
     }
 
     /// Returns the SQL that begins a transaction. Behind a pooler it includes the settings.
@@ -103,17 +124,16 @@ impl Connector {
 }
 
 /// A client and the handle of its driver task, or why connecting failed.
-type Opened = std::result::Result<(Client, AbortHandle), tokio_postgres::Error>;
+pub(super) type Opened = std::result::Result<(Client, AbortHandle), tokio_postgres::Error>;
 
-/// Pings a connection and aborts its driver when it stops responding, which fails all of its
-/// pending requests. A peer that silently drops packets causes no error by itself.
-async fn abort_if_unresponsive(client: Weak<PgClient>, driver: AbortHandle, timeout: Duration) {
+/// Pings a connection until it stops responding or is dropped. Aborting its driver then fails all
+/// of its pending requests. A peer that silently drops packets causes no error by itself.
+async fn until_unresponsive(client: Weak<PgClient>, timeout: Duration) {
     loop {
         tokio::time::sleep(PING_INTERVAL).await;
         let Some(client) = client.upgrade() else { return };
         if tokio::time::timeout(timeout, client.ping()).await.is_err() {
             tracing::warn!(?timeout, "database did not answer; reconnecting");
-            driver.abort();
             return;
         }
     }

@@ -18,11 +18,13 @@
 //! | `notifier` | wake-ups between servers (`LISTEN`/`NOTIFY`) |
 //! | `incarnation` | detection of restores and fail-overs |
 //! | `connection`, `client`, `failure`, `tls`, `settings` | connections and their errors |
+//! | `breaker` | prompt errors while the database cannot be reached |
 //! | `user_connections` | connections that users' SQL runs on |
 //! | `rows`, `columns` | conversion of values from and to SQL |
 //! | `migrate`, `doctor` | schema migrations; deployment checks |
 
 mod batch;
+mod breaker;
 mod catch_up;
 mod client;
 mod columns;
@@ -64,6 +66,7 @@ use crate::store::{
     HINTS_MAX, Hint, Pruned, Reads, Result, Retention, Status, Store, StoreError, Swept,
 };
 use batch::{Work, Writer};
+use breaker::Breaker;
 use connection::{Connection, Connector, Pool};
 use incarnation::Identity;
 use replica::Replica;
@@ -115,6 +118,7 @@ struct Shared {
     /// The last observed identity of the database.
     identity: Mutex<Identity>,
     notifier: notifier::Notifier,
+    breaker: Arc<Breaker>,
     /// Replaces the database clock in tests.
     clock: Option<Arc<dyn Clock>>,
 }
@@ -149,6 +153,7 @@ impl Postgres {
             settings: Arc::new(transaction_settings(settings.statement_ms)),
             response_timeout: Duration::from_millis(settings.statement_ms) + NETWORK_ALLOWANCE,
             pooled: Arc::new(AtomicBool::new(settings.listen.is_some())),
+            breaker: Arc::default(),
         };
         let connection = || Connection::new(&connector);
         let (hints, _) = broadcast::channel(HINTS_MAX);
@@ -181,8 +186,10 @@ impl Postgres {
             kinds: RwLock::default(),
             identity: Mutex::default(),
             notifier,
+            breaker: Arc::clone(&connector.breaker),
             clock: options.clock,
         });
+        background_runtime.spawn(breaker::monitor(connector.clone()));
         background_runtime
             .spawn(projection::run_projector(Arc::downgrade(&shared), flush_requested));
         let store = Self { shared, runtimes: Some(runtimes) };

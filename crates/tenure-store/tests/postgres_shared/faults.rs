@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tenure_core::history::Entry;
 use tenure_core::{Command, JobAction, JobId, Outcome, SessionId, Token};
+use tenure_store::clock::stopwatch;
 use tenure_store::postgres::Postgres;
 use tenure_store::store::{HistoryQuery, LogQuery, PAGE_MAX, StoreError};
 use tenure_store::{Committer, Store};
@@ -136,6 +138,50 @@ async fn in_doubt_commit_is_not_mistaken_for_the_next_one() {
         assert_eq!(held, 1, "{name} is held");
     }
     assert_valid_history(&[&proxied.store]).await;
+}
+
+/// Sends acquires while the database cannot be reached, then lets it recover.
+async fn assert_outage_is_reported_promptly(fault: Fault) {
+    const PROMPT: Duration = Duration::from_secs(2);
+    let proxied = ProxiedStore::new().await;
+    let committer = Committer::start(Arc::clone(&proxied.store) as Arc<dyn Store>);
+    let opened = committer.submit(open_session(1)).await;
+    assert!(matches!(opened, Ok(Outcome::Alive { .. })), "{opened:?}");
+    proxied.proxy.set_fault(fault);
+    for round in 0..5 {
+        let requests = (0..4).map(|n| {
+            let (committer, n) = (committer.clone(), 10 + round * 4 + n);
+            tokio::spawn(async move {
+                let since = stopwatch();
+                let result = committer.submit(acquire(&format!("c{n}"), 1, n)).await;
+                (since.elapsed(), result)
+            })
+        });
+        for request in requests.collect::<Vec<_>>() {
+            let (elapsed, result) = request.await.expect("no panic");
+            assert!(matches!(result, Err(StoreError::Unavailable(_))), "{result:?}");
+            assert!(elapsed < PROMPT, "answered after {elapsed:?} in round {round}");
+            // The breaker is open, and a sweep or another batch may be ahead.
+            assert!(round == 0 || elapsed < PROMPT / 2, "{elapsed:?} in round {round}");
+        }
+    }
+    proxied.proxy.set_fault(Fault::None);
+    let since = stopwatch();
+    while committer.submit(acquire("c9", 1, 1_000)).await.is_err() {
+        assert!(since.elapsed() < PROMPT, "the breaker does not close");
+    }
+    assert!(since.elapsed() < PROMPT, "recovered after {:?}", since.elapsed());
+    assert_valid_history(&[&proxied.store]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_connections_are_reported_promptly() {
+    assert_outage_is_reported_promptly(Fault::Down).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_database_is_reported_promptly() {
+    assert_outage_is_reported_promptly(Fault::Blackhole).await;
 }
 
 /// What one task got acknowledged.

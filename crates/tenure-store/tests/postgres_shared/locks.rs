@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure_core::limits::STALL_MS;
 use tenure_core::{Outcome, Refusal};
 use tenure_store::clock::{ManualClock, stopwatch};
-use tenure_store::{Committer, Store};
+use tenure_store::{Committer, Store, StoreError};
 use tenure_testbed::{Fault, Proxy};
 
 use crate::common::*;
@@ -107,10 +107,14 @@ async fn server_that_stalls_inside_a_transaction_loses_the_writer_lock() {
     let started = stopwatch();
     assert_eq!(granted_token(&apply_one(&*b, acquire("c1", 3, 30)).await).0, 2);
     assert!(started.elapsed() < Duration::from_secs(4), "the writer lock was held for too long");
+    let stopped = stopped.await.expect("task does not panic");
+    assert!(matches!(stopped, Err(StoreError::Unavailable(_))), "{stopped:?}");
     // When it resumes, its transaction is gone and the retry is refused.
     proxy.set_fault(Fault::None);
     proxy.disconnect_all();
-    let late = stopped.await.expect("task does not panic").expect("retry succeeds");
+    let retry = async || a.apply(vec![open_session(2), acquire("c1", 2, 20)]).await.ok();
+    wait_until("the server resumes", async || retry().await.is_some()).await;
+    let late = retry().await.expect("it has resumed");
     assert!(matches!(late[1], Outcome::Refused(Refusal::Held { .. })), "{late:?}");
     assert_valid_history(&[&a, &b]).await;
 }
