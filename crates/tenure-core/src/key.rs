@@ -29,6 +29,9 @@ pub enum InvalidName {
     /// Contains a character that is not allowed.
     #[error("the {0} has the character {1:?}; allowed are letters, digits and . _ - : @ + =")]
     BadChar(&'static str, char),
+    /// A path segment that URLs cannot name: clients and proxies remove it.
+    #[error("the {0} is {1:?}, which cannot be part of a URL; choose another")]
+    Dots(&'static str, String),
     /// Does not have the expected form.
     #[error("{0:?} is not of the form {1}")]
     Shape(String, &'static str),
@@ -50,9 +53,17 @@ fn check(what: &'static str, text: &str, bytes_max: usize) -> Result<(), Invalid
     }
 }
 
+/// Checks a new name. Stored names may be dots, which were allowed once.
+fn check_new(what: &'static str, text: &str, bytes_max: usize) -> Result<(), InvalidName> {
+    match text {
+        "." | ".." => Err(InvalidName::Dots(what, text.to_owned())),
+        _ => check(what, text, bytes_max),
+    }
+}
+
 /// Checks the name of something that a kind declares.
 pub(crate) fn check_name(what: &str, text: &str, bytes_max: usize) -> Result<(), String> {
-    check("name", text, bytes_max).map_err(|why| format!("{what} {text:?}: {why}"))
+    check_new("name", text, bytes_max).map_err(|why| format!("{what} {text:?}: {why}"))
 }
 
 fn allowed(c: char) -> bool {
@@ -65,11 +76,12 @@ fn allowed(c: char) -> bool {
 pub struct ResourceKey(Arc<str>);
 
 impl ResourceKey {
-    /// Builds a key from its three parts.
+    /// Builds a key from its three parts. None of them may be `.` or `..`; a key that is parsed
+    /// from a text, as those in stores are, may have such parts.
     pub fn new(tenant: &str, kind: &str, name: &str) -> Result<Self, InvalidName> {
-        check("tenant", tenant, limits::TENANT_BYTES_MAX)?;
-        check("kind", kind, limits::KIND_BYTES_MAX)?;
-        check("name", name, limits::NAME_BYTES_MAX)?;
+        check_new("tenant", tenant, limits::TENANT_BYTES_MAX)?;
+        check_new("kind", kind, limits::KIND_BYTES_MAX)?;
+        check_new("name", name, limits::NAME_BYTES_MAX)?;
         Ok(Self(format!("{tenant}/{kind}/{name}").into()))
     }
 
@@ -110,7 +122,10 @@ impl FromStr for ResourceKey {
         let shape = || InvalidName::Shape(text.chars().take(80).collect(), "tenant/kind/name");
         let (tenant, rest) = text.split_once('/').ok_or_else(shape)?;
         let (kind, name) = rest.split_once('/').ok_or_else(shape)?;
-        Self::new(tenant, kind, name)
+        check("tenant", tenant, limits::TENANT_BYTES_MAX)?;
+        check("kind", kind, limits::KIND_BYTES_MAX)?;
+        check("name", name, limits::NAME_BYTES_MAX)?;
+        Ok(Self(text.into()))
     }
 }
 
@@ -166,15 +181,17 @@ impl LockName {
 impl FromStr for LockName {
     type Err = InvalidName;
     fn from_str(text: &str) -> Result<Self, InvalidName> {
-        check("lock", text, limits::LOCK_BYTES_MAX)?;
-        Ok(if text == MAIN { Self::main() } else { Self(Some(text.into())) })
+        check_new("lock", text, limits::LOCK_BYTES_MAX)?;
+        Self::try_from(text.to_owned())
     }
 }
 
 impl TryFrom<String> for LockName {
     type Error = InvalidName;
+    /// Converts a stored name, which may be `.` or `..`.
     fn try_from(text: String) -> Result<Self, InvalidName> {
-        text.parse()
+        check("lock", &text, limits::LOCK_BYTES_MAX)?;
+        Ok(if text == MAIN { Self::main() } else { Self(Some(text.into())) })
     }
 }
 
@@ -285,8 +302,8 @@ impl FromStr for LockPath {
             None => (text, LockName::main()),
         };
         let (kind, name) = resource.split_once('/').ok_or_else(shape)?;
-        check("kind", kind, limits::KIND_BYTES_MAX)?;
-        check("name", name, limits::NAME_BYTES_MAX)?;
+        check_new("kind", kind, limits::KIND_BYTES_MAX)?;
+        check_new("name", name, limits::NAME_BYTES_MAX)?;
         Ok(Self { kind: kind.to_owned(), name: name.to_owned(), lock })
     }
 }
@@ -334,6 +351,23 @@ mod tests {
         for bad in ["a b", "a/b", "a#b", "a\n", "a\0", "%2e", "a?b", ""] {
             assert!(ResourceKey::new("t", "k", bad).is_err(), "{bad:?} was taken");
         }
+    }
+
+    #[test]
+    fn dots_are_refused_in_new_names_and_read_from_stores() {
+        for dots in [".", ".."] {
+            let error = ResourceKey::new("t", "k", dots).unwrap_err().to_string();
+            assert!(error.contains("cannot be part of a URL"), "{error}");
+            assert!(ResourceKey::new("t", dots, "n").is_err());
+            assert!(dots.parse::<LockName>().is_err());
+            assert!(format!("k/{dots}").parse::<LockPath>().is_err());
+            let key: ResourceKey = serde_json::from_str(&format!("\"t/k/{dots}\"")).unwrap();
+            assert_eq!(key.name(), dots);
+            let lock: LockName = serde_json::from_str(&format!("\"{dots}\"")).unwrap();
+            assert_eq!(lock.as_str(), dots);
+        }
+        assert!(ResourceKey::new("t", "k", "...").is_ok());
+        assert!(ResourceKey::new("t", "k", ".a").is_ok());
     }
 
     #[test]
