@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::extract::FromRef;
+use axum::http::HeaderMap;
 use tenure_app::{Apps, Caller, LiveConfig, Services};
 use tenure_config::RetentionSettings;
 use tenure_store::StoreError;
@@ -15,7 +16,7 @@ use crate::api::signin::SignInLinks;
 use crate::audit::Audit;
 use crate::auth::access::Rules;
 use crate::auth::limits::{Limits, Rate};
-use crate::auth::{Keys, PositionCipher, Signer};
+use crate::auth::{Keys, PositionCipher, SignedIn, Signer};
 use crate::docs::Docs;
 use crate::in_flight::InFlightRequests;
 use crate::janitor::JanitorStatus;
@@ -130,6 +131,12 @@ impl ServerState {
     pub(crate) fn decrypt_position(&self, caller: &Caller, shown: Option<u64>) -> Option<u64> {
         let cipher = self.position_cipher(caller);
         shown.map(|shown| cipher.map_or(shown, |cipher| cipher.decrypt(shown)))
+    }
+
+    /// Returns the verified cookie of a request, unless it was signed out.
+    pub(crate) fn signed_in(&self, headers: &HeaderMap) -> Option<SignedIn> {
+        let signed_in = self.signer.read(headers, self.keys.now());
+        signed_in.filter(|signed_in| !self.keys.is_signed_out(&signed_in.id))
     }
 
     /// Returns the path of a link that signs its bearer in as admin, once.

@@ -5,13 +5,13 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{KEY, Server, http, key};
+use common::{KEY, Server, http, key, until};
 use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
 use serde_json::{Value, json};
 use tenure_server::HttpConfig;
 use tenure_server::audit::Audit;
 use tenure_server::auth::limits::Rate;
-use tenure_store::Memory;
+use tenure_store::{Memory, Store};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -85,6 +85,29 @@ async fn a_key_signs_a_browser_in_and_forged_requests_are_refused() {
 }
 
 #[tokio::test]
+async fn a_cookie_ends_with_the_sign_out_on_all_servers() {
+    let store = Arc::new(Memory::new());
+    let server = Server::start(Arc::clone(&store) as Arc<dyn Store>).await;
+    let other = Server::start(store).await;
+    let cookies = [cookie(&sign_in(&server, KEY).await), cookie(&sign_in(&server, KEY).await)];
+    let whoami = async |server: &Server, cookie: &str| {
+        let request = http().get(format!("{}/v1/whoami", server.url)).header(COOKIE, cookie);
+        request.send().await.expect("it answers").status().as_u16()
+    };
+    for server in [&server, &other] {
+        assert_eq!(whoami(server, &cookies[0]).await, 200);
+    }
+    let sign_out = http().post(format!("{}/signout", server.url)).header(COOKIE, &cookies[0]);
+    let response = sign_out.send().await.unwrap();
+    assert_eq!(response.headers()[LOCATION], "/signin");
+    assert_eq!(whoami(&server, &cookies[0]).await, 401, "a stolen copy is useless");
+    until(|| async { whoami(&other, &cookies[0]).await == 401 }).await;
+    for server in [&server, &other] {
+        assert_eq!(whoami(server, &cookies[1]).await, 200, "another browser is still signed in");
+    }
+}
+
+#[tokio::test]
 async fn failed_sign_ins_from_one_address_are_rate_limited() {
     let server = server().await;
     let mut statuses = Vec::new();
@@ -95,8 +118,33 @@ async fn failed_sign_ins_from_one_address_are_rate_limited() {
     let last = sign_in(&server, "tenure_wrong").await;
     assert_eq!(last.status(), 429, "{statuses:?}");
     assert!(last.headers().contains_key("retry-after"));
-    let good = sign_in(&server, KEY).await;
-    assert_eq!(good.status(), 303, "a valid key is not limited");
+}
+
+#[tokio::test]
+async fn a_correct_guess_is_not_confirmed_while_the_address_is_limited() {
+    let server = server().await;
+    let (used, unused) =
+        (key(&server, "acme", "viewer").await, key(&server, "acme", "viewer").await);
+    let get = async |key: &str| {
+        let request = http().get(format!("{}/v1/locks", server.url)).header("x-api-key", key);
+        request.send().await.expect("it answers").status().as_u16()
+    };
+    assert_eq!(get(&used).await, 200);
+    let mut wrong = 0;
+    while get("tenure_wrong").await != 429 {
+        wrong += 1;
+        assert!(wrong < 100, "wrong keys are not limited");
+    }
+    // One more token may arrive at any time.
+    let limited = async |key: &str| {
+        get("tenure_wrong").await;
+        get(key).await == 429
+    };
+    assert!(limited(&unused).await || limited(&unused).await, "it could be a guess");
+    let status = sign_in(&server, &unused).await.status().as_u16();
+    assert!(status == 429 || limited(&unused).await, "{status}");
+    assert_eq!(get(&used).await, 200, "it was accepted from this address before");
+    assert_eq!(sign_in(&server, KEY).await.status(), 303, "so was the admin key");
 }
 
 #[tokio::test]
@@ -176,6 +224,7 @@ async fn slow_and_malformed_clients_are_cut_off_and_others_are_served() {
         b"GET /\x00 HTTP/1.1\r\nhost: x\r\n\r\n",
         b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
         b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\nhost: y\r\nconnection: close\r\n\r\n",
     ] {
         let answer = raw(&server, malformed).await;
         assert!(

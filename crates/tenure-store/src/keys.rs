@@ -65,7 +65,17 @@ pub trait KeyRing: Send + Sync {
     /// Returns the secret shared by all servers of the store, after storing `candidate` if there is
     /// none yet.
     async fn get_or_set_secret(&self, candidate: &str) -> Result<String>;
+
+    /// Records that a cookie was signed out, and forgets those that have expired by `now`. `until`
+    /// is when the cookie expires.
+    async fn sign_out(&self, cookie: &str, until: Millis, now: Millis) -> Result<()>;
+
+    /// Lists the cookies that were signed out.
+    async fn signed_out(&self) -> Result<Vec<String>>;
 }
+
+/// Prefix of the names under which stores keep signed-out cookies, next to the secret.
+pub(crate) const SIGNED_OUT: &str = "signed_out/";
 
 /// [`KeyRing`] in memory.
 #[derive(Default)]
@@ -75,6 +85,7 @@ pub struct MemoryKeys(Mutex<State>);
 struct State {
     keys: BTreeMap<(Millis, Text), ApiKey>,
     secret: Option<String>,
+    signed_out: BTreeMap<String, Millis>,
 }
 
 impl MemoryKeys {
@@ -125,5 +136,16 @@ impl KeyRing for MemoryKeys {
 
     async fn get_or_set_secret(&self, candidate: &str) -> Result<String> {
         Ok(self.state().secret.get_or_insert_with(|| candidate.to_owned()).clone())
+    }
+
+    async fn sign_out(&self, cookie: &str, until: Millis, now: Millis) -> Result<()> {
+        let mut state = self.state();
+        state.signed_out.retain(|_, until| *until > now);
+        state.signed_out.insert(cookie.to_owned(), until);
+        Ok(())
+    }
+
+    async fn signed_out(&self) -> Result<Vec<String>> {
+        Ok(self.state().signed_out.keys().cloned().collect())
     }
 }

@@ -36,7 +36,7 @@ pub(super) async fn whoami(
     caller: Caller,
     headers: HeaderMap,
 ) -> Json<WhoamiResponse> {
-    let signed_in = state.signer.read(&headers, state.keys.now());
+    let signed_in = state.signed_in(&headers);
     Json(WhoamiResponse {
         name: caller.name.to_string(),
         key: caller.key.as_ref().map(Text::to_string),

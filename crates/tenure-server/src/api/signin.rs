@@ -85,8 +85,13 @@ pub(super) async fn sign_in(
     } else {
         Body::<SignInRequest>::from_json(request, &state.services).await?
     };
-    match state.keys.authenticate(body.0.key.trim(), state.services.store()).await {
-        Some(principal) => Ok(signed_in(&state, &principal)),
+    let key = body.0.key.trim();
+    state.limits.check_key(address, key).map_err(Problem::rate_limited)?;
+    match state.keys.authenticate(key, state.services.store()).await {
+        Some(principal) => {
+            state.limits.record_accepted(address, key);
+            Ok(signed_in(&state, &principal))
+        }
         None => {
             let limit = state.limits.failure(address);
             Err(limit.map_or_else(Problem::rate_limited, |()| Problem::unauthenticated()))
@@ -111,6 +116,9 @@ pub(super) async fn sign_out(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     reject_cross_site(&headers)?;
+    if let Some(signed_in) = state.signed_in(&headers) {
+        state.keys.sign_out(&signed_in, state.services.store()).await?;
+    }
     let secure = if state.secure { "; Secure" } else { "" };
     let cookie = format!("{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0{secure}");
     let headers = [(SET_COOKIE, cookie), (LOCATION, "/signin".to_owned())];
@@ -129,7 +137,7 @@ fn reject_cross_site(headers: &HeaderMap) -> Result<(), Problem> {
 
 /// Serves the home page, or redirects to the sign-in page.
 pub(super) async fn home(State(state): State<ServerState>, headers: HeaderMap) -> Response {
-    if state.signer.read(&headers, state.keys.now()).is_none() {
+    if state.signed_in(&headers).is_none() {
         return (StatusCode::SEE_OTHER, [(LOCATION, "/signin")]).into_response();
     }
     Html(include_str!("home.html")).into_response()

@@ -1,8 +1,8 @@
 //! Session cookies of browsers: a signed cookie that names a key and expires after some hours.
 //!
-//! The cookie does not contain the secret of the key, is valid only as long as the key, and is
-//! verified without reading the store. Since a browser may attach it to cross-site requests,
-//! mutations also require a CSRF token that only pages of this server know.
+//! The cookie does not contain the secret of the key, is valid only as long as the key and until it
+//! is signed out, and is verified without reading the store. Since a browser may attach it to
+//! cross-site requests, mutations also require a CSRF token that only pages of this server know.
 
 use axum::http::HeaderMap;
 use axum::http::header::COOKIE as COOKIE_HEADER;
@@ -33,6 +33,10 @@ pub struct Signer {
 /// A verified cookie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SignedIn {
+    /// Id of the cookie.
+    pub(crate) id: String,
+    /// When it expires.
+    pub(crate) until: Millis,
     /// Id of the key; `None` for the admin key.
     pub(crate) key: Option<String>,
     /// CSRF token that mutations must carry.
@@ -72,7 +76,8 @@ impl Signer {
             return None;
         }
         let key = (key != ADMIN).then(|| key.to_owned());
-        Some(SignedIn { key, csrf: self.sign("csrf", value) })
+        let (id, until) = (parts.next()?.to_owned(), Millis(until));
+        Some(SignedIn { id, until, key, csrf: self.sign("csrf", value) })
     }
 
     fn sign(&self, usage: &str, text: &str) -> String {
@@ -126,7 +131,7 @@ mod tests {
         let signer = Signer::new("secret".to_owned(), "root".to_owned());
         let (value, csrf) = signer.issue(Some("k1"), Millis(1_000));
         let signed_in = signer.read(&with(&value), Millis(2_000)).expect("valid");
-        assert_eq!(signed_in, SignedIn { key: Some("k1".to_owned()), csrf });
+        assert_eq!((signed_in.key.as_deref(), signed_in.csrf), (Some("k1"), csrf));
         assert_eq!(signer.read(&with(&value), Millis(1_000 + TTL_MS)), None, "expired");
         assert_eq!(signer.read(&with(&value.replace("k1", "k2")), Millis(2_000)), None);
         let other = Signer::new("another".to_owned(), "root".to_owned());

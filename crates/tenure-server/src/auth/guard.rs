@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use axum::extract::{ConnectInfo, MatchedPath, Query, Request, State};
 use axum::http::StatusCode;
+use axum::http::header::HOST;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -34,6 +35,11 @@ pub(crate) async fn guard(
         // A route without a rule is refused to every caller.
         return Problem::method_not_allowed(&parts.method).into_response();
     };
+    if parts.headers.get_all(HOST).iter().nth(1).is_some() {
+        // A proxy may have used the other one.
+        let detail = "the request has more than one Host header; send one";
+        return Problem::invalid(&detail).into_response();
+    }
     let mut audited = AuditedRequest::start(&state, rule, &parts);
     let response = match authorize(&state, rule, &parts, &mut audited).await {
         Ok(caller) => {
@@ -129,6 +135,12 @@ async fn authorize(
 ) -> Result<Option<Caller>, Problem> {
     let Some(role) = rule.access.role() else { return Ok(None) };
     let address = audited.address;
+    if let Some(key) = key(parts)
+        && let Err(after) = state.limits.check_key(address, key)
+    {
+        audited.rate_limited = true;
+        return Err(Problem::rate_limited(after));
+    }
     let Some(principal) = authenticate(state, rule, parts).await? else {
         let limit = state.limits.failure(address);
         audited.rate_limited = limit.is_err();
@@ -139,6 +151,9 @@ async fn authorize(
             _ => Problem::unauthenticated(),
         });
     };
+    if let Some(key) = key(parts) {
+        state.limits.record_accepted(address, key);
+    }
     let principal = audited.principal.insert(principal);
     check_rule(rule, role, principal)?;
     let tenant = tenant(parts, principal)?;
@@ -165,8 +180,7 @@ async fn authenticate(
     if let Some(key) = key(parts) {
         return Ok(state.keys.authenticate(key, state.services.store()).await);
     }
-    let now = state.keys.now();
-    let Some(signed_in) = state.signer.read(&parts.headers, now) else { return Ok(None) };
+    let Some(signed_in) = state.signed_in(&parts.headers) else { return Ok(None) };
     if rule.action().is_some() && !cookie::has_valid_csrf(&parts.headers, &signed_in) {
         let detail = "the CSRF token is missing or wrong; send `x-tenure-csrf` from GET \
                       /v1/whoami, or a key instead of the cookie";

@@ -4,7 +4,7 @@
 //! the store is unavailable. A key created on another server is found at its first use; one
 //! revoked there is refused within [`REFRESH_INTERVAL`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ use tenure_core::{Millis, RequestId, Role, Text};
 use tenure_store::clock::{Clock, ServerClock, stopwatch};
 use tenure_store::{ApiKey, Store, StoreError};
 use tokio::sync::Mutex as AsyncMutex;
+
+use super::cookie::SignedIn;
 
 /// Interval at which keys are read: the maximum time that a revoked key stays valid on other
 /// servers.
@@ -44,6 +46,8 @@ pub struct Keys {
     admin: [u8; 32],
     cached: RwLock<HashMap<Text, CachedKey>>,
     used: Mutex<HashMap<Text, Millis>>,
+    /// Ids of the cookies that were signed out.
+    signed_out: RwLock<HashSet<String>>,
     read_at: AsyncMutex<Option<Instant>>,
     clock: ServerClock,
 }
@@ -62,6 +66,7 @@ impl Keys {
             admin: hash(key),
             cached: RwLock::default(),
             used: Mutex::default(),
+            signed_out: RwLock::default(),
             read_at: AsyncMutex::new(None),
             clock: ServerClock::starting_after(Millis::default()),
         }
@@ -78,6 +83,25 @@ impl Keys {
             self.refresh_if_stale(store).await;
         }
         self.principal(id, Some(&hash))
+    }
+
+    /// Ends a cookie: at once on this server, within [`REFRESH_INTERVAL`] on others.
+    pub(crate) async fn sign_out(
+        &self,
+        signed_in: &SignedIn,
+        store: &dyn Store,
+    ) -> Result<(), StoreError> {
+        // Not between a read of the list and its replacement.
+        let _read_at = self.read_at.lock().await;
+        let SignedIn { id, until, .. } = signed_in;
+        store.key_ring().sign_out(id, *until, self.now()).await?;
+        self.signed_out.write().unwrap_or_else(PoisonError::into_inner).insert(id.clone());
+        Ok(())
+    }
+
+    /// Returns whether a cookie was signed out.
+    pub(crate) fn is_signed_out(&self, id: &str) -> bool {
+        self.signed_out.read().unwrap_or_else(PoisonError::into_inner).contains(id)
     }
 
     /// Returns a digest of the admin key that does not reveal it.
@@ -129,6 +153,8 @@ impl Keys {
         // Before the read: a failed one is not repeated at once either.
         *read_at = Some(stopwatch());
         let keys = store.key_ring().all().await?;
+        let signed_out = store.key_ring().signed_out().await?.into_iter().collect();
+        *self.signed_out.write().unwrap_or_else(PoisonError::into_inner) = signed_out;
         let cached = keys.into_iter().filter_map(|key| {
             let hash = unhex(&key.hash)?;
             Some((key.id.clone(), CachedKey { key, hash }))
@@ -233,7 +259,7 @@ fn id(key: &str) -> Option<&str> {
     Some(rest.rsplit_once('_').map_or(rest, |(_, id)| id))
 }
 
-fn hash(key: &str) -> [u8; 32] {
+pub(super) fn hash(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
 }
 

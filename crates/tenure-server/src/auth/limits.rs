@@ -1,13 +1,15 @@
 //! Rate limits: token buckets per tenant and per address.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use tenure_core::Text;
 use tenure_store::clock::stopwatch;
+
+use super::keys::hash;
 
 /// Maximum number of buckets of one limit; beyond it, full buckets are dropped.
 const BUCKETS_MAX: usize = 10_000;
@@ -35,13 +37,46 @@ impl Rate {
 pub struct Limits {
     tenants: Option<Buckets<Text>>,
     auth_failures: Buckets<IpAddr>,
+    /// Hashes of the keys that were accepted, with the addresses they came from.
+    accepted: RwLock<HashSet<(IpAddr, [u8; 32])>>,
 }
 
 impl Limits {
     /// Creates the limits; requests per tenant are unlimited if `tenants` is `None`.
     #[must_use]
     pub fn new(tenants: Option<Rate>, auth_failures: Rate) -> Self {
-        Self { tenants: tenants.map(Buckets::new), auth_failures: Buckets::new(auth_failures) }
+        let (tenants, auth_failures) = (tenants.map(Buckets::new), Buckets::new(auth_failures));
+        Self { tenants, auth_failures, accepted: RwLock::default() }
+    }
+
+    /// Refuses to check a key while its address is over the limit of failures, so that a correct
+    /// guess is answered like a wrong one. A key that was accepted from the address before is
+    /// checked: others behind the same NAT keep working. The error is the number of seconds to
+    /// wait.
+    pub(crate) fn check_key(&self, address: Option<IpAddr>, key: &str) -> Result<(), u64> {
+        let Some(address) = address else { return Ok(()) };
+        let limit = self.auth_failures.check(&address);
+        if limit.is_ok() || self.is_accepted(&(address, hash(key))) {
+            return Ok(());
+        }
+        limit
+    }
+
+    /// Records that a key was accepted.
+    pub(crate) fn record_accepted(&self, address: Option<IpAddr>, key: &str) {
+        let Some(address) = address else { return };
+        let entry = (address, hash(key));
+        if !self.is_accepted(&entry) {
+            let mut accepted = self.accepted.write().unwrap_or_else(PoisonError::into_inner);
+            if accepted.len() >= BUCKETS_MAX {
+                accepted.clear();
+            }
+            accepted.insert(entry);
+        }
+    }
+
+    fn is_accepted(&self, entry: &(IpAddr, [u8; 32])) -> bool {
+        self.accepted.read().unwrap_or_else(PoisonError::into_inner).contains(entry)
     }
 
     /// Counts a request of a tenant. The error is the number of seconds to wait.
@@ -70,11 +105,30 @@ impl<K: Hash + Eq + Clone> Buckets<K> {
         self.take_at(key, stopwatch())
     }
 
-    fn take_at(&self, key: &K, now: Instant) -> Result<(), u64> {
+    /// Returns whether a token is left, and takes none.
+    fn check(&self, key: &K) -> Result<(), u64> {
+        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(bucket) = buckets.get(key) else { return Ok(()) };
+        let left = self.refilled(*bucket, stopwatch());
+        if left >= 1.0 { Ok(()) } else { Err(self.wait_s(left)) }
+    }
+
+    /// Returns the tokens of a bucket at this time.
+    fn refilled(&self, (left, at): (f64, Instant), now: Instant) -> f64 {
         let (burst, per_s) = (f64::from(self.rate.burst), f64::from(self.rate.per_s));
-        let refilled = |(left, at): (f64, Instant)| {
-            (left + now.saturating_duration_since(at).as_secs_f64() * per_s).min(burst)
-        };
+        (left + now.saturating_duration_since(at).as_secs_f64() * per_s).min(burst)
+    }
+
+    /// Returns the seconds until a bucket has a token.
+    fn wait_s(&self, left: f64) -> u64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
+        let seconds = ((1.0 - left) / f64::from(self.rate.per_s)).ceil().max(1.0) as u64;
+        seconds
+    }
+
+    fn take_at(&self, key: &K, now: Instant) -> Result<(), u64> {
+        let burst = f64::from(self.rate.burst);
+        let refilled = |bucket| self.refilled(bucket, now);
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() >= BUCKETS_MAX && !buckets.contains_key(key) {
             buckets.retain(|_, bucket| refilled(*bucket) < burst);
@@ -89,8 +143,7 @@ impl<K: Hash + Eq + Clone> Buckets<K> {
             return Ok(());
         }
         buckets.insert(key.clone(), (left, now));
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
-        Err(((1.0 - left) / per_s).ceil().max(1.0) as u64)
+        Err(self.wait_s(left))
     }
 }
 

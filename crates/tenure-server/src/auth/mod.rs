@@ -12,6 +12,7 @@ pub mod keys;
 pub mod limits;
 mod position_cipher;
 
+pub(crate) use cookie::SignedIn;
 pub use cookie::{COOKIE, Signer};
 pub use keys::Keys;
 pub use position_cipher::PositionCipher;

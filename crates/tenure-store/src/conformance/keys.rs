@@ -61,15 +61,36 @@ pub async fn servers_share_a_secret(harness: &mut impl Harness) {
     }
 }
 
-/// Keys and the secret survive a restart.
+/// Signed-out cookies are kept until they expire.
+pub async fn signed_out_cookies_are_kept_until_they_expire(harness: &mut impl Harness) {
+    let store = harness.store();
+    let sign_out = async |cookie: &str, until, now| {
+        let signed_out = store.key_ring().sign_out(cookie, Millis(until), Millis(now)).await;
+        signed_out.expect("the store is available");
+        let mut all = store.key_ring().signed_out().await.expect("the store is available");
+        all.sort_unstable();
+        all
+    };
+    store.key_ring().get_or_set_secret("first").await.expect("the store is available");
+    assert_eq!(sign_out("a", 20, 10).await, ["a"]);
+    assert_eq!(sign_out("b", 100, 19).await, ["a", "b"]);
+    assert_eq!(sign_out("b", 100, 20).await, ["b"], "the other one has expired");
+    let secret = store.key_ring().get_or_set_secret("second").await;
+    assert_eq!(secret.expect("the store is available"), "first");
+}
+
+/// Keys, signed-out cookies and the secret survive a restart.
 pub async fn api_keys_survive_a_restart(harness: &mut impl Harness) {
     let store = harness.store();
     assert!(store.key_ring().add(key("a", 10)).await.expect("the store is available"));
     store.key_ring().get_or_set_secret("first").await.expect("the store is available");
+    let signed_out = store.key_ring().sign_out("c", Millis(20), Millis(10)).await;
+    signed_out.expect("the store is available");
     drop(store);
     harness.restart().await;
     let store = harness.store();
     assert_eq!(store.key_ring().all().await.expect("the store is available"), [key("a", 10)]);
+    assert_eq!(store.key_ring().signed_out().await.expect("the store is available"), ["c"]);
     assert_eq!(
         store.key_ring().get_or_set_secret("second").await.expect("the store is available"),
         "first"

@@ -61,6 +61,7 @@ macro_rules! store_conformance {
                 verify_accepts_a_valid_history,
                 api_keys_are_stored_used_and_revoked,
                 servers_share_a_secret,
+                signed_out_cookies_are_kept_until_they_expire,
                 a_thousand_concurrent_submits_make_one_job,
                 a_submit_returns_the_job_that_a_read_returns,
                 a_blocked_lane_delays_no_other_lane,

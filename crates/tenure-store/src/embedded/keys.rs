@@ -8,7 +8,7 @@ use super::Embedded;
 use super::database::{Database, millis_from_sql};
 use super::jobs::millis_to_sql;
 use super::writer::WriterRequest;
-use crate::keys::{ApiKey, COLUMNS, KEYS_MAX, KeyRing};
+use crate::keys::{ApiKey, COLUMNS, KEYS_MAX, KeyRing, SIGNED_OUT};
 use crate::store::Result;
 
 impl Embedded {
@@ -95,6 +95,35 @@ impl KeyRing for Embedded {
         })
         .await
     }
+
+    async fn sign_out(&self, cookie: &str, until: Millis, now: Millis) -> Result<()> {
+        let key = signed_out_key(cookie);
+        self.with_database(move |database| {
+            let sql = "DELETE FROM meta WHERE substr(key, 1, length(?1)) = ?1 \
+                       AND CAST(value AS INTEGER) <= ?2";
+            let params = params![SIGNED_OUT, millis_to_sql(now)];
+            database.connection.execute(sql, params)?;
+            let sql = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
+            database.connection.execute(sql, params![key, millis_to_sql(until)])?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn signed_out(&self) -> Result<Vec<String>> {
+        self.with_database(|database| {
+            let sql = "SELECT substr(key, length(?1) + 1) FROM meta \
+                       WHERE substr(key, 1, length(?1)) = ?1";
+            let mut statement = database.connection.prepare_cached(sql)?;
+            statement.query_map([SIGNED_OUT], |row| row.get(0))?.collect()
+        })
+        .await
+    }
+}
+
+/// Returns the row of `meta` that keeps a signed-out cookie.
+fn signed_out_key(cookie: &str) -> String {
+    format!("{SIGNED_OUT}{cookie}")
 }
 
 fn parse_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {

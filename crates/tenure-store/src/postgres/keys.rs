@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::{Shared, bigint, corrupt, millis};
-use crate::keys::{ApiKey, COLUMNS, KEYS_MAX, KeyRing};
+use crate::keys::{ApiKey, COLUMNS, KEYS_MAX, KeyRing, SIGNED_OUT};
 use crate::store::Result;
 
 #[async_trait]
@@ -63,6 +63,25 @@ impl KeyRing for Shared {
         self.reader.query(sql, &params).await?;
         let sql = "SELECT value FROM tenure.secrets WHERE name = 'servers'";
         Ok(self.reader.query_one(sql, &[]).await?.get(0))
+    }
+
+    async fn sign_out(&self, cookie: &str, until: Millis, now: Millis) -> Result<()> {
+        let sql = "DELETE FROM tenure.secrets \
+                   WHERE starts_with(name, $1) AND value::bigint <= $2";
+        let now = bigint(now);
+        let params = [(&SIGNED_OUT as _, Type::TEXT), (&now as _, Type::INT8)];
+        self.reader.query(sql, &params).await?;
+        let sql = "INSERT INTO tenure.secrets VALUES ($1, $2) ON CONFLICT DO NOTHING";
+        let (name, until) = (format!("{SIGNED_OUT}{cookie}"), bigint(until).to_string());
+        self.reader.query(sql, &[(&name as _, Type::TEXT), (&until as _, Type::TEXT)]).await?;
+        Ok(())
+    }
+
+    async fn signed_out(&self) -> Result<Vec<String>> {
+        let sql = "SELECT substr(name, length($1) + 1) FROM tenure.secrets \
+                   WHERE starts_with(name, $1)";
+        let rows = self.reader.query(sql, &[(&SIGNED_OUT as _, Type::TEXT)]).await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 }
 
