@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::catalog::Catalog;
 use super::declare::{Pipeline, Step};
 use super::settings::PipelineSettings;
-use super::steps::{StepContext, http_client, percent_encode};
+use super::steps::{AddressPolicy, StepContext, http_client, percent_encode};
 use super::template::Values;
 use super::timeline::Timeline;
 use super::{secrets, slots};
@@ -51,7 +51,8 @@ impl Runner {
         guarded: bool,
         parent: fn() -> Option<TraceParent>,
     ) -> Result<Self, tenure::Error> {
-        Ok(Self { live, http: http_client()?, guarded, parent })
+        let http = http_client(live.clone())?;
+        Ok(Self { live, http, guarded, parent })
     }
 
     /// Returns the pipeline and the common settings. Waits for the declaration, which may reach
@@ -113,8 +114,8 @@ impl Handler for Runner {
             loaded.insert(secret.to_owned(), value);
         }
         values.secrets = loaded;
-        let pass_env = self.live.get().pass_env;
-        RunAttempt { runner: self, job, values, pass_env }.execute(&pipeline).await
+        let (addresses, pass_env) = (settings.addresses, self.live.get().pass_env);
+        RunAttempt { runner: self, job, values, addresses, pass_env }.execute(&pipeline).await
     }
 
     fn must_complete(&self) -> bool {
@@ -142,6 +143,7 @@ struct RunAttempt<'a> {
     runner: &'a Runner,
     job: &'a Context,
     values: Values,
+    addresses: AddressPolicy,
     pass_env: Arc<[String]>,
 }
 
@@ -182,6 +184,7 @@ impl RunAttempt<'_> {
                 phase: phase.clone(),
                 limit: *limit,
                 http: &self.runner.http,
+                addresses: &self.addresses,
                 guarded: self.runner.guarded,
                 parent: (self.runner.parent)(),
                 pass_env: &self.pass_env,

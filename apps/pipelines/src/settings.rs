@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use tenure_config::{Report, Section};
 use tenure_core::limits::WORKER_SLOTS_MAX;
 
+use crate::steps::{AddressPolicy, Network};
+
 /// Allowed time limits of a run.
 const LIMIT_MS: std::ops::RangeInclusive<u64> = 60_000..=24 * 60 * 60 * 1_000;
 /// Default time limit of a run.
@@ -47,6 +49,8 @@ pub struct PipelineSettings {
     pub metrics: bool,
     /// Fraction of the time limit at which a run should alert.
     pub alert_threshold: f64,
+    /// Addresses that HTTP steps may connect to.
+    pub addresses: AddressPolicy,
 }
 
 impl PipelineSettings {
@@ -64,6 +68,7 @@ impl PipelineSettings {
             slots: SLOTS_DEFAULT,
             metrics: true,
             alert_threshold: ALERT_THRESHOLD_DEFAULT,
+            addresses: AddressPolicy::default(),
         }
     }
 }
@@ -82,7 +87,8 @@ pub(super) fn read(
     report: &mut Report<'_>,
 ) -> Option<PipelineSettings> {
     let aliased = [LIMIT, RETRIES, DELAY, METRICS, THRESHOLD];
-    let plain = ["dir", "secrets", "max_runs", "tenant_max_runs", "slots"];
+    let plain =
+        ["dir", "secrets", "max_runs", "tenant_max_runs", "slots", "http_allow", "http_deny"];
     section.check_keys(&[&plain[..], aliased.as_flattened()].concat(), report);
     for [name, alias] in aliased {
         if section.has(name) && section.has(alias) {
@@ -113,7 +119,24 @@ pub(super) fn read(
         delay_ms,
         metrics: section.flag(used_name(section, METRICS), report).unwrap_or(true),
         alert_threshold: threshold(section, report).unwrap_or(ALERT_THRESHOLD_DEFAULT),
+        addresses: AddressPolicy {
+            allow: networks(section, "http_allow", report),
+            deny: networks(section, "http_deny", report),
+        },
     })
+}
+
+/// Reads a list of networks.
+fn networks(section: &Section<'_>, key: &str, report: &mut Report<'_>) -> Vec<Network> {
+    let texts = section.texts(key, report).unwrap_or_default();
+    let mut networks = Vec::new();
+    for text in texts {
+        match text.parse() {
+            Ok(network) => networks.push(network),
+            Err(why) => drop(section.reject::<()>(key, why, report)),
+        }
+    }
+    networks
 }
 
 /// Returns the name under which a key is set: the alias, or else its own.

@@ -72,6 +72,22 @@ impl Values {
     }
 }
 
+impl Values {
+    /// Returns the value of a placeholder in a text that is JSON. A string is escaped and without
+    /// quotes, because the placeholder is usually within a string of the text.
+    #[must_use]
+    pub fn json_text(&self, placeholder: &Placeholder) -> String {
+        let text = self.text(placeholder);
+        match self.json(placeholder) {
+            Value::String(_) => {
+                let quoted = Value::String(text).to_string();
+                quoted[1..quoted.len() - 1].to_owned()
+            }
+            _ => text,
+        }
+    }
+}
+
 impl Template {
     /// Parses a template.
     pub fn parse(text: &str) -> Result<Self, String> {
@@ -91,6 +107,15 @@ impl Template {
             pieces.push(Piece::Text(rest.to_owned()));
         }
         Ok(Self(pieces))
+    }
+
+    /// Returns the text before the first placeholder.
+    #[must_use]
+    pub fn literal_start(&self) -> &str {
+        match self.0.first() {
+            Some(Piece::Text(text)) => text,
+            _ => "",
+        }
     }
 
     /// Returns the placeholders in order.
@@ -160,6 +185,18 @@ mod tests {
             Template::parse("{{ run.id }}: {{parameters.rows}} {{ secrets.key }}!").unwrap();
         assert_eq!(template.fill(&values), "01a1: 10 s3cret!");
         assert_eq!(template.placeholders().count(), 3);
+    }
+
+    #[test]
+    fn strings_are_escaped_in_a_text_that_is_json() {
+        let mut values = values();
+        values.parameters.insert("name".into(), json!("a\", \"admin\": \"\\\n"));
+        let template = "{\"rows\": {{ parameters.rows }}, \"name\": \"{{ parameters.name }}\"}";
+        let template = Template::parse(template).unwrap();
+        assert_eq!(template.literal_start(), "{\"rows\": ");
+        let text = template.fill_with(|placeholder| values.json_text(placeholder));
+        let filled: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(filled, json!({ "rows": 10, "name": "a\", \"admin\": \"\\\n" }));
     }
 
     #[test]

@@ -6,19 +6,22 @@
 
 use std::error::Error as _;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{HeaderName, HeaderValue};
-use reqwest::{Method, StatusCode, redirect};
+use reqwest::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use reqwest::{Method, StatusCode, Url, redirect};
 use serde_json::{Map, Value};
 use tenure::worker::Failure;
+use tenure_app::Live;
 use tenure_config::report::Report;
 use tenure_config::section::Section;
 use tokio::time::timeout;
 
 use super::StepContext;
+use super::address::{RefusedAddress, Resolver};
 use crate::declare::{DeclaredNames, SecretUse};
-use crate::template::{Placeholder, Template};
+use crate::template::{Placeholder, Template, Values};
 
 /// Supported methods.
 const METHODS: [Method; 6] =
@@ -63,18 +66,19 @@ enum Json {
     Object(Vec<(String, Self)>),
 }
 
-/// Creates the HTTP client of all steps.
+/// Creates the HTTP client of all steps, which connects to what the live settings permit.
 ///
 /// # Errors
 ///
 /// Fails if the client cannot be created.
-pub fn client() -> Result<reqwest::Client, tenure::Error> {
+pub fn client(live: Live) -> Result<reqwest::Client, tenure::Error> {
     // Plain HTTP needs no certificates.
     let tls =
         tenure::http::tls::client_config().or_else(|_| tenure::http::tls::plain_http_config())?;
     let builder = reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .redirect(redirect::Policy::none())
+        .dns_resolver(Arc::new(Resolver(live)))
         .tls_backend_preconfigured(tls);
     builder.build().map_err(|error| {
         tenure::Error::Unavailable(format!("cannot create an HTTP client: {error}"))
@@ -95,7 +99,12 @@ impl Request {
             let why = "a parameter turns a segment of the URL path into `.` or `..`";
             return Err(Failure::permanent(HTTP_INVALID, why));
         }
-        let mut request = cx.http.request(self.method.clone(), &url);
+        let url: Url =
+            url.parse().map_err(|_| Failure::permanent(HTTP_INVALID, "the URL is invalid"))?;
+        cx.addresses
+            .check(&url)
+            .map_err(|error| Failure::permanent(HTTP_INVALID, error.to_string()))?;
+        let mut request = cx.http.request(self.method.clone(), url);
         request = request.timeout(cx.limit.unwrap_or(REQUEST_TIMEOUT));
         request = request.header("idempotency-key", format!("{}/{}", cx.job.id(), cx.phase.name));
         request = request.header("x-tenure-token", cx.job.token().to_string());
@@ -108,6 +117,9 @@ impl Request {
             request = request.header(name, value);
         }
         match &self.body {
+            Some(Json::Text(text)) if self.has_json_text(text, values) => {
+                request = request.body(text.fill_with(|placeholder| values.json_text(placeholder)));
+            }
             Some(Json::Text(text)) => request = request.body(text.fill(values)),
             Some(json) => request = request.json(&json.fill(cx)),
             None => {}
@@ -116,6 +128,15 @@ impl Request {
         cx.job.check()?;
         let response = request.send().await.map_err(|error| request_failure(&error))?;
         self.evaluate(cx, response).await
+    }
+
+    /// Returns whether a text body is JSON: by its content type, or by how it starts.
+    fn has_json_text(&self, text: &Template, values: &Values) -> bool {
+        let content_type = self.headers.iter().find(|(name, _)| *name == CONTENT_TYPE);
+        match content_type {
+            Some((_, value)) => value.fill(values).to_ascii_lowercase().contains("json"),
+            None => text.literal_start().trim_start().starts_with(['{', '[']),
+        }
     }
 
     async fn evaluate(
@@ -196,6 +217,9 @@ fn request_failure(error: &reqwest::Error) -> Failure {
     let mut why = "no response".to_owned();
     let mut cause = error.source();
     while let Some(error) = cause {
+        if let Some(refused) = error.downcast_ref::<RefusedAddress>() {
+            return Failure::permanent(HTTP_INVALID, refused.to_string());
+        }
         write!(why, ": {error}").expect("writing to a string");
         cause = error.source();
     }

@@ -3,6 +3,7 @@
 //! When the run is lost, cancelled or exceeds its time limit, the step stops before its handler
 //! returns, and so before another run can start.
 
+mod address;
 mod command;
 mod http;
 mod sql;
@@ -22,6 +23,7 @@ use tenure_config::section::Section;
 use super::declare::DeclaredNames;
 use super::template::Values;
 
+pub use address::{AddressPolicy, Network};
 pub use http::client as http_client;
 pub(super) use http::percent_encode;
 
@@ -49,6 +51,7 @@ pub(super) struct StepContext<'a> {
     pub(super) phase: Phase,
     pub(super) limit: Option<Duration>,
     pub(super) http: &'a reqwest::Client,
+    pub(super) addresses: &'a AddressPolicy,
     /// Whether the store is a PostgreSQL database, so that a transaction there can assert the
     /// tenure.
     pub(super) guarded: bool,

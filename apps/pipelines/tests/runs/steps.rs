@@ -89,6 +89,35 @@ async fn permanent_http_failure_is_not_retried() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_in_a_json_text_are_escaped() {
+    let server = MockServer::start(&["200 OK"]);
+    let text = format!(
+        "[parameters]\nname = {{ type = \"string\" }}\n\
+         [[steps]]\nname = \"notify\"\n[steps.http]\nurl = \"http://{}/\"\n\
+         body = '{{\"name\": \"{{{{ parameters.name }}}}\"}}'\n",
+        server.address
+    );
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/p", &text)]).await;
+    let name = "a\", \"admin\": \"yes";
+    let response = cluster.trigger("p", json!({ "name": name })).await;
+    cluster.wait_for_end(&id(&response), "COMPLETE").await;
+    let requests = server.requests();
+    let (_, body) = requests[0].split_once("\r\n\r\n").expect("body");
+    assert_eq!(serde_json::from_str::<Value>(body).expect("JSON"), json!({ "name": name }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_to_a_link_local_address_is_refused() {
+    let text = "[[steps]]\nname = \"a\"\nretry = { attempts = 3, initial = \"50ms\" }\n\
+                http = { url = \"http://169.254.169.254/latest/meta-data/\" }\n";
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/p", text)]).await;
+    let run = cluster.start_run("p").await;
+    let done = cluster.wait_for_end(&run, "FAILED").await;
+    assert_eq!(done["error"]["code"], "HTTP_INVALID", "{done:#}");
+    assert_eq!(done["steps"][0]["tries"], 1, "{done:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retries_follow_the_declared_classes_of_errors() {
     let text = "[[steps]]\nname = \"a\"\n\
         retry = { attempts = 3, initial = \"20ms\", transient = [\"QUOTA\"], \
