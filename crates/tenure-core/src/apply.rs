@@ -94,7 +94,7 @@ impl Resource {
                 });
                 self.lane.insert((*position).min(self.lane.len()), job.clone());
             }
-            Event::Attached { id, request, .. } => {
+            Event::Attached { id, request, digest, .. } => {
                 if let Some(job) = self.job_mut(*id) {
                     job.joined += 1;
                 }
@@ -104,7 +104,7 @@ impl Resource {
                     job: *id,
                     verdict,
                     at,
-                    digest: None,
+                    digest: *digest,
                 });
             }
             Event::Superseded { id, followed_by } => {

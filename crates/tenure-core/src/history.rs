@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::id::{JobId, RequestId, SessionId, hex};
 use crate::job::{CompletedAttempt, Failure, Job, RequestedBy, StartedAttempt, Verdict};
 use crate::key::{LockSet, ResourceKey, Text};
+use crate::recent_submits::SubmitDigest;
 use crate::record::TenureEnd;
 use crate::time::Millis;
 use crate::token::Token;
@@ -112,6 +113,9 @@ pub enum Event {
         request: RequestId,
         /// Principal that submitted.
         by: Text,
+        /// Digest of what was submitted; `None` in entries of versions without digests.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        digest: Option<SubmitDigest>,
     },
     /// A waiting job was replaced by another.
     Superseded {

@@ -4,6 +4,7 @@
 //! contiguously, apart from the rest, to keep the linear scan cheap.
 
 use std::collections::VecDeque;
+use std::num::ParseIntError;
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -26,12 +27,13 @@ pub struct RecentSubmit {
     pub verdict: Verdict,
     /// Time of the response.
     pub at: Millis,
-    /// Digest of what was submitted; `None` if it attached, or was stored by a version without it.
+    /// Digest of what was submitted; `None` if it was stored by a version without digests.
     pub digest: Option<SubmitDigest>,
 }
 
 /// Digest of what a submit asks for, to detect another submit with the same request id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct SubmitDigest(u64);
 
 impl SubmitDigest {
@@ -51,11 +53,27 @@ impl SubmitDigest {
     }
 }
 
+impl From<SubmitDigest> for String {
+    fn from(SubmitDigest(digest): SubmitDigest) -> Self {
+        format!("{digest:x}")
+    }
+}
+
+impl TryFrom<String> for SubmitDigest {
+    type Error = ParseIntError;
+    fn try_from(text: String) -> Result<Self, ParseIntError> {
+        u64::from_str_radix(&text, 16).map(Self)
+    }
+}
+
 impl From<RecentSubmit> for String {
     fn from(RecentSubmit { request, job, verdict, at, digest }: RecentSubmit) -> Self {
         let text = format!("{request} {job} {} {}", verdict.as_str(), at.0);
         // Versions that do not know the last word ignore it.
-        digest.map_or(text.clone(), |digest| format!("{text} {:x}", digest.0))
+        match digest {
+            Some(digest) => format!("{text} {}", Self::from(digest)),
+            None => text,
+        }
     }
 }
 
@@ -68,8 +86,8 @@ impl TryFrom<String> for RecentSubmit {
             let word = words.next()?;
             let verdict = Verdict::ALL.into_iter().find(|verdict| verdict.as_str() == word)?;
             let at = Millis(words.next()?.parse().ok()?);
-            let digest = words.next().map(|word| u64::from_str_radix(word, 16));
-            let digest = digest.transpose().ok()?.map(SubmitDigest);
+            let digest = words.next().map(|word| SubmitDigest::try_from(word.to_owned()));
+            let digest = digest.transpose().ok()?;
             Some(Self { request, job, verdict, at, digest })
         };
         parse().ok_or_else(|| format!("{text:?} is not a recent submit"))

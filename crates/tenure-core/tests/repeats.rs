@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use tenure_core::{
     Acquire, Claim, Claimant, Command, Finish, JobAction, JobId, Kind, Kinds, LockAction, LockName,
-    LockSet, Millis, Operation, Outcome, Refusal, RequestId, ResourceAction, ResourceKey,
+    LockSet, Millis, Operation, Outcome, Policy, Refusal, RequestId, ResourceAction, ResourceKey,
     SessionId, Submit, Token, World, step,
 };
 
 const NOW: Millis = Millis(1_000_000_000);
 
 fn world() -> World {
-    let kind =
-        Kind::new("task").operation(Operation::new("work")).operation(Operation::new("rest"));
+    let kind = Kind::new("task")
+        .operation(Operation::new("work"))
+        .operation(Operation::new("rest"))
+        .operation(Operation::new("join").meets("work", Policy::Attach));
     let mut world = World::default();
     world.declare(Arc::new(Kinds::new([kind]).expect("valid kinds")), NOW);
     let (session, tenant, name) = (SessionId(1), "t".into(), "w".into());
@@ -76,6 +78,20 @@ fn a_submit_with_the_id_of_another_is_refused() {
     assert!(matches!(finished, Outcome::Finished { .. }), "{finished:?}");
     // The job has left the lane.
     check_reused_submits(&mut world, &first, id, later);
+}
+
+#[test]
+fn a_submit_with_the_id_of_one_that_attached_is_refused() {
+    let mut world = world();
+    let work = Submit::new(RequestId(1), "work", "ann".into());
+    let id = job(&submit(&mut world, work, NOW));
+    let joined = Submit {
+        args: Some("{\"n\":1}".into()),
+        run_at: Some(NOW.plus(5)),
+        ..Submit::new(RequestId(2), "join", "bob".into())
+    };
+    assert_eq!(job(&submit(&mut world, joined.clone(), NOW)), id);
+    check_reused_submits(&mut world, &joined, id, NOW.plus(10));
 }
 
 fn lock_set(names: &[&str]) -> LockSet {
