@@ -81,6 +81,29 @@ fn a_submit_with_the_id_of_another_is_refused() {
 }
 
 #[test]
+fn a_waiting_job_is_compared_after_its_submit_left_the_cache() {
+    let mut world = world();
+    let first = Submit {
+        args: Some("{\"n\":1}".into()),
+        ..Submit::new(RequestId(1), "work", "ann".into())
+    };
+    let id = job(&submit(&mut world, first.clone(), NOW));
+    for request in 2..300 {
+        submit(&mut world, Submit::new(RequestId(request), "work", "ann".into()), NOW);
+    }
+    let others = [
+        Submit { operation: "rest".into(), ..first.clone() },
+        Submit { args: None, ..first.clone() },
+        Submit { priority: 3, ..first.clone() },
+    ];
+    for other in others {
+        let outcome = submit(&mut world, other.clone(), NOW);
+        assert_eq!(outcome, Outcome::Refused(Refusal::RequestReused), "{other:?}");
+    }
+    assert_eq!(job(&submit(&mut world, first, NOW)), id);
+}
+
+#[test]
 fn a_submit_with_the_id_of_one_that_attached_is_refused() {
     let mut world = world();
     let work = Submit::new(RequestId(1), "work", "ann".into());

@@ -1,14 +1,16 @@
 //! The file of the embedded store: errors when opening it, and recovery.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tempfile::TempDir;
 use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockName, Outcome, RequestId, ResourceKey, Token,
 };
-use tenure_store::embedded::{Error, Options};
+use tenure_store::embedded::{Error, FreeBytes, Options};
 use tenure_store::store::TenureQuery;
 use tenure_store::verify::verify;
 use tenure_store::{Embedded, Store, StoreError};
@@ -214,6 +216,79 @@ async fn a_full_disk_refuses_and_loses_nothing() {
         assert_eq!(grant(&store, &format!("c{n}"), n).await.unwrap(), token);
     }
     assert_eq!(grant(&store, &format!("c{refused}"), refused).await.unwrap(), Token(1));
+    assert_eq!(verify(&store).await.unwrap().problems, []);
+}
+
+/// Opens a store with this number of free bytes on its disk.
+fn open_with_room(path: &Path, free: u64) -> Result<Embedded, Error> {
+    let free_bytes: FreeBytes = Arc::new(move || free);
+    let (preallocate_wal, free_bytes) = (true, Some(free_bytes));
+    Embedded::open_with(path, Options { preallocate_wal, free_bytes, ..Options::default() })
+}
+
+/// Returns the files of a directory with their contents.
+fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = fs::read_dir(dir).expect("the directory is readable");
+    let paths = entries.map(|entry| entry.expect("the directory is readable").path());
+    paths.map(|path| (path.clone(), fs::read(&path).expect("the file is readable"))).collect()
+}
+
+fn bytes(dir: &Path) -> u64 {
+    contents(dir).values().map(|content| content.len() as u64).sum()
+}
+
+/// Applies batches of grants until the files have grown by `growth` bytes. Returns the number of
+/// locks.
+async fn fill(store: &Embedded, dir: &Path, growth: u64) -> u128 {
+    let (before, mut locks) = (bytes(dir), 0);
+    while bytes(dir) < before + growth {
+        for _ in 0..8 {
+            let batch = (locks + 1..=locks + 64).map(|n| acquire(&format!("c{n}"), n));
+            store.apply(batch.collect()).await.expect("there is room");
+            locks += 64;
+        }
+    }
+    locks
+}
+
+#[tokio::test]
+async fn a_store_opens_on_a_disk_that_is_full_but_for_a_megabyte() {
+    const FREE: u64 = 1024 * 1024;
+    let dir = TempDir::new().unwrap();
+    let (full, crashed) = (dir.path().join("full"), dir.path().join("crashed"));
+    fs::create_dir(&full).unwrap();
+    fs::create_dir(&crashed).unwrap();
+    // Without room for checkpoints, all pages stay in the log.
+    drop(open_with_room(&full.join("tenure.db"), u64::MAX).unwrap());
+    let store = open_with_room(&full.join("tenure.db"), FREE).unwrap();
+    let locks = fill(&store, &full, 4 * FREE).await;
+    for (path, content) in contents(&full) {
+        if !path.extension().is_some_and(|extension| extension == "lock") {
+            fs::write(crashed.join(path.file_name().unwrap()), content).unwrap();
+        }
+    }
+    drop(store);
+    let path = crashed.join("tenure.db");
+
+    let before = contents(&crashed);
+    let error = open_with_room(&path, 100_000).err().expect("there is no room").to_string();
+    assert!(error.contains("100000 bytes left and 524288 are needed; make room"), "{error}");
+    assert_eq!(contents(&crashed), before, "something was written");
+
+    let before = bytes(&crashed);
+    let store = open_with_room(&path, FREE).unwrap();
+    assert_eq!(grant(&store, "c1", 1).await.unwrap(), Token(1));
+    assert_eq!(grant(&store, &format!("c{locks}"), locks).await.unwrap(), Token(1));
+    grant(&store, "another", locks + 1).await.unwrap();
+    let after = bytes(&crashed);
+    assert!(after < before + FREE / 2, "grew from {before} to {after} bytes");
+    drop(store);
+
+    // With room, the pages move to the file and the log is used again from its start.
+    let store = open_with_room(&path, u64::MAX).unwrap();
+    let log = path.with_file_name("tenure.db-wal").metadata().unwrap().len();
+    grant(&store, "last", locks + 2).await.unwrap();
+    assert_eq!(path.with_file_name("tenure.db-wal").metadata().unwrap().len(), log);
     assert_eq!(verify(&store).await.unwrap().problems, []);
 }
 

@@ -1,11 +1,12 @@
-//! Background checkpoints of the write-ahead log.
+//! Background checkpoints of the write-ahead log, and its preallocation.
 //!
 //! By default SQLite checkpoints within a commit, which then takes tens of milliseconds. Instead, a
 //! background thread copies nearly all pages while commits continue; the next commit then copies
 //! the remaining few, and the log restarts. Safety does not depend on this: a page stays in the log
-//! until it is in the file.
+//! until it is in the file. A checkpoint that has too little room on the disk is skipped: it would
+//! take the room that commits still have.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -14,10 +15,14 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 
+use super::room::Room;
+
 /// Log size at which a background checkpoint starts, in pages of 4 KiB: 8 MiB.
 const BACKGROUND_PAGES: i32 = 2_048;
 /// Log size at which a commit checkpoints itself because the thread is too slow: 64 MiB.
 const PAGES_MAX: i32 = 16_384;
+/// Preallocated size of the log in bytes: twice its usual maximum.
+const PREALLOCATED_BYTES: u64 = 4_096 * 4_096;
 
 const IDLE: u8 = 0;
 const COPYING: u8 = 1;
@@ -31,14 +36,18 @@ pub(super) struct Checkpointer {
 
 impl Checkpointer {
     /// Starts the thread, triggered by the commits of `connection`.
-    pub(super) fn start(connection: &mut Connection, path: &Path) -> rusqlite::Result<Self> {
+    pub(super) fn start(
+        connection: &mut Connection,
+        path: &Path,
+        room: &Room,
+    ) -> rusqlite::Result<Self> {
         let phase = Arc::new(AtomicU8::new(IDLE));
         let (requests, receiver) = sync_channel(1);
         let thread_connection = Connection::open(path)?;
-        let thread_phase = Arc::clone(&phase);
+        let (thread_phase, path, room) = (Arc::clone(&phase), path.to_path_buf(), room.clone());
         let thread = std::thread::Builder::new()
             .name("tenure-checkpoint".to_owned())
-            .spawn(move || run(&thread_connection, &receiver, &thread_phase));
+            .spawn(move || run(&thread_connection, &path, &room, &receiver, &thread_phase));
         let hook_requests = requests.clone();
         connection.wal_hook(Some(move |wal: &mut Wal, pages| {
             on_commit(wal, pages, &phase, &hook_requests);
@@ -79,12 +88,75 @@ fn on_commit(wal: &mut Wal, pages: i32, phase: &AtomicU8, requests: &SyncSender<
     }
 }
 
-fn run(connection: &Connection, requests: &Receiver<()>, phase: &AtomicU8) {
+fn run(
+    connection: &Connection,
+    path: &Path,
+    room: &Room,
+    requests: &Receiver<()>,
+    phase: &AtomicU8,
+) {
+    let mut skipped = false;
     while requests.recv().is_ok() {
-        let copied = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
-        if let Err(error) = copied {
+        let missing = checkpoint(connection, path, room, "PASSIVE").unwrap_or_else(|error| {
             tracing::warn!(%error, "background checkpoint failed");
+            0
+        });
+        if missing > 0 && !skipped {
+            tracing::warn!(missing, "no room on the disk for a checkpoint: make room");
         }
-        phase.store(COPIED, Ordering::Release);
+        skipped = missing > 0;
+        phase.store(if skipped { IDLE } else { COPIED }, Ordering::Release);
     }
+}
+
+/// Copies the pages of the log to the file, unless the disk has too little room. Returns the number
+/// of bytes that are missing.
+fn checkpoint(
+    connection: &Connection,
+    path: &Path,
+    room: &Room,
+    mode: &str,
+) -> rusqlite::Result<u64> {
+    let sql = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size";
+    let bytes: i64 = connection.query_row(sql, [], |row| row.get(0))?;
+    let bytes = u64::try_from(bytes).unwrap_or(0);
+    let missing = room.shortage(bytes.saturating_sub(file_bytes(path)));
+    if missing == 0 {
+        connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))?;
+    }
+    Ok(missing)
+}
+
+/// Restarts the log, and grows it to its full size by spilling a transaction and rolling it back.
+/// Leaves it as it is if the disk has too little room.
+pub(super) fn preallocate(
+    connection: &Connection,
+    path: &Path,
+    room: &Room,
+) -> rusqlite::Result<()> {
+    let missing = checkpoint(connection, path, room, "RESTART")?;
+    if missing > 0 {
+        tracing::warn!(missing, "no room on the disk for the pages of the log: make room");
+        return Ok(());
+    }
+    let growth = PREALLOCATED_BYTES.saturating_sub(file_bytes(&log_path(path)));
+    if growth == 0 || room.shortage(growth) > 0 {
+        return Ok(());
+    }
+    connection.execute_batch(&format!(
+        "PRAGMA cache_size = 16; BEGIN IMMEDIATE; CREATE TABLE room (bytes BLOB);
+         INSERT INTO room VALUES (zeroblob({PREALLOCATED_BYTES})); ROLLBACK;
+         PRAGMA cache_size = -8192;"
+    ))
+}
+
+fn log_path(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    log.into()
+}
+
+/// Returns the size of a file; 0 if there is none.
+fn file_bytes(path: &Path) -> u64 {
+    path.metadata().map_or(0, |metadata| metadata.len())
 }

@@ -16,12 +16,9 @@ use super::checkpoint::Checkpointer;
 use super::error::Error;
 use super::format::{check_format, migrate};
 use super::ownership::{IncarnationRecord, restrict_files};
+use super::room::Room;
 use crate::ledger::{Batch, Ledger};
 use crate::private_file;
-
-/// Preallocated size of the write-ahead log in pages of 4 KiB: twice its usual maximum, see
-/// [`super::checkpoint`].
-const WAL_PREALLOCATED_PAGES: u32 = 4_096;
 
 /// Number of dirty records above which a batch writes some of them back.
 const DIRTY_MAX: usize = 32_768;
@@ -64,7 +61,7 @@ struct ResourceRow {
 const NOT_STORED: i64 = -1;
 
 impl Database {
-    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn open(path: &Path, room: &Room) -> Result<Self, Error> {
         let sqlite = |source| Error::Sqlite { path: path.to_path_buf(), source };
         // SQLite creates the log and its index with the mode of the file.
         private_file::create(path).map_err(|source| Error::Io {
@@ -82,7 +79,7 @@ impl Database {
             )
             .map_err(sqlite)?;
         connection.set_prepared_statement_cache_capacity(32);
-        let checkpointer = Checkpointer::start(&mut connection, path).map_err(sqlite)?;
+        let checkpointer = Checkpointer::start(&mut connection, path, room).map_err(sqlite)?;
         let mut database = Self {
             connection,
             checkpointer,
@@ -115,16 +112,6 @@ impl Database {
         self.connection
             .execute_batch(&format!("PRAGMA max_page_count = {pages_max};"))
             .map_err(|error| self.error(error))
-    }
-
-    /// Grows the write-ahead log to its full size by spilling a transaction and rolling it back.
-    pub(crate) fn preallocate_wal(&self) -> Result<(), Error> {
-        let bytes = WAL_PREALLOCATED_PAGES * 4_096;
-        let fill = format!(
-            "PRAGMA cache_size = 16; BEGIN IMMEDIATE; CREATE TABLE room (bytes BLOB);
-             INSERT INTO room VALUES (zeroblob({bytes})); ROLLBACK; PRAGMA cache_size = -8192;"
-        );
-        self.connection.execute_batch(&fill).map_err(|error| self.error(error))
     }
 
     fn number(&self, sql: &str) -> Result<i64, Error> {

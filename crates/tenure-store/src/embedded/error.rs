@@ -51,6 +51,19 @@ pub enum Error {
         /// Cause.
         source: std::io::Error,
     },
+    /// The disk is full.
+    #[error(
+        "{path} cannot be opened: the disk has {free} bytes left and {needed} are needed; make \
+         room. Nothing was written"
+    )]
+    NoRoom {
+        /// File.
+        path: PathBuf,
+        /// Free bytes.
+        free: u64,
+        /// Free bytes that are needed.
+        needed: u64,
+    },
     /// SQLite reported an error.
     #[error("cannot read or write {path}")]
     Sqlite {

@@ -2,8 +2,8 @@
 //!
 //! `writer` is the writer thread, `database` and `jobs` its SQL, and `checkpoint` the background
 //! checkpoints of its log. `reader` has the read-only queries, `prune` the retention, `format` the
-//! migrations, `keys` the API keys, `ownership` the file lock and the incarnation, and `error` the
-//! errors.
+//! migrations, `keys` the API keys, `ownership` the file lock and the incarnation, `room` the free
+//! room on the disk, and `error` the errors.
 
 mod checkpoint;
 mod database;
@@ -14,6 +14,7 @@ mod keys;
 mod ownership;
 mod prune;
 mod reader;
+mod room;
 mod writer;
 
 use std::collections::HashMap;
@@ -40,6 +41,8 @@ use database::Database;
 pub use error::Error;
 use ownership::Ownership;
 use reader::Reader;
+pub use room::FreeBytes;
+use room::Room;
 use writer::{Publisher, Writer, WriterRequest};
 
 /// Capacity of the request queue of the writer. There are few batches; this limits readers.
@@ -54,6 +57,8 @@ pub struct Options {
     pub pages_max: Option<u32>,
     /// Preallocates the write-ahead log: flushing a log that does not grow costs half.
     pub preallocate_wal: bool,
+    /// Free bytes on the disk; the file system is asked by default.
+    pub free_bytes: Option<FreeBytes>,
 }
 
 /// Resolves symbolic links, so that a file has one lock file whatever path it is opened by.
@@ -88,13 +93,16 @@ impl Embedded {
     /// Opens or creates the store in `path`, with options.
     pub fn open_with(path: &Path, options: Options) -> std::result::Result<Self, Error> {
         let path = &resolve(path);
+        let room = Room::new(path, options.free_bytes);
+        room.check_open(path)?;
         let ownership = Arc::new(Ownership::acquire(path)?);
-        let mut database = Database::open(path)?;
+        let mut database = Database::open(path, &room)?;
         if let Some(pages_max) = options.pages_max {
             database.limit_pages(pages_max)?;
         }
         if options.preallocate_wal {
-            database.preallocate_wal()?;
+            let prepared = checkpoint::preallocate(&database.connection, path, &room);
+            prepared.map_err(|error| database.error(error))?;
         }
         let new_id = crate::random::request_id().to_string();
         let (stored, sidecar) = (database.incarnation()?, ownership.read_record()?);
