@@ -1,7 +1,7 @@
 //! Files that only their owner can read and write, whatever the umask is.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
@@ -19,6 +19,18 @@ pub fn create(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Replaces a file atomically by one with mode 0600. Returns the file, which is not flushed.
+pub fn replace(path: &Path, text: &str) -> io::Result<File> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push("-new");
+    let temporary = Path::new(&temporary);
+    restrict(temporary)?;
+    let mut file = options().create(true).write(true).truncate(true).open(temporary)?;
+    file.write_all(text.as_bytes())?;
+    fs::rename(temporary, path)?;
+    Ok(file)
 }
 
 /// Takes the access to an existing file away from its group and from other users. A missing file is

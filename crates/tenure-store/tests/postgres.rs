@@ -19,7 +19,7 @@ struct PostgresHarness<const POOLED: bool> {
 
 impl<const POOLED: bool> PostgresHarness<POOLED> {
     async fn open(&mut self) {
-        let options = Options { clock: Some(Arc::new(self.clock.clone())) };
+        let options = Options { clock: Some(Arc::new(self.clock.clone())), ..Options::default() };
         let store = Postgres::open_with(&self.url, options).await.expect("database is up");
         self.store = Some(Arc::new(store));
     }

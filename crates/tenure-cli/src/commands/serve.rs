@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tenure_app::{Apps, Loaded};
 use tenure_cli_kit::Done;
 use tenure_cli_kit::message::{self, say};
-use tenure_cli_kit::store::{close, open as open_store};
+use tenure_cli_kit::store::{close, open_in};
 use tenure_cli_kit::text::parse_duration;
 use tenure_cli_kit::{ADMIN_KEY_FILE, ConfigFile, DEFAULT_LISTEN, ServerArgs, process_name};
 
@@ -145,7 +145,7 @@ impl ServerProcess {
             Some(file) => (keyfile::load(file)?, file.clone()),
             None => keyfile::load_or_create(&options.data)?,
         };
-        let store = open_store(&options.store).await?;
+        let store = open_in(&options.store, Some(&options.data)).await?;
         let front = front_config(&loaded.config.server, &options.data)?;
         let listener = bind(options.listen, front.tls.is_some() || options.plain_http).await?;
         let scheme = if front.tls.is_some() { "https" } else { "http" };

@@ -6,7 +6,7 @@
 //! twice.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock, statfs};
@@ -92,13 +92,7 @@ impl Ownership {
     /// counts as missing and is safe.
     pub(crate) fn write_record(&self, record: &IncarnationRecord) -> std::io::Result<File> {
         let text = serde_json::to_string(record).expect("it serializes to JSON");
-        let temporary = self.record_path.with_extension("life-new");
-        private_file::restrict(&temporary)?;
-        let options = &mut private_file::options();
-        let mut file = options.create(true).write(true).truncate(true).open(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        fs::rename(&temporary, &self.record_path)?;
-        Ok(file)
+        private_file::replace(&self.record_path, &text)
     }
 }
 

@@ -100,7 +100,7 @@ impl Shared {
             head: tail.rows.last().map_or(-1, id),
             nonce: has_position.then(|| first.get(ENTRY_COLUMN + 1)),
         };
-        let incarnation = self.identity().advance(identity, probe)?;
+        let incarnation = self.advance_identity(identity, probe)?;
         if incarnation != replica.ledger.world().incarnation || !has_position {
             return Err(Failure::Stale);
         }

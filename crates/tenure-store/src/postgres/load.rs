@@ -33,7 +33,7 @@ impl Shared {
         let (flushed, head): (i64, i64) = (row.get(0), row.get(1));
         let born = row.get::<_, Option<i64>>(3).unwrap_or(0);
         let probe = JournalProbe { head, nonce: row.get(2) };
-        let incarnation = self.identity().advance(Identity::parse(row, 5)?, probe)?;
+        let incarnation = self.advance_identity(Identity::parse(row, 5)?, probe)?;
         let sessions = self.read_paged(client, SESSIONS, None, |rows| {
             rows.iter().map(parse_session).collect::<Result<Vec<_>>>()
         });

@@ -47,6 +47,7 @@ mod settings;
 mod tls;
 mod user_connections;
 
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::Duration;
@@ -68,7 +69,7 @@ use crate::store::{
 use batch::{Work, Writer};
 use breaker::Breaker;
 use connection::{Connection, Connector, Pool};
-use incarnation::Identity;
+use incarnation::{Identity, IdentityFile};
 use replica::Replica;
 use settings::Settings;
 
@@ -117,6 +118,7 @@ struct Shared {
     kinds: RwLock<Arc<Kinds>>,
     /// The last observed identity of the database.
     identity: Mutex<Identity>,
+    identity_file: IdentityFile,
     notifier: notifier::Notifier,
     breaker: Arc<Breaker>,
     /// Replaces the database clock in tests.
@@ -128,6 +130,8 @@ struct Shared {
 pub struct Options {
     /// Replaces the database clock, for tests that advance time by hand.
     pub clock: Option<Arc<dyn Clock>>,
+    /// File that keeps the identity of the database, to recognize an old primary after a restart.
+    pub identity_file: Option<PathBuf>,
 }
 
 impl Postgres {
@@ -139,6 +143,7 @@ impl Postgres {
     /// Like [`Postgres::open`], with options.
     pub async fn open_with(url: &str, options: Options) -> Result<Self> {
         let settings = Settings::parse(url)?;
+        let identity_file = IdentityFile(options.identity_file);
         let tls_enabled = settings.config.get_ssl_mode() != SslMode::Disable;
         let tls = tls::connector(&settings.trust, tls_enabled)?;
         // One thread for the writer and its connection: no response waits for another thread to
@@ -184,7 +189,8 @@ impl Postgres {
             hints,
             observers: Observers::default(),
             kinds: RwLock::default(),
-            identity: Mutex::default(),
+            identity: Mutex::new(identity_file.read()),
+            identity_file,
             notifier,
             breaker: Arc::clone(&connector.breaker),
             clock: options.clock,

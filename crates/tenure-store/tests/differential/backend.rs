@@ -59,7 +59,7 @@ impl Backend {
                 Box::new(Embedded::open_with(&path, options).expect("it opens"))
             }
             Self::Database(url) => {
-                let options = postgres::Options { clock };
+                let options = postgres::Options { clock, ..postgres::Options::default() };
                 let store = postgres::Postgres::open_with(url, options).await;
                 Box::new(store.expect("it opens"))
             }

@@ -30,7 +30,9 @@ pub(crate) async fn open(url: &str) -> Arc<Postgres> {
 /// Opens a store, optionally on a manual clock.
 pub(crate) async fn open_with(url: &str, clock: Option<&ManualClock>) -> Arc<Postgres> {
     let clock = clock.map(|clock| Arc::new(clock.clone()) as _);
-    let store = Postgres::open_with(url, Options { clock }).await.expect("database is up");
+    let store = Postgres::open_with(url, Options { clock, ..Options::default() })
+        .await
+        .expect("database is up");
     store.declare(scenario::kinds()).await.expect("database is up");
     Arc::new(store)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tenure_core::{Incarnation, Outcome, Refusal, Token};
 use tenure_store::Store;
-use tenure_store::postgres::{Postgres, migrate};
+use tenure_store::postgres::{Options, Postgres, migrate};
 use tenure_store::store::StoreError;
 use tenure_testbed::{Durability, Fault, Proxy};
 
@@ -95,7 +95,12 @@ async fn fail_over_to_a_lagging_standby_starts_a_new_incarnation() {
     let standby =
         primary.standby_through(replication.port(), Durability::None).expect("standby starts");
     let url = format!("postgres://postgres@127.0.0.1:{}/{name}", address.port());
-    let store = open(&url).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let open_remembering = async || {
+        let identity_file = Some(dir.path().join("identity"));
+        Postgres::open_with(&url, Options { identity_file, ..Options::default() }).await
+    };
+    let store = Arc::new(open_remembering().await.expect("database is up"));
     apply_one(&*store, open_session(1)).await;
     let first = acquire_and_release(&*store, "c1", 10).await;
     let replicated =
@@ -115,6 +120,23 @@ async fn fail_over_to_a_lagging_standby_starts_a_new_incarnation() {
     // A server that starts now sees the same incarnation.
     let other = open(&url).await;
     assert_eq!(incarnation(&other).await, Incarnation(1));
+
+    // The old primary is started again.
+    primary.resume().expect("it starts");
+    address.redirect(primary.port());
+    address.disconnect_all();
+    let error = acquire_when_up(&store, 2, 54).await.expect_err("an old primary");
+    assert!(error.contains("is an old primary: it is on timeline 1"), "{error}");
+    let (_, started) = migrate(&url, true).await.expect("database is up");
+    assert_eq!(started, Incarnation(1), "the incarnation of the new primary");
+    let error = acquire_when_up(&store, 2, 55).await.expect_err("an old primary");
+    assert!(error.contains("until the incarnation is above 1"), "{error}");
+    drop(store);
+    let error = open_remembering().await.err().expect("an old primary").to_string();
+    assert!(error.contains("is an old primary"), "{error}");
+    migrate(&url, true).await.expect("database is up");
+    let store = open_remembering().await.expect("the incarnation is new");
+    assert_eq!(incarnation(&store).await, Incarnation(2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
