@@ -64,6 +64,7 @@ pub(crate) fn acquire_request(session: SessionId, request: RequestId, wait_ms: u
         request,
         wait_ms,
         purpose: None,
+        max_age_ms: None,
         tenant: None,
     }
 }

@@ -328,3 +328,25 @@ fn concurrent_commands_run_one_after_the_other() {
     let verified = server.run(&["verify"]);
     assert!(verified.status.success(), "{}", stdout(&verified));
 }
+
+#[test]
+fn a_lock_held_for_longer_than_its_maximum_age_is_marked() {
+    let server = Server::start();
+    let mut exec = server
+        .tenure()
+        .args(["exec", "cluster/c1", "--max-age", "1ms", "--", "cat"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    until(|| stdout(&server.run(&["lock", "ls"])).contains("(over 1ms)"));
+    let shown = stdout(&server.run(&["lock", "show", "cluster/c1", "-o", "json"]));
+    assert!(shown.contains("\"max_age_ms\": 1"), "{shown}");
+    drop(exec.stdin.take());
+    assert_eq!(exit_code(exec), Some(0));
+
+    let acquire = ["lock", "acquire", "cluster/c1", "--max-age", "2h", "-o", "json"];
+    let held = stdout(&server.run(&acquire));
+    assert!(held.contains("\"max_age_ms\": 7200000"), "{held}");
+    let refused = server.run(&["lock", "acquire", "cluster/c2", "--max-age", "0s"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}

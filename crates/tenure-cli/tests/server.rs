@@ -39,6 +39,7 @@ async fn acquire_and_release(transport: HttpTransport, worker: usize, ledger: Ar
             request: tenure_store::random::request_id(),
             wait_ms: 0,
             purpose: None,
+            max_age_ms: None,
             tenant: None,
         };
         let acquire = Command::Lock { key: key.clone(), action: LockAction::Acquire(acquire) };

@@ -11,12 +11,13 @@ use super::report::Report;
 use super::section::{Section, unknown_name};
 use super::settings::check_variable;
 
-const KIND_KEYS: [&str; 7] = [
+const KIND_KEYS: [&str; 8] = [
     "states",
     "initial",
     "backoff",
     "running_max",
     "tenant_running_max",
+    "lock_max_age",
     "reconcile",
     "operations",
 ];
@@ -78,6 +79,7 @@ fn kind(name: &str, section: &Section<'_>, dir: &Path, report: &mut Report<'_>) 
     kind.backoff = backoff(section, report);
     kind.running_max = cap("running_max", section, report);
     kind.tenant_running_max = cap("tenant_running_max", section, report);
+    kind.lock_max_age_ms = section.duration_ms("lock_max_age", report);
     kind.reconcile = section.text("reconcile", report).map(Into::into);
     if let Some(operations) = section.section("operations", report) {
         for (name, section) in operations.sections(report) {

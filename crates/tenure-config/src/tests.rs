@@ -16,6 +16,7 @@ initial = "PENDING"
 backoff = "pass"
 running_max = 1_0
 tenant_running_max = 2
+lock_max_age = "2h"
 reconcile = "create"
 
 [kinds.database.operations.create]
@@ -80,6 +81,7 @@ fn every_key_is_parsed() {
     let kind = config.kinds.get("database").expect("declared");
     assert_eq!((&*kind.initial, kind.states.len(), kind.backoff), ("PENDING", 6, Backoff::Pass));
     assert_eq!((kind.running_max, kind.tenant_running_max), (Some(10), Some(2)));
+    assert_eq!(kind.lock_max_age_ms, Some(7_200_000));
     assert_eq!(kind.reconcile.as_deref(), Some("create"));
     let create = &kind.operations["create"];
     assert_eq!(create.from, ["PENDING".into(), "FAILED".into()]);

@@ -23,7 +23,17 @@ impl Record {
     /// Applies `event` and returns the job that it finished, if any.
     pub fn apply(&mut self, event: &Event, at: Millis) -> Option<Box<Job>> {
         match event {
-            Event::Granted { locks, token, session, holder, purpose, request, job, .. } => {
+            Event::Granted {
+                locks,
+                token,
+                session,
+                holder,
+                purpose,
+                max_age_ms,
+                request,
+                job,
+                ..
+            } => {
                 self.token = *token;
                 // Nearly every record has at most one tenure: reserve no spare capacity.
                 self.tenures.reserve_exact(locks.size());
@@ -34,6 +44,7 @@ impl Record {
                         session: *session,
                         request: *request,
                         purpose: purpose.clone(),
+                        max_age_ms: *max_age_ms,
                         since: at,
                         job: job.as_ref().map(|started| started.id),
                     });

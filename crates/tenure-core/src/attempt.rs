@@ -57,6 +57,7 @@ impl StepContext<'_> {
             session,
             request,
             purpose: Some(operation.name.clone()),
+            max_age_ms: None,
             waited_ms: self.now.since(since),
         };
         let tenure =

@@ -155,6 +155,8 @@ pub struct Acquire {
     pub wait_ms: u64,
     /// Purpose, shown to other users of the lock.
     pub purpose: Option<Text>,
+    /// Age above which the tenure is reported; defaults to that of the kind. It ends nothing.
+    pub max_age_ms: Option<u64>,
     /// Tenant that the caller is bound to; a session of another tenant is refused as if it had
     /// expired. Not used for a solo session.
     pub tenant: Option<Text>,

@@ -36,6 +36,9 @@ pub enum Event {
         /// Purpose.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         purpose: Option<Text>,
+        /// Age above which it is reported.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_age_ms: Option<u64>,
         /// Request that acquired it.
         request: RequestId,
         /// Time spent waiting: in the queue or, for a job, since it could have started.

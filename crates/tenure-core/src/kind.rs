@@ -155,6 +155,8 @@ pub struct Kind {
     pub running_max: Option<usize>,
     /// Maximum number of jobs that run concurrently per tenant.
     pub tenant_running_max: Option<usize>,
+    /// Age above which a held lock is reported. It ends nothing.
+    pub lock_max_age_ms: Option<u64>,
     /// Overrides per resource and operation.
     pub overrides: BTreeMap<ResourceKey, BTreeMap<Text, OperationOverride>>,
 }
@@ -175,6 +177,7 @@ impl Kind {
             backoff: Backoff::default(),
             running_max: None,
             tenant_running_max: None,
+            lock_max_age_ms: None,
             overrides: BTreeMap::new(),
         }
     }
@@ -221,6 +224,13 @@ impl Kind {
         self
     }
 
+    /// Sets the age above which a held lock is reported.
+    #[must_use]
+    pub fn lock_max_age_ms(mut self, max_age_ms: u64) -> Self {
+        self.lock_max_age_ms = Some(max_age_ms);
+        self
+    }
+
     /// Overrides the settings of an operation for one resource.
     #[must_use]
     pub fn with_override(
@@ -263,6 +273,9 @@ impl Kind {
         self.check_declared("initial", &self.initial, problems);
         if self.running_max == Some(0) || self.tenant_running_max == Some(0) {
             problems.add("a cap of 0 lets nothing run: leave it out, or pause the resources");
+        }
+        if self.lock_max_age_ms.is_some_and(|ms| ms == 0 || ms > limits::LOCK_MAX_AGE_MS_MAX) {
+            problems.add("lock_max_age must be above 0 and at most 366d; leave it out for none");
         }
         if let Some(name) = &self.reconcile
             && !self.operations.contains_key(name)
@@ -366,13 +379,14 @@ impl Kind {
     /// Checks that every state is reachable from the initial one; an unreachable one is usually
     /// misspelt.
     fn check_reachability(&self, problems: &mut Problems) {
+        let can_start = |operation: &Operation, reached: &BTreeSet<&Text>| {
+            operation.from.is_empty() || operation.from.iter().any(|from| reached.contains(from))
+        };
         let mut reached = BTreeSet::from([&self.initial]);
         loop {
             let before = reached.len();
             for operation in self.operations.values() {
-                let starts = operation.from.is_empty()
-                    || operation.from.iter().any(|from| reached.contains(from));
-                if starts {
+                if can_start(operation, &reached) {
                     reached.extend(operation.during.iter().chain(operation.end_states()));
                 }
             }
@@ -383,16 +397,10 @@ impl Kind {
         for state in self.states.iter().filter(|state| !reached.contains(state)) {
             problems.add(format!("no operation leads to the state {state}"));
         }
-        for operation in self.operations.values() {
-            let starts = operation.from.is_empty()
-                || operation.from.iter().any(|from| reached.contains(from));
-            if !starts {
-                let name = &operation.name;
-                problems.add(format!(
-                    "the operation {name} can never start: no state of its from \
-                                      is ever reached"
-                ));
-            }
+        for operation in self.operations.values().filter(|each| !can_start(each, &reached)) {
+            let name = &operation.name;
+            let why = "no state of its from is ever reached";
+            problems.add(format!("the operation {name} can never start: {why}"));
         }
     }
 }
@@ -476,6 +484,12 @@ impl Kinds {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Kind>> {
         self.0.get(name)
+    }
+
+    /// Returns the age above which a held lock is reported: its own, else that of its kind.
+    #[must_use]
+    pub fn lock_max_age_ms(&self, key: &ResourceKey, own: Option<u64>) -> Option<u64> {
+        own.or_else(|| self.get(key.kind())?.lock_max_age_ms)
     }
 
     /// Iterates over the kinds, by name.

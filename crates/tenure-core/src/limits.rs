@@ -27,6 +27,8 @@ pub const TTL_MS_MIN: u64 = 1_000;
 pub const TTL_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// Maximum wait of an acquire: one day.
 pub const WAIT_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
+/// Maximum age above which a held lock can be reported: 366 days.
+pub const LOCK_MAX_AGE_MS_MAX: u64 = 366 * 24 * 60 * 60 * 1_000;
 
 /// Maximum number of waiters in the queue of one resource.
 pub const WAITERS_MAX: usize = 1_024;

@@ -101,6 +101,7 @@ mod tests {
                 request: RequestId(n + 1),
                 wait_ms: 0,
                 purpose: None,
+                max_age_ms: None,
                 tenant: None,
             };
             let key = ResourceKey::new("t", "k", &format!("r{n}")).unwrap();

@@ -62,9 +62,14 @@ impl StepContext<'_> {
         let claimant = self.resolve_claimant(acquire)?;
         if self.record.is_grantable(&acquire.locks) {
             let session = self.admit_session(claimant);
-            let (locks, purpose) = (acquire.locks.clone(), acquire.purpose.clone());
-            let grant =
-                GrantRequest { locks, session, request: acquire.request, purpose, waited_ms: 0 };
+            let grant = GrantRequest {
+                locks: acquire.locks.clone(),
+                session,
+                request: acquire.request,
+                purpose: acquire.purpose.clone(),
+                max_age_ms: acquire.max_age_ms,
+                waited_ms: 0,
+            };
             return Ok(Outcome::Granted(self.grant(grant, None)));
         }
         if acquire.wait_ms == 0 {
@@ -90,6 +95,13 @@ impl StepContext<'_> {
             let (got, max) = (acquire.wait_ms, limits::WAIT_MS_MAX);
             return Err(Refusal::Invalid(format!("wait_ms is {got}; it must be at most {max}")));
         }
+        if let Some(got) = acquire.max_age_ms {
+            let max = limits::LOCK_MAX_AGE_MS_MAX;
+            if got == 0 || got > max {
+                let why = format!("max_age_ms is {got}; it must be between 1 and {max}");
+                return Err(Refusal::Invalid(why));
+            }
+        }
         Ok(())
     }
 
@@ -99,6 +111,7 @@ impl StepContext<'_> {
         if let Some(tenure) = self.record.tenures.iter().find(same_request) {
             let same = self.same_claimant(acquire, tenure.session)
                 && tenure.purpose == acquire.purpose
+                && tenure.max_age_ms == acquire.max_age_ms
                 && self.same_locks(acquire);
             let token = tenure.token;
             return Some(if same {
@@ -142,8 +155,10 @@ impl StepContext<'_> {
     /// session.
     fn repeat_wait(&mut self, acquire: &Acquire, at: usize) -> Result<Outcome, Refusal> {
         let waiter = &self.record.queue[at];
-        let (session, same) =
-            (waiter.session, waiter.locks == acquire.locks && waiter.purpose == acquire.purpose);
+        let session = waiter.session;
+        let same = waiter.locks == acquire.locks
+            && waiter.purpose == acquire.purpose
+            && waiter.max_age_ms == acquire.max_age_ms;
         if !same || !self.same_claimant(acquire, session) {
             return Err(Refusal::RequestReused);
         }
@@ -206,6 +221,7 @@ impl StepContext<'_> {
             session,
             request: acquire.request,
             purpose: acquire.purpose.clone(),
+            max_age_ms: acquire.max_age_ms,
             since: self.now,
             until: self.now.plus(acquire.wait_ms),
         });

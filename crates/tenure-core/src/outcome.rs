@@ -26,6 +26,9 @@ pub struct TenureView {
     pub holder: Text,
     /// Purpose.
     pub purpose: Option<Text>,
+    /// Age above which it is reported: that of the acquire, else that of the kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age_ms: Option<u64>,
     /// Request that acquired it.
     pub request: RequestId,
     /// Job whose attempt it belongs to.

@@ -14,6 +14,7 @@ use crate::history::{Chain, Entry, Hash};
 use crate::id::{JobId, RequestId, SessionId};
 use crate::job::Job;
 use crate::key::{LockName, LockSet, ResourceKey, Text};
+use crate::kind::Kinds;
 use crate::limits;
 use crate::outcome::TenureView;
 use crate::resource::Resource;
@@ -35,6 +36,9 @@ pub struct Tenure {
     /// Purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purpose: Option<Text>,
+    /// Age above which it is reported, if the acquire gave one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age_ms: Option<u64>,
     /// Time of the grant.
     pub since: Millis,
     /// Job whose attempt it belongs to.
@@ -54,6 +58,9 @@ pub struct Waiter {
     /// Purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purpose: Option<Text>,
+    /// Age above which the tenure is reported, if the acquire gave one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age_ms: Option<u64>,
     /// Time at which it was queued.
     pub since: Millis,
     /// Time at which the wait expires.
@@ -314,6 +321,7 @@ impl Record {
         key: &ResourceKey,
         token: Token,
         sessions: &Sessions,
+        kinds: &Kinds,
         now: Millis,
     ) -> Option<TenureView> {
         let first = self.tenures.iter().find(|tenure| tenure.token == token)?;
@@ -327,6 +335,7 @@ impl Record {
             session: first.session,
             holder: session.map_or_else(|| "unknown".into(), |session| session.name.clone()),
             purpose: first.purpose.clone(),
+            max_age_ms: kinds.lock_max_age_ms(key, first.max_age_ms),
             request: first.request,
             job: first.job,
             since: first.since,

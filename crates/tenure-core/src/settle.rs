@@ -103,9 +103,9 @@ impl StepContext<'_> {
             self.unlogged = true;
             self.session_index.remove(waiter.session, self.key);
             let waited_ms = self.now.since(waiter.since);
-            let Waiter { session, request, purpose, .. } = waiter;
-            let view =
-                self.grant(GrantRequest { locks, session, request, purpose, waited_ms }, None);
+            let Waiter { session, request, purpose, max_age_ms, .. } = waiter;
+            let grant = GrantRequest { locks, session, request, purpose, max_age_ms, waited_ms };
+            let view = self.grant(grant, None);
             self.changes.granted.push(view);
         }
     }
@@ -122,7 +122,7 @@ impl StepContext<'_> {
             self.record.token
         };
         let token = last.next(self.incarnation);
-        let GrantRequest { locks, session, request, purpose, waited_ms } = request;
+        let GrantRequest { locks, session, request, purpose, max_age_ms, waited_ms } = request;
         self.session_index.add(session, self.key);
         self.changes.metric_events.push(MetricEvent::Granted { key: self.key.clone(), waited_ms });
         let holder = self.start_session_clock(session);
@@ -132,6 +132,7 @@ impl StepContext<'_> {
             session,
             holder,
             purpose,
+            max_age_ms,
             request,
             waited_ms,
             job,
@@ -215,5 +216,6 @@ pub(crate) struct GrantRequest {
     pub(crate) session: SessionId,
     pub(crate) request: RequestId,
     pub(crate) purpose: Option<Text>,
+    pub(crate) max_age_ms: Option<u64>,
     pub(crate) waited_ms: u64,
 }

@@ -98,7 +98,7 @@ impl<'a> StepContext<'a> {
 
     pub(crate) fn tenure_view(&self, token: Token) -> TenureView {
         self.record
-            .view(self.key, token, self.sessions, self.now)
+            .view(self.key, token, self.sessions, self.kinds, self.now)
             .expect("only current tenures are viewed")
     }
 }

@@ -29,6 +29,7 @@ fn acquire_request(session: u128, request: u128) -> Acquire {
         request: RequestId(request),
         wait_ms: 0,
         purpose: None,
+        max_age_ms: None,
         tenant: None,
     }
 }
@@ -130,6 +131,16 @@ fn wait_is_limited_to_one_day() {
     let waiting = acquire(&mut world, wait(limits::WAIT_MS_MAX), NOW);
     assert!(matches!(waiting, Outcome::Waiting { position: 1, .. }), "{waiting:?}");
     invalid(&acquire(&mut world, wait(limits::WAIT_MS_MAX + 1), NOW), "wait_ms");
+}
+
+#[test]
+fn maximum_age_is_between_a_millisecond_and_a_year() {
+    let mut world = world();
+    let with = |max_age_ms| Acquire { max_age_ms: Some(max_age_ms), ..acquire_request(1, 1) };
+    let max = limits::LOCK_MAX_AGE_MS_MAX;
+    invalid(&acquire(&mut world, with(0), NOW), "max_age_ms is 0");
+    invalid(&acquire(&mut world, with(max + 1), NOW), "between 1 and 31622400000");
+    granted(acquire(&mut world, with(max), NOW));
 }
 
 #[test]

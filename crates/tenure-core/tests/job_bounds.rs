@@ -402,6 +402,7 @@ fn tenure_of_a_job_cannot_be_released_or_withdrawn() {
         request: RequestId(77),
         wait_ms: 0,
         purpose: None,
+        max_age_ms: None,
         tenant: None,
     };
     let held = lock(LockAction::Acquire(other));

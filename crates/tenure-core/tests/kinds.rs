@@ -132,6 +132,9 @@ fn undeclared_operations_are_reported() {
 fn zero_limits_and_empty_commands_are_refused() {
     only(good().running_max(Some(0), None), "kinds.box", "a cap of 0 lets nothing run");
     only(good().running_max(None, Some(0)), "kinds.box", "a cap of 0 lets nothing run");
+    for ms in [0, limits::LOCK_MAX_AGE_MS_MAX + 1] {
+        only(Kind { lock_max_age_ms: Some(ms), ..good() }, "kinds.box", "lock_max_age must be");
+    }
     let place = "kinds.box.operations.create";
     only(with(|create| create.limit_ms = Some(0)), place, "a limit of 0 lets no attempt run");
     only(with(|create| create.run = vec![String::new()]), place, "run begins with an empty word");

@@ -79,7 +79,15 @@ fn acquire(request: u128, bits: usize, wait_ms: u64, solo: bool) -> LockAction {
         false => Claimant::Session(SessionId(1 + request % SESSIONS)),
     };
     let (locks, request) = (locks(bits), RequestId(request));
-    LockAction::Acquire(Acquire { locks, claimant, request, wait_ms, purpose: None, tenant: None })
+    LockAction::Acquire(Acquire {
+        locks,
+        claimant,
+        request,
+        wait_ms,
+        purpose: None,
+        max_age_ms: None,
+        tenant: None,
+    })
 }
 
 /// A world and its history.

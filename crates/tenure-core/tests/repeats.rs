@@ -129,6 +129,7 @@ fn acquire(locks: &[&str], request: u128, wait_ms: u64) -> Acquire {
         request: RequestId(request),
         wait_ms,
         purpose: Some("repair".into()),
+        max_age_ms: None,
         tenant: None,
     }
 }
@@ -146,6 +147,7 @@ fn check_reused_acquires(world: &mut World, first: &Acquire) {
         Acquire { locks: lock_set(&["a", "b", "c"]), ..first.clone() },
         Acquire { purpose: None, ..first.clone() },
         Acquire { purpose: Some("play".into()), ..first.clone() },
+        Acquire { max_age_ms: Some(60_000), ..first.clone() },
         Acquire { claimant: Claimant::Session(SessionId(1)), ..first.clone() },
         Acquire {
             claimant: Claimant::Solo { name: "bob".into(), ttl_ms: 60_000 },

@@ -48,6 +48,10 @@ tenure_app::define_metrics! {
         "Locks currently held";
     STALE: Gauge "tenure_stale_locks" ["kind"]
         "Locks of expired sessions that have not been swept yet";
+    LOCK_AGE: Gauge "tenure_lock_age_seconds" ["kind"]
+        "Age of the oldest held lock, including those of jobs; 0 if none is held";
+    LOCK_RATIO: Gauge "tenure_lock_max_age_ratio" ["kind"]
+        "Highest ratio of the age of a held lock to its maximum age; 0 if none has one";
     WAITERS: Gauge "tenure_lock_waiters" ["kind"]
         "Requests waiting for a lock";
     HELD: Histogram "tenure_lock_held_duration_seconds" ["kind,operation"]

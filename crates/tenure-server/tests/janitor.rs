@@ -18,7 +18,8 @@ use tenure_store::{KeyRing, Memory, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
-const DUTIES: [&str; 6] = ["expiry", "retries", "overdue", "orphans", "retention", "dead"];
+const DUTIES: [&str; 7] =
+    ["expiry", "retries", "overdue", "lock_age", "orphans", "retention", "dead"];
 
 /// Polls until the response satisfies `wanted`, for at most thirty seconds.
 #[expect(clippy::disallowed_methods, reason = "the one bounded wait of these tests")]
@@ -217,6 +218,7 @@ async fn acquire(committer: &tenure_store::Committer, key: &str, body: &Value) -
         request: tenure_store::random::request_id(),
         wait_ms: 0,
         purpose: None,
+        max_age_ms: None,
         tenant: None,
     };
     let action = tenure_core::LockAction::Acquire(acquire);

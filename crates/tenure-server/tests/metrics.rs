@@ -83,6 +83,7 @@ impl Fixture {
             request: RequestId(self.requests),
             wait_ms,
             purpose: None,
+            max_age_ms: Some(60_000),
             tenant: None,
         };
         let action = LockAction::Acquire(acquire);
@@ -286,6 +287,10 @@ async fn gauges_are_computed_from_the_store_and_cached() {
         (r#"tenure_jobs{kind="task",state="queued"}"#, 2.0),
         (r#"tenure_jobs_running_duration_seconds{kind="cluster",operation="create"}"#, 15.0),
         (r#"tenure_lock_age_ratio{kind="cluster"}"#, 0.25),
+        (r#"tenure_lock_age_seconds{kind="k"}"#, 15.0),
+        (r#"tenure_lock_age_seconds{kind="cluster"}"#, 15.0),
+        (r#"tenure_lock_max_age_ratio{kind="k"}"#, 0.25),
+        (r#"tenure_lock_max_age_ratio{kind="cluster"}"#, 0.0),
         (r#"tenure_queue_depth{kind="task"}"#, 2.0),
         (r#"tenure_queue_oldest_seconds{kind="task"}"#, 15.0),
         (r#"tenure_dead_letters{kind="task"}"#, 0.0),
@@ -353,6 +358,7 @@ async fn the_tenant_label_is_optional_and_bounded() {
                 request: RequestId(1_000 + n),
                 wait_ms: 0,
                 purpose: None,
+                max_age_ms: None,
                 tenant: None,
             };
             let key = format!("tenant{n}/k/a").parse().expect("a valid name");

@@ -104,6 +104,7 @@ async fn hold_janitor_lock(store: &Memory) {
         request: RequestId(1),
         wait_ms: 0,
         purpose: None,
+        max_age_ms: None,
         tenant: None,
     };
     let key: ResourceKey = tenure_server::janitor::resource();

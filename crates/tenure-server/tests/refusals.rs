@@ -23,6 +23,7 @@ fn tenure() -> TenureView {
         session: SessionId(3),
         holder: "ann".into(),
         purpose: Some("install".into()),
+        max_age_ms: None,
         // Not transmitted.
         request: RequestId(0),
         job: Some(JobId(9)),

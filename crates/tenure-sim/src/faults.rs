@@ -232,6 +232,7 @@ impl Sim {
             request,
             wait_ms: 0,
             purpose: None,
+            max_age_ms: None,
             tenant: tenant(),
         };
         let kinds = vec![key.kind().into()];

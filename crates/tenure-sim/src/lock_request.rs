@@ -31,6 +31,7 @@ impl LockRequest {
             request: self.request,
             wait_ms: self.wait_ms,
             purpose: None,
+            max_age_ms: None,
             tenant: None,
         };
         Command::Lock { key: self.key.clone(), action: LockAction::Acquire(acquire) }

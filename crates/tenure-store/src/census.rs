@@ -33,6 +33,11 @@ pub struct Group {
     pub locks: usize,
     /// Held locks whose session has expired but was not swept yet.
     pub stale: usize,
+    /// Age of the oldest held lock.
+    pub lock_oldest_ms: u64,
+    /// Highest ratio of a held lock's age to its maximum age; above 1 if it should be reported,
+    /// `None` if no held lock has a maximum age.
+    pub lock_max_age_ratio: Option<f64>,
     /// Requests queued for locks.
     pub waiters: usize,
     /// Live jobs and dead letters, by state.
@@ -65,6 +70,8 @@ impl Group {
     pub fn merge(&mut self, other: &Self) {
         self.locks += other.locks;
         self.stale += other.stale;
+        self.lock_oldest_ms = self.lock_oldest_ms.max(other.lock_oldest_ms);
+        raise(&mut self.lock_max_age_ratio, other.lock_max_age_ratio);
         self.waiters += other.waiters;
         for (state, count) in &other.jobs {
             *self.jobs.entry(*state).or_default() += count;
@@ -74,10 +81,7 @@ impl Group {
             let longest = self.running_ms.entry(operation.clone()).or_default();
             *longest = (*ms).max(*longest);
         }
-        self.age_ratio = match (self.age_ratio, other.age_ratio) {
-            (Some(left), Some(right)) => Some(left.max(right)),
-            (left, right) => left.or(right),
-        };
+        raise(&mut self.age_ratio, other.age_ratio);
         self.dead_oldest_ms = self.dead_oldest_ms.max(other.dead_oldest_ms);
     }
 
@@ -92,10 +96,13 @@ impl Group {
         let age_ms = now.since(attempt.started_at);
         let longest = self.running_ms.entry(job.operation.clone()).or_default();
         *longest = age_ms.max(*longest);
-        if let Some(limit_ms) = limit_ms {
-            let ratio = seconds(age_ms) / seconds(limit_ms.max(1));
-            self.age_ratio = Some(self.age_ratio.map_or(ratio, |highest| highest.max(ratio)));
-        }
+        raise(&mut self.age_ratio, limit_ms.map(|limit_ms| ratio(age_ms, limit_ms)));
+    }
+
+    fn add_lock(&mut self, age_ms: u64, max_age_ms: Option<u64>) {
+        self.locks += 1;
+        self.lock_oldest_ms = self.lock_oldest_ms.max(age_ms);
+        raise(&mut self.lock_max_age_ratio, max_age_ms.map(|max_age_ms| ratio(age_ms, max_age_ms)));
     }
 }
 
@@ -142,6 +149,17 @@ pub(crate) fn group_of(key: &ResourceKey) -> &str {
     whole.get(..end).unwrap_or(whole)
 }
 
+/// Raises `highest` to `ratio`, if that is higher.
+fn raise(highest: &mut Option<f64>, ratio: Option<f64>) {
+    if let Some(ratio) = ratio {
+        *highest = Some(highest.map_or(ratio, |highest| highest.max(ratio)));
+    }
+}
+
+fn ratio(age_ms: u64, of_ms: u64) -> f64 {
+    seconds(age_ms) / seconds(of_ms.max(1))
+}
+
 /// Converts milliseconds to seconds.
 #[must_use]
 pub fn seconds(ms: u64) -> f64 {
@@ -169,7 +187,10 @@ impl Ledger {
         let sessions = &self.world().sessions;
         let alive =
             |tenure: &&Tenure| sessions.get(tenure.session).is_some_and(|s| s.is_alive(now));
-        group.locks += record.tenures.len();
+        for tenure in &record.tenures {
+            let max_age_ms = self.world().kinds.lock_max_age_ms(key, tenure.max_age_ms);
+            group.add_lock(now.since(tenure.since), max_age_ms);
+        }
         group.stale += record.tenures.iter().filter(|tenure| !alive(tenure)).count();
         group.waiters += record.queue.len();
         for job in record.lane() {

@@ -83,10 +83,19 @@ mod tests {
         let mut ledger = Ledger::default();
         let held = |key: &ResourceKey| {
             let mut record = Record::new(key);
-            let (request, job, purpose) = (RequestId(1), None, None);
+            let (request, job) = (RequestId(1), None);
             let (lock, token, session) = (LockName::main(), Token(1), SessionId(1));
             let since = Millis(0);
-            record.tenures.push(Tenure { lock, token, session, request, purpose, since, job });
+            record.tenures.push(Tenure {
+                lock,
+                token,
+                session,
+                request,
+                purpose: None,
+                max_age_ms: None,
+                since,
+                job,
+            });
             Box::new(record)
         };
         let lock_ids = || vec![lock_id(&key(1)), lock_id(&key(2)), lock_id(&key(3))];

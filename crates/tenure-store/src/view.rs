@@ -48,7 +48,8 @@ impl Ledger {
         let Some(record) = self.world().records.get(key) else { return Vec::new() };
         let mut tokens: Vec<_> = record.tenures.iter().map(|tenure| tenure.token).collect();
         tokens.dedup();
-        let view = |token| record.view(key, token, &self.world().sessions, now);
+        let world = self.world();
+        let view = |token| record.view(key, token, &world.sessions, &world.kinds, now);
         tokens.into_iter().filter_map(view).collect()
     }
 

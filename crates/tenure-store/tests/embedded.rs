@@ -22,6 +22,7 @@ fn acquire(name: &str, request: u128) -> Command {
         request: RequestId(request),
         wait_ms: 0,
         purpose: None,
+        max_age_ms: None,
         tenant: None,
     };
     let key = ResourceKey::new("t", "cluster", name).expect("a valid name");

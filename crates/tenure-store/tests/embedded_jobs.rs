@@ -175,6 +175,7 @@ async fn a_file_of_the_first_format_is_migrated() {
         request: RequestId(1),
         wait_ms: 0,
         purpose: None,
+        max_age_ms: None,
         tenant: None,
     };
     let old = "t/cluster/old".parse().unwrap();

@@ -70,6 +70,9 @@ pub struct AcquireRequest {
     /// Purpose of the tenure, for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purpose: Option<String>,
+    /// Age in milliseconds above which the lock is reported; defaults to that of its kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age_ms: Option<u64>,
 }
 
 /// `POST …/renew`
@@ -224,6 +227,9 @@ pub struct TenureInfo {
     pub since: String,
     /// Time since the grant in milliseconds.
     pub age_ms: u64,
+    /// Age in milliseconds above which it is reported: that of the acquire, else that of the kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age_ms: Option<u64>,
     /// Time in milliseconds after which the tenure expires without a heartbeat.
     pub expires_in_ms: u64,
     /// Number of waiting requests.
@@ -264,6 +270,7 @@ impl TenureInfo {
             },
             since: instant(view.since),
             age_ms: view.age_ms,
+            max_age_ms: view.max_age_ms,
             expires_in_ms: view.expires_in_ms,
             waiters: view.waiters,
         }
@@ -275,6 +282,12 @@ impl TenureInfo {
         let whole = Self::new(view);
         let lock = |lock| Self { lock: lock_path(&view.key, lock), ..whole.clone() };
         view.locks.iter().map(lock).collect()
+    }
+
+    /// Returns `true` if the lock is held for longer than its maximum age.
+    #[must_use]
+    pub fn is_over_age(&self) -> bool {
+        self.max_age_ms.is_some_and(|max_age_ms| self.age_ms > max_age_ms)
     }
 
     /// Converts back. The request id is not part of the JSON and becomes 0.
@@ -290,6 +303,7 @@ impl TenureInfo {
             session: self.holder.session,
             holder: self.holder.name.as_str().into(),
             purpose: self.holder.purpose.as_deref().map(Into::into),
+            max_age_ms: self.max_age_ms,
             request: RequestId(0),
             job: self.holder.job,
             since: parse_server_instant(&self.since),

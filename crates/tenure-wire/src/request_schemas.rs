@@ -45,6 +45,10 @@ pub struct StandaloneAcquireRequest {
     /// Purpose of the tenure, for display.
     #[schema(value_type = Option<schema::Purpose>)]
     pub purpose: Option<String>,
+    /// Age in milliseconds above which the lock is reported by metrics and a warning; defaults to
+    /// that of its kind. It never ends the tenure.
+    #[schema(value_type = Option<schema::LockMaxAge>)]
+    pub max_age_ms: Option<u64>,
 }
 
 /// Acquires locks for an open session.
@@ -66,6 +70,10 @@ pub struct SessionAcquireRequest {
     /// Purpose of the tenure, for display.
     #[schema(value_type = Option<schema::Purpose>)]
     pub purpose: Option<String>,
+    /// Age in milliseconds above which the lock is reported by metrics and a warning; defaults to
+    /// that of its kind. It never ends the tenure.
+    #[schema(value_type = Option<schema::LockMaxAge>)]
+    pub max_age_ms: Option<u64>,
 }
 
 /// Ends an attempt. The outcome determines which other fields are allowed.

@@ -105,6 +105,8 @@ schemas! {
     Ttl => integer(limits::TTL_MS_MIN, limits::TTL_MS_MAX).examples([30_000]);
     /// Maximum time that a request waits in the queue, in milliseconds.
     QueueWait => integer(0, limits::WAIT_MS_MAX);
+    /// Age above which a held lock is reported, in milliseconds.
+    LockMaxAge => integer(1, limits::LOCK_MAX_AGE_MS_MAX).examples([7_200_000]);
     /// Priority within the tenant; higher runs first.
     Priority => ObjectBuilder::new().schema_type(Type::Integer)
         .minimum(Some(-limits::PRIORITY_MAX)).maximum(Some(limits::PRIORITY_MAX));

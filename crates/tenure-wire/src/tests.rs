@@ -118,6 +118,7 @@ fn assignment_survives_a_round_trip() {
         session: SessionId(4),
         holder: "w1".into(),
         purpose: Some("create".into()),
+        max_age_ms: None,
         request: RequestId(77),
         job: Some(JobId(9)),
         since: Millis(3_000),

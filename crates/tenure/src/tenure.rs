@@ -68,6 +68,7 @@ pub struct AcquireRequest {
     wait: Duration,
     poll_interval: Duration,
     purpose: Option<Text>,
+    max_age_ms: Option<u64>,
 }
 
 impl AcquireRequest {
@@ -79,6 +80,7 @@ impl AcquireRequest {
             wait: Duration::ZERO,
             poll_interval: POLL_INTERVAL_DEFAULT,
             purpose: None,
+            max_age_ms: None,
         }
     }
 
@@ -94,6 +96,14 @@ impl AcquireRequest {
     #[must_use]
     pub fn purpose(mut self, purpose: &str) -> Self {
         self.purpose = Some(purpose.into());
+        self
+    }
+
+    /// Sets the age above which the held lock is reported by metrics and a warning, instead of that
+    /// of its kind. It never ends the tenure.
+    #[must_use]
+    pub fn max_age(mut self, age: Duration) -> Self {
+        self.max_age_ms = Some(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         self
     }
 
@@ -170,6 +180,7 @@ impl AcquireRequest {
             request,
             wait_ms,
             purpose: self.purpose.clone(),
+            max_age_ms: self.max_age_ms,
             tenant: None,
         };
         Command::Lock { key: self.key.clone(), action: LockAction::Acquire(acquire) }

@@ -65,6 +65,9 @@ pub(super) struct Exec {
     /// Purpose, shown to others who wait for the lock
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    /// Age above which the held lock is reported; it stays held [default: that of its kind]
+    #[arg(long, value_parser = parse_duration, value_name = "DUR")]
+    max_age: Option<Duration>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -174,7 +177,10 @@ impl Exec {
         *answered = true;
         let purpose = self.reason.clone().unwrap_or_else(|| self.program_name());
         let request = session.lock(&self.lock.to_string())?.wait(until.remaining());
-        let request = request.poll_interval(POLL_INTERVAL).purpose(&purpose);
+        let mut request = request.poll_interval(POLL_INTERVAL).purpose(&purpose);
+        if let Some(max_age) = self.max_age {
+            request = request.max_age(max_age);
+        }
         let show = |waiting: &Waiting| self.show_waiting(waiting, status);
         let tenure = request.acquire_with_updates(show).await?;
         status.clear();

@@ -110,6 +110,9 @@ pub(super) struct AcquireArgs {
     /// Purpose, shown to others who wait for the lock
     #[arg(long)]
     reason: Option<String>,
+    /// Age above which the held lock is reported; it stays held [default: that of its kind]
+    #[arg(long, value_parser = parse_duration, value_name = "DUR")]
+    max_age: Option<Duration>,
 }
 
 impl Lock {
@@ -203,6 +206,7 @@ impl AcquireArgs {
             request: tenure_store::random::request_id(),
             wait_ms: millis(self.wait),
             purpose: self.reason.as_deref().map(Into::into),
+            max_age_ms: self.max_age.map(millis),
             tenant: None,
         };
         let command = Command::Lock { key, action: LockAction::Acquire(acquire) };
@@ -272,6 +276,15 @@ async fn show(
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the age, with the maximum age if that has passed.
+fn format_age(tenure: &TenureInfo) -> String {
+    let age = format_duration(tenure.age_ms);
+    match tenure.max_age_ms.filter(|_| tenure.is_over_age()) {
+        Some(max_age_ms) => format!("{age} (over {})", format_duration(max_age_ms)),
+        None => age,
+    }
+}
+
 fn print_tenures(server: &ServerArgs, tenures: &[TenureInfo]) -> anyhow::Result<()> {
     if tenures.is_empty() {
         anstream::eprintln!("no locks are held");
@@ -283,7 +296,7 @@ fn print_tenures(server: &ServerArgs, tenures: &[TenureInfo]) -> anyhow::Result<
             tenure.token.to_string(),
             sanitize(&tenure.holder.name),
             tenure.holder.purpose.as_deref().map(sanitize).unwrap_or_default(),
-            format_duration(tenure.age_ms),
+            format_age(tenure),
             format_duration(tenure.expires_in_ms),
             tenure.waiters.to_string(),
         ]

@@ -84,6 +84,7 @@ fn view(key: &ResourceKey, tenure: &Tenure) -> TenureView {
         session: tenure.session,
         holder: "holder".into(),
         purpose: None,
+        max_age_ms: None,
         request: tenure.request,
         job: tenure.job,
         since: tenure.since,

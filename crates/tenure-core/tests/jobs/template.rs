@@ -183,6 +183,7 @@ impl Run {
                     request: RequestId(5_000 + request),
                     wait_ms: *wait_ms,
                     purpose: None,
+                    max_age_ms: None,
                     tenant: None,
                 };
                 lock(at, LockAction::Acquire(ask))

@@ -164,6 +164,7 @@ fn acquire_request(
         request,
         wait_ms: body.wait_ms.unwrap_or(0),
         purpose: body.purpose.map(Into::into),
+        max_age_ms: body.max_age_ms,
         tenant: caller.bound_tenant().cloned(),
     })
 }

@@ -21,6 +21,7 @@
 
 mod dead_letters;
 mod expiry;
+mod lock_age;
 mod orphans;
 mod overdue;
 mod retention;
@@ -126,6 +127,7 @@ impl Runner {
     fn new(cx: DutyContext, apps: &Apps, name: &str) -> Self {
         let mut locked: Vec<Box<dyn Duty>> = vec![
             Box::new(overdue::Overdue::default()),
+            Box::new(lock_age::LockAge::default()),
             Box::new(orphans::Orphans),
             Box::new(retention::RetentionDuty),
             Box::new(dead_letters::DeadLetters::default()),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tenure_config::Config;
 use tenure_core::{
-    Claim, Command, Finish, Job, JobAction, JobId, JobState, Outcome, ResourceAction, ResourceKey,
-    SessionId, Submit, Token,
+    Acquire, Claim, Claimant, Command, Finish, Job, JobAction, JobId, JobState, LockAction,
+    LockName, Outcome, ResourceAction, ResourceKey, SessionId, Submit, Token,
 };
 use tenure_store::clock::ManualClock;
 use tenure_store::committer::Sweep;
@@ -14,6 +14,7 @@ use tenure_store::{Committer, Embedded, Memory, Store, random};
 
 use super::dead_letters::DeadLetters;
 use super::expiry::Expiry;
+use super::lock_age::LockAge;
 use super::orphans::Orphans;
 use super::overdue::Overdue;
 use super::retention::RetentionDuty;
@@ -23,6 +24,7 @@ use tenure_app::{Duty, DutyContext, DutyReport, Live, LiveConfig};
 const HOUR_MS: u64 = 60 * 60 * 1_000;
 const CONFIG: &str = r#"
 [kinds.db]
+lock_max_age = "2h"
 states = ["NEW", "MAKING", "READY", "BROKEN"]
 [kinds.db.operations.make]
 from = "NEW"
@@ -198,6 +200,43 @@ async fn an_overdue_attempt_is_warned_about_once_and_keeps_running() {
     fixture.claim().await.expect("its backoff has passed");
     fixture.clock.advance(11 * 60_000);
     assert_eq!(fixture.run(&mut duty).await, DutyReport { count: 1, new: 1, note: None });
+}
+
+#[tokio::test]
+async fn a_lock_past_its_maximum_age_is_warned_about_once_and_stays_held() {
+    let fixture = Fixture::new().await;
+    let acquire = |name: &str, max_age_ms| {
+        let action = LockAction::Acquire(Acquire {
+            locks: LockName::main().into(),
+            claimant: Claimant::Session(fixture.session),
+            request: random::request_id(),
+            wait_ms: 0,
+            purpose: None,
+            max_age_ms,
+            tenant: None,
+        });
+        Command::Lock { key: key(name), action }
+    };
+    let held = |outcome: &Outcome| matches!(outcome, Outcome::Granted(_));
+    // The kind's maximum age is two hours.
+    for (name, max_age_ms) in [("a", None), ("b", Some(HOUR_MS)), ("c", Some(9 * HOUR_MS))] {
+        assert!(held(&fixture.send(acquire(name, max_age_ms)).await));
+    }
+    let mut duty = LockAge::default();
+    fixture.clock.advance(HOUR_MS);
+    assert_eq!(fixture.run(&mut duty).await, DutyReport::default());
+    for (passed_ms, count, new) in [(1, 1, 1), (1, 1, 0), (HOUR_MS, 2, 1)] {
+        fixture.clock.advance(passed_ms);
+        assert_eq!(fixture.run(&mut duty).await, DutyReport { count, new, note: None });
+    }
+    let released = |name: &str| {
+        let action = LockAction::Release { token: Token(1), locks: None };
+        Command::Lock { key: key(name), action }
+    };
+    for name in ["a", "b"] {
+        assert_eq!(fixture.send(released(name)).await, Outcome::Released { already: false });
+    }
+    assert_eq!(fixture.run(&mut duty).await, DutyReport::default());
 }
 
 #[tokio::test]

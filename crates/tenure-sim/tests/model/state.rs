@@ -89,6 +89,7 @@ pub(crate) fn acquire(request: u128, session: u128, names: &[&str], wait_ms: u64
         request: RequestId(request),
         wait_ms,
         purpose: None,
+        max_age_ms: None,
         tenant: None,
     }
 }

@@ -74,6 +74,7 @@ macro_rules! store_conformance {
                 every_fact_is_reported_once,
                 a_census_counts_locks_waiters_and_jobs,
                 a_census_of_several_pages_is_complete,
+                the_age_of_every_held_lock_is_measured,
                 attaching_is_reported_and_a_resource_can_override_limits,
             );
         }
@@ -97,6 +98,7 @@ macro_rules! store_conformance {
             $crate::conformance_tests!($harness, case:
                 all_rows_survive_a_restart,
                 api_keys_survive_a_restart,
+                maximum_ages_of_locks_survive_a_restart,
             );
         }
     };
@@ -208,6 +210,7 @@ fn acquire(name: &str, session: u128, request: u128, wait_ms: u64) -> Command {
         request: RequestId(request),
         wait_ms,
         purpose: Some("conformance".into()),
+        max_age_ms: None,
         tenant: None,
     };
     Command::Lock { key: key(name), action: LockAction::Acquire(acquire) }
@@ -360,6 +363,7 @@ pub async fn the_sweep_hands_over_locks_of_expired_sessions(harness: &mut impl H
             request: RequestId(12),
             wait_ms: 60_000,
             purpose: None,
+            max_age_ms: None,
             tenant: None,
         }),
     };

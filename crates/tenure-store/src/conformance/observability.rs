@@ -7,8 +7,8 @@ use tenure_core::job::AttemptOutcome;
 use tenure_core::metric_event::GAVE_UP;
 use tenure_core::record::EndKind;
 use tenure_core::{
-    Command, Finish, JobAction, JobId, JobState, LockAction, MetricEvent, RequestId, SessionId,
-    Token,
+    Acquire, Command, Finish, JobAction, JobId, JobState, Kind, Kinds, LockAction, MetricEvent,
+    Outcome, RequestId, SessionId, Token,
 };
 
 use super::jobs::{claim, claimed, key as key_of, prepare, submit};
@@ -220,6 +220,67 @@ pub async fn a_census_of_several_pages_is_complete(harness: &mut impl Harness) {
         let census = store.reads().census().await.expect("the store is available");
         assert_eq!(*group(&census, "cluster"), Group { locks: held, ..Group::default() });
     }
+}
+
+/// The age of the oldest lock, and the highest share of a maximum age: that of the acquire, else
+/// that of the kind.
+pub async fn the_age_of_every_held_lock_is_measured(harness: &mut impl Harness) {
+    let store = harness.store();
+    apply_one(&*store, open(1, "A")).await;
+    apply_one(&*store, acquire("c1", 1, 11, 0)).await;
+    harness.clock().advance(400);
+    let ages = |census: &Census| {
+        let group = group(census, "cluster");
+        (group.locks, group.lock_oldest_ms, group.lock_max_age_ratio)
+    };
+    let census = async || store.reads().census().await.expect("the store is available");
+    assert_eq!(ages(&census().await), (1, 400, None));
+    apply_one(&*store, acquire_with_max_age("c2", 12, 0, 1_000)).await;
+    harness.clock().advance(500);
+    assert_eq!(ages(&census().await), (2, 900, Some(0.5)));
+    // The kind's is for locks without their own.
+    store.declare(kinds_with_max_age(1_800)).await.expect("the store is available");
+    assert_eq!(ages(&census().await), (2, 900, Some(0.5)));
+    harness.clock().advance(1_800);
+    assert_eq!(ages(&census().await), (2, 2_700, Some(2.3)));
+    apply_one(&*store, release("c2", 1)).await;
+    assert_eq!(ages(&census().await), (1, 2_700, Some(1.5)));
+    let shown = store.reads().show(&key("c1")).await.expect("the store is available");
+    assert_eq!(shown.expect("a record").tenures[0].max_age_ms, Some(1_800));
+}
+
+/// The maximum age of a tenure, and of one that waits, is kept across restarts.
+pub async fn maximum_ages_of_locks_survive_a_restart(harness: &mut impl Harness) {
+    let store = harness.store();
+    apply_one(&*store, open(1, "A")).await;
+    apply_one(&*store, acquire_with_max_age("c1", 11, 0, 1_000)).await;
+    apply_one(&*store, acquire_with_max_age("c1", 12, 60_000, 2_000)).await;
+    drop(store);
+    for (request, token, max_age_ms) in [(11, 1, 1_000), (12, 2, 2_000)] {
+        harness.restart().await;
+        let store = harness.store();
+        let shown = store.reads().show(&key("c1")).await.expect("the store is available");
+        assert_eq!(shown.expect("a record").tenures[0].max_age_ms, Some(max_age_ms));
+        let repeated =
+            apply_one(&*store, acquire_with_max_age("c1", request, 60_000, max_age_ms)).await;
+        assert!(matches!(repeated, Outcome::Granted(_)), "{repeated:?}");
+        apply_one(&*store, release("c1", token)).await;
+    }
+}
+
+fn acquire_with_max_age(name: &str, request: u128, wait_ms: u64, max_age_ms: u64) -> Command {
+    let Command::Lock { key, action: LockAction::Acquire(acquire) } =
+        acquire(name, 1, request, wait_ms)
+    else {
+        unreachable!("acquire builds a lock command")
+    };
+    let acquire = Acquire { max_age_ms: Some(max_age_ms), ..acquire };
+    Command::Lock { key, action: LockAction::Acquire(acquire) }
+}
+
+fn kinds_with_max_age(ms: u64) -> Arc<Kinds> {
+    let kind = Kind { lock_max_age_ms: Some(ms), ..Kind::new("cluster") };
+    Arc::new(Kinds::new([kind]).expect("a valid kind"))
 }
 
 /// Fails every attempt until the job is finished. Returns its final state.

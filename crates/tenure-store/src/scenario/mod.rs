@@ -205,7 +205,7 @@ impl Runner {
         };
         let wait_ms = arguments.ms("wait").unwrap_or(0);
         let tenant = arguments.bound();
-        Acquire { locks, claimant, request, wait_ms, purpose: None, tenant }
+        Acquire { locks, claimant, request, wait_ms, purpose: None, max_age_ms: None, tenant }
     }
 
     /// Returns the request id named by `as=NAME`, or a new one.

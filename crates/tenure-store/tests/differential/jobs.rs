@@ -152,6 +152,7 @@ impl Pair {
                     request: RequestId(7_000 + request),
                     wait_ms: 1_000,
                     purpose: None,
+                    max_age_ms: None,
                     tenant: None,
                 };
                 Command::Lock { key: key.clone(), action: LockAction::Acquire(acquire) }

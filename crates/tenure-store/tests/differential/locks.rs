@@ -29,6 +29,10 @@ fn wait_ms() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), Just(2_000), Just(60_000)]
 }
 
+fn max_age_ms() -> impl Strategy<Value = Option<u64>> {
+    prop_oneof![8 => Just(None), 1 => Just(Some(5_000)), 1 => Just(Some(0))]
+}
+
 /// Returns the tenant that the caller is bound to: that of the sessions, another, or none.
 fn bound() -> impl Strategy<Value = Option<Text>> {
     prop_oneof![4 => Just(None), 1 => Just(Some("t".into())), 1 => Just(Some("u".into()))]
@@ -38,10 +42,18 @@ fn lock_action() -> impl Strategy<Value = LockAction> {
     let token = || (0..12u64).prop_map(Token);
     let request = || (100..130u128).prop_map(RequestId);
     prop_oneof![
-        4 => (locks(), claimant(), request(), wait_ms(), bound())
-            .prop_map(|(locks, claimant, request, wait_ms, tenant)| {
+        4 => (locks(), claimant(), request(), wait_ms(), max_age_ms(), bound())
+            .prop_map(|(locks, claimant, request, wait_ms, max_age_ms, tenant)| {
                 let purpose = None;
-                LockAction::Acquire(Acquire { locks, claimant, request, wait_ms, purpose, tenant })
+                LockAction::Acquire(Acquire {
+                    locks,
+                    claimant,
+                    request,
+                    wait_ms,
+                    purpose,
+                    max_age_ms,
+                    tenant,
+                })
             }),
         3 => (token(), prop::option::of(locks()))
             .prop_map(|(token, locks)| LockAction::Release { token, locks }),

@@ -98,6 +98,7 @@ pub(crate) fn acquire_request(session: u128, request: u128, wait_ms: u64) -> Acq
         request: RequestId(request),
         wait_ms,
         purpose: None,
+        max_age_ms: None,
         tenant: None,
     }
 }

@@ -231,6 +231,7 @@ impl HttpTransport {
             wait_ms: Some(acquire.wait_ms),
             poll_ms: Some(u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX)),
             purpose: acquire.purpose.as_deref().map(str::to_owned),
+            max_age_ms: acquire.max_age_ms,
         };
         let id = Some(acquire.request.to_string());
         let answer: Result<TenureInfo, _> = self.post(path, id, &body, max_wait).await;
