@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use indicatif::MultiProgress;
 use tenure::http::HttpTransport;
 use tenure_app::{Demo, DemoServer};
+use tenure_cli_kit::color;
 use tenure_cli_kit::listing::fetch;
 use tenure_cli_kit::text::{format_duration, print_line, query, sanitize, table};
 use tenure_core::JobId;
@@ -227,7 +228,7 @@ async fn print_summary(api: &HttpTransport) -> anyhow::Result<()> {
             sanitize(&run.tenant_id),
             sanitize(&run.pipeline_id),
             run.pipeline_logging_id.to_string(),
-            run.status.as_str().to_owned(),
+            color::state(run.status.as_str()),
             run.duration_ms.map(format_duration).unwrap_or_default(),
             sanitize(&run.trigger_by),
             run.duplicates.to_string(),

@@ -4,6 +4,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
+use tenure_cli_kit::text::header_case;
 
 use crate::histogram::Spread;
 use crate::load::Sample;
@@ -83,7 +84,7 @@ pub fn text(rows: &[Row]) -> String {
 /// Formats rows as a Markdown table with another unit than pairs.
 pub fn text_with(rows: &[Row], unit: &str) -> String {
     let mut table = Table::new();
-    let header = HEADER.map(|name| if name.is_empty() { unit } else { name });
+    let header = HEADER.map(|name| header_case(if name.is_empty() { unit } else { name }));
     table.load_style(presets::ASCII_MARKDOWN).set_header(header);
     table.add_rows(rows.iter().map(Row::cells));
     for column in table.column_iter_mut().skip(1) {
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn table_is_aligned_markdown() {
         let expected = "\
-| what      | in flight | pairs/s |     p50 |     p99 | ratio |
+| WHAT      | IN FLIGHT | PAIRS/S |     P50 |     P99 | RATIO |
 |-----------|-----------|---------|---------|---------|-------|
 | fdatasync |           |         |  640 µs |  2.10 s |       |
 | Redis     |        16 |  12,345 | 87.3 µs | 1.25 ms | 1.0 x |";

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tenure_config::{BadConfig, Error};
 
 use crate::text::print_line;
-use crate::{Done, Output, exit, print_json};
+use crate::{Done, Output, color, exit, print_json};
 
 /// Prints the result of checking `file`: a summary and counts if it is valid, otherwise every
 /// problem. Returns exit code 0, or 1 for problems, or 2 if the file cannot be read.
@@ -38,7 +38,7 @@ pub fn print_check<T>(
             print_json(&report)?;
         }
         Output::Table => match &checked {
-            Ok(checked) => print_line(&format!("ok: {}", summary(checked)))?,
+            Ok(checked) => print_line(&format!("{}: {}", color::state("ok"), summary(checked)))?,
             Err(bad) => print_line(&bad.to_string())?,
         },
     }

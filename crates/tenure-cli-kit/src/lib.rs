@@ -7,6 +7,7 @@
 
 pub mod check;
 pub mod clock;
+pub mod color;
 mod config_file;
 pub mod document;
 pub mod exit;
@@ -20,6 +21,7 @@ mod problem;
 mod server_args;
 pub mod status_line;
 pub mod store;
+mod table;
 #[cfg(test)]
 mod testing;
 pub mod text;

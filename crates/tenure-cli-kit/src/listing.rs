@@ -6,7 +6,7 @@ use tenure_wire::ListResponse;
 
 use tenure_core::limits::PAGE_MAX;
 
-use crate::text::query;
+use crate::text::{query, sanitize};
 
 /// Reads up to `limit` items of the list at `path`, page by page.
 pub async fn fetch<T: DeserializeOwned>(
@@ -29,6 +29,37 @@ pub async fn fetch<T: DeserializeOwned>(
     }
 }
 
+/// What an empty list says on stderr: what would fill it, or which filters exclude everything.
+pub struct Empty<'a> {
+    /// The sentence without filters: `no locks are held`.
+    pub none: &'a str,
+    /// The noun of one item: `lock`.
+    pub item: &'a str,
+    /// A command that would fill the list.
+    pub fill: &'a str,
+    /// The command that lists everything.
+    pub list: &'a str,
+}
+
+impl Empty<'_> {
+    /// Prints the message. `filters` are options with their values.
+    pub fn print(&self, filters: &[(&str, Option<String>)]) {
+        anstream::eprintln!("{}", self.text(filters));
+    }
+
+    fn text(&self, filters: &[(&str, Option<String>)]) -> String {
+        let given = filters.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let given: Vec<_> =
+            given.map(|(name, value)| format!("--{name} {}", sanitize(value))).collect();
+        let Self { none, item, fill, list } = self;
+        if given.is_empty() {
+            format!("{none}; try: {fill}")
+        } else {
+            format!("no {item} matches {}; without filters: {list}", given.join(" "))
+        }
+    }
+}
+
 /// Prints a hint on stderr if the list has further pages.
 pub fn print_more_hint<T>(list: &ListResponse<T>) {
     if list.next.is_some() {
@@ -42,6 +73,25 @@ mod tests {
 
     use super::*;
     use crate::testing::serve_responses;
+
+    #[test]
+    fn an_empty_list_says_what_would_fill_it_or_which_filters_exclude_everything() {
+        let empty = Empty {
+            none: "no locks are held",
+            item: "lock",
+            fill: "tenure exec demo/a -- sleep 60",
+            list: "tenure lock ls",
+        };
+        let filters = |kind: Option<&str>| [("kind", kind.map(str::to_owned)), ("name", None)];
+        assert_eq!(
+            empty.text(&filters(None)),
+            "no locks are held; try: tenure exec demo/a -- sleep 60"
+        );
+        assert_eq!(
+            empty.text(&filters(Some("db\u{1b}[2J"))),
+            "no lock matches --kind db; without filters: tenure lock ls"
+        );
+    }
 
     #[tokio::test]
     async fn lists_are_read_page_by_page_up_to_the_limit() {

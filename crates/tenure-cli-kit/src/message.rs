@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use serde_json::json;
 
+use crate::color::Tone;
 use crate::text::sanitize_line;
 use crate::{Output, problem};
 
@@ -34,7 +35,8 @@ pub fn say(line: &str) {
 /// Writes a warning.
 pub fn warn(line: &str) {
     if is_text() {
-        writeln!(anstream::stderr(), "tenure: warning: {line}").ok();
+        let warning = Tone::Attention.paint("warning:");
+        writeln!(anstream::stderr(), "tenure: {warning} {line}").ok();
     } else {
         tracing::warn!("{line}");
     }
@@ -50,7 +52,8 @@ pub fn error(error: &anyhow::Error, output: Output) {
             writeln!(anstream::stderr(), "{document}").ok();
         }
         Output::Table => {
-            writeln!(anstream::stderr(), "tenure: {line}").ok();
+            let tenure = Tone::Bad.paint("tenure:");
+            writeln!(anstream::stderr(), "{tenure} {line}").ok();
         }
     }
 }

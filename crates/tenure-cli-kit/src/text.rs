@@ -1,18 +1,18 @@
-//! Human-readable text: durations, ages, tables, field lists; and printing to stdout.
+//! Human-readable text: durations, ages, field lists; and printing to stdout.
 //!
 //! Text from other parties is shown without control characters: the message of a worker must not be
 //! able to move the cursor of a terminal.
 
 use std::io::Write;
 
-use comfy_table::{Table, presets};
 use tenure_core::Millis;
-use tenure_core::session::ALL_TENANTS;
 use tenure_wire::parse_instant;
 
-use crate::clock;
+use crate::{clock, color};
 
 pub use tenure_config::duration::parse as parse_duration;
+
+pub use crate::table::{dynamic_table, header_case, table, tenant_table};
 
 /// Maximum length of text from other parties in a table cell; `-o json` prints all of it.
 const CELL_CHARS_MAX: usize = 80;
@@ -54,7 +54,7 @@ pub fn sanitize(text: &str) -> String {
 
 /// Returns a line from another party without control characters. Keeps its indentation.
 pub fn sanitize_line(line: &str) -> String {
-    let line = anstream::adapter::strip_str(line).to_string();
+    let line = color::strip(line);
     line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
@@ -65,41 +65,6 @@ pub fn cell(text: &str) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }
-}
-
-/// Formats rows under a header, without rules between them.
-pub fn table<const N: usize>(
-    header: [&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
-) -> String {
-    dynamic_table(&header, rows)
-}
-
-/// Like [`table`], for a number of columns that is known only at run time.
-pub fn dynamic_table(
-    header: &[&str],
-    rows: impl IntoIterator<Item = impl IntoIterator<Item = String>>,
-) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header);
-    for row in rows {
-        table.add_row(row);
-    }
-    table.trim_fmt()
-}
-
-/// Like [`dynamic_table`], with the tenant of each row as first column if `tenant` is `*`.
-pub fn tenant_table<'a>(
-    tenant: &str,
-    header: &[&'a str],
-    rows: impl Iterator<Item = (&'a str, Vec<String>)>,
-) -> String {
-    let all = tenant == ALL_TENANTS;
-    let first = all.then_some("TENANT").into_iter();
-    let header: Vec<&str> = first.chain(header.iter().copied()).collect();
-    let row = |(tenant, row)| all.then(|| sanitize(tenant)).into_iter().chain(row);
-    dynamic_table(&header, rows.map(row))
 }
 
 /// Formats fields as `NAME  VALUE` lines; fields without a value are left out.

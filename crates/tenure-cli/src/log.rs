@@ -5,12 +5,11 @@
 //! ends the process are events, too: every line is a JSON object.
 
 use std::fmt;
-use std::io::IsTerminal as _;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tenure_cli_kit::message;
+use tenure_cli_kit::{color, message};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::{JsonFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
@@ -60,7 +59,7 @@ pub(crate) fn start(daemon: Option<LogFormat>) -> anyhow::Result<Log> {
     let filter = EnvFilter::try_from_env("TENURE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = match format {
-        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Text => log.with_ansi(color::is_on_stderr()).boxed(),
         LogFormat::Json => {
             std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
             log.with_ansi(false).fmt_fields(JsonFields::new()).event_format(FlatJson).boxed()

@@ -12,9 +12,10 @@ use tokio::signal::unix::Signal;
 use super::display::{Display, RunSnapshot};
 use super::get_run;
 use tenure::job::LogReader;
+use tenure_cli_kit::color;
 use tenure_cli_kit::exit;
 use tenure_cli_kit::log_text::read_available;
-use tenure_cli_kit::text::{format_duration, sanitize};
+use tenure_cli_kit::text::{format_duration, sanitize, sanitize_line};
 use tenure_cli_kit::{Output, follow};
 
 /// Follows a run and returns its final state. Returns `None` if `interrupt` comes first, after a
@@ -83,7 +84,7 @@ pub(super) fn exit_code(status: RunStatus) -> ExitCode {
 /// Describes the end of a run, with the remedy if it failed.
 pub(super) fn describe_end(run: &RunInfo) -> String {
     let RunInfo { pipeline_logging_id: id, pipeline_id: name, .. } = run;
-    let mut text = format!("{name} {}", run.status.as_str());
+    let mut text = String::new();
     if let Some(took_ms) = run.duration_ms {
         text += &format!(" after {}", format_duration(took_ms));
     }
@@ -102,7 +103,8 @@ pub(super) fn describe_end(run: &RunInfo) -> String {
         }
         _ => {}
     }
-    text = sanitize(&text);
+    let (name, status) = (sanitize(name), color::state(run.status.as_str()));
+    let text = format!("{name} {status}{}", sanitize_line(&text));
     if !matches!(run.status, RunStatus::Failed | RunStatus::Timeout) {
         return text;
     }
@@ -121,6 +123,7 @@ mod tests {
 
     #[test]
     fn end_is_described_with_its_reason_and_the_remedy() {
+        let describe_end = |run: &RunInfo| color::strip(&describe_end(run));
         let mut run = example(RunStatus::Complete, &[]).run;
         run.duration_ms = Some(3_000);
         assert_eq!(describe_end(&run), "billing COMPLETE after 3s");

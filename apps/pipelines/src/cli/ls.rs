@@ -28,7 +28,7 @@ impl Ls {
             Output::Json => print_json(&list)?,
             Output::Table if list.items.is_empty() => anstream::eprintln!(
                 "no pipelines are declared for {}; add files to `dir` in [pipelines] of the \
-                                 server's tenure.toml",
+                 server's tenure.toml, and check them with: tenure pipeline check",
                 cx.server.tenant()
             ),
             Output::Table => print_line(&pipelines_table(cx, &list.items))?,

@@ -7,7 +7,8 @@ use clap::Args;
 
 use super::parse_name;
 use tenure_cli_kit::CliContext;
-use tenure_cli_kit::listing::{fetch, print_more_hint};
+use tenure_cli_kit::color;
+use tenure_cli_kit::listing::{Empty, fetch, print_more_hint};
 use tenure_cli_kit::text::{age, cell, format_duration, print_line, sanitize, tenant_table};
 use tenure_cli_kit::{Done, Output, print_json};
 
@@ -32,6 +33,13 @@ pub(crate) struct Runs {
     limit: u32,
 }
 
+const NO_RUNS: Empty<'_> = Empty {
+    none: "no runs",
+    item: "run",
+    fill: "tenure pipeline run ID",
+    list: "tenure pipeline runs",
+};
+
 /// Parses a status, ignoring case.
 fn parse_status(text: &str) -> Result<RunStatus, String> {
     text.to_ascii_uppercase().parse()
@@ -48,13 +56,18 @@ impl Runs {
             fetch::<RunInfo>(&cx.server.transport()?, "/pipelines/runs", &filters, limit).await?;
         match cx.output {
             Output::Json => print_json(&list)?,
-            Output::Table if list.items.is_empty() => anstream::eprintln!("no runs found"),
+            Output::Table if list.items.is_empty() => self.print_none(),
             Output::Table => {
                 print_line(&runs_table(cx, &list.items))?;
                 print_more_hint(&list);
             }
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn print_none(&self) {
+        let status = self.status.map(|status| status.as_str().to_owned());
+        NO_RUNS.print(&[("pipeline", self.pipeline.clone()), ("status", status)]);
     }
 }
 
@@ -63,7 +76,7 @@ fn runs_table(cx: &CliContext, items: &[RunInfo]) -> String {
         vec![
             run.pipeline_logging_id.to_string(),
             sanitize(&run.pipeline_id),
-            run.status.as_str().to_owned(),
+            color::state(run.status.as_str()),
             age(&run.triggered_at),
             run.duration_ms.map(format_duration).unwrap_or_default(),
             sanitize(&run.trigger_by),

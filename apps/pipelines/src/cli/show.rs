@@ -14,11 +14,11 @@ use super::display::took;
 use super::follow::{exit_code, follow};
 use super::get_run;
 use tenure_cli_kit::CliContext;
-use tenure_cli_kit::exit;
 use tenure_cli_kit::text::{
     age, cell, count, field_list, format_duration, print_line, sanitize, table,
 };
 use tenure_cli_kit::{Done, JobArg, Output, print_json};
+use tenure_cli_kit::{color, exit};
 
 /// Show a run with its parameters, steps and attached triggers
 #[derive(Args)]
@@ -90,7 +90,7 @@ fn facts_of(run: &RunInfo, tenant: &str) -> String {
     field_list(&[
         ("run", Some(run.pipeline_logging_id.to_string())),
         ("pipeline", Some(pipeline)),
-        ("status", Some(run.status.as_str().to_owned())),
+        ("status", Some(color::state(run.status.as_str()))),
         ("attempt", number(run.attempt)),
         ("progress", progress.map(|p| sanitize(&format!("{} % {}", p.percent, p.message)))),
         ("error", error.map(|error| sanitize(&describe_error(error)))),
@@ -109,7 +109,7 @@ fn steps_table(detail: &RunDetail) -> String {
     let row = |step: &StepInfo| {
         [
             sanitize(&step.name),
-            step.status.as_str().to_owned(),
+            color::state(step.status.as_str()),
             step.tries.to_string(),
             step.started_at.clone().unwrap_or_default(),
             took(step, &detail.run).map(format_duration).unwrap_or_default(),

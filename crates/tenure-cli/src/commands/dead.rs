@@ -16,7 +16,7 @@ use super::job::jobs_table;
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::document::usage_error;
 use tenure_cli_kit::exit;
-use tenure_cli_kit::listing::{fetch, print_more_hint};
+use tenure_cli_kit::listing::{Empty, fetch, print_more_hint};
 use tenure_cli_kit::text::{age, cell, print_line, query, sanitize, table};
 use tenure_cli_kit::{Done, JobArg, Output, print_json};
 
@@ -127,7 +127,7 @@ impl Ls {
             Output::Json => {
                 print_json(&Groups { groups: &answer.groups, complete: answer.complete })?;
             }
-            Output::Table if answer.groups.is_empty() => print_none(),
+            Output::Table if answer.groups.is_empty() => self.print_none(),
             Output::Table => {
                 print_line(&groups_table(&answer.groups))?;
                 if !answer.complete {
@@ -136,6 +136,10 @@ impl Ls {
             }
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn print_none(&self) {
+        NO_DEAD_LETTERS.print(&[("kind", self.kind.clone())]);
     }
 
     async fn list_jobs(
@@ -149,7 +153,7 @@ impl Ls {
         let list: ListResponse<JobInfo> = fetch(transport, "/v1/jobs", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
-            Output::Table if list.items.is_empty() => print_none(),
+            Output::Table if list.items.is_empty() => self.print_none(),
             Output::Table => {
                 print_line(&jobs_table(&list.items, server.tenant()))?;
                 print_more_hint(&list);
@@ -159,17 +163,19 @@ impl Ls {
     }
 }
 
+/// Jobs that failed permanently are what a user without dead letters may look for.
+const NO_DEAD_LETTERS: Empty<'_> = Empty {
+    none: "no dead letters; jobs that failed permanently are not among them",
+    item: "dead letter",
+    fill: "tenure job ls --state failed",
+    list: "tenure dead ls",
+};
+
 /// JSON output without `--all`.
 #[derive(Serialize)]
 struct Groups<'a> {
     groups: &'a [DeadLetterGroup],
     complete: bool,
-}
-
-fn print_none() {
-    anstream::eprintln!(
-        "no dead letters; jobs that failed permanently are listed by `tenure job ls --state failed`"
-    );
 }
 
 fn groups_table(groups: &[DeadLetterGroup]) -> String {

@@ -18,7 +18,7 @@ use tenure_cli_kit::store::STORE_FORMS;
 use tenure_cli_kit::store::explain;
 use tenure_cli_kit::{DEFAULT_LISTEN, ServerArgs};
 use tenure_cli_kit::{Done, Output, print_json};
-use tenure_cli_kit::{exit, text};
+use tenure_cli_kit::{color, exit, text};
 
 /// Network file systems, by their `statfs` magic number.
 const NETWORK_FILE_SYSTEMS: [(i64, &str); 7] = [
@@ -248,7 +248,7 @@ fn print(report: &Report) -> anyhow::Result<()> {
             Verdict::Bad => "BAD",
         };
         let about = format!("{about}: {}", finding.name);
-        [verdict.to_owned(), about, text::cell(&finding.found)]
+        [color::state(verdict), about, text::cell(&finding.found)]
     };
     text::print_line(&text::table(["", "WHAT", "FOUND"], report.findings.iter().map(row)))?;
     for LocatedFinding { finding, .. } in &report.findings {

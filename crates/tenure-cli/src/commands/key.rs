@@ -8,8 +8,18 @@ use tenure_core::Role;
 use tenure_wire::{CreateKeyRequest, CreateKeyResponse, KeyInfo, ListResponse, ReasonRequest};
 
 use tenure_cli_kit::ServerArgs;
+use tenure_cli_kit::color;
+use tenure_cli_kit::listing::Empty;
 use tenure_cli_kit::text::{parse_duration, print_line, sanitize, table};
 use tenure_cli_kit::{Done, Output, print_json, resolve_key};
+
+/// The admin key of the data directory is not listed.
+const NO_KEYS: Empty<'_> = Empty {
+    none: "no keys were created",
+    item: "key",
+    fill: "tenure key create --role operator --name ann --reason \"on call\"",
+    list: "tenure key ls",
+};
 
 /// Create, list and revoke API keys
 #[derive(Subcommand)]
@@ -115,6 +125,10 @@ async fn list(server: &ServerArgs, output: Output) -> Done {
         print_json(&keys)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if keys.items.is_empty() {
+        NO_KEYS.print(&[]);
+        return Ok(ExitCode::SUCCESS);
+    }
     let rows = keys.items.iter().map(|key| {
         let state = match (&key.revoked_at, key.good) {
             (Some(_), _) => "revoked",
@@ -127,13 +141,13 @@ async fn list(server: &ServerArgs, output: Output) -> Done {
             sanitize(&key.name),
             sanitize(&key.tenant),
             key.role.to_string(),
-            state.to_owned(),
+            color::state(state),
             key.created_at.clone(),
             or_never(&key.used_at),
             or_never(&key.expires_at),
         ]
     });
-    let head = ["id", "name", "tenant", "role", "state", "created", "last used", "expires"];
+    let head = ["ID", "NAME", "TENANT", "ROLE", "STATE", "CREATED", "LAST USED", "EXPIRES"];
     print_line(&table(head, rows))?;
     Ok(ExitCode::SUCCESS)
 }

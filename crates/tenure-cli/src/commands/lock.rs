@@ -10,11 +10,20 @@ use tenure::{Error, Transport};
 use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockPath, LockSet, Outcome, TenureView, Token,
 };
-use tenure_wire::{ListResponse, ResourceLocksResponse, TenureInfo};
+use tenure_wire::{ResourceLocksResponse, TenureInfo};
 
+use tenure_cli_kit::color::{self, Tone};
+use tenure_cli_kit::listing::{Empty, fetch, print_more_hint};
 use tenure_cli_kit::text::{format_duration, parse_duration, print_line, sanitize, tenant_table};
 use tenure_cli_kit::{Done, Output, print_json};
 use tenure_cli_kit::{ServerArgs, process_name};
+
+const NO_LOCKS: Empty<'_> = Empty {
+    none: "no locks are held",
+    item: "lock",
+    fill: "tenure exec demo/a -- sleep 60",
+    list: "tenure lock ls",
+};
 
 /// Show locks, acquire and release them manually
 #[derive(Subcommand)]
@@ -88,8 +97,8 @@ pub(super) struct Ls {
     #[arg(long)]
     holder: Option<String>,
     /// Maximum number of locks
-    #[arg(long, default_value_t = 100)]
-    limit: usize,
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
 }
 
 /// Which locks to acquire
@@ -231,20 +240,19 @@ fn print_tenure(server: &ServerArgs, view: &TenureView, output: Output) -> Done 
 
 impl Ls {
     async fn run(&self, server: &ServerArgs, transport: &HttpTransport, output: Output) -> Done {
-        let filter = |name: &str, value: &Option<String>| {
-            value.as_ref().map_or_else(String::new, |value| format!("&{name}={value}"))
-        };
-        let (kind, name) = (filter("kind", &self.kind), filter("name", &self.name));
-        let holder = filter("holder", &self.holder);
-        let path = format!("/v1/locks?limit={}{kind}{name}{holder}", self.limit);
-        let page: ListResponse<TenureInfo> = transport.get(&path).await?;
+        let filters = [
+            ("kind", self.kind.clone()),
+            ("name", self.name.clone()),
+            ("holder", self.holder.clone()),
+        ];
+        let limit = self.limit.try_into().unwrap_or(usize::MAX);
+        let list = fetch::<TenureInfo>(transport, "/v1/locks", &filters, limit).await?;
         match output {
-            Output::Json => print_json(&page)?,
+            Output::Json => print_json(&list)?,
+            Output::Table if list.items.is_empty() => NO_LOCKS.print(&filters),
             Output::Table => {
-                print_tenures(server, &page.items)?;
-                if page.next.is_some() {
-                    anstream::eprintln!("more results exist; raise --limit or narrow the filters");
-                }
+                print_tenures(server, &list.items)?;
+                print_more_hint(&list);
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -264,14 +272,16 @@ async fn show(
         return Ok(ExitCode::SUCCESS);
     }
     if answer.tenures.is_empty() {
-        anstream::println!("{} is free; its last token was {}", answer.resource, answer.token);
+        let (resource, free, token) = (&answer.resource, color::state("free"), answer.token);
+        anstream::println!("{resource} is {free}; its last token was {token}");
     } else {
         print_tenures(server, &answer.tenures)?;
     }
     for waiter in &answer.queue {
         let (name, waited) = (&waiter.name, format_duration(waiter.waiting_ms));
         let locks = waiter.locks.join(" ");
-        anstream::println!("{}. {name} has been waiting for {locks} for {waited}", waiter.position);
+        let (position, waiting) = (waiter.position, color::state("waiting"));
+        anstream::println!("{position}. {name} has been {waiting} for {locks} for {waited}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -285,20 +295,21 @@ fn format_age(tenure: &TenureInfo) -> String {
     }
 }
 
+/// Returns a cell that may need attention.
+fn attention(is_needed: bool, text: String) -> String {
+    if is_needed { Tone::Attention.paint(&text) } else { text }
+}
+
 fn print_tenures(server: &ServerArgs, tenures: &[TenureInfo]) -> anyhow::Result<()> {
-    if tenures.is_empty() {
-        anstream::eprintln!("no locks are held");
-        return Ok(());
-    }
     let row = |tenure: &TenureInfo| {
         vec![
-            tenure.lock.clone(),
+            Tone::Active.paint(&tenure.lock),
             tenure.token.to_string(),
             sanitize(&tenure.holder.name),
             tenure.holder.purpose.as_deref().map(sanitize).unwrap_or_default(),
-            format_age(tenure),
-            format_duration(tenure.expires_in_ms),
-            tenure.waiters.to_string(),
+            attention(tenure.is_over_age(), format_age(tenure)),
+            attention(tenure.expires_in_ms == 0, format_duration(tenure.expires_in_ms)),
+            attention(tenure.waiters > 0, tenure.waiters.to_string()),
         ]
     };
     let header = ["LOCK", "TOKEN", "HOLDER", "PURPOSE", "AGE", "EXPIRES IN", "WAITERS"];

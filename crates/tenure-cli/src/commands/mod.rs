@@ -24,6 +24,7 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use tenure_app::Apps;
+use tenure_cli_kit::color::ColorMode;
 use tenure_cli_kit::document::usage_error;
 use tenure_cli_kit::{CliContext, Done, Output, ServerArgs, exit};
 
@@ -65,6 +66,9 @@ struct Shared {
     /// Output format
     #[arg(long, short, value_enum, default_value = "table", global = true)]
     output: Output,
+    /// When to use colours
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", global = true)]
+    color: ColorMode,
 }
 
 #[derive(Subcommand)]
@@ -167,11 +171,13 @@ pub fn run() -> ExitCode {
         Err(error) => error.exit(),
     };
     if let Some((verb, verb_matches)) = added.find(&matches) {
-        let Shared { server, output } = parse_matches(&matches);
+        let Shared { server, output, color } = parse_matches(&matches);
+        color.apply();
         let cx = CliContext { server, output };
         return with_log(None, output, || on_runtime(verb.run(verb_matches, &cx)));
     }
-    let Cli { command, shared: Shared { server, output } } = parse_matches(&matches);
+    let Cli { command, shared: Shared { server, output, color } } = parse_matches(&matches);
+    color.apply();
     let log = match &command {
         Verb::Serve(serve::Serve { log, .. }) | Verb::Worker(worker::WorkerVerb { log, .. }) => {
             Some(log.log_format)

@@ -6,6 +6,7 @@ use clap::Args;
 use tenure_wire::VerifyResponse;
 
 use tenure_cli_kit::ServerArgs;
+use tenure_cli_kit::color::Tone;
 use tenure_cli_kit::exit;
 use tenure_cli_kit::{Done, Output, print_json};
 
@@ -30,12 +31,12 @@ impl Verify {
 fn print(answer: &VerifyResponse) {
     let VerifyResponse { resources, entries, grants, .. } = answer;
     for problem in &answer.problems {
-        anstream::println!("{problem}");
+        anstream::println!("{}", Tone::Bad.paint(problem));
     }
     let verdict = if answer.ok {
-        "every lock had at most one holder at a time, and tokens only rose"
+        Tone::Good.paint("every lock had at most one holder at a time, and tokens only rose")
     } else {
-        "THE HISTORY CONTRADICTS ITSELF"
+        Tone::Bad.paint("THE HISTORY CONTRADICTS ITSELF")
     };
     anstream::println!("{entries} entries of {resources} resources, {grants} tenures: {verdict}");
 }

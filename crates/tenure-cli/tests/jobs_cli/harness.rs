@@ -275,8 +275,9 @@ impl Terminal {
         self.screen.lock().expect("no panic").clone()
     }
 
+    /// Waits for words, whatever their colour is.
     pub(crate) fn until(&self, words: &str) {
-        until(|| self.screen().contains(words));
+        until(|| without_colors(&self.screen()).contains(words));
     }
 
     pub(crate) fn type_in(&mut self, keys: &[u8]) {
@@ -293,6 +294,16 @@ impl Drop for Terminal {
         self.child.kill().ok();
         self.child.wait().ok();
     }
+}
+
+/// Returns a text without the sequences that select colours.
+pub(crate) fn without_colors(text: &str) -> String {
+    let mut parts = text.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |plain, part| match part.split_once('m') {
+        Some((code, rest)) if code.bytes().all(|b| b.is_ascii_digit() || b == b';') => plain + rest,
+        _ => plain + "\u{1b}[" + part,
+    })
 }
 
 /// Reads until the other end is closed, which is an error on a pseudo-terminal.

@@ -12,10 +12,10 @@ use super::get_job;
 use crate::commands::why::explain_job;
 use crate::progress::{Display, JobSnapshot};
 use tenure::job::LogReader;
-use tenure_cli_kit::exit;
 use tenure_cli_kit::follow;
 use tenure_cli_kit::log_text::read_available;
-use tenure_cli_kit::text::{sanitize, span};
+use tenure_cli_kit::text::{sanitize, sanitize_line, span};
+use tenure_cli_kit::{color, exit};
 
 /// Displays the progress of a job until it finishes, and returns it. Returns `None` after
 /// `interrupt`, which leaves the job running.
@@ -83,7 +83,8 @@ pub(super) fn exit_code(state: JobState) -> ExitCode {
 /// Describes how a job ended, in a sentence with the remedy.
 pub(super) fn describe_end(job: &JobInfo) -> String {
     let JobInfo { id, kind, name, operation, .. } = job;
-    let mut text = format!("{operation} of {kind}/{name} {}", job.state.as_str());
+    let subject = sanitize(&format!("{operation} of {kind}/{name}"));
+    let mut text = String::new();
     if let Some((first, end)) = job.attempts.first().zip(job.ended_at.as_ref()) {
         text += &format!(" after {}", span(&first.started_at, end));
     }
@@ -99,7 +100,8 @@ pub(super) fn describe_end(job: &JobInfo) -> String {
     if let Some(next) = job.followed_by {
         text += &format!(", followed by job {next}");
     }
-    text = sanitize(&text);
+    let state = color::state(job.state.as_str());
+    let text = format!("{subject} {state}{}", sanitize_line(&text));
     match job.state {
         JobState::Dead => {
             format!("{text}; retry it with `tenure dead redrive {id} --reason TEXT`")
@@ -123,6 +125,7 @@ mod tests {
 
     #[test]
     fn the_end_is_described_with_its_reason_and_the_remedy() {
+        let describe_end = |job: &JobInfo| color::strip(&describe_end(job));
         let mut job = example_job(|job| job.state = JobState::Cancelled);
         let cancel = |reason: &str| {
             let (by, reason) = ("ann".to_owned(), reason.to_owned());

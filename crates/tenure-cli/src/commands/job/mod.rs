@@ -20,13 +20,20 @@ pub(super) use submit::verdict_text;
 
 use super::why;
 use tenure_cli_kit::ServerArgs;
-use tenure_cli_kit::listing::{fetch, print_more_hint};
+use tenure_cli_kit::listing::{Empty, fetch, print_more_hint};
 use tenure_cli_kit::text::{age, cell, format_duration, print_line, sanitize, table};
 use tenure_cli_kit::{Done, JobArg, Output, print_json};
-use tenure_cli_kit::{clock, exit};
+use tenure_cli_kit::{clock, color, exit};
 
 /// Maximum wait of one request, which is repeated until the job has finished.
 const WAIT_MAX: Duration = Duration::from_secs(20);
+
+const NO_JOBS: Empty<'_> = Empty {
+    none: "no jobs",
+    item: "job",
+    fill: "tenure job submit KIND/NAME OPERATION",
+    list: "tenure job ls",
+};
 
 /// Submit, show, cancel and retry jobs
 #[derive(Subcommand)]
@@ -120,7 +127,7 @@ impl Ls {
         let list = fetch::<JobInfo>(&server.transport()?, "/v1/jobs", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
-            Output::Table if list.items.is_empty() => anstream::eprintln!("no matching jobs"),
+            Output::Table if list.items.is_empty() => NO_JOBS.print(&filters),
             Output::Table => {
                 print_line(&jobs_table(&list.items, server.tenant()))?;
                 print_more_hint(&list);
@@ -137,7 +144,7 @@ pub(super) fn jobs_table(jobs: &[JobInfo], tenant: &str) -> String {
             job.id.to_string(),
             resource_name(job, tenant),
             job.operation.clone(),
-            job.state.as_str().to_owned(),
+            color::state(job.state.as_str()),
             job.attempt.to_string(),
             age(&job.submitted_at),
             sanitize(&job.by),
@@ -194,7 +201,7 @@ async fn cancel(
     }
     match output {
         Output::Json => print_json(&answer)?,
-        Output::Table => print_line(&format!("{} {id}", answer.state.as_str()))?,
+        Output::Table => print_line(&format!("{} {id}", color::state(answer.state.as_str())))?,
     }
     Ok(match answer.state {
         JobState::Cancelled | JobState::Cancelling => ExitCode::SUCCESS,

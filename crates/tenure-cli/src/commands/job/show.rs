@@ -11,9 +11,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::follow::{exit_code, follow};
 use super::{due_in, get_job, resource_name};
 use tenure_cli_kit::ServerArgs;
-use tenure_cli_kit::exit;
 use tenure_cli_kit::text::{age, cell, field_list, print_line, sanitize, span, table};
 use tenure_cli_kit::{Done, JobArg, Output, print_json};
+use tenure_cli_kit::{color, exit};
 
 pub(super) async fn run(
     server: &ServerArgs,
@@ -66,7 +66,7 @@ fn format_job(job: &JobInfo, tenant: &str) -> String {
         ("job", Some(id(&job.id))),
         ("resource", Some(resource_name(job, tenant))),
         ("operation", Some(job.operation.clone())),
-        ("state", Some(job.state.as_str().to_owned())),
+        ("state", Some(color::state(job.state.as_str()))),
         ("attempt", attempt),
         ("progress", progress.map(|p| sanitize(&format!("{} % {}", p.percent, p.message)))),
         ("error", error.map(|e| sanitize(&format!("{}: {}", e.code, e.message)))),
@@ -95,7 +95,7 @@ fn attempts_table(attempts: &[AttemptInfo]) -> String {
             attempt.token.to_string(),
             attempt.started_at.clone(),
             took.unwrap_or_default(),
-            outcome.to_owned(),
+            color::state(outcome),
             error.unwrap_or_default(),
         ]
     };

@@ -17,7 +17,7 @@ use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::document::{Arg, merge_args};
 use tenure_cli_kit::text::{parse_duration, print_line, sanitize};
 use tenure_cli_kit::{Done, JobArg, Output, print_json};
-use tenure_cli_kit::{clock, exit};
+use tenure_cli_kit::{clock, color, exit};
 
 /// Submit a job: one operation on one resource
 ///
@@ -146,7 +146,8 @@ impl JobRequest {
                     anstream::eprintln!("{}", describe_end(&job));
                     (code, answer.job) = (exit_code(job.state), job);
                     if output == Output::Table {
-                        print_line(&format!("{} {}", answer.job.state.as_str(), answer.job.id))?;
+                        let (id, state) = (answer.job.id, answer.job.state);
+                        print_line(&format!("{} {id}", color::state(state.as_str())))?;
                     }
                 }
                 None => code = ExitCode::from(exit::INTERRUPTED),
@@ -171,7 +172,8 @@ pub(in crate::commands) fn verdict_text(verdict: Verdict, state: JobState) -> &'
 /// Prints the verdict, and what the job waits for if it has not started.
 async fn print_verdict(transport: &HttpTransport, answer: &SubmitResponse) -> anyhow::Result<()> {
     let id = answer.job.id;
-    print_line(&format!("{} {id}", verdict_text(answer.verdict, answer.job.state)))?;
+    let verdict = color::state(verdict_text(answer.verdict, answer.job.state));
+    print_line(&format!("{verdict} {id}"))?;
     // Informational only: the job is submitted even if this request fails.
     let why = explain_job(transport, id).await.ok();
     let runs = |why: &str| matches!(why, "ready" | "running" | "succeeded");

@@ -32,7 +32,7 @@ pub(super) async fn run(
         return Ok(ExitCode::SUCCESS);
     }
     if list.items.is_empty() {
-        anstream::eprintln!("{resource} has no history");
+        anstream::eprintln!("{resource} has no history; try: tenure exec {resource} -- true");
     } else {
         list.items.reverse();
         let rows: Result<Vec<_>, _> = list.items.iter().map(row).collect();

@@ -20,11 +20,19 @@ use tenure_wire::{
 
 use super::job::jobs_table;
 use super::why;
+use tenure_cli_kit::color::{self, Tone};
 use tenure_cli_kit::document::read_json;
-use tenure_cli_kit::listing::{fetch, print_more_hint};
+use tenure_cli_kit::listing::{Empty, fetch, print_more_hint};
 use tenure_cli_kit::text::{age, cell, field_list, print_line, sanitize, table};
 use tenure_cli_kit::{Done, Output, print_json};
 use tenure_cli_kit::{ServerArgs, process_name};
+
+const NO_RESOURCES: Empty<'_> = Empty {
+    none: "no resources",
+    item: "resource",
+    fill: "tenure job submit KIND/NAME OPERATION",
+    list: "tenure resource ls",
+};
 
 /// Show, pause, change and delete resources
 #[derive(Subcommand)]
@@ -164,9 +172,7 @@ impl Ls {
             fetch::<ResourceInfo>(&server.transport()?, "/v1/resources", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
-            Output::Table if list.items.is_empty() => {
-                anstream::eprintln!("no matching resources");
-            }
+            Output::Table if list.items.is_empty() => NO_RESOURCES.print(&filters),
             Output::Table => {
                 print_line(&resources_table(&list.items, server.tenant()))?;
                 print_more_hint(&list);
@@ -183,12 +189,12 @@ fn resources_table(resources: &[ResourceInfo], tenant: &str) -> String {
         let paused = resource.paused.as_ref();
         [
             resource_name(resource, tenant),
-            resource.state.clone(),
+            color::state(&resource.state),
             age(&resource.since),
             format!("{observed_generation}/{generation}"),
             running.map(|job| format!("{} {}", job.operation, job.id)).unwrap_or_default(),
             resource.queue_length.to_string(),
-            paused.map(|request| cell(&request.reason)).unwrap_or_default(),
+            paused.map(|request| Tone::Attention.paint(&cell(&request.reason))).unwrap_or_default(),
         ]
     };
     let header = ["RESOURCE", "STATE", "SINCE", "GENERATION", "RUNNING", "WAITING", "PAUSED"];
@@ -237,7 +243,8 @@ fn print(resource: &ResourceInfo, tenant: &str) -> anyhow::Result<()> {
     let request = |request: &RequestedByInfo| {
         sanitize(&format!("{} at {}: {}", request.by, request.at, request.reason))
     };
-    let since = format!("{} since {} ({})", resource.state, resource.since, age(&resource.since));
+    let (state, since) = (color::state(&resource.state), &resource.since);
+    let since = format!("{state} since {since} ({})", age(since));
     let ResourceInfo { generation, observed_generation, .. } = resource;
     print_line(&field_list(&[
         ("resource", Some(resource_name(resource, tenant))),

@@ -1,0 +1,110 @@
+//! What the real binary shows to people: colours, headers, and what empty lists say.
+
+mod common;
+#[expect(dead_code, reason = "not everything is needed here")]
+#[path = "jobs_cli/harness.rs"]
+mod harness;
+
+use common::{stderr, stdout};
+use harness::{Site, Terminal, without_colors};
+
+/// The start of each colour.
+const ESCAPE: char = '\u{1b}';
+
+#[test]
+fn states_have_colours_on_a_terminal_or_on_request_only() {
+    let site = Site::start();
+    site.submit("report/r1", "run");
+    let worker = site.worker("w1");
+    let _running = worker.claim();
+    let list = |args: &[&str], vars: &[(&str, &str)]| {
+        let mut command = site.server.tenure();
+        for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+            command.env_remove(name);
+        }
+        command.args(["job", "ls"]).args(args).envs(vars.iter().copied());
+        stdout(&command.output().expect("the binary runs"))
+    };
+    let (no_color, force) = (("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1"));
+    let running = "\u{1b}[36mrunning\u{1b}[0m";
+    for (args, vars, colored) in [
+        (&[][..], &[][..], false),
+        (&[], &[force], true),
+        (&[], &[force, no_color], false),
+        (&[], &[force, ("NO_COLOR", "")], true),
+        (&["--color", "always"], &[no_color], true),
+        (&["--color", "never"], &[force], false),
+        (&["--color", "always", "-o", "json"], &[force], false),
+    ] {
+        let listed = list(args, vars);
+        assert_eq!(listed.contains(running), colored, "{args:?} {vars:?}: {listed:?}");
+        assert_eq!(listed.contains(ESCAPE), colored, "{args:?} {vars:?}: {listed:?}");
+        assert!(without_colors(&listed).contains("running"), "{listed:?}");
+    }
+    let mut terminal = Terminal::run(&site, &["job", "ls"]);
+    assert_eq!(terminal.exit_code(), Some(0));
+    common::until(|| terminal.screen().contains(running));
+    let verified = site.ok(&["--color", "always", "verify"]);
+    assert!(verified.contains("\u{1b}[32mevery lock had at most one holder"), "{verified:?}");
+    let (_, message) = site.code(&["--color", "always", "job", "show", "00000000000000ff"]);
+    assert!(message.starts_with("\u{1b}[31mtenure:\u{1b}[0m "), "{message:?}");
+}
+
+#[test]
+fn all_tables_have_headers_in_upper_case() {
+    let site = Site::start();
+    site.submit("report/r1", "run");
+    let _running = site.worker("w1").claim();
+    site.ok(&["key", "create", "--name", "ci", "--role", "viewer", "--reason", "a test"]);
+    for list in
+        ["job ls", "lock ls", "resource ls", "key ls", "audit", "resource history report/r1"]
+    {
+        let listed = site.ok(&list.split(' ').collect::<Vec<_>>());
+        let header = listed.lines().next().unwrap_or_else(|| panic!("{list} is empty"));
+        assert_eq!(header, header.to_uppercase(), "{list}");
+        assert!(header.chars().filter(char::is_ascii_uppercase).count() > 10, "{list}: {header}");
+    }
+}
+
+#[test]
+fn empty_lists_say_what_would_fill_them() {
+    let site = Site::start();
+    for (list, message) in [
+        ("lock ls", "no locks are held; try: tenure exec demo/a -- sleep 60"),
+        (
+            "lock ls --kind db --holder ann",
+            "no lock matches --kind db --holder ann; without filters: tenure lock ls",
+        ),
+        ("job ls", "no jobs; try: tenure job submit KIND/NAME OPERATION"),
+        ("job ls --state dead", "no job matches --state dead; without filters: tenure job ls"),
+        ("resource ls", "no resources; try: tenure job submit KIND/NAME OPERATION"),
+        (
+            "resource ls --state READY",
+            "no resource matches --state READY; without filters: tenure resource ls",
+        ),
+        (
+            "dead ls --kind report",
+            "no dead letter matches --kind report; without filters: tenure dead ls",
+        ),
+        (
+            "key ls",
+            "no keys were created; try: tenure key create --role operator --name ann --reason \
+             \"on call\"",
+        ),
+        (
+            "resource history report/r1",
+            "report/r1 has no history; try: tenure exec report/r1 -- true",
+        ),
+    ] {
+        let args: Vec<_> = list.split(' ').collect();
+        let output = site.server.run(&args);
+        assert_eq!(
+            (&*stdout(&output), &*stderr(&output)),
+            ("", &*format!("{message}\n")),
+            "{list}"
+        );
+        let listed = site.json(&args);
+        let items = listed.get("items").or_else(|| listed.get("groups")).expect("a list");
+        assert_eq!(items.as_array().map(Vec::len), Some(0), "{list}");
+    }
+}
