@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::{Catalog, Pipeline, RUN};
-use serde_json::{Map, Value};
+use serde_json::Map;
 use tenure_core::history::digest;
 use tenure_core::{
     Command, Millis, Outcome, RequestId, ResourceAction, ResourceKey, Submit, Verdict,
@@ -19,6 +19,7 @@ use tenure_store::store::JobQuery;
 use async_trait::async_trait;
 use tenure_app::{Duty, DutyContext, DutyReport};
 
+use crate::run_args::RunArgs;
 use crate::slot_selection::select_slot;
 
 const NAME: &str = "schedule";
@@ -109,7 +110,7 @@ async fn trigger(cx: &DutyContext, pipeline: &Pipeline, tick: Millis) -> Result<
     let submit = Submit {
         request,
         operation: RUN.into(),
-        args: Some(tenure_wire::to_document(&Value::Object(parameters))),
+        args: Some(tenure_wire::to_document(&RunArgs::of_tick(parameters, tick).into_json())),
         priority: 0,
         run_at: None,
         by: TRIGGERED_BY.into(),

@@ -20,6 +20,7 @@ mod duty;
 mod metrics;
 pub mod parameters;
 pub mod run;
+mod run_args;
 pub mod schedule;
 pub mod secrets;
 mod settings;

@@ -17,9 +17,10 @@ use tokio::time::timeout;
 
 use super::catalog::Catalog;
 use super::declare::{Pipeline, Step};
+use super::run_args::RunArgs;
 use super::settings::PipelineSettings;
 use super::steps::{AddressPolicy, StepContext, http_client, percent_encode};
-use super::template::Values;
+use super::template::{SCHEDULED_AT, Values};
 use super::timeline::Timeline;
 use super::{secrets, slots};
 
@@ -125,16 +126,18 @@ impl Handler for Runner {
 
 /// Returns the values of placeholders in templates, without secrets.
 fn template_values(job: &Context, pipeline: &Pipeline) -> Result<Values, Failure> {
-    let given: Option<Map<String, Value>> = job.args()?;
-    let parameters = pipeline.fill(&given.unwrap_or_default());
+    let args: Option<Map<String, Value>> = job.args()?;
+    let RunArgs { parameters, scheduled_at } = RunArgs::from_json(args.map(Value::Object));
+    let parameters = pipeline.fill(&parameters);
     let parameters = parameters.map_err(|why| Failure::permanent(BAD_ARGS, why))?;
-    let run = BTreeMap::from([
+    let mut run = BTreeMap::from([
         ("id", job.id().to_string()),
         ("token", job.token().to_string()),
         ("attempt", job.attempt().to_string()),
         ("tenant", pipeline.tenant.clone()),
         ("pipeline", pipeline.name.clone()),
     ]);
+    run.extend(scheduled_at.map(|at| (SCHEDULED_AT, at)));
     Ok(Values { parameters, secrets: BTreeMap::new(), run })
 }
 

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 /// Fields of the run that a placeholder can refer to.
-pub const RUN_FIELDS: [&str; 5] = ["id", "token", "attempt", "tenant", "pipeline"];
+pub const RUN_FIELDS: [&str; 6] = ["id", "token", "attempt", "tenant", "pipeline", SCHEDULED_AT];
+/// Field of the run with its tick, which only a scheduled run has.
+pub const SCHEDULED_AT: &str = "scheduled_at";
 
 /// A placeholder in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]

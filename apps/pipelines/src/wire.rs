@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use tenure_core::retry::TIME_LIMIT;
 use tenure_core::{Job, JobId, JobState, Millis, Token};
 
+use crate::run_args::RunArgs;
 use tenure_core::limits;
 use tenure_wire::schema::{self, name, string_enum};
 use tenure_wire::{FailureInfo, ProgressInfo, RequestedByInfo, instant, parse_optional_document};
@@ -159,6 +160,10 @@ pub struct RunInfo {
     pub trigger_by: String,
     /// Parameters, with defaults filled in.
     pub parameters: Map<String, Value>,
+    /// Tick of the schedule that triggered it; null if something else did.
+    #[serde(default)]
+    #[schema(value_type = Option<schema::Instant>)]
+    pub scheduled_at: Option<String>,
     /// Time of the trigger.
     #[schema(value_type = schema::Instant)]
     pub triggered_at: String,
@@ -188,10 +193,7 @@ impl RunInfo {
     /// Converts a job of a pipeline.
     #[must_use]
     pub fn new(tenant: &str, pipeline: &str, job: &Job, now: Millis) -> Self {
-        let parameters = match parse_optional_document(job.args.as_ref()) {
-            Some(Value::Object(parameters)) => parameters,
-            _ => Map::new(),
-        };
+        let args = RunArgs::from_json(parse_optional_document(job.args.as_ref()));
         // A run that succeeded has no error, even if an earlier attempt failed.
         let failed = job.error.as_ref().filter(|_| job.state != JobState::Succeeded);
         let started = job.attempts.first().map(|attempt| attempt.started_at);
@@ -201,7 +203,8 @@ impl RunInfo {
             tenant_id: tenant.to_owned(),
             status: RunStatus::of(job),
             trigger_by: job.by.to_string(),
-            parameters,
+            parameters: args.parameters,
+            scheduled_at: args.scheduled_at,
             triggered_at: instant(job.submitted_at),
             started_at: started.map(instant),
             ended_at: job.ended_at.map(instant),

@@ -9,6 +9,7 @@ use tenure_core::{
     Command, Job, JobId, Outcome, RequestId, ResourceAction, ResourceKey, Submit, Text, Verdict,
 };
 
+use crate::run_args::RunArgs;
 use crate::slot_selection::select_slot;
 use tenure_app::Caller;
 use tenure_app::Problem;
@@ -86,7 +87,10 @@ impl Trigger<'_> {
             // A repeated trigger, whose run has ended meanwhile.
             None => self.services.store().reads().job(job).await?.map(|view| view.job),
         };
-        if run.is_some_and(|run| run.args.as_ref() != Some(args)) {
+        let parameters = |args: Option<&Text>| {
+            RunArgs::from_json(tenure_wire::parse_optional_document(args)).parameters
+        };
+        if run.is_some_and(|run| parameters(run.args.as_ref()) != parameters(Some(args))) {
             message += ", which has other parameters";
         }
         Ok((RunStatus::Running, message))

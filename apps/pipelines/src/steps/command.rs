@@ -12,7 +12,7 @@ use tenure_core::retry::TIME_LIMIT;
 use super::{STEP_TIME_LIMIT, StepContext};
 use crate::declare::{DeclaredNames, SecretUse};
 use crate::slots;
-use crate::template::{Template, Values};
+use crate::template::{SCHEDULED_AT, Template, Values};
 
 /// A command and its environment.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,7 +54,9 @@ impl Command {
             ("PIPELINE_STEP", cx.phase.name.clone()),
             ("TENANT_ID", job.key().tenant().to_owned()),
         ];
-        let standard = standard.into_iter().map(|(name, value)| (name.to_owned(), value));
+        let tick = values.run.get(SCHEDULED_AT).cloned();
+        let standard = standard.into_iter().chain(tick.map(|at| ("PIPELINE_SCHEDULED_AT", at)));
+        let standard = standard.map(|(name, value)| (name.to_owned(), value));
         let plain = self.env.iter().map(|(name, text)| (name.clone(), text.fill(values)));
         let secret = self.secrets.iter().map(|(name, secret)| {
             (name.clone(), values.secrets.get(secret).cloned().unwrap_or_default())

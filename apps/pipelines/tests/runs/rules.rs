@@ -11,6 +11,7 @@ on_each_store! {
     repeated_trigger_gets_the_same_response,
     trigger_with_retries_waits_for_the_end_of_the_run,
     schedule_triggers_once_per_tick,
+    tick_is_the_same_in_every_attempt,
     metrics_count_runs_and_duplicates,
 }
 
@@ -148,6 +149,39 @@ async fn schedule_triggers_once_per_tick(store: StoreKind) {
     assert!(runs.len() <= ticks, "more runs than ticks: {runs:?}");
     let listed = cluster.get("/pipelines").await;
     assert!(listed["items"][0]["next_at"].is_string(), "{listed}");
+}
+
+async fn tick_is_the_same_in_every_attempt(store: StoreKind) {
+    let text = "retry = { attempts = 2, initial = \"10ms\" }\nschedule = { cron = \"CRON\" }\n\
+        [[steps]]\nname = \"a\"\ncommand = [\"sh\", \"-c\", \"\"\"\n\
+        echo \"$PIPELINE_LOGGING_ID <$TEXT> <$PIPELINE_SCHEDULED_AT>\" >> DIR/ticks\n\
+        [ $TENURE_ATTEMPT = 2 ]\"\"\"]\nenv = { TEXT = \"{{ run.scheduled_at }}\" }\n";
+    let cluster = Cluster::start(store, &[]).await;
+    let text = text.replace("DIR", &cluster.dir.path().display().to_string());
+    cluster.declare("default/tick", &text.replace("CRON", "* * * * * *"));
+    cluster.declare("default/manual", &text.replace("CRON", "0 0 1 1 *"));
+    until(async || cluster.output().contains("2 pipelines")).await;
+    let manual = cluster.start_run("manual").await;
+    let manual = cluster.wait_for_end(&manual, "COMPLETE").await;
+    let path = "/pipelines/runs?pipeline_id=tick&status=COMPLETE";
+    until(async || cluster.get(path).await["items"].as_array().is_some_and(|l| l.len() > 1)).await;
+    let runs = cluster.get(path).await["items"].as_array().expect("list").clone();
+    let recorded = std::fs::read_to_string(cluster.file("ticks")).expect("recorded");
+    for run in runs.iter().chain([&manual]) {
+        let at = run["scheduled_at"].as_str().unwrap_or("");
+        let line = format!("{} <{at}> <{at}>", id(run));
+        let of_run: Vec<_> = recorded.lines().filter(|line| line.contains(&id(run))).collect();
+        assert_eq!(of_run, [line.as_str(), line.as_str()], "two attempts: {run:#}");
+        assert_eq!(run["parameters"], json!({}), "{run:#}");
+    }
+    assert!(manual["scheduled_at"].is_null(), "{manual:#}");
+    let parse = |at: &serde_json::Value| {
+        tenure::wire::parse_instant(at.as_str().expect("instant")).expect("instant")
+    };
+    for run in runs {
+        let (at, triggered) = (parse(&run["scheduled_at"]), parse(&run["triggered_at"]));
+        assert!(at.0 % 1_000 == 0 && at <= triggered, "{run:#}");
+    }
 }
 
 async fn metrics_count_runs_and_duplicates(store: StoreKind) {
