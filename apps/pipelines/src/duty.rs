@@ -2,7 +2,8 @@
 //!
 //! The request id of a trigger is derived from the tick, so that a second server, or the same one
 //! after a restart, gets the existing run. A tick during a run attaches to it. A tick that is
-//! processed too late is skipped: a nightly run does not start at noon.
+//! processed too late is skipped: a nightly run does not start at noon. So is a tick before the
+//! store knew the schedule; see `sightings`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use async_trait::async_trait;
 use tenure_app::{Duty, DutyContext, DutyReport};
 
 use crate::run_args::RunArgs;
+use crate::schedule::Schedule;
 use crate::slot_selection::select_slot;
 
 const NAME: &str = "schedule";
@@ -31,13 +33,22 @@ const RECENT_RUNS_MAX: usize = 20;
 /// Value of `trigger_by` of scheduled runs.
 const TRIGGERED_BY: &str = "schedule";
 
+/// Pause after which another server may have run the duty in between.
+const TAKE_OVER_MS: u64 = 5_000;
+
 /// Triggers pipelines at their ticks.
 #[derive(Default)]
 pub(crate) struct Schedules {
-    /// Schedule and last processed tick of each pipeline, by tenant and name.
-    processed: BTreeMap<(String, String), (String, Millis)>,
-    /// Whether it has run before. A pipeline declared later starts with its next tick.
-    initialized: bool,
+    /// Schedule and last processed tick of each pipeline.
+    processed: BTreeMap<ResourceKey, Processed>,
+    /// Store time of the last run of the duty.
+    last_run: Option<Millis>,
+}
+
+struct Processed {
+    /// Text of the schedule.
+    schedule: String,
+    tick: Millis,
 }
 
 #[async_trait]
@@ -52,37 +63,70 @@ impl Duty for Schedules {
 
     async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {
         let Some(catalog) = cx.live.app::<Catalog>() else {
-            self.initialized = true;
             return Ok(DutyReport::default());
         };
-        let scheduled: Vec<_> = catalog.iter(None).filter(|one| one.schedule.is_some()).collect();
-        if scheduled.is_empty() {
-            self.initialized = true;
-            return Ok(DutyReport::default());
-        }
         let now = cx.store().status().await?.now;
-        let (mut triggered, mut processed) = (0, BTreeMap::new());
-        for pipeline in scheduled {
-            let Some(schedule) = &pipeline.schedule else { continue };
-            let Some(tick) = schedule.last(now) else { continue };
-            let id = (pipeline.tenant.clone(), pipeline.name.clone());
-            // A changed schedule counts as a new one.
-            let before = self.processed.get(&id).filter(|(text, _)| text == schedule.text());
-            let before = before.map(|(_, tick)| *tick);
-            if before.is_none_or(|before| before < tick) {
-                let is_new = self.initialized && before.is_none();
-                if now.since(tick) <= TICK_DELAY_MAX_MS && !is_new {
-                    triggered += usize::from(trigger(cx, pipeline, tick).await?);
-                } else if before.is_some() {
-                    tracing::warn!(tenant_id = %pipeline.tenant, pipeline_id = %pipeline.name,
-                        late_ms = now.since(tick), "tick missed; skipped");
-                }
+        self.end_undeclared(cx, &catalog, now).await?;
+        let mut triggered = 0;
+        for pipeline in catalog.iter(None) {
+            if let Some(schedule) = &pipeline.schedule {
+                triggered += usize::from(self.process(cx, pipeline, schedule, now).await?);
             }
-            processed.insert(id, (schedule.text().to_owned(), tick));
         }
-        self.processed = processed;
-        self.initialized = true;
+        self.last_run = Some(now);
         Ok(DutyReport::done(triggered))
+    }
+}
+
+impl Schedules {
+    /// Ends the sightings of schedules that are no longer declared. Searches the store if others
+    /// may have changed it.
+    async fn end_undeclared(
+        &mut self,
+        cx: &DutyContext,
+        catalog: &Catalog,
+        now: Millis,
+    ) -> Result<(), StoreError> {
+        if self.last_run.is_none_or(|last| now.since(last) > TAKE_OVER_MS) {
+            sightings::end_undeclared(cx, catalog, now).await?;
+        } else {
+            let undeclared = |key: &&ResourceKey| !sightings::is_scheduled(catalog, key);
+            for key in self.processed.keys().filter(undeclared) {
+                sightings::end(cx, key, now).await?;
+            }
+        }
+        self.processed.retain(|key, _| sightings::is_scheduled(catalog, key));
+        Ok(())
+    }
+
+    /// Processes the last tick of a schedule, unless that is done. Returns whether it created a
+    /// run.
+    async fn process(
+        &mut self,
+        cx: &DutyContext,
+        pipeline: &Pipeline,
+        schedule: &Schedule,
+        now: Millis,
+    ) -> Result<bool, StoreError> {
+        let (Some(tick), Some(key)) = (schedule.last(now), pipeline.keys().next()) else {
+            return Ok(false);
+        };
+        let before = self.processed.get(&key).filter(|before| before.schedule == schedule.text());
+        let before = before.map(|before| before.tick);
+        if before.is_some_and(|before| before >= tick) {
+            return Ok(false);
+        }
+        let since = sightings::seen_since(cx, &key, schedule.text(), now).await?;
+        let mut created = false;
+        if tick > since && now.since(tick) <= TICK_DELAY_MAX_MS {
+            created = trigger(cx, pipeline, tick).await?;
+        } else if before.is_some() {
+            tracing::warn!(tenant_id = %pipeline.tenant, pipeline_id = %pipeline.name,
+                late_ms = now.since(tick), "tick missed; skipped");
+        }
+        let schedule = schedule.text().to_owned();
+        self.processed.insert(key, Processed { schedule, tick });
+        Ok(created)
     }
 }
 
@@ -143,5 +187,6 @@ async fn has_run(
     Ok(page.items.iter().any(|view| view.job.request == request))
 }
 
+mod sightings;
 #[cfg(test)]
 mod tests;

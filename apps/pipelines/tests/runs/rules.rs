@@ -12,6 +12,7 @@ on_each_store! {
     trigger_with_retries_waits_for_the_end_of_the_run,
     schedule_triggers_once_per_tick,
     tick_is_the_same_in_every_attempt,
+    tick_before_the_first_start_does_not_run,
     metrics_count_runs_and_duplicates,
 }
 
@@ -182,6 +183,38 @@ async fn tick_is_the_same_in_every_attempt(store: StoreKind) {
         let (at, triggered) = (parse(&run["scheduled_at"]), parse(&run["triggered_at"]));
         assert!(at.0 % 1_000 == 0 && at <= triggered, "{run:#}");
     }
+}
+
+async fn tick_before_the_first_start_does_not_run(store: StoreKind) {
+    let servers = if store == StoreKind::Postgres { 2 } else { 1 };
+    let mut cluster = Cluster::start_with(store, servers, SHORT_TTL, "", &[]).await;
+    // Once a day, a moment ago.
+    let recent = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(2);
+    let cron = recent.strftime("%-S %-M %-H * * *");
+    let text = format!("schedule = {{ cron = \"{cron}\" }}\n{HOLD}");
+    for n in 0..servers {
+        stop(&mut cluster, n).await;
+    }
+    cluster.declare("default/tick", &text);
+    // The second server takes over the schedules of the first.
+    for n in 0..servers {
+        cluster.launch(n).await;
+        let has_run = async || {
+            let (_, janitor) = cluster.send(n, KEY, Method::GET, "/v1/janitor", None).await;
+            let duties = janitor["items"].as_array().expect("list");
+            duties.iter().any(|duty| duty["duty"] == "schedule" && duty["last_run"].is_string())
+        };
+        until(has_run).await;
+        let (_, runs) = cluster.send(n, KEY, Method::GET, "/pipelines/runs", None).await;
+        assert_eq!(runs["items"], json!([]), "{runs}");
+        stop(&mut cluster, n).await;
+    }
+}
+
+async fn stop(cluster: &mut Cluster, n: usize) {
+    cluster.servers[n].signal("TERM");
+    let server = &mut cluster.servers[n];
+    until(async || server.poll_exit().is_some()).await;
 }
 
 async fn metrics_count_runs_and_duplicates(store: StoreKind) {
