@@ -225,6 +225,9 @@ async fn copies_of_a_claim_get_the_same_jobs() {
     let (status, refused) = send("pipeline").await.unwrap();
     assert_eq!((status, &refused["reason"]), (409, &json!("request_reused")), "{refused}");
     let copies: Vec<_> = std::iter::once(first).chain((0..8).map(|_| send("task"))).collect();
+    // With the request for the metrics.
+    let metrics = || async { server.get("/metrics").await.1 };
+    until(|| async { metrics().await.to_string().contains("tenure_http_in_flight 10") }).await;
     let job = submit(&server, "t1").await;
     for copy in copies {
         let (_, answer) = copy.await.unwrap();
