@@ -73,6 +73,9 @@ impl Tone {
     /// Returns `text` in the colour of this meaning.
     #[must_use]
     pub fn paint(self, text: &str) -> String {
+        if text.is_empty() {
+            return String::new();
+        }
         let color = match self {
             Self::Active => AnsiColor::Cyan,
             Self::Good => AnsiColor::Green,

@@ -76,7 +76,7 @@ impl ServerArgs {
     }
 
     fn transport_for(&self, tenant: &str) -> anyhow::Result<HttpTransport> {
-        let transport = HttpTransport::new(&self.server()?, &self.key()?, tenant)?;
+        let transport = HttpTransport::new(&self.url()?, &self.key()?, tenant)?;
         Ok(transport.on_problem(problem::remember))
     }
 
@@ -96,7 +96,8 @@ impl ServerArgs {
         self.tenant.as_deref().or_else(key_tenant)
     }
 
-    fn server(&self) -> anyhow::Result<String> {
+    /// Returns the address of the server.
+    pub fn url(&self) -> anyhow::Result<String> {
         if let Some(server) = &self.server {
             return Ok(server.clone());
         }

@@ -5,8 +5,9 @@ mod common;
 #[path = "jobs_cli/harness.rs"]
 mod harness;
 
-use common::{stderr, stdout};
+use common::{free_address, stderr, stdout};
 use harness::{Site, Terminal, without_colors};
+use serde_json::json;
 
 /// The start of each colour.
 const ESCAPE: char = '\u{1b}';
@@ -56,9 +57,15 @@ fn all_tables_have_headers_in_upper_case() {
     site.submit("report/r1", "run");
     let _running = site.worker("w1").claim();
     site.ok(&["key", "create", "--name", "ci", "--role", "viewer", "--reason", "a test"]);
-    for list in
-        ["job ls", "lock ls", "resource ls", "key ls", "audit", "resource history report/r1"]
-    {
+    for list in [
+        "job ls",
+        "lock ls",
+        "resource ls",
+        "key ls",
+        "audit",
+        "worker ls",
+        "resource history report/r1",
+    ] {
         let listed = site.ok(&list.split(' ').collect::<Vec<_>>());
         let header = listed.lines().next().unwrap_or_else(|| panic!("{list} is empty"));
         assert_eq!(header, header.to_uppercase(), "{list}");
@@ -91,6 +98,11 @@ fn empty_lists_say_what_would_fill_them() {
             "no keys were created; try: tenure key create --role operator --name ann --reason \
              \"on call\"",
         ),
+        ("worker ls", "no workers claim jobs; try: tenure worker --config tenure.toml"),
+        (
+            "worker ls --kind report",
+            "no worker matches --kind report; without filters: tenure worker ls",
+        ),
         (
             "resource history report/r1",
             "report/r1 has no history; try: tenure exec report/r1 -- true",
@@ -107,4 +119,55 @@ fn empty_lists_say_what_would_fill_them() {
         let items = listed.get("items").or_else(|| listed.get("groups")).expect("a list");
         assert_eq!(items.as_array().map(Vec::len), Some(0), "{list}");
     }
+}
+
+#[test]
+fn the_status_is_one_screen_with_what_needs_attention() {
+    let site = Site::start();
+    let worker = site.worker("w1");
+    for name in ["r1", "r2"] {
+        site.submit(&format!("report/{name}"), "run");
+    }
+    worker.claim().fail("BUSY", "busy", true);
+    let _running = worker.claim();
+    let shown = site.ok(&["status"]);
+    for (line, parts) in [
+        ("server", &[&*site.server.url(), ", version ", ", up "][..]),
+        ("store", &["embedded, safety class exclusive"]),
+        ("tenant", &["*"]),
+        ("locks", &[" held, 0 stale, 0 waiting"]),
+        ("jobs", &["1 running, 0 queued, 0 in backoff, 1 dead"]),
+        ("workers", &["1 session, 1 busy"]),
+        ("needs", &["needs attention:"]),
+        ("  1 dead", &["1 dead letter, the oldest since ", "; see: tenure dead ls"]),
+    ] {
+        let found = shown.lines().find(|shown| shown.starts_with(line));
+        let found = found.unwrap_or_else(|| panic!("no {line}: {shown}"));
+        assert!(parts.iter().all(|part| found.contains(part)), "{parts:?}: {shown}");
+    }
+    assert!(site.ok(&["status", "--color", "always"]).contains("\u{1b}[31m1 dead\u{1b}[0m"));
+    let status = site.json(&["status"]);
+    assert_eq!(status["workers"], json!({ "sessions": 1, "busy": 1 }));
+    assert_eq!(status["attention"][0]["command"], "tenure dead ls");
+    let nothing = site.ok(&["status", "--tenant", "other"]);
+    assert!(nothing.contains("0 running, 0 queued, 0 in backoff, 0 dead"), "{nothing}");
+    let nowhere = format!("http://{}", free_address());
+    assert_eq!(site.code(&["--server", &nowhere, "status"]).0, 69);
+}
+
+#[test]
+fn workers_are_listed_with_what_they_run() {
+    let site = Site::start();
+    site.submit("report/r1", "run");
+    let _running = site.worker("w1").claim();
+    let listed = site.ok(&["worker", "ls", "--kind", "report"]);
+    let row = listed.lines().nth(1).unwrap_or_else(|| panic!("{listed}"));
+    for part in [" w1 ", " database, report ", " ago ", " 59m", " 1 ", " report/r1"] {
+        assert!(row.contains(part), "{part:?}: {listed}");
+    }
+    assert!(site.json(&["worker", "ls"])["items"][0]["age_ms"].is_u64());
+    // Without `ls` it is a worker, which needs a configuration file.
+    let output = site.server.tenure().arg("worker").current_dir("/").output();
+    let message = stderr(&output.expect("the binary runs"));
+    assert!(message.contains("no tenure.toml found"), "{message}");
 }

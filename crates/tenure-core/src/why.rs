@@ -390,7 +390,7 @@ impl fmt::Display for Why {
 }
 
 /// Formats a duration for display.
-pub(crate) struct HumanDuration(pub(crate) u64);
+pub struct HumanDuration(pub u64);
 
 impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,12 +2,14 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract::FromRef;
 use axum::http::HeaderMap;
 use tenure_app::{Apps, Caller, LiveConfig, Services};
 use tenure_config::RetentionSettings;
 use tenure_store::StoreError;
+use tenure_store::clock::stopwatch;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -48,6 +50,8 @@ pub struct Inner {
     pub draining: CancellationToken,
     /// The metrics.
     pub metrics: Arc<Metrics>,
+    /// When the server started.
+    pub(crate) started: Instant,
     pub(crate) rules: Rules,
     pub(crate) docs: Docs,
     pub(crate) in_flight: Arc<InFlightRequests>,
@@ -102,6 +106,7 @@ impl ServerState {
             janitor: parts.janitor,
             draining: CancellationToken::new(),
             metrics: parts.metrics,
+            started: stopwatch(),
             in_flight: Arc::default(),
             links: SignInLinks::default(),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),

@@ -151,6 +151,7 @@ async fn store_gauges_are_absent_while_the_store_is_unavailable() {
     store.outage.store(true, Ordering::SeqCst);
     assert_eq!(acquire().await, 503);
     until(async || scrape(&server).await["tenure_store_up"] == 0.0).await;
+    assert_eq!(server.get("/v1/status").await.0, 503, "the census of the scrape");
     let series = scrape(&server).await;
     assert!(!series.contains_key(lock), "unknown");
     assert!(!series.contains_key("tenure_sessions"));

@@ -62,6 +62,7 @@ impl Victim {
             "/v1/jobs",
             "/v1/history?limit=1000",
             "/v1/workers",
+            "/v1/status",
             "/v1/keys",
             "/v1/dead",
         ] {

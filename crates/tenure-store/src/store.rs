@@ -354,6 +354,8 @@ pub struct WorkerView {
     pub name: Text,
     /// Kinds that it claims.
     pub kinds: Vec<Text>,
+    /// Age of the session.
+    pub age_ms: u64,
     /// Time since its last claim.
     pub asked_ms: u64,
     /// Time until the session expires without a heartbeat.

@@ -126,6 +126,7 @@ impl Ledger {
                 tenant: session.tenant.clone(),
                 name: session.name.clone(),
                 kinds: worker.kinds.clone(),
+                age_ms: now.since(session.opened_at),
                 asked_ms: now.since(worker.polled_at),
                 expires_in_ms: session.expires_at.since(now),
                 jobs: self.jobs_of(session),

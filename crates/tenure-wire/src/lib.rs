@@ -19,6 +19,7 @@ pub mod request_schemas;
 mod resources;
 #[cfg(feature = "openapi")]
 pub mod schema;
+mod status;
 #[cfg(test)]
 mod tests;
 mod why;
@@ -53,6 +54,7 @@ pub use object::Object;
 pub use resources::{
     DeleteResourceResponse, PauseResponse, PutResourceRequest, PutResourceResponse, ResourceInfo,
 };
+pub use status::{AttentionInfo, JobCountsInfo, LockCountsInfo, StatusResponse, WorkerCountsInfo};
 pub use why::{BlockingJobInfo, WhyResponse};
 pub use work::{
     AppendLogRequest, AssignmentInfo, ClaimRequest, ClaimResponse, FinishOutcome, FinishRequest,

@@ -21,6 +21,9 @@ pub struct WorkerInfo {
     pub name: String,
     /// Kinds whose jobs it claims.
     pub kinds: Vec<String>,
+    /// Age of the session in milliseconds.
+    #[serde(default)]
+    pub age_ms: u64,
     /// Time since its last claim in milliseconds.
     pub asked_ms: u64,
     /// Time in milliseconds after which the session expires without a heartbeat.

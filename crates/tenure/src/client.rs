@@ -15,6 +15,7 @@ use crate::resource::ResourceHandle;
 use crate::session::Session;
 use crate::submit::Submission;
 use crate::transport::Transport;
+use crate::wire::StatusResponse;
 
 /// Tenant used when none is given.
 pub const DEFAULT_TENANT: &str = "default";
@@ -135,6 +136,26 @@ impl Client {
     /// ```
     pub fn resource(&self, resource: &str) -> Result<ResourceHandle, Error> {
         Ok(ResourceHandle::new(Arc::clone(&self.transport), self.key(resource)?))
+    }
+
+    /// Returns the status of the deployment: the counts of locks, jobs and workers of the client's
+    /// tenant, and what needs attention.
+    ///
+    /// ```
+    /// # use tenure::{Client, Kind, Kinds, Operation};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> anyhow::Result<()> {
+    /// # let database = Kind::new("database").operation(Operation::new("create"));
+    /// # let client = Client::in_memory(Kinds::new([database])?).await?;
+    /// client.submit("database/orders", "create").send().await?;
+    /// let status = client.status().await?;
+    /// assert_eq!((status.jobs.queued, status.workers.sessions), (1, 0));
+    /// assert_eq!(status.attention[0].code, "no_worker");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn status(&self) -> Result<StatusResponse, Error> {
+        self.transport.queries().status(&self.tenant).await
     }
 
     fn key(&self, resource: &str) -> Result<ResourceKey, Error> {

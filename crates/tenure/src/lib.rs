@@ -18,6 +18,8 @@ pub mod local;
 mod random;
 pub mod resource;
 pub mod session;
+#[cfg(feature = "local")]
+pub mod status;
 pub mod submit;
 pub mod tenure;
 pub mod trace;

@@ -17,9 +17,11 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 use crate::client::{Client, DEFAULT_TENANT};
 use crate::error::Error;
+use crate::status::summarize;
 use crate::transport::{Notices, Queries, Transport};
 use crate::wire::{
-    HistoryEntry, JobInfo, ListResponse, LogChunkInfo, LogResponse, ResourceInfo, WhyResponse,
+    HistoryEntry, JobInfo, ListResponse, LogChunkInfo, LogResponse, ResourceInfo, StatusResponse,
+    WhyResponse,
 };
 
 pub use tenure_store::store::{Pruned, Retention};
@@ -188,6 +190,12 @@ impl Queries for Committer {
         let items = items.map_err(|error| Error::Corrupt(format!("history of {key}: {error}")))?;
         let next = items.last().filter(|_| is_full).map(|entry| entry.position.to_string());
         Ok(ListResponse { items, next })
+    }
+
+    async fn status(&self, tenant: &str) -> Result<StatusResponse, Error> {
+        let (status, reads) = (self.store().status().await?, self.store().reads());
+        let (census, workers) = (reads.census().await?, reads.workers().await?);
+        Ok(summarize(tenant, &status, &census, &workers))
     }
 }
 

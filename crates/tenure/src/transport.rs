@@ -8,7 +8,9 @@ use tenure_core::{JobId, ResourceKey, SessionId};
 
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::wire::{HistoryEntry, JobInfo, ListResponse, LogResponse, ResourceInfo, WhyResponse};
+use crate::wire::{
+    HistoryEntry, JobInfo, ListResponse, LogResponse, ResourceInfo, StatusResponse, WhyResponse,
+};
 
 pub use tenure_core::{Command, Outcome};
 
@@ -79,6 +81,9 @@ pub trait Queries: Send + Sync {
         key: &ResourceKey,
         cursor: Option<String>,
     ) -> Result<ListResponse<HistoryEntry>, Error>;
+
+    /// Returns the status of the deployment, with the counts of `tenant`.
+    async fn status(&self, tenant: &str) -> Result<StatusResponse, Error>;
 }
 
 /// Sends a command that carries a request id, again while the server is unavailable: a repeated

@@ -14,9 +14,11 @@ mod migrate;
 mod reload;
 mod resource;
 mod serve;
+mod status;
 mod verify;
 mod why;
 mod worker;
+mod worker_ls;
 mod worker_pool;
 
 use std::ffi::OsString;
@@ -42,6 +44,7 @@ Examples:
   tenure demo                                    list the demos: an app at work, no setup
   tenure serve                                   start a durable server for locks and jobs
   tenure exec cluster/c1 -- ./install.sh         run a command under a lock
+  tenure status                                  show what runs and what needs attention
   tenure lock ls                                 list held locks
   tenure job submit database/orders create -f    submit a job and follow it
   tenure why database/orders                     explain what a resource is waiting for
@@ -92,6 +95,7 @@ enum Verb {
     /// Create, list and revoke API keys
     #[command(subcommand)]
     Key(key::Key),
+    Status(status::StatusVerb),
     Audit(audit::AuditVerb),
     Why(why::Why),
     Verify(verify::Verify),
@@ -179,20 +183,20 @@ pub fn run() -> ExitCode {
     let Cli { command, shared: Shared { server, output, color } } = parse_matches(&matches);
     color.apply();
     let log = match &command {
-        Verb::Serve(serve::Serve { log, .. }) | Verb::Worker(worker::WorkerVerb { log, .. }) => {
-            Some(log.log_format)
-        }
+        Verb::Serve(serve) => Some(serve.log.log_format),
+        Verb::Worker(worker) => worker.log_format(),
         _ => None,
     };
     with_log(log, output, || match &command {
         Verb::Serve(serve) => on_runtime(serve.run(&apps, &server)),
-        Verb::Worker(worker) => on_runtime(worker.run(&apps, &server)),
+        Verb::Worker(worker) => on_runtime(worker.run(&apps, &server, output)),
         Verb::Exec(exec) => Ok(on_runtime_code(exec.run(&server, output))),
         Verb::Lock(lock) => on_runtime(lock.run(&server, output)),
         Verb::Job(job) => on_runtime(job.run(&server, output)),
         Verb::Resource(resource) => on_runtime(resource.run(&server, output)),
         Verb::Dead(dead) => on_runtime(dead.run(&server, output)),
         Verb::Key(key) => on_runtime(key.run(&server, output)),
+        Verb::Status(status) => on_runtime(status.run(&server, output)),
         Verb::Audit(audit) => on_runtime(audit.run(&server, output)),
         Verb::Why(why) => on_runtime(why.run(&server, output)),
         Verb::Verify(verify) => on_runtime(verify.run(&server, output)),

@@ -4,11 +4,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 use tenure::Client;
 use tenure_app::{Apps, Loaded};
 use tenure_cli_kit::message::say;
-use tenure_cli_kit::{ConfigFile, Done, ServerArgs, store};
+use tenure_cli_kit::{ConfigFile, Done, Output, ServerArgs, store};
 use tenure_config::Config;
 use tenure_store::{Committer, Store};
 use tenure_wire::ReadyResponse;
@@ -16,8 +16,9 @@ use tenure_wire::ReadyResponse;
 use super::config::load;
 use super::reload::Reload;
 use super::serve::StopSignal;
+use super::worker_ls;
 use super::worker_pool::WorkerPool;
-use crate::log::LogArgs;
+use crate::log::{LogArgs, LogFormat};
 
 /// Run jobs with the commands of tenure.toml
 ///
@@ -25,10 +26,14 @@ use crate::log::LogArgs;
 /// by --tenant (`*` for all tenants). On SIGTERM it claims no more jobs and waits up to the time of
 /// `drain` for running ones.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 Examples:
+  tenure worker ls                               list the workers of a server
   tenure worker                                  connect to the server on this machine
-  tenure worker --server https://10.0.0.5:7117 --tenant '*' --slots 8")]
+  tenure worker --server https://10.0.0.5:7117 --tenant '*' --slots 8"
+)]
 pub(super) struct WorkerVerb {
     #[command(flatten)]
     config: ConfigFile,
@@ -40,11 +45,30 @@ pub(super) struct WorkerVerb {
     #[arg(long, value_name = "N")]
     slots: Option<usize>,
     #[command(flatten)]
-    pub(super) log: LogArgs,
+    log: LogArgs,
+    #[command(subcommand)]
+    verb: Option<WorkerListVerb>,
+}
+
+#[derive(Subcommand)]
+enum WorkerListVerb {
+    Ls(worker_ls::Ls),
 }
 
 impl WorkerVerb {
-    pub(super) async fn run(&self, apps: &Apps, server: &ServerArgs) -> Done {
+    /// Returns the format of the log of a worker process.
+    pub(super) fn log_format(&self) -> Option<LogFormat> {
+        self.verb.is_none().then_some(self.log.log_format)
+    }
+
+    pub(super) async fn run(&self, apps: &Apps, server: &ServerArgs, output: Output) -> Done {
+        match &self.verb {
+            Some(WorkerListVerb::Ls(ls)) => ls.run(server, output).await,
+            None => self.work(apps, server).await,
+        }
+    }
+
+    async fn work(&self, apps: &Apps, server: &ServerArgs) -> Done {
         let file = self.config.find().context("no tenure.toml found; name one with --config")?;
         let loaded = load(apps, &file)?;
         let has_apps = loaded.apps.iter().next().is_some();

@@ -17,6 +17,9 @@ use tenure_app::{BrokenFile, Problem};
 /// Time after which the store counts as not ready.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The command that lists the problems of an invalid file.
+pub(super) const CONFIG_CHECK: &str = "tenure config check";
+
 /// Maximum number of invalid files that are listed.
 const BROKEN_FILES_MAX: usize = 10;
 
@@ -68,13 +71,13 @@ pub(super) async fn readyz(State(state): State<ServerState>) -> Result<Json<Read
     }
     let checks = async {
         let status = state.services.store().status().await?;
-        Ok::<_, StoreError>((status, reasons(&state).await?))
+        let reasons = readiness_reasons(&state, &status).await?;
+        Ok::<_, StoreError>((status, reasons))
     };
     let Ok(checked) = tokio::time::timeout(STORE_TIMEOUT, checks).await else {
         return Err(Problem::unavailable("the store does not answer"));
     };
-    let (status, mut reasons) = checked?;
-    reasons.extend(durability_warning(&status));
+    let (status, reasons) = checked?;
     let dependencies = dependencies(&status);
     let answer = ReadyResponse {
         ready: true,
@@ -112,7 +115,10 @@ fn durability_warning(status: &Status) -> Option<String> {
 
 /// Collects reasons for an operator to look. A late or missing janitor does not make the server
 /// unready: no other server would respond better.
-async fn reasons(state: &ServerState) -> Result<Vec<String>, StoreError> {
+pub(super) async fn readiness_reasons(
+    state: &ServerState,
+    status: &Status,
+) -> Result<Vec<String>, StoreError> {
     let mut reasons = state.janitor.late_duties();
     if !state.janitor.holds_lock() {
         let detail = state.services.store().reads().show(&janitor::resource()).await?;
@@ -123,6 +129,7 @@ async fn reasons(state: &ServerState) -> Result<Vec<String>, StoreError> {
     let live = state.services.live.get();
     reasons.extend(broken_files(&live.broken));
     reasons.extend(live.apps.iter().flat_map(|(_, app)| app.readiness_warnings()));
+    reasons.extend(durability_warning(status));
     Ok(reasons)
 }
 
@@ -134,10 +141,8 @@ fn broken_files(files: &[BrokenFile]) -> Vec<String> {
         .take(BROKEN_FILES_MAX)
         .map(|BrokenFile { app, file, problems }| {
             let (file, line) = (file.display(), problems.first().map_or(1, |first| first.line));
-            format!(
-                "[{app}] {file}:{line} is invalid: what the file declares is disabled; run tenure \
-                 config check"
-            )
+            let invalid = format!("[{app}] {file}:{line} is invalid");
+            format!("{invalid}: what the file declares is disabled; run {CONFIG_CHECK}")
         })
         .collect();
     let others = files.len().saturating_sub(BROKEN_FILES_MAX);

@@ -17,6 +17,7 @@ mod metrics;
 mod resources;
 mod sessions;
 pub(crate) mod signin;
+mod status;
 mod workers;
 
 use axum::Router;
@@ -98,6 +99,7 @@ fn routes(apps: &Apps) -> OpenApiRouter<ServerState> {
         .routes(routes!(dead::list))
         .routes(routes!(dead::redrive))
         .routes(routes!(dead::discard))
+        .routes(routes!(status::show))
         .routes(routes!(workers::list))
         .routes(routes!(workers::kinds))
         .routes(routes!(janitor::show))

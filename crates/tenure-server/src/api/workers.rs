@@ -40,6 +40,7 @@ fn answer(worker: &WorkerView, caller: &Caller) -> WorkerInfo {
         tenant: worker.tenant.to_string(),
         name: worker.name.to_string(),
         kinds: worker.kinds.iter().map(Text::to_string).collect(),
+        age_ms: worker.age_ms,
         asked_ms: worker.asked_ms,
         expires_in_ms: worker.expires_in_ms,
         jobs: jobs

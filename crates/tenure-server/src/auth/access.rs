@@ -69,6 +69,7 @@ const RULES: &[Rule] = &[
     Rule::write("POST", "/v1/dead/redrive", Role::Operator, "dead.redrive"),
     Rule::write("POST", "/v1/dead/discard", Role::Operator, "dead.discard"),
     // The deployment.
+    Rule::read("/v1/status", Access::VIEWER),
     Rule::read("/v1/workers", Access::VIEWER),
     Rule::read("/v1/kinds", Access::VIEWER),
     Rule::read("/v1/history", Access::VIEWER),

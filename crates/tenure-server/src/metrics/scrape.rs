@@ -87,6 +87,13 @@ impl Metrics {
         text
     }
 
+    /// Returns the status and the census of the snapshot that scrapes use; `None` while the store
+    /// does not answer in time.
+    pub(crate) async fn census(&self, store: &dyn Store) -> Option<(Status, Census)> {
+        let snapshot = self.snapshot(store).await;
+        snapshot.status.clone().zip(snapshot.census.clone())
+    }
+
     /// Returns the cached snapshot, or reads a new one. Concurrent scrapes share one read.
     async fn snapshot(&self, store: &dyn Store) -> Arc<Snapshot> {
         let mut cache = self.snapshots.lock().await;

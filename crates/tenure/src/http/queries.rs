@@ -10,7 +10,8 @@ use super::HttpTransport;
 use crate::error::Error;
 use crate::transport::Queries;
 use crate::wire::{
-    HistoryEntry, JobInfo, ListResponse, LogResponse, ResourceInfo, WhoamiResponse, WhyResponse,
+    HistoryEntry, JobInfo, ListResponse, LogResponse, ResourceInfo, StatusResponse, WhoamiResponse,
+    WhyResponse,
 };
 
 impl HttpTransport {
@@ -67,6 +68,11 @@ impl Queries for HttpTransport {
         let cursor = cursor.map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
         let path = resource_path(key);
         self.get(&format!("{path}/history?limit={PAGE_MAX}{cursor}")).await
+    }
+
+    /// Every request names the tenant of the transport.
+    async fn status(&self, _tenant: &str) -> Result<StatusResponse, Error> {
+        self.get("/v1/status").await
     }
 }
 
