@@ -11,9 +11,9 @@ use async_trait::async_trait;
 use indicatif::MultiProgress;
 use tenure::http::HttpTransport;
 use tenure_app::{Demo, DemoServer};
-use tenure_cli_kit::color;
 use tenure_cli_kit::listing::fetch;
 use tenure_cli_kit::text::{format_duration, print_line, query, sanitize, table};
+use tenure_cli_kit::{bars, color};
 use tenure_core::JobId;
 use tenure_core::session::ALL_TENANTS;
 use tenure_wire::parse_instant;
@@ -59,7 +59,8 @@ impl Demo for Scenario {
     async fn run(&self, server: &DemoServer) -> anyhow::Result<()> {
         let tenant = |name| Ok::<_, tenure::Error>(Tenant { name, api: server.transport(name)? });
         let (acme, globex) = (tenant("acme")?, tenant("globex")?);
-        let scenario = ScenarioRun { acme, globex, bars: MultiProgress::new() };
+        let bars = MultiProgress::with_draw_target(bars::draw_target());
+        let scenario = ScenarioRun { acme, globex, bars };
         let ended = tokio::time::timeout(SCENARIO_MAX, scenario.run()).await;
         ended.with_context(|| format!("the scenario takes longer than {SCENARIO_MAX:?}"))??;
         print_summary(&server.transport(ALL_TENANTS)?).await

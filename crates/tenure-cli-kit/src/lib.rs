@@ -5,6 +5,7 @@
 //! of the contract ([`exit`]). The CLI, the benchmarks and the verbs of apps depend on this crate,
 //! which must not depend on any of them.
 
+pub mod bars;
 pub mod check;
 pub mod clock;
 pub mod color;

@@ -6,8 +6,9 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::message::say;
 
-/// Width of a terminal that does not report one.
+/// Size of a terminal that does not report one.
 const COLUMNS_DEFAULT: usize = 80;
+const ROWS_DEFAULT: u16 = 24;
 
 /// A line that shows what a command waits for. Removed from the terminal when dropped.
 pub struct StatusLine {
@@ -31,9 +32,10 @@ impl StatusLine {
         if self.is_terminal {
             let columns = columns();
             let text = shorten(line, columns.saturating_sub(1));
-            let erase = erase(self.drawn, columns);
-            // A closed terminal does not end the wait.
-            write!(anstream::stderr(), "{erase}{text}").ok();
+            let erase = erase(self.drawn.as_slice(), columns);
+            // A closed terminal does not end the wait. `anstream` would remove the sequences that
+            // move the cursor, too, when there are no colours.
+            write!(std::io::stderr(), "{erase}{text}").ok();
             self.drawn = Some(text.width());
         } else if self.last.as_deref() != Some(change) {
             say(line);
@@ -44,7 +46,7 @@ impl StatusLine {
     /// Removes the line from the terminal.
     pub fn clear(&mut self) {
         if let Some(width) = self.drawn.take() {
-            write!(anstream::stderr(), "{}", erase(Some(width), columns())).ok();
+            write!(std::io::stderr(), "{}", erase(&[width], columns())).ok();
         }
     }
 }
@@ -61,16 +63,28 @@ impl Drop for StatusLine {
     }
 }
 
+/// Returns the number of rows of the terminal.
+pub(crate) fn terminal_rows() -> u16 {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    size.ok().map(|size| size.ws_row).filter(|n| *n > 0).unwrap_or(ROWS_DEFAULT)
+}
+
 /// Returns the width of the terminal.
-fn columns() -> usize {
+pub(crate) fn columns() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stderr());
     size.ok().map(|size| usize::from(size.ws_col)).filter(|n| *n > 0).unwrap_or(COLUMNS_DEFAULT)
 }
 
-/// Returns the sequence that removes a text of `drawn` columns and moves to its beginning. The text
-/// fitted on one row when it was drawn; a terminal that became narrower shows it on several.
-fn erase(drawn: Option<usize>, columns: usize) -> String {
-    let rows_above = drawn.map_or(0, |width| width.saturating_sub(1) / columns);
+/// Returns how many rows of the terminal a text occupies.
+pub(crate) fn rows_of(width: usize, columns: usize) -> usize {
+    width.saturating_sub(1) / columns.max(1) + 1
+}
+
+/// Returns the sequence that removes lines of these widths and moves to the beginning of the first.
+/// The cursor is in the last one. A terminal that became narrower shows a line on several rows.
+pub(crate) fn erase(drawn: &[usize], columns: usize) -> String {
+    let rows: usize = drawn.iter().map(|width| rows_of(*width, columns)).sum();
+    let rows_above = rows.saturating_sub(1);
     let up = if rows_above > 0 { format!("\x1b[{rows_above}A") } else { String::new() };
     format!("\r{up}\x1b[J")
 }
@@ -105,10 +119,11 @@ mod tests {
 
     #[test]
     fn a_text_on_a_narrower_terminal_is_erased_on_all_its_rows() {
-        assert_eq!(erase(None, 80), "\r\x1b[J");
-        assert_eq!(erase(Some(79), 80), "\r\x1b[J");
-        assert_eq!(erase(Some(79), 40), "\r\x1b[1A\x1b[J");
-        assert_eq!(erase(Some(80), 40), "\r\x1b[1A\x1b[J");
-        assert_eq!(erase(Some(81), 40), "\r\x1b[2A\x1b[J");
+        assert_eq!(erase(&[], 80), "\r\x1b[J");
+        assert_eq!(erase(&[79], 80), "\r\x1b[J");
+        assert_eq!(erase(&[79], 40), "\r\x1b[1A\x1b[J");
+        assert_eq!(erase(&[80], 40), "\r\x1b[1A\x1b[J");
+        assert_eq!(erase(&[81], 40), "\r\x1b[2A\x1b[J");
+        assert_eq!(erase(&[0, 41, 40], 40), "\r\x1b[3A\x1b[J");
     }
 }

@@ -58,7 +58,7 @@ fn format_row(row: &[String], widths: &[usize]) -> String {
 }
 
 /// Returns the number of columns that a text occupies on a terminal.
-fn width(text: &str) -> usize {
+pub(crate) fn width(text: &str) -> usize {
     color::strip(text).width()
 }
 

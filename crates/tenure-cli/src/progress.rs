@@ -6,6 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tenure_core::{JobId, JobState};
 use tenure_wire::{JobInfo, WhyResponse};
 
+use tenure_cli_kit::bars;
 use tenure_cli_kit::follow::TICK;
 use tenure_cli_kit::text::{sanitize, sanitize_line};
 
@@ -103,7 +104,7 @@ enum Mode {
 impl Display {
     /// Creates a bar if stderr is a terminal, lines if it is a file or a pipe.
     pub(crate) fn new(title: &str) -> Self {
-        let bar = ProgressBar::new(100);
+        let bar = ProgressBar::with_draw_target(Some(100), bars::draw_target());
         if bar.is_hidden() {
             return Self(Mode::Lines { title: title.to_owned(), last: None });
         }

@@ -5,7 +5,7 @@ mod common;
 #[path = "jobs_cli/harness.rs"]
 mod harness;
 
-use common::{free_address, stderr, stdout};
+use common::{free_address, stderr, stdout, until};
 use harness::{Site, Terminal, without_colors};
 use serde_json::json;
 
@@ -44,7 +44,7 @@ fn states_have_colours_on_a_terminal_or_on_request_only() {
     }
     let mut terminal = Terminal::run(&site, &["job", "ls"]);
     assert_eq!(terminal.exit_code(), Some(0));
-    common::until(|| terminal.screen().contains(running));
+    until(|| terminal.screen().contains(running));
     let verified = site.ok(&["--color", "always", "verify"]);
     assert!(verified.contains("\u{1b}[32mevery lock had at most one holder"), "{verified:?}");
     let (_, message) = site.code(&["--color", "always", "job", "show", "00000000000000ff"]);
@@ -170,4 +170,28 @@ fn workers_are_listed_with_what_they_run() {
     let output = site.server.tenure().arg("worker").current_dir("/").output();
     let message = stderr(&output.expect("the binary runs"));
     assert!(message.contains("no tenure.toml found"), "{message}");
+}
+
+#[test]
+fn displays_leave_no_rows_behind_when_the_terminal_becomes_narrower() {
+    let site = Site::start();
+    let submit = ["job", "submit", "report/r1", "run", "--follow"];
+    let mut job = Terminal::run_with_columns(&site, &submit, 60);
+    job.until("report/r1 run: queued: no worker");
+    let holder = site.spawn(&["exec", "cluster/c1", "--", "sleep", "600"]);
+    until(|| site.ok(&["lock", "ls"]).contains("cluster/c1"));
+    // Without colours, too: the sequences that move the cursor are still needed.
+    let exec = ["--color", "never", "exec", "cluster/c1", "--", "true"];
+    let mut waiter = Terminal::run_with_columns(&site, &exec, 60);
+    waiter.until("waiting for cluster/c1");
+    for terminal in [&mut job, &mut waiter] {
+        let before = terminal.screen().len();
+        terminal.resize(25);
+        // More than 50 columns of text are on three rows now.
+        until(|| terminal.screen()[before..].contains("\r\u{1b}[2A\u{1b}[J"));
+        terminal.type_in(b"\x03");
+        assert_eq!(terminal.exit_code(), Some(130));
+        assert!(!terminal.screen().contains("\u{1b}[3A"), "{:?}", terminal.screen());
+    }
+    drop(holder);
 }

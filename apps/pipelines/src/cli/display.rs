@@ -11,9 +11,9 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tenure_core::{JobId, Millis};
 use tenure_wire::{WhyResponse, parse_instant};
 
-use tenure_cli_kit::Output;
 use tenure_cli_kit::follow::TICK;
 use tenure_cli_kit::text::{format_duration, print_line, sanitize, sanitize_line};
+use tenure_cli_kit::{Output, bars};
 
 /// Snapshot of a run.
 pub(crate) struct RunSnapshot<'a> {
@@ -89,7 +89,8 @@ enum Mode {
 impl Display {
     /// Creates a display with bars if stderr is a terminal, otherwise with lines.
     pub(super) fn new(pipeline: &str, output: Output) -> Self {
-        Self::build(pipeline, output, MultiProgress::new(), String::new(), print_to_stderr)
+        let all = MultiProgress::with_draw_target(bars::draw_target());
+        Self::build(pipeline, output, all, String::new(), print_to_stderr)
     }
 
     /// Creates a display of one of several concurrent runs: bars in a shared group if stderr is a
