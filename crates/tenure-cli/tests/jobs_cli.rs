@@ -478,7 +478,7 @@ fn a_wait_for_a_lock_is_one_line_of_a_narrow_terminal() {
 fn a_closed_pipe_is_not_an_error() {
     let site = Site::start();
     site.submit("report/r1", "run");
-    for args in ["job ls", "job ls -o json", "resource ls"] {
+    for args in ["job ls", "job ls -o json", "resource ls", "completions bash"] {
         let args: Vec<_> = args.split(' ').collect();
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);

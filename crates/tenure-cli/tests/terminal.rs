@@ -5,7 +5,7 @@ mod common;
 #[path = "jobs_cli/harness.rs"]
 mod harness;
 
-use common::{free_address, stderr, stdout, until};
+use common::{TENURE, free_address, stderr, stdout, until};
 use harness::{Site, Terminal, without_colors};
 use serde_json::json;
 
@@ -194,4 +194,73 @@ fn displays_leave_no_rows_behind_when_the_terminal_becomes_narrower() {
         assert!(!terminal.screen().contains("\u{1b}[3A"), "{:?}", terminal.screen());
     }
     drop(holder);
+}
+
+/// Returns what bash completes after `words` of a command line.
+fn complete(site: &Site, words: &[&str]) -> Vec<String> {
+    let script = "\
+        source <(\"$0\" completions bash); COMP_WORDS=(\"$0\" \"$@\"); COMP_CWORD=$#; \
+        cur=\"${COMP_WORDS[COMP_CWORD]}\"; _tenure_with_names \"$0\" \"$cur\" \"${@:$#-1:1}\"; \
+        printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut command = std::process::Command::new("bash");
+    command.args(["--norc", "-c", script, TENURE]).args(words);
+    for (name, value) in site.server.tenure().get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let output = command.output().expect("bash runs");
+    assert_eq!(stderr(&output), "", "{words:?}");
+    stdout(&output).lines().map(str::to_owned).filter(|line| !line.is_empty()).collect()
+}
+
+#[test]
+fn bash_completes_names_of_the_server() {
+    let site = Site::start();
+    let job = site.submit("report/r1", "run");
+    site.submit("database/orders", "create");
+    site.ok(&["lock", "acquire", "cluster/c1#config", "--holder", "ann"]);
+    site.ok(&["key", "create", "--name", "ci", "--role", "viewer", "--reason", "a test"]);
+    let keys = site.json(&["key", "ls"]);
+    let key = keys["items"][0]["id"].as_str().expect("an id");
+    let database = "database/orders";
+    for (words, expected) in [
+        (&["resource", "show", ""][..], &["cluster/c1", database, "report/r1"][..]),
+        (&["resource", "show", "data"], &[database]),
+        (&["exec", "cluster/"], &["cluster/c1#config"]),
+        (&["lock", "ls", "--kind", "re"], &["report"]),
+        (&["job", "show", &job[..4]], &[&*job]),
+        (&["why", "report/"], &["report/r1"]),
+        (&["--tenant", "other", "why", ""], &[]),
+        (&["key", "revoke", ""], &[key]),
+        // These are known without a server.
+        (&["job", "sub"], &["submit"]),
+        (&["job", "ls", "--sta"], &["--state"]),
+    ] {
+        let mut completed = complete(&site, words);
+        completed.retain(|word| !word.starts_with('-') || words.last() == Some(&"--sta"));
+        if words == ["job", "show", &job[..4]] {
+            // Ids start with the time.
+            assert!(completed.contains(&job), "{completed:?}");
+        } else {
+            assert_eq!(completed, expected, "{words:?}");
+        }
+    }
+}
+
+#[test]
+fn completion_is_silent_without_a_server() {
+    let site = Site::start();
+    let nowhere = format!("http://{}", free_address());
+    let words = ["__complete", "--server", &nowhere, "--key", "secret", "lock", "show", ""];
+    let output = site.server.run(&words);
+    assert!(output.status.success());
+    assert_eq!((&*stdout(&output), &*stderr(&output)), ("", ""));
+    // A server that accepts connections but does not answer is given up.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = format!("http://{}", silent.local_addr().expect("it is bound"));
+    let output = site.server.run(&["__complete", "--server", &address, "why", ""]);
+    assert!(output.status.success());
+    assert_eq!((&*stdout(&output), &*stderr(&output)), ("", ""));
 }

@@ -1,6 +1,7 @@
 //! The verbs of the command line, one file each.
 
 mod audit;
+mod complete;
 mod completions;
 mod config;
 mod dead;
@@ -166,6 +167,9 @@ fn command() -> clap::Command {
 pub fn run() -> ExitCode {
     let apps = apps::installed();
     let added = AddedVerbs::new(&apps);
+    if let Some(words) = complete::requested(std::env::args_os()) {
+        return with_log(None, Output::Table, || on_runtime(complete::run(added.command(), words)));
+    }
     let matches = match added.command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) if error.use_stderr() && is_json_requested(std::env::args_os()) => {

@@ -1,0 +1,221 @@
+//! Completion of names that only the server knows: `tenure __complete WORD…`, called by the scripts
+//! of `tenure completions`.
+//!
+//! The last word is the one to complete; it may be empty. Candidates are printed one per line.
+//! There are none if the word is not such a name, or if the server does not answer in time. Errors
+//! are silent: a message would end up in the command line of the user.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Arg, Command, Parser};
+use serde::de::DeserializeOwned;
+use tenure::http::HttpTransport;
+use tenure_cli_kit::text::{print_line, query};
+use tenure_cli_kit::{Done, ServerArgs};
+use tenure_wire::{JobInfo, KeyInfo, KindInfo, ListResponse, ResourceInfo, TenureInfo};
+
+/// First argument of a request for completion.
+pub(super) const VERB: &str = "__complete";
+/// Maximum time that a user waits for candidates.
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum number of items that are read from each list.
+const ITEMS_MAX: usize = 1_000;
+
+/// The names that a word can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Names {
+    Resources,
+    Locks,
+    Jobs,
+    ResourcesAndJobs,
+    Kinds,
+    Keys,
+}
+
+/// Returns the words to complete, if the arguments of this process request it.
+pub(super) fn requested(args: impl Iterator<Item = OsString>) -> Option<Vec<String>> {
+    let mut words = args.skip(1).map(|word| word.to_string_lossy().into_owned());
+    let is_requested = words.next().is_some_and(|verb| verb == VERB);
+    // Bash splits `--kind=database` into three words.
+    is_requested.then(|| words.filter(|word| word != "=").collect())
+}
+
+/// Prints the candidates for the last of `words`.
+pub(super) async fn run(mut command: Command, words: Vec<String>) -> Done {
+    command.build();
+    for name in candidates(&command, &words).await {
+        print_line(&name)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn candidates(command: &Command, words: &[String]) -> BTreeSet<String> {
+    let Some((names, prefix)) = expected(command, words) else { return BTreeSet::new() };
+    let Some(server) = server_args(words) else { return BTreeSet::new() };
+    let found = tokio::time::timeout(TIMEOUT, fetch_names(&server, names, prefix)).await;
+    let mut found = found.unwrap_or_default();
+    found.retain(|name| name.starts_with(prefix) && name.chars().all(is_allowed));
+    found
+}
+
+/// Returns whether a character may be part of a candidate, which a shell sees.
+fn is_allowed(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '@' | '+' | '=' | '/' | '#')
+}
+
+/// Returns which names the last word can be, and its beginning.
+fn expected<'a>(root: &Command, words: &'a [String]) -> Option<(Names, &'a str)> {
+    let (last, before) = words.split_last()?;
+    let (mut command, mut positional, mut option) = (root, 0, None);
+    for word in before {
+        if option.take().is_some() {
+            continue;
+        }
+        if word == "--" {
+            return None;
+        }
+        if word.starts_with('-') {
+            option = find_option(root, command, word).filter(|arg| arg.get_action().takes_values());
+        } else if let Some(verb) = command.find_subcommand(word) {
+            (command, positional) = (verb, 0);
+        } else {
+            positional += 1;
+        }
+    }
+    let arg = match option {
+        Some(arg) => arg,
+        None if last.starts_with('-') => return None,
+        None => nth_positional(command, positional)?,
+    };
+    let verb = before.iter().find(|word| root.find_subcommand(word).is_some())?;
+    Some((names_of(verb, arg.get_id().as_str())?, last))
+}
+
+/// Returns the option of a word whose value is the next word.
+fn find_option<'a>(root: &'a Command, command: &'a Command, word: &str) -> Option<&'a Arg> {
+    let has_name = |arg: &&Arg| match word.strip_prefix("--") {
+        Some(long) => arg.get_long() == Some(long),
+        None => arg.get_short().is_some_and(|short| word.ends_with(short)),
+    };
+    // Global options belong to the root.
+    command.get_arguments().chain(root.get_arguments()).find(has_name)
+}
+
+/// Returns a positional argument. The last one may have several values.
+fn nth_positional(command: &Command, n: usize) -> Option<&Arg> {
+    let several = |arg: &&Arg| arg.get_num_args().is_some_and(|range| range.max_values() > 1);
+    let last = || command.get_positionals().last().filter(several);
+    command.get_positionals().nth(n).filter(|arg| !arg.is_last_set()).or_else(last)
+}
+
+/// Returns which names an argument of a verb takes.
+fn names_of(verb: &str, arg: &str) -> Option<Names> {
+    Some(match (verb, arg) {
+        (_, "kind") => Names::Kinds,
+        (_, "resource") => Names::Resources,
+        ("exec" | "lock", "lock" | "locks") => Names::Locks,
+        ("job" | "dead", "id" | "ids") => Names::Jobs,
+        ("why", "subject") => Names::ResourcesAndJobs,
+        ("key", "id") => Names::Keys,
+        _ => return None,
+    })
+}
+
+/// Address, key and tenant of a command line that is not complete yet.
+#[derive(Parser)]
+struct PartialLine {
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+fn server_args(words: &[String]) -> Option<ServerArgs> {
+    const OPTIONS: [&str; 4] = ["--server", "--key", "--tenant", "--data"];
+    let pairs = words.windows(2).filter(|pair| OPTIONS.contains(&&*pair[0])).flatten();
+    let line = std::iter::once("tenure").chain(pairs.map(String::as_str));
+    PartialLine::try_parse_from(line).ok().map(|line| line.server)
+}
+
+async fn fetch_names(server: &ServerArgs, names: Names, prefix: &str) -> BTreeSet<String> {
+    let transport = match names {
+        Names::Keys => server.transport_to_all(),
+        _ => server.transport(),
+    };
+    let Ok(transport) = transport else { return BTreeSet::new() };
+    let (kinds, keys, jobs) = ("/v1/kinds", "/v1/keys", "/v1/jobs");
+    match names {
+        Names::Resources => resources(&transport, prefix, false).await,
+        Names::Locks => resources(&transport, prefix, true).await,
+        Names::Jobs => list(&transport, jobs, None, |job: JobInfo| job.id.to_string()).await,
+        Names::ResourcesAndJobs => {
+            let resources = resources(&transport, prefix, false);
+            let jobs = list(&transport, jobs, None, |job: JobInfo| job.id.to_string());
+            let (resources, jobs) = tokio::join!(resources, jobs);
+            &resources | &jobs
+        }
+        Names::Kinds => list(&transport, kinds, None, |kind: KindInfo| kind.name).await,
+        Names::Keys => list(&transport, keys, None, |key: KeyInfo| key.id).await,
+    }
+}
+
+/// Returns `KIND/NAME` of resources and of held locks, the latter with `#LOCK` if `with_lock`.
+async fn resources(transport: &HttpTransport, prefix: &str, with_lock: bool) -> BTreeSet<String> {
+    // One page of a kind is more likely to be complete.
+    let kind = prefix.split_once('/').map(|(kind, _)| kind);
+    let name = |one: ResourceInfo| format!("{}/{}", one.kind, one.name);
+    let path = |tenure: TenureInfo| match tenure.lock.split_once('#') {
+        Some((resource, _)) if !with_lock => resource.to_owned(),
+        _ => tenure.lock,
+    };
+    let resources = list(transport, "/v1/resources", kind, name);
+    let (resources, locks) = tokio::join!(resources, list(transport, "/v1/locks", kind, path));
+    &resources | &locks
+}
+
+/// Returns the names in the first page of a list; none if it cannot be read.
+async fn list<T: DeserializeOwned>(
+    transport: &HttpTransport,
+    path: &str,
+    kind: Option<&str>,
+    name: impl Fn(T) -> String,
+) -> BTreeSet<String> {
+    let parts = [("kind", kind.map(str::to_owned)), ("limit", Some(ITEMS_MAX.to_string()))];
+    let page: Result<ListResponse<T>, _> = transport.get(&query(path, &parts)).await;
+    page.map(|page| page.items.into_iter().map(name).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_expected_names_follow_from_the_words_before() {
+        let mut command = super::super::command();
+        command.build();
+        for (line, names) in [
+            ("exec ", Some(Names::Locks)),
+            ("exec --wait 5s clus", Some(Names::Locks)),
+            ("exec cluster/c1 -- ", None),
+            ("lock acquire cluster/c1 ", Some(Names::Locks)),
+            ("lock show ", Some(Names::Resources)),
+            ("lock ls --kind ", Some(Names::Kinds)),
+            ("lock ls --holder ", None),
+            ("-o json job show 01a1", Some(Names::Jobs)),
+            ("job show -f ", Some(Names::Jobs)),
+            ("job show -", None),
+            ("job submit ", Some(Names::Resources)),
+            ("job submit report/r1 ", None),
+            ("dead redrive 01a1 ", Some(Names::Jobs)),
+            ("--tenant acme why ", Some(Names::ResourcesAndJobs)),
+            ("key revoke ", Some(Names::Keys)),
+            ("key create --name ", None),
+            ("job ", None),
+            ("", None),
+        ] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(expected(&command, &words).map(|(names, _)| names), names, "{line:?}");
+        }
+    }
+}
