@@ -38,6 +38,12 @@ pub fn is_on_stderr() -> bool {
     AutoStream::choice(&std::io::stderr()) != ColorChoice::Never
 }
 
+/// Returns whether stdout has colours, for output that does not go through `anstream`.
+#[must_use]
+pub fn is_on_stdout() -> bool {
+    AutoStream::choice(&std::io::stdout()) != ColorChoice::Never
+}
+
 /// The meaning of a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {

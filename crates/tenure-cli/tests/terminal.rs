@@ -156,6 +156,21 @@ fn the_status_is_one_screen_with_what_needs_attention() {
 }
 
 #[test]
+fn top_redraws_the_status_and_restores_the_terminal() {
+    let site = Site::start();
+    let mut terminal = Terminal::run(&site, &["top"]);
+    terminal.until("0 running, 0 queued");
+    assert!(terminal.screen().contains("\u{1b}[?1049h"), "the alternate screen");
+    site.submit("report/r1", "run");
+    terminal.until("0 running, 1 queued");
+    terminal.until("; see: tenure job ls --kind report --state queued");
+    terminal.type_in(b"\x03");
+    assert_eq!(terminal.exit_code(), Some(0));
+    until(|| terminal.screen().ends_with("\u{1b}[?25h\u{1b}[?1049l"));
+    assert_eq!(site.code(&["top"]).0, 2, "not a terminal");
+}
+
+#[test]
 fn workers_are_listed_with_what_they_run() {
     let site = Site::start();
     site.submit("report/r1", "run");

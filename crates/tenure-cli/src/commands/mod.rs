@@ -16,6 +16,7 @@ mod reload;
 mod resource;
 mod serve;
 mod status;
+mod top;
 mod verify;
 mod why;
 mod worker;
@@ -97,6 +98,7 @@ enum Verb {
     #[command(subcommand)]
     Key(key::Key),
     Status(status::StatusVerb),
+    Top(top::Top),
     Audit(audit::AuditVerb),
     Why(why::Why),
     Verify(verify::Verify),
@@ -201,6 +203,7 @@ pub fn run() -> ExitCode {
         Verb::Dead(dead) => on_runtime(dead.run(&server, output)),
         Verb::Key(key) => on_runtime(key.run(&server, output)),
         Verb::Status(status) => on_runtime(status.run(&server, output)),
+        Verb::Top(top) => on_runtime(top.run(&server)),
         Verb::Audit(audit) => on_runtime(audit.run(&server, output)),
         Verb::Why(why) => on_runtime(why.run(&server, output)),
         Verb::Verify(verify) => on_runtime(verify.run(&server, output)),

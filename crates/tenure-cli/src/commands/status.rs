@@ -24,16 +24,23 @@ pub(super) struct StatusVerb {}
 
 impl StatusVerb {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
-        let status: StatusResponse = server.transport_to_all()?.get("/v1/status").await?;
         match output {
-            Output::Json => print_json(&status)?,
-            Output::Table => {
-                print_line(&format_counts(&server.url()?, &status))?;
-                print_line(&format_attention(&status.attention))?;
-            }
+            Output::Json => print_json(&fetch(server).await?)?,
+            Output::Table => print_line(&fetch_text(server).await?)?,
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+async fn fetch(server: &ServerArgs) -> anyhow::Result<StatusResponse> {
+    Ok(server.transport_to_all()?.get("/v1/status").await?)
+}
+
+/// Returns the status as a text for people.
+pub(super) async fn fetch_text(server: &ServerArgs) -> anyhow::Result<String> {
+    let status = fetch(server).await?;
+    let counts = format_counts(&server.url()?, &status);
+    Ok(format!("{counts}\n{}", format_attention(&status.attention)))
 }
 
 fn format_counts(url: &str, status: &StatusResponse) -> String {
