@@ -197,6 +197,31 @@ fn a_stopped_supervisor_loses_the_lock_only_after_its_tree_is_dead() {
 }
 
 #[test]
+fn a_stopped_supervisor_and_watchdog_lose_the_lock_only_after_the_tree_is_dead() {
+    let server = Server::start();
+    let child = start_stubborn(&server, "3s", &[]);
+    let watchdog = watchdog_of(child.id());
+    signal(watchdog, "STOP");
+    signal(child.id(), "STOP");
+    assert_eq!(survivors_seen_by_next_holder(&server), "checked\n");
+    signal(watchdog, "CONT");
+    signal(child.id(), "CONT");
+    assert_eq!(exit_code(child), Some(122));
+}
+
+/// Returns the child with the name of a watchdog.
+fn watchdog_of(supervisor: u32) -> u32 {
+    let parent = format!("PPid:\t{supervisor}\n");
+    let is_watchdog = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.starts_with("Name:\ttenure-watch\n") && status.contains(&parent)
+    };
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.find(is_watchdog).expect("it has a watchdog")
+}
+
+#[test]
 fn an_outage_longer_than_the_ttl_loses_the_lock() {
     let server = Server::start();
     let child = start_stubborn(&server, "3s", &[]);

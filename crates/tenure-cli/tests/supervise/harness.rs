@@ -112,6 +112,17 @@ impl Process {
         Self::of(stat[1].parse().expect("a process id"))
     }
 
+    pub(crate) fn children(&self) -> Vec<Self> {
+        let entries = fs::read_dir("/proc").expect("/proc").flatten();
+        let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_child = |id: &i32| stat(*id).is_some_and(|stat| stat[1] == self.id.to_string());
+        ids.filter(is_child).map(Self::of).collect()
+    }
+
+    pub(crate) fn session(&self) -> i32 {
+        stat(self.id).expect("a living process")[3].parse().expect("a session id")
+    }
+
     pub(crate) fn send(&self, signal: Signal) {
         kill_process(pid(self.id), signal).expect("a living process");
     }

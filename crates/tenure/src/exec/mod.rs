@@ -2,10 +2,11 @@
 //!
 //! When the lock is lost, every process of the command is dead *before* the store may grant the
 //! lock to another holder, even if the command ignores TERM or has daemonized, and even if its
-//! supervisor is stopped or killed. Three processes cooperate:
+//! supervisor and its watchdog are stopped or killed. These processes cooperate:
 //!
 //! ```text
-//! S        supervisor.rs  holds the lock; sends each new deadline to W; kills if W fails
+//! S        supervisor.rs  holds the lock; sends each new deadline to W and G; kills if W fails
+//! ├─ G     guard.rs       kills the tree if S and W do not, because both are stopped or killed
 //! └─ W     watchdog.rs    in its own process session, so signals to S miss it;
 //!    │                    kills the tree at the deadline, or when S dies
 //!    └─ C  launcher.rs    the command; the kernel kills it if W dies
@@ -16,15 +17,17 @@
 //! the end of a command while one of its processes is alive.
 //!
 //! Limits: processes that others start on behalf of the command (a container engine, systemd, cron,
-//! another machine) are not its descendants. If S and W are both killed with KILL, the command
-//! dies, but the processes it started do not. A process of another user cannot be killed, so
-//! [`Supervisor::wait`] blocks until it exits. After the machine resumes from suspend, the command
-//! may run for up to 100 ms before it is killed. The fencing token covers all of these cases. The
-//! command has no controlling terminal.
+//! another machine) are not its descendants. If S, W and G are all stopped or killed, nothing
+//! enforces the deadline. If S and W are killed with KILL, G finds the descendants of the command by
+//! their environment only. A process of another user cannot be killed, so [`Supervisor::wait`]
+//! blocks until it exits. After the machine resumes from suspend, the command may run for up to
+//! 100 ms before it is killed. The fencing token covers all of these cases. The command has no
+//! controlling terminal.
 //!
 //! See [`Supervisor`] for the interface, `watchdog.rs` for the rules, `protocol.rs` for the
 //! messages between S and W, `tree.rs` for finding and killing processes.
 
+mod guard;
 mod launcher;
 mod protocol;
 mod run_under;
@@ -93,6 +96,9 @@ pub enum ExitKind {
     Signal(i32),
 }
 
+/// Exit status of a command that was killed, or whose own status is unknown.
+const KILLED: ExitKind = ExitKind::Signal(Signal::KILL.as_raw());
+
 /// Why a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndReason {
@@ -129,12 +135,17 @@ impl From<StopReason> for EndReason {
 /// Time after which a process that survives KILL is reported.
 const KILL_WARN_AFTER: Duration = Duration::from_secs(2);
 
+/// Interval between two rounds of KILL while processes are left.
+const KILL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// First argument that starts the executable as guard.
+const GUARD_ARG: &str = "__guard";
 /// First argument that starts the executable as watchdog.
 const WATCHDOG_ARG: &str = "__watch";
 /// First argument that starts the executable as launcher of the command.
 const LAUNCHER_ARG: &str = "__child";
 
-/// Runs as watchdog or launcher if this process was started as one, otherwise returns `None`.
+/// Runs as guard, watchdog or launcher if this process was started as one, otherwise returns `None`.
 ///
 /// Every executable that serves as [`Spec::helper`] must call this first in `main`, before it
 /// starts threads or reads its arguments.
@@ -142,6 +153,7 @@ const LAUNCHER_ARG: &str = "__child";
 pub fn run_helper() -> Option<ExitCode> {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     match args.split_first()? {
+        (first, rest) if first == GUARD_ARG => Some(guard::main(rest)),
         (first, rest) if first == WATCHDOG_ARG => Some(watchdog::main(rest)),
         (first, rest) if first == LAUNCHER_ARG => Some(launcher::main(rest)),
         _ => None,

@@ -2,14 +2,17 @@
 //!
 //! The order matters. S listens before it starts W, W connects before it is asked to start the
 //! command, and W starts nothing after its deadline: so the command never runs without a process
-//! that can kill it. S accepts no peer but W on the socket.
+//! that can kill it. S accepts no peer but W on the socket. The guard gets its end of a socket pair
+//! as stdin, so it needs no handshake and S does not wait for it.
 //!
-//! See `supervisor.rs`, which uses this, and `watchdog.rs`, which is the process it starts.
+//! See `supervisor.rs`, which uses this, and `watchdog.rs` and `guard.rs`, which are the processes
+//! it starts.
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream as StdUnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -19,8 +22,8 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-use super::WATCHDOG_ARG;
 use super::tree::EXEC_IDS_VARIABLE;
+use super::{GUARD_ARG, WATCHDOG_ARG};
 
 /// Default time from TERM to KILL.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
@@ -106,13 +109,27 @@ pub enum Error {
     Scan(#[source] io::Error),
 }
 
-/// Process of the watchdog. Closing the control socket ends it together with the command; this type
-/// only ensures that it is reaped.
+/// Process of the watchdog or the guard. Closing its control socket ends it together with the
+/// command; this type only ensures that it is reaped.
 #[derive(Debug)]
-pub(super) struct WatchdogProcess(pub(super) Child);
+pub(super) struct HelperProcess(pub(super) Child);
 
-impl WatchdogProcess {
-    pub(super) fn start(spec: Spec, id: &str) -> Result<Self, Error> {
+impl HelperProcess {
+    /// Starts the guard. Returns it with the control socket.
+    pub(super) fn start_guard(
+        helper: PathBuf,
+        id: &str,
+        watchdog: Pid,
+    ) -> Result<(Self, StdUnixStream), Error> {
+        let (control, theirs) = StdUnixStream::pair().map_err(Error::Prepare)?;
+        let mut command = Command::new(&helper);
+        command.arg0("lock-guard").arg(GUARD_ARG).arg(id).arg(watchdog.to_string());
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+        let spawned = command.spawn().map_err(|source| Error::Watchdog { helper, source })?;
+        Ok((Self(spawned), control))
+    }
+
+    pub(super) fn start_watchdog(spec: Spec, id: &str) -> Result<Self, Error> {
         let mut command = Command::new(&spec.helper);
         command.arg0("tenure").arg(WATCHDOG_ARG).arg(id).args(spec.program);
         if spec.env_clear {
@@ -154,17 +171,22 @@ impl WatchdogProcess {
         matches!(self.0.try_wait(), Ok(None))
     }
 
-    /// Kills the watchdog and waits until it is reaped: only then are its children reparented.
+    /// Kills the process without waiting for its death.
+    pub(super) fn start_kill(&mut self) {
+        // It may have exited.
+        self.0.kill().ok();
+    }
+
+    /// Kills the process and waits until it is reaped: only then are its children reparented.
     pub(super) async fn kill(&mut self) {
         while self.is_alive() {
-            // It may have exited in between.
-            self.0.kill().ok();
+            self.start_kill();
             sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-impl Drop for WatchdogProcess {
+impl Drop for HelperProcess {
     fn drop(&mut self) {
         if !self.is_alive() {
             return;
@@ -177,10 +199,11 @@ impl Drop for WatchdogProcess {
 }
 
 /// Returns an unguessable name for the socket, which also identifies the processes of the command.
+/// It does not contain `tenure`: the guard has it on its command line.
 pub(super) fn random_id() -> io::Result<String> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-    Ok(format!("tenure-{:032x}", u128::from_ne_bytes(bytes)))
+    Ok(format!("exec-{:032x}", u128::from_ne_bytes(bytes)))
 }
 
 pub(super) fn listen(id: &str) -> io::Result<UnixListener> {

@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, getpid, set_child_subreaper};
+use rustix::process::{Pid, getpid, set_child_subreaper};
 use tokio::time::{sleep, timeout};
 
 use super::protocol::{ControlMessage, LineReader, WatchdogReport, line_reader, receive, send};
-use super::spawn::{self, Error, POLL_INTERVAL, Spec, WatchdogProcess};
-use super::tree::Orphans;
-use super::{CommandEnd, Deadlines, EndReason, ExitKind, KILL_WARN_AFTER, StopReason};
+use super::spawn::{self, Error, HelperProcess, POLL_INTERVAL, Spec};
+use super::tree::{EMPTY_SCANS_MIN, Orphans};
+use super::{CommandEnd, Deadlines, EndReason, ExitKind, KILL_WARN_AFTER, KILLED, StopReason};
 use crate::clock::{BootInstant, SLEEP_MAX};
 use crate::session::{DeadlineRegistration, Session};
 
@@ -36,8 +36,6 @@ const IDLE_SLACK: Duration = Duration::from_millis(200);
 const KILLING_SLACK: Duration = Duration::from_secs(5);
 /// Time to read reports that were sent while this process was delayed.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(5);
-/// Number of consecutive scans that must find no orphan, because one scan can miss a new process.
-const EMPTY_SCANS_MIN: u32 = 3;
 
 /// Supervised command.
 ///
@@ -81,10 +79,13 @@ impl Supervisor {
         let id = spawn::random_id().map_err(Error::Prepare)?;
         let listener = spawn::listen(&id).map_err(Error::Prepare)?;
         let (grace, sole_child) = (spec.grace, spec.sole_child);
-        let watchdog = WatchdogProcess::start(spec, &id)?;
-        let orphans = Orphans::new(id, watchdog.pid(), sole_child);
-        let mut tree = Tree { watchdog, orphans };
-        let handshake = handshake(&mut tree.watchdog, listener, first, grace);
+        let helper = spec.helper.clone();
+        let watchdog = HelperProcess::start_watchdog(spec, &id)?;
+        // On an error the watchdog finds no supervisor, and exits.
+        let (guard, guard_socket) = HelperProcess::start_guard(helper, &id, watchdog.pid())?;
+        let orphans = Orphans::new(id, watchdog.pid(), guard.pid(), sole_child);
+        let mut tree = Tree { watchdog, guard, orphans };
+        let handshake = handshake(&mut tree.watchdog, listener, guard_socket, first, grace);
         match timeout(START_TIMEOUT, handshake).await {
             Ok(Ok((handle, reports, command))) => Ok(Self::new(tree, handle, reports, command)),
             Ok(Err(error)) => tree.kill(|_, _| {}).await.and(Err(error)),
@@ -155,7 +156,8 @@ impl Supervisor {
                 None => self.receive_report().await,
             }
         }
-        // Its work is done, but a watchdog that is stopped (SIGSTOP) would not exit by itself.
+        // Their work is done, but helpers that are stopped (SIGSTOP) would not exit by themselves.
+        self.tree.guard.start_kill();
         self.tree.watchdog.kill().await;
         Ok(self.ended.unwrap_or(CommandEnd { status: KILLED, reason: EndReason::WatchdogDied }))
     }
@@ -200,20 +202,20 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// Handles may keep the socket open, but the watchdog must see its end now.
+    /// Handles may keep the sockets open, but watchdog and guard must see their end now.
     fn drop(&mut self) {
-        // Fails only if the watchdog is already dead.
+        // Fails only if the peer is already dead.
         self.handle.0.socket.shutdown(Shutdown::Both).ok();
+        self.handle.0.guard_socket.shutdown(Shutdown::Both).ok();
     }
 }
-
-/// Exit status of a dead command whose own status is unknown.
-const KILLED: ExitKind = ExitKind::Signal(Signal::KILL.as_raw());
 
 /// All processes of the command, as far as they can be reached without the watchdog.
 #[derive(Debug)]
 struct Tree {
-    watchdog: WatchdogProcess,
+    watchdog: HelperProcess,
+    /// Not part of the tree, but ends with it.
+    guard: HelperProcess,
     orphans: Orphans,
 }
 
@@ -251,6 +253,8 @@ struct Control {
     /// Written without the runtime: a blocked runtime must not withhold a deadline from the
     /// watchdog.
     socket: UnixStream,
+    /// The guard needs the deadlines only.
+    guard_socket: UnixStream,
     kill_at_nanos: AtomicU64,
 }
 
@@ -259,6 +263,8 @@ impl Handle {
     pub fn extend(&self, deadlines: Deadlines) {
         self.0.kill_at_nanos.fetch_max(deadlines.kill_at.as_nanos(), Ordering::Relaxed);
         self.send(ControlMessage::Extend(deadlines));
+        // A guard that is dead or does not read cannot be helped.
+        send(&self.0.guard_socket, &ControlMessage::Extend(deadlines)).ok();
     }
 
     /// Follows the deadline of a session until the result is dropped.
@@ -298,14 +304,18 @@ impl Control {
 }
 
 async fn handshake(
-    watchdog: &mut WatchdogProcess,
+    watchdog: &mut HelperProcess,
     listener: UnixListener,
+    guard_socket: UnixStream,
     first: Deadlines,
     grace: Duration,
 ) -> Result<(Handle, LineReader, Pid), Error> {
     let control = watchdog.accept(listener).await.map_err(Error::Handshake)?;
-    let (handle, mut reports) = split_control(control, first).map_err(Error::Handshake)?;
-    send(&handle.0.socket, &ControlMessage::Start { first, grace }).map_err(Error::Handshake)?;
+    let (handle, mut reports) =
+        split_control(control, guard_socket, first).map_err(Error::Handshake)?;
+    let start = ControlMessage::Start { first, grace };
+    send(&handle.0.guard_socket, &start).map_err(Error::Handshake)?;
+    send(&handle.0.socket, &start).map_err(Error::Handshake)?;
     let command = receive_start(&mut reports).await?;
     Ok((handle, reports, command))
 }
@@ -313,13 +323,14 @@ async fn handshake(
 /// Splits the control socket into a handle and the reader of reports.
 fn split_control(
     control: tokio::net::UnixStream,
+    guard_socket: UnixStream,
     first: Deadlines,
 ) -> io::Result<(Handle, LineReader)> {
     let control = control.into_std()?;
     let socket = control.try_clone()?;
     let reports = line_reader(control)?;
     let kill_at_nanos = AtomicU64::new(first.kill_at.as_nanos());
-    Ok((Handle(Arc::new(Control { socket, kill_at_nanos })), reports))
+    Ok((Handle(Arc::new(Control { socket, guard_socket, kill_at_nanos })), reports))
 }
 
 async fn receive_start(reports: &mut LineReader) -> Result<Pid, Error> {

@@ -22,6 +22,9 @@ use rustix::process::{
 
 use super::ExitKind;
 
+/// Number of consecutive scans that must find no process, because one scan can miss a new one.
+pub(super) const EMPTY_SCANS_MIN: u32 = 3;
+
 /// Environment variable with the exec ids of all commands that a process belongs to, outermost
 /// first, separated by colons.
 pub(super) const EXEC_IDS_VARIABLE: &str = "TENURE_EXEC_ID";
@@ -35,6 +38,7 @@ pub(super) struct Process {
     /// In clock ticks since boot; together with the process id it identifies a process uniquely.
     start: u64,
     stopped: bool,
+    zombie: bool,
 }
 
 impl Process {
@@ -166,6 +170,7 @@ fn parse(pid: Pid, stat: &str) -> Option<Process> {
         session: words.get(3)?.parse().ok()?,
         start: words.get(START)?.parse().ok()?,
         stopped: matches!(*words.first()?, "T" | "t"),
+        zombie: matches!(*words.first()?, "Z" | "X"),
     })
 }
 
@@ -177,15 +182,17 @@ pub(super) struct Orphans {
     id: String,
     /// Id of their process session, unless they left it.
     watchdog: Pid,
-    /// Whether every child of this process belongs to the command.
+    /// Not part of the command, although it is a child of this process.
+    guard: Pid,
+    /// Whether every other child of this process belongs to the command.
     sole_child: bool,
     /// Processes already recognized: a zombie has no environment any more.
     recognized: HashSet<(Pid, u64)>,
 }
 
 impl Orphans {
-    pub(super) fn new(id: String, watchdog: Pid, sole_child: bool) -> Self {
-        Self { id, watchdog, sole_child, recognized: HashSet::new() }
+    pub(super) fn new(id: String, watchdog: Pid, guard: Pid, sole_child: bool) -> Self {
+        Self { id, watchdog, guard, sole_child, recognized: HashSet::new() }
     }
 
     /// Kills all orphans, reaps those that are children of this process, and returns all that were
@@ -194,7 +201,8 @@ impl Orphans {
         &mut self,
         mut on_reaped: impl FnMut(Pid, ExitKind),
     ) -> io::Result<Vec<Process>> {
-        let seen = kill(|process| is_child(process) && self.owns(process))?;
+        let seen =
+            kill(|process| is_child(process) && process.pid != self.guard && self.owns(process))?;
         self.recognized.extend(seen.iter().map(Process::identity));
         for child in seen.iter().filter(|process| is_child(process)) {
             reap(child.pid).into_iter().for_each(|kind| on_reaped(child.pid, kind));
@@ -206,8 +214,43 @@ impl Orphans {
         self.sole_child
             || process.session == self.watchdog.as_raw_pid()
             || self.recognized.contains(&process.identity())
-            || exec_ids(process.pid).is_some_and(|ids| ids.split(':').any(|id| id == self.id))
+            || has_exec_id(process.pid, &self.id)
     }
+}
+
+/// The command as the guard sees it: it is neither parent nor subreaper of any of its processes.
+#[derive(Debug)]
+pub(super) struct Guarded {
+    id: String,
+    watchdog: Process,
+}
+
+impl Guarded {
+    /// Returns `None` if the watchdog does not exist.
+    pub(super) fn new(id: &str, watchdog: Pid) -> Option<Self> {
+        Some(Self { id: id.to_owned(), watchdog: read(watchdog)? })
+    }
+
+    /// Kills everything below the watchdog and every process with the exec id, but not the watchdog
+    /// itself. Returns those that were alive. A stopped watchdog does not reap the zombies.
+    pub(super) fn kill(&self) -> io::Result<Vec<Process>> {
+        let watchdog = read(self.watchdog.pid).filter(|now| now.start == self.watchdog.start);
+        let is_watchdog = |pid: i32| watchdog.is_some_and(|now| now.pid.as_raw_pid() == pid);
+        let mut found = kill(|process| {
+            !is_watchdog(process.pid.as_raw_pid())
+                && (is_watchdog(process.parent) || has_exec_id(process.pid, &self.id))
+        })?;
+        found.retain(|process| !process.zombie);
+        Ok(found)
+    }
+
+    pub(super) fn signal_watchdog(&self, signal: Signal) {
+        self.watchdog.signal(signal);
+    }
+}
+
+fn has_exec_id(pid: Pid, id: &str) -> bool {
+    exec_ids(pid).is_some_and(|ids| ids.split(':').any(|other| other == id))
 }
 
 /// Returns the value of [`EXEC_IDS_VARIABLE`] that a process was started with.
@@ -237,7 +280,7 @@ mod tests {
 
     fn process(pid: i32, parent: i32) -> Process {
         let pid = Pid::from_raw(pid).expect("not zero");
-        Process { pid, parent, session: 0, start: 0, stopped: false }
+        Process { pid, parent, session: 0, start: 0, stopped: false, zombie: false }
     }
 
     #[test]
@@ -245,8 +288,7 @@ mod tests {
         let tail = "T 7 8 9 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 1000 1 2 3";
         for name in ["sh", "a b", ") R 1 2 3", "((", "x) "] {
             let found = parse(Pid::INIT, &format!("1 ({name}) {tail}\n"));
-            let expected =
-                Process { pid: Pid::INIT, parent: 7, session: 9, start: 4711, stopped: true };
+            let expected = Process { session: 9, start: 4711, stopped: true, ..process(1, 7) };
             assert_eq!(found, Some(expected), "{name:?}");
         }
         assert_eq!(parse(Pid::INIT, "1 (sh) S 1 2"), None);

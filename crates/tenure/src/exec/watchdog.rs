@@ -32,8 +32,8 @@ use tokio::time::timeout;
 
 use super::protocol::{ControlMessage, LineReader, WatchdogReport, line_reader, receive, send};
 use super::{
-    CommandEnd, Deadlines, EndReason, ExitKind, KILL_WARN_AFTER, LAUNCHER_ARG, StopReason,
-    forwarded_signals, tree,
+    CommandEnd, Deadlines, EndReason, ExitKind, KILL_INTERVAL, KILL_WARN_AFTER, KILLED,
+    LAUNCHER_ARG, StopReason, forwarded_signals, tree,
 };
 use crate::clock::{BootInstant, SLEEP_MAX};
 
@@ -41,8 +41,6 @@ use crate::clock::{BootInstant, SLEEP_MAX};
 const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(5);
 /// Maximum number of messages read in a row; the socket's buffer does not hold more.
 const CATCH_UP_MESSAGES_MAX: usize = 1000;
-/// Interval between two rounds of KILL while processes are left.
-const KILL_INTERVAL: Duration = Duration::from_millis(10);
 /// Resolution of the runtime's timer.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
@@ -208,8 +206,11 @@ impl Watchdog {
 
     async fn run(mut self, events: &mut Events) {
         self.report(&WatchdogReport::Started(self.command.as_raw_pid()));
-        while !self.reap() {
+        loop {
             self.catch_up(events).await;
+            if self.reap() {
+                break;
+            }
             self.enforce_deadlines();
             let event = events.next(self.wakeup_delay(), self.supervised).await;
             self.handle_event(event);
@@ -358,10 +359,14 @@ impl Watchdog {
 
     fn on_command_exit(&mut self, status: Option<ExitKind>) {
         self.command_exited = true;
+        let status = status.unwrap_or(KILLED);
+        if status == KILLED && self.lost_at().has_passed() {
+            // The guard killed it while this process was stopped.
+            self.terminate_by(EndReason::Lost, self.deadlines.kill_at);
+        }
         self.terminate(EndReason::Exited);
         // Processes that it left behind and that have not received TERM.
         self.term_due = true;
-        let status = status.unwrap_or(ExitKind::Signal(Signal::KILL.as_raw()));
         let reason = self.termination.map_or(EndReason::Exited, |termination| termination.reason);
         self.report(&WatchdogReport::Exited(CommandEnd { status, reason }));
     }
