@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use rustix::process::{Signal as PosixSignal, getpgrp, kill_process_group};
 use tenure::clock::BootInstant;
 use tenure::exec::{
-    self, CommandEnd, EndReason, ExitKind, RunUnder, Spec, StopReason, Stopping, TTL_MIN,
+    self, CommandEnd, EndReason, ExitKind, Notice, RunUnder, Spec, StopReason, TTL_MIN, Terminal,
     forwarded_signals, run_under,
 };
 use tenure::tenure::Waiting;
@@ -35,8 +36,9 @@ const WAIT_DEFAULT: Duration = Duration::from_secs(24 * 60 * 60);
 /// The command starts once the lock is held. Its whole process tree is dead before another holder
 /// can acquire the lock, even if this process is stopped or killed. Its environment has
 /// TENURE_LOCK, TENURE_TOKEN, TENURE_SESSION, TENURE_DEADLINE and TRACEPARENT; pass the token with
-/// every write that must be fenced. It inherits the rest of your environment, except TENURE_KEY,
-/// TENURE_STORE and TENURE_ADMIN_KEY_FILE.
+/// every write that must be fenced. On a terminal it can prompt; Ctrl-Z suspends it, and it is
+/// killed unless it is resumed before the lock expires. It inherits the rest of your environment,
+/// except TENURE_KEY, TENURE_STORE and TENURE_ADMIN_KEY_FILE.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -95,7 +97,8 @@ impl Exec {
                 "--ttl must be at least {TTL_MIN:?}, so that a command can be stopped in time"
             );
         }
-        let mut signals = catch_signals()?;
+        let terminal = Terminal::foreground();
+        let mut signals = catch_signals(terminal.is_some())?;
         let client = Client::with_transport(Arc::new(server.transport()?), server.tenant());
         let (session, tenure) = tokio::select! {
             held = self.hold(&client) => held.with_context(|| self.lock.to_string())?,
@@ -105,7 +108,7 @@ impl Exec {
         // The lock must not be released before the process tree is known to be dead, not even on a
         // panic: then it expires, after the watchdog has killed the tree.
         let held = ManuallyDrop::new((tenure, session));
-        let ended = self.run_command(&held.0, &mut signals).await;
+        let ended = self.run_command(&held.0, terminal.clone(), &mut signals).await;
         let unknown =
             |error: &anyhow::Error| matches!(error.downcast_ref(), Some(exec::Error::Scan(_)));
         if ended.as_ref().is_err_and(unknown) {
@@ -127,26 +130,47 @@ impl Exec {
             say(&format!("cannot release the lock, it will expire: {error}"));
         }
         session.close().await;
-        Ok(exit_code(&ended?))
+        let ended = ended?;
+        if terminal.is_some() {
+            interrupt_own_job(&ended);
+        }
+        Ok(exit_code(&ended))
     }
 
     async fn run_command(
         &self,
         tenure: &Tenure,
+        terminal: Option<Terminal>,
         signals: &mut mpsc::Receiver<i32>,
     ) -> anyhow::Result<CommandEnd> {
         let mut spec = Spec::new(self.command.clone());
         spec.env = self.environment(tenure);
         spec.env_remove = CREDENTIAL_VARIABLES.map(Into::into).into();
         spec.sole_child = true;
-        let mut on_stop = |stopping| match stopping {
-            Stopping::Lost(why) => {
+        spec.terminal = terminal;
+        let mut lost_said = false;
+        let mut notify = |notice| match notice {
+            Notice::Lost(why) => {
+                lost_said = true;
                 say(&format!("the lock is lost: {why}; stopping the command"));
             }
-            Stopping::TimeLimit => say("time limit exceeded; stopping the command"),
+            Notice::TimeLimit => say("time limit exceeded; stopping the command"),
+            Notice::Suspend(until) => {
+                let (lock, token) = (&self.lock, tenure.token());
+                let left = until.remaining().as_millis().try_into().unwrap_or(u64::MAX);
+                let left = format_duration(left);
+                say(&format!(
+                    "suspended: resume with fg within {left}, or {lock} (token {token}) is lost \
+                     and the command is killed"
+                ));
+            }
         };
-        let options = RunUnder { limit: self.limit, signals, on_stop: &mut on_stop };
-        Ok(run_under(tenure, spec, options).await?)
+        let options = RunUnder { limit: self.limit, signals, notify: &mut notify };
+        let ended = run_under(tenure, spec, options).await?;
+        if ended.reason == EndReason::Lost && !lost_said {
+            say("the lock was lost while this process was stopped; the command was killed");
+        }
+        Ok(ended)
     }
 
     /// Opens a session and acquires the lock. A server that restarts meanwhile does not end the
@@ -248,9 +272,22 @@ fn signal_exit_code(signal: i32) -> u8 {
     128 + u8::try_from(signal).unwrap_or(0)
 }
 
-/// Collects the signals to forward to the command. Ignores SIGTSTP: a stopped supervisor would lose
-/// its lock.
-fn catch_signals() -> anyhow::Result<mpsc::Receiver<i32>> {
+/// Signals the rest of this job, for example the script that runs it, if Ctrl-C or Ctrl-\ ended the
+/// command: the terminal sent the signal to the command's process group only.
+fn interrupt_own_job(ended: &CommandEnd) {
+    let CommandEnd { status: ExitKind::Signal(number), reason: EndReason::Exited } = ended else {
+        return;
+    };
+    let keys = [PosixSignal::INT, PosixSignal::QUIT];
+    if let Some(signal) = keys.into_iter().find(|signal| signal.as_raw() == *number) {
+        // This process handles the signal, and may always signal its own group.
+        kill_process_group(getpgrp(), signal).ok();
+    }
+}
+
+/// Collects the signals to forward to the command. On a terminal, Ctrl-Z suspends the command and
+/// then this process; elsewhere SIGTSTP is ignored, since a stopped supervisor would lose its lock.
+fn catch_signals(on_terminal: bool) -> anyhow::Result<mpsc::Receiver<i32>> {
     let (sender, receiver) = mpsc::channel(16);
     for number in forwarded_signals()? {
         let mut caught = signal(SignalKind::from_raw(number))?;
@@ -263,7 +300,10 @@ fn catch_signals() -> anyhow::Result<mpsc::Receiver<i32>> {
             }
         });
     }
-    let mut stop = signal(SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw()))?;
+    if on_terminal {
+        return Ok(receiver);
+    }
+    let mut stop = signal(SignalKind::from_raw(PosixSignal::TSTP.as_raw()))?;
     tokio::spawn(async move {
         while stop.recv().await.is_some() {
             say("not stopping: a stopped process would lose the lock");

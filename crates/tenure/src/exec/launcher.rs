@@ -1,7 +1,8 @@
 //! The launcher C: runs between the watchdog's fork and the command's `exec`.
 //!
-//! It sets its parent death signal, which only the process itself can do, and then executes the
-//! command. It must never execute it if the watchdog is already dead.
+//! It sets its parent death signal and, on a terminal, takes the foreground, which only the process
+//! itself can do, and then executes the command. It must never execute it if the watchdog is
+//! already dead.
 //!
 //! The parent death signal survives `exec`, except of a set-user-ID program or one with file
 //! capabilities.
@@ -15,17 +16,23 @@ use std::process::{Command, ExitCode};
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
+use super::{TERMINAL_ARG, terminal};
+
 /// Exit code of shells for a command that cannot be executed.
 const CANNOT_EXECUTE: u8 = 126;
 /// Exit code of shells for a command that was not found.
 const NOT_FOUND: u8 = 127;
 
-/// `__child WATCHDOG_PID COMMAND [ARGUMENT...]`
+/// `__child terminal|session WATCHDOG_PID COMMAND [ARGUMENT...]`
 pub(super) fn main(args: &[OsString]) -> ExitCode {
-    let [watchdog, program, args @ ..] = args else {
-        return fail(CANNOT_EXECUTE, "the launcher needs a process id and a command");
+    let [mode, watchdog, program, args @ ..] = args else {
+        return fail(CANNOT_EXECUTE, "the launcher needs a mode, a process id and a command");
     };
     match set_death_signal(watchdog) {
+        Ok(true) if mode == TERMINAL_ARG => match terminal::enter_own_group() {
+            Ok(()) => exec_command(program, args),
+            Err(error) => fail(CANNOT_EXECUTE, &format!("cannot use the terminal: {error}")),
+        },
         Ok(true) => exec_command(program, args),
         Ok(false) => ExitCode::from(CANNOT_EXECUTE),
         Err(error) => fail(CANNOT_EXECUTE, &format!("cannot set the parent death signal: {error}")),

@@ -18,11 +18,11 @@
 //!
 //! Limits: processes that others start on behalf of the command (a container engine, systemd, cron,
 //! another machine) are not its descendants. If S, W and G are all stopped or killed, nothing
-//! enforces the deadline. If S and W are killed with KILL, G finds the descendants of the command by
+//! enforces the deadline. If S and W are killed with KILL, G finds the command's descendants by
 //! their environment only. A process of another user cannot be killed, so [`Supervisor::wait`]
 //! blocks until it exits. After the machine resumes from suspend, the command may run for up to
 //! 100 ms before it is killed. The fencing token covers all of these cases. The command has no
-//! controlling terminal.
+//! controlling terminal, unless it gets that of the supervisor: `terminal.rs`.
 //!
 //! See [`Supervisor`] for the interface, `watchdog.rs` for the rules, `protocol.rs` for the
 //! messages between S and W, `tree.rs` for finding and killing processes.
@@ -33,6 +33,7 @@ mod protocol;
 mod run_under;
 mod spawn;
 mod supervisor;
+mod terminal;
 mod tree;
 mod watchdog;
 
@@ -45,9 +46,10 @@ use rustix::process::Signal;
 
 use crate::clock::BootInstant;
 
-pub use run_under::{RunUnder, Stopping, run_under};
+pub use run_under::{Notice, RunUnder, run_under};
 pub use spawn::{Error, GRACE_DEFAULT, Spec};
-pub use supervisor::{Handle, Supervisor};
+pub use supervisor::{Event, Handle, Supervisor};
+pub use terminal::Terminal;
 
 /// Deadlines of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,8 +146,12 @@ const GUARD_ARG: &str = "__guard";
 const WATCHDOG_ARG: &str = "__watch";
 /// First argument that starts the executable as launcher of the command.
 const LAUNCHER_ARG: &str = "__child";
+/// Argument of watchdog and launcher: the command gets the terminal on stdin.
+const TERMINAL_ARG: &str = "terminal";
+/// Argument of watchdog and launcher: the command has no terminal.
+const SESSION_ARG: &str = "session";
 
-/// Runs as guard, watchdog or launcher if this process was started as one, otherwise returns `None`.
+/// Runs as guard, watchdog or launcher if this process was started as one, else returns `None`.
 ///
 /// Every executable that serves as [`Spec::helper`] must call this first in `main`, before it
 /// starts threads or reads its arguments.

@@ -8,6 +8,7 @@
 //! S: extend TERM_AT KILL_AT          a heartbeat succeeded; never shortens
 //! S: signal NUMBER                   to the command's process group
 //! S: stop lost|time-limit|asked      TERM now, KILL after GRACE
+//! W: suspended NUMBER                the command was stopped by this signal; only on a terminal
 //! W: exited code|signal NUMBER WHY   the first process ended; WHY is by-itself or a word of stop
 //! W: killing                         the first KILL is being sent
 //! W: survives PID                    this process survives KILL; W keeps trying
@@ -46,6 +47,7 @@ pub(super) enum WatchdogReport {
     Started(i32),
     Late,
     Failed(i32),
+    Suspended(i32),
     Exited(CommandEnd),
     Killing,
     Survives(i32),
@@ -94,6 +96,7 @@ impl fmt::Display for WatchdogReport {
             Self::Started(pid) => write!(f, "started {pid}"),
             Self::Late => f.write_str("late"),
             Self::Failed(errno) => write!(f, "failed {errno}"),
+            Self::Suspended(signal) => write!(f, "suspended {signal}"),
             Self::Exited(CommandEnd { status: ExitKind::Code(code), reason }) => {
                 write!(f, "exited code {code} {}", reason_word(*reason))
             }
@@ -115,6 +118,7 @@ impl FromStr for WatchdogReport {
         let report = match words.as_slice() {
             ["started", pid] => pid.parse().ok().map(Self::Started),
             ["late"] => Some(Self::Late),
+            ["suspended", signal] => signal.parse().ok().map(Self::Suspended),
             ["failed", errno] => errno.parse().ok().map(Self::Failed),
             ["exited", kind, number, cause] => parse_exit_kind(kind, number).and_then(|status| {
                 Some(Self::Exited(CommandEnd { status, reason: parse_reason(cause)? }))
@@ -226,6 +230,7 @@ mod tests {
             WatchdogReport::Started(1),
             WatchdogReport::Late,
             WatchdogReport::Failed(2),
+            WatchdogReport::Suspended(20),
             ended(ExitKind::Code(3), EndReason::Exited),
             ended(ExitKind::Signal(9), EndReason::Lost),
             ended(ExitKind::Signal(9), EndReason::Stopped(StopReason::TimeLimit)),

@@ -4,16 +4,20 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::{CommandEnd, Deadlines, Error, Spec, StopReason, Supervisor};
+use super::{CommandEnd, Deadlines, Error, Event, Spec, StopReason, Supervisor};
+use crate::clock::BootInstant;
 use crate::tenure::{Lost, Tenure};
 
-/// Why [`run_under`] stops a command.
+/// What [`run_under`] is about to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopping {
-    /// The tenure is lost.
+pub enum Notice {
+    /// Stop the command, because the tenure is lost.
     Lost(Lost),
-    /// The command exceeded its time limit.
+    /// Stop the command, because it exceeded its time limit.
     TimeLimit,
+    /// Suspend this process, because the command was suspended on its terminal. The command is
+    /// stopped at this instant unless both are resumed before.
+    Suspend(BootInstant),
 }
 
 /// How [`run_under`] treats the command.
@@ -22,8 +26,8 @@ pub struct RunUnder<'a> {
     pub limit: Option<Duration>,
     /// Signals to forward to the command.
     pub signals: &'a mut mpsc::Receiver<i32>,
-    /// Called when the command is about to be stopped.
-    pub on_stop: &'a mut (dyn FnMut(Stopping) + Send),
+    /// Called when the command is about to be stopped, or this process to be suspended.
+    pub notify: &'a mut (dyn FnMut(Notice) + Send),
 }
 
 /// Runs a command under a tenure until it has ended.
@@ -41,7 +45,7 @@ pub async fn run_under(
     spec: Spec,
     options: RunUnder<'_>,
 ) -> Result<CommandEnd, Error> {
-    let RunUnder { limit, signals, on_stop } = options;
+    let RunUnder { limit, signals, notify } = options;
     let session = tenure.session();
     let first = Deadlines::for_session(session.ttl(), session.deadline());
     let mut supervisor = Supervisor::start(spec, first).await?;
@@ -52,16 +56,23 @@ pub async fn run_under(
     let (mut held, mut in_time) = (true, limit.is_some());
     loop {
         tokio::select! {
-            ended = supervisor.wait() => return ended,
+            event = supervisor.next() => match event? {
+                Event::Ended(ended) => return Ok(ended),
+                Event::Suspended => {
+                    let deadlines = Deadlines::for_session(session.ttl(), session.deadline());
+                    notify(Notice::Suspend(deadlines.term_at));
+                    supervisor.suspend().await;
+                }
+            },
             lost = tenure.lost(), if held => {
                 held = false;
                 handle.stop(StopReason::Lost);
-                on_stop(Stopping::Lost(lost));
+                notify(Notice::Lost(lost));
             }
             () = &mut timeout, if in_time => {
                 in_time = false;
                 handle.stop(StopReason::TimeLimit);
-                on_stop(Stopping::TimeLimit);
+                notify(Notice::TimeLimit);
             }
             Some(signal) = signals.recv() => handle.signal(signal),
         }

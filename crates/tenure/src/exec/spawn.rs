@@ -22,8 +22,9 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
+use super::terminal::Terminal;
 use super::tree::EXEC_IDS_VARIABLE;
-use super::{GUARD_ARG, WATCHDOG_ARG};
+use super::{GUARD_ARG, SESSION_ARG, TERMINAL_ARG, WATCHDOG_ARG};
 
 /// Default time from TERM to KILL.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
@@ -45,6 +46,10 @@ pub struct Spec {
     pub grace: Duration,
     /// The executable that becomes the watchdog; its `main` calls [`super::run_helper`].
     pub helper: PathBuf,
+    /// The terminal to hand to the command: its group becomes the foreground group, and Ctrl-Z
+    /// suspends it together with this process. Requires that stdin is inherited. Without it the
+    /// command has no controlling terminal.
+    pub terminal: Option<Terminal>,
     /// Standard input of the command; inherited if `None`.
     pub stdin: Option<Stdio>,
     /// Standard output of the command; inherited if `None`.
@@ -70,6 +75,7 @@ impl Spec {
             grace: GRACE_DEFAULT,
             // Not `current_exe`, whose path is stale once the file is replaced.
             helper: "/proc/self/exe".into(),
+            terminal: None,
             stdin: None,
             stdout: None,
             stderr: None,
@@ -131,7 +137,8 @@ impl HelperProcess {
 
     pub(super) fn start_watchdog(spec: Spec, id: &str) -> Result<Self, Error> {
         let mut command = Command::new(&spec.helper);
-        command.arg0("tenure").arg(WATCHDOG_ARG).arg(id).args(spec.program);
+        let mode = if spec.terminal.is_some() { TERMINAL_ARG } else { SESSION_ARG };
+        command.arg0("tenure").arg(WATCHDOG_ARG).arg(mode).arg(id).args(spec.program);
         if spec.env_clear {
             command.env_clear();
         }

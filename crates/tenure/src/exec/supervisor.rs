@@ -16,12 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::process::{Pid, getpid, set_child_subreaper};
+use rustix::process::{Pid, Signal, getpgrp, getpid, set_child_subreaper};
+use rustix::termios::Termios;
 use tokio::time::{sleep, timeout};
 
 use super::protocol::{ControlMessage, LineReader, WatchdogReport, line_reader, receive, send};
 use super::spawn::{self, Error, HelperProcess, POLL_INTERVAL, Spec};
-use super::tree::{EMPTY_SCANS_MIN, Orphans};
+use super::terminal::{self, Terminal};
+use super::tree::{self, EMPTY_SCANS_MIN, Orphans};
 use super::{CommandEnd, Deadlines, EndReason, ExitKind, KILL_WARN_AFTER, KILLED, StopReason};
 use crate::clock::{BootInstant, SLEEP_MAX};
 use crate::session::{DeadlineRegistration, Session};
@@ -36,6 +38,20 @@ const IDLE_SLACK: Duration = Duration::from_millis(200);
 const KILLING_SLACK: Duration = Duration::from_secs(5);
 /// Time to read reports that were sent while this process was delayed.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(5);
+
+/// Time after which a process that stopped itself has been resumed: none of it passes while it is
+/// stopped, and a stop takes effect at once.
+const STOP_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// What happened to a supervised command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It was suspended on its terminal, for example by Ctrl-Z, and this process has the terminal.
+    /// Call [`Supervisor::suspend`].
+    Suspended,
+    /// It and all its descendants are dead.
+    Ended(CommandEnd),
+}
 
 /// Supervised command.
 ///
@@ -52,6 +68,10 @@ pub struct Supervisor {
     handle: Handle,
     reports: LineReader,
     command: Pid,
+    terminal: Option<Terminal>,
+    suspended: bool,
+    /// Modes that the suspended command had set on the terminal.
+    modes: Option<Termios>,
     tree: Tree,
     /// Time after `kill_at` at which the watchdog counts as stuck.
     slack: Duration,
@@ -79,6 +99,7 @@ impl Supervisor {
         let id = spawn::random_id().map_err(Error::Prepare)?;
         let listener = spawn::listen(&id).map_err(Error::Prepare)?;
         let (grace, sole_child) = (spec.grace, spec.sole_child);
+        let terminal = spec.terminal.clone();
         let helper = spec.helper.clone();
         let watchdog = HelperProcess::start_watchdog(spec, &id)?;
         // On an error the watchdog finds no supervisor, and exits.
@@ -87,11 +108,15 @@ impl Supervisor {
         let mut tree = Tree { watchdog, guard, orphans };
         let handshake = handshake(&mut tree.watchdog, listener, guard_socket, first, grace);
         match timeout(START_TIMEOUT, handshake).await {
-            Ok(Ok((handle, reports, command))) => Ok(Self::new(tree, handle, reports, command)),
-            Ok(Err(error)) => tree.kill(|_, _| {}).await.and(Err(error)),
+            Ok(Ok((handle, reports, command))) => {
+                let mut supervisor = Self::new(tree, handle, reports, command);
+                supervisor.terminal = terminal;
+                Ok(supervisor)
+            }
+            Ok(Err(error)) => tree.kill(None, |_, _| {}).await.and(Err(error)),
             Err(_) => {
                 let error = Error::Handshake(io::ErrorKind::TimedOut.into());
-                tree.kill(|_, _| {}).await.and(Err(error))
+                tree.kill(None, |_, _| {}).await.and(Err(error))
             }
         }
     }
@@ -105,6 +130,9 @@ impl Supervisor {
             handle,
             reports,
             command,
+            terminal: None,
+            suspended: false,
+            modes: None,
             tree,
             slack: IDLE_SLACK,
             watchdog_failure: None,
@@ -150,16 +178,69 @@ impl Supervisor {
     ///
     /// Fails if it is unknown whether the tree is dead: the lock must then be left to expire.
     pub async fn wait(&mut self) -> Result<CommandEnd, Error> {
+        loop {
+            match self.next().await? {
+                Event::Ended(ended) => return Ok(ended),
+                Event::Suspended => self.suspend().await,
+            }
+        }
+    }
+
+    /// Waits for the next event, like [`Supervisor::wait`]. Cancellation safe.
+    ///
+    /// # Errors
+    ///
+    /// See [`Supervisor::wait`].
+    pub async fn next(&mut self) -> Result<Event, Error> {
         while !self.tree_dead {
             match self.watchdog_failure {
                 Some(reason) => self.kill_tree(reason).await?,
                 None => self.receive_report().await,
             }
+            if std::mem::take(&mut self.suspended) {
+                return Ok(Event::Suspended);
+            }
         }
         // Their work is done, but helpers that are stopped (SIGSTOP) would not exit by themselves.
         self.tree.guard.start_kill();
         self.tree.watchdog.kill().await;
-        Ok(self.ended.unwrap_or(CommandEnd { status: KILLED, reason: EndReason::WatchdogDied }))
+        let unknown = CommandEnd { status: KILLED, reason: EndReason::WatchdogDied };
+        let ended = self.ended.unwrap_or(unknown);
+        if matches!(ended.status, ExitKind::Signal(_)) {
+            // It could not do so itself.
+            self.terminal.as_ref().and_then(Terminal::restore);
+        }
+        Ok(Event::Ended(ended))
+    }
+
+    /// Suspends this process with its job, and resumes the command when the shell resumes them.
+    /// Until then no heartbeat is sent: at its deadline the watchdog kills the command.
+    ///
+    /// Has no effect but to resume the command if no shell could resume this process.
+    pub async fn suspend(&mut self) {
+        terminal::stop_own_group();
+        sleep(STOP_TIMEOUT).await;
+        self.resume();
+    }
+
+    fn resume(&mut self) {
+        // The watchdog itself resumes a command whose lock is lost, so that it can clean up.
+        terminal::give(self.command, self.modes.take().as_ref());
+        self.signal(Signal::CONT.as_raw());
+    }
+
+    fn on_suspended(&mut self, signal: i32) {
+        let Some(terminal) = self.terminal.as_ref().filter(|_| tree::is_stopped(self.command))
+        else {
+            return;
+        };
+        let background = [Signal::TTIN, Signal::TTOU].map(Signal::as_raw);
+        if background.contains(&signal) && terminal::is_foreground() {
+            // It wanted the terminal, and the user has brought its job to the foreground.
+            return self.resume();
+        }
+        self.modes = terminal.restore();
+        self.suspended = true;
     }
 
     async fn receive_report(&mut self) {
@@ -179,6 +260,7 @@ impl Supervisor {
 
     fn apply_report(&mut self, report: WatchdogReport) {
         match report {
+            WatchdogReport::Suspended(signal) => self.on_suspended(signal),
             WatchdogReport::Exited(ended) => self.ended = Some(ended),
             WatchdogReport::Killing => self.slack = KILLING_SLACK,
             WatchdogReport::Survives(pid) => warn_survivor(pid),
@@ -194,7 +276,7 @@ impl Supervisor {
                 ended.get_or_insert(CommandEnd { status, reason });
             }
         };
-        self.tree.kill(record_exit).await?;
+        self.tree.kill(self.terminal.as_ref().map(|_| command), record_exit).await?;
         self.ended.get_or_insert(CommandEnd { status: KILLED, reason });
         self.tree_dead = true;
         Ok(())
@@ -221,9 +303,17 @@ struct Tree {
 
 impl Tree {
     /// Kills the watchdog and then the processes that are reparented to this one, until none is
-    /// left. Calls `on_reaped` with the exit status of each.
-    async fn kill(&mut self, mut on_reaped: impl FnMut(Pid, ExitKind)) -> Result<(), Error> {
+    /// left. Calls `on_reaped` with the exit status of each. Takes the terminal back from
+    /// `on_terminal`.
+    async fn kill(
+        &mut self,
+        on_terminal: Option<Pid>,
+        mut on_reaped: impl FnMut(Pid, ExitKind),
+    ) -> Result<(), Error> {
         self.watchdog.kill().await;
+        if let Some(command) = on_terminal {
+            terminal::take_back(command, getpgrp());
+        }
         let mut warn_at = Some(BootInstant::now() + KILL_WARN_AFTER);
         let mut empty_scans = 0;
         while empty_scans < EMPTY_SCANS_MIN {

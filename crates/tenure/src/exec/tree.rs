@@ -34,6 +34,7 @@ pub(super) const EXEC_IDS_VARIABLE: &str = "TENURE_EXEC_ID";
 pub(super) struct Process {
     pub(super) pid: Pid,
     parent: i32,
+    pub(super) group: i32,
     session: i32,
     /// In clock ticks since boot; together with the process id it identifies a process uniquely.
     start: u64,
@@ -85,6 +86,16 @@ pub(super) fn descendants() -> io::Result<Vec<Process>> {
 /// Sends KILL to all descendants of this process and returns them.
 pub(super) fn kill_descendants() -> io::Result<Vec<Process>> {
     kill(is_child)
+}
+
+/// Returns all children of this process.
+pub(super) fn children() -> io::Result<Vec<Process>> {
+    Ok(scan(|_| {})?.into_iter().filter(is_child).collect())
+}
+
+/// Returns whether a process is stopped, as by Ctrl-Z.
+pub(super) fn is_stopped(pid: Pid) -> bool {
+    read(pid).is_some_and(|process| process.stopped)
 }
 
 fn is_child(process: &Process) -> bool {
@@ -167,6 +178,7 @@ fn parse(pid: Pid, stat: &str) -> Option<Process> {
     Some(Process {
         pid,
         parent: words.get(1)?.parse().ok()?,
+        group: words.get(2)?.parse().ok()?,
         session: words.get(3)?.parse().ok()?,
         start: words.get(START)?.parse().ok()?,
         stopped: matches!(*words.first()?, "T" | "t"),
@@ -280,7 +292,7 @@ mod tests {
 
     fn process(pid: i32, parent: i32) -> Process {
         let pid = Pid::from_raw(pid).expect("not zero");
-        Process { pid, parent, session: 0, start: 0, stopped: false, zombie: false }
+        Process { pid, parent, group: 8, session: 0, start: 0, stopped: false, zombie: false }
     }
 
     #[test]

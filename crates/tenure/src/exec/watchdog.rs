@@ -6,6 +6,9 @@
 //!   behind: KILL to the whole tree, repeatedly until nothing is left;
 //! - when the supervisor is gone: KILL at once.
 //!
+//! On a terminal it also reports when the command is suspended, and takes the terminal back before
+//! it reaps it.
+//!
 //! It must never report `gone` while a descendant exists, never outlive the tree, never wait for
 //! the supervisor, and never die of a forwarded signal. It has a single thread, because the kernel
 //! sends the command's parent death signal when the *thread* that started it exits.
@@ -24,8 +27,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, getppid, kill_process_group, set_child_subreaper, setsid,
-    wait,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpgrp, getpid, getppid,
+    kill_process_group, set_child_subreaper, setpgid, setsid, wait, waitid, waitpid,
 };
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::timeout;
@@ -33,7 +36,7 @@ use tokio::time::timeout;
 use super::protocol::{ControlMessage, LineReader, WatchdogReport, line_reader, receive, send};
 use super::{
     CommandEnd, Deadlines, EndReason, ExitKind, KILL_INTERVAL, KILL_WARN_AFTER, KILLED,
-    LAUNCHER_ARG, StopReason, forwarded_signals, tree,
+    LAUNCHER_ARG, SESSION_ARG, StopReason, TERMINAL_ARG, forwarded_signals, terminal, tree,
 };
 use crate::clock::{BootInstant, SLEEP_MAX};
 
@@ -44,14 +47,18 @@ const CATCH_UP_MESSAGES_MAX: usize = 1000;
 /// Resolution of the runtime's timer.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
-/// `__watch SOCKET COMMAND [ARGUMENT...]`
+/// `__watch terminal|session SOCKET COMMAND [ARGUMENT...]`
 pub(super) fn main(args: &[OsString]) -> ExitCode {
     match args {
-        [socket, program @ ..] if !program.is_empty() => match run(socket, program) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => fail(&error),
-        },
-        _ => fail(&io::Error::other("the watchdog needs a socket and a command")),
+        [mode, socket, program @ ..] if !program.is_empty() => {
+            // Its own group, as long as it has not left that of the supervisor.
+            let home = (mode == TERMINAL_ARG).then(getpgrp);
+            match run(socket, program, home) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&error),
+            }
+        }
+        _ => fail(&io::Error::other("the watchdog needs a mode, a socket and a command")),
     }
 }
 
@@ -61,13 +68,17 @@ fn fail(error: &io::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn run(socket: &OsStr, program: &[OsString]) -> io::Result<()> {
-    setsid()?;
+/// `home` is the supervisor's process group if the command gets the terminal.
+fn run(socket: &OsStr, program: &[OsString], home: Option<Pid>) -> io::Result<()> {
+    match home {
+        Some(_) => setpgid(None, None)?,
+        None => setsid().map(drop)?,
+    }
     set_child_subreaper(Some(getpid()))?;
     // Started through /proc/self/exe, it would otherwise appear as `exe` in process lists.
     rustix::thread::set_name(c"tenure-watch")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(watch(socket, program))
+    runtime.block_on(watch(socket, program, home))
 }
 
 /// Connects to the supervisor. That the peer is the parent also proves that the parent is alive.
@@ -82,30 +93,35 @@ fn connect(socket: &OsStr) -> io::Result<tokio::net::UnixStream> {
     Ok(control)
 }
 
-async fn watch(socket: &OsStr, program: &[OsString]) -> io::Result<()> {
+async fn watch(socket: &OsStr, program: &[OsString], home: Option<Pid>) -> io::Result<()> {
     let control = connect(socket)?.into_std()?;
     let mut events = Events::new(control.try_clone()?)?;
+    if home.is_some() {
+        // It is in the foreground for a moment when it takes the terminal back.
+        drop(signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?);
+    }
     let Some(ControlMessage::Start { first, grace }) = receive(&mut events.messages).await else {
         return Ok(());
     };
     if first.term_at.has_passed() {
         return send(&control, &WatchdogReport::Late);
     }
-    match spawn(program) {
-        Ok(command) => Watchdog::new(control, command, first, grace).run(&mut events).await,
+    match spawn(program, home) {
+        Ok(command) => Watchdog::new(control, command, home, first, grace).run(&mut events).await,
         Err(error) => send(&control, &WatchdogReport::Failed(error.raw_os_error().unwrap_or(0)))?,
     }
     Ok(())
 }
 
-fn spawn(program: &[OsString]) -> io::Result<Pid> {
+fn spawn(program: &[OsString], home: Option<Pid>) -> io::Result<Pid> {
+    // On a terminal the launcher starts in the foreground, where it may take it.
+    let (mode, group) = match home {
+        Some(home) => (TERMINAL_ARG, home.as_raw_pid()),
+        None => (SESSION_ARG, 0),
+    };
     let mut launcher = Command::new("/proc/self/exe");
-    launcher
-        .arg0("tenure")
-        .arg(LAUNCHER_ARG)
-        .arg(getpid().to_string())
-        .args(program)
-        .process_group(0);
+    launcher.arg0("tenure").arg(LAUNCHER_ARG).arg(mode).arg(getpid().to_string());
+    launcher.args(program).process_group(group);
     let id = launcher.spawn()?.id();
     Ok(i32::try_from(id).ok().and_then(Pid::from_raw).expect("the kernel's ids are positive"))
 }
@@ -165,6 +181,8 @@ impl From<Option<ControlMessage>> for Event {
 struct Watchdog {
     control: UnixStream,
     command: Pid,
+    /// The supervisor's process group if the command got the terminal.
+    home: Option<Pid>,
     deadlines: Deadlines,
     grace: Duration,
     supervised: bool,
@@ -187,10 +205,17 @@ struct Termination {
 }
 
 impl Watchdog {
-    fn new(control: UnixStream, command: Pid, deadlines: Deadlines, grace: Duration) -> Self {
+    fn new(
+        control: UnixStream,
+        command: Pid,
+        home: Option<Pid>,
+        deadlines: Deadlines,
+        grace: Duration,
+    ) -> Self {
         Self {
             control,
             command,
+            home,
             deadlines,
             grace,
             supervised: true,
@@ -211,6 +236,7 @@ impl Watchdog {
             if self.reap() {
                 break;
             }
+            self.notice_suspension();
             self.enforce_deadlines();
             let event = events.next(self.wakeup_delay(), self.supervised).await;
             self.handle_event(event);
@@ -346,7 +372,7 @@ impl Watchdog {
     /// for certain: orphans become children of this process.
     fn reap(&mut self) -> bool {
         loop {
-            match wait(WaitOptions::NOHANG) {
+            match self.reap_one() {
                 Ok(Some((child, status))) if child == self.command => {
                     self.on_command_exit(tree::exit_kind(status));
                 }
@@ -354,6 +380,39 @@ impl Watchdog {
                 Err(Errno::CHILD) => return true,
                 Ok(None) | Err(_) => return false,
             }
+        }
+    }
+
+    /// Reaps a child that exited, and takes the terminal back before it reaps the command.
+    fn reap_one(&self) -> rustix::io::Result<Option<(Pid, WaitStatus)>> {
+        let Some(home) = self.home.filter(|_| !self.command_exited) else {
+            return wait(WaitOptions::NOHANG);
+        };
+        let exited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if waitid(WaitId::All, exited)?.is_none() {
+            return Ok(None);
+        }
+        if waitid(WaitId::Pid(self.command), exited)?.is_some() {
+            terminal::take_back(self.command, home);
+            return waitpid(Some(self.command), WaitOptions::NOHANG);
+        }
+        // Not `wait`: the command may exit now.
+        let mut others = tree::children().unwrap_or_default();
+        others.retain(|child| child.pid != self.command);
+        let reap = |child: &tree::Process| waitpid(Some(child.pid), WaitOptions::NOHANG).ok()?;
+        Ok(others.iter().find_map(reap))
+    }
+
+    /// Reports a command on a terminal that was stopped, for example by Ctrl-Z.
+    fn notice_suspension(&self) {
+        let Some(home) = self.home.filter(|_| !self.command_exited) else {
+            return;
+        };
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        let status = waitid(WaitId::Pid(self.command), stopped).ok().flatten();
+        if let Some(signal) = status.and_then(|status| status.stopping_signal()) {
+            terminal::take_back(self.command, home);
+            self.report(&WatchdogReport::Suspended(signal));
         }
     }
 
