@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tenure_config::{self as config, BadConfig, Problem};
 use tenure_core::kind::OperationOverride;
@@ -14,6 +14,7 @@ use tenure_core::{Kind, Operation, Policy};
 
 use super::declare::Pipeline;
 use super::settings::PipelineSettings;
+use super::steps::{PolicySource, http_client};
 use super::{KIND, RUN, slots};
 
 /// Maximum number of pipelines of all tenants.
@@ -26,6 +27,8 @@ pub struct Catalog {
     pub settings: PipelineSettings,
     tenants: BTreeMap<String, BTreeMap<String, Arc<Pipeline>>>,
     broken: Vec<Broken>,
+    /// HTTP client of prechecks, created at its first use.
+    http: OnceLock<reqwest::Client>,
 }
 
 /// A file that cannot be used, or the directory of a tenant.
@@ -64,7 +67,17 @@ impl Catalog {
                 }
             }
         }
-        Ok(Self { settings: settings.clone(), tenants, broken })
+        Ok(Self { settings: settings.clone(), tenants, broken, http: OnceLock::new() })
+    }
+
+    /// Returns the HTTP client of prechecks.
+    pub(crate) fn http_client(&self) -> Result<reqwest::Client, String> {
+        if let Some(http) = self.http.get() {
+            return Ok(http.clone());
+        }
+        let policy = PolicySource::Fixed(self.settings.addresses.clone());
+        let http = http_client(policy).map_err(|error| error.to_string())?;
+        Ok(self.http.get_or_init(|| http).clone())
     }
 
     /// Returns the problems of all files that are left out.

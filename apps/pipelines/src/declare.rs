@@ -11,16 +11,20 @@ use tenure_core::ResourceKey;
 use tenure_core::retry::{Retry, TIME_LIMIT};
 
 use super::parameters::{self, Parameter};
+use super::precheck::Precheck;
 use super::schedule::{self, Schedule};
 use super::settings::{PipelineSettings, run_limit};
 use super::steps::{self, Action};
-use super::template::{Placeholder, Template};
-use super::{secrets, slots};
+use super::template::{self, Placeholder, Template};
+use super::{precheck, secrets, slots};
 
 /// Maximum number of steps of a pipeline.
 pub const STEPS_MAX: usize = 64;
 /// Maximum number of concurrent runs of one pipeline.
 pub const MAX_RUNS_MAX: u64 = 16;
+/// Keys of a file.
+const KEYS: [&str; 8] =
+    ["description", "limit", "retry", "max_runs", "schedule", "parameters", "precheck", "steps"];
 /// Maximum length of the name of a step.
 const STEP_NAME_BYTES_MAX: usize = 64;
 
@@ -41,8 +45,10 @@ pub struct Pipeline {
     pub max_runs: u32,
     /// Schedule, if it has one.
     pub schedule: Option<Schedule>,
-    /// DeclaredNames parameters.
+    /// Declared parameters.
     pub parameters: Vec<Parameter>,
+    /// Check before a run is started, if there is one.
+    pub precheck: Option<Precheck>,
     /// Steps, in order of execution.
     pub steps: Vec<Step>,
 }
@@ -72,11 +78,16 @@ impl Pipeline {
         let mut report = Report::new(text);
         let table = report.table()?;
         let root = Section::root(table.get_ref());
-        let keys = ["description", "limit", "retry", "max_runs", "schedule", "parameters", "steps"];
-        root.check_keys(&keys, &mut report);
+        root.check_keys(&KEYS, &mut report);
         let parameters = parameters::read(&root, &mut report);
-        let names = DeclaredNames { parameters: &parameters, secrets: settings.secrets.is_some() };
+        let names = DeclaredNames {
+            parameters: &parameters,
+            secrets: settings.secrets.is_some(),
+            run: &template::RUN_FIELDS,
+        };
         let dir = path.parent().unwrap_or(Path::new("."));
+        let before_run = DeclaredNames { run: &precheck::RUN_FIELDS, ..names };
+        let precheck = precheck::read(&root, dir, &before_run, &mut report);
         let steps = steps(&root, dir, &names, &mut report);
         let max_runs = root.count("max_runs", 1..=MAX_RUNS_MAX, &mut report).unwrap_or(1);
         let pipeline = Self {
@@ -87,6 +98,7 @@ impl Pipeline {
             retry: without_retry_on_timeout(retry(&root, &mut report)),
             max_runs: u32::try_from(max_runs).unwrap_or(1),
             schedule: schedule::read(&root, &mut report),
+            precheck,
             steps,
             parameters,
         };
@@ -150,6 +162,8 @@ pub(super) struct DeclaredNames<'a> {
     parameters: &'a [Parameter],
     /// Whether a directory of secrets is configured.
     secrets: bool,
+    /// Fields of the run.
+    run: &'a [&'a str],
 }
 
 /// Whether a template may use secrets.
@@ -203,6 +217,10 @@ impl DeclaredNames<'_> {
                 Err(why.to_owned())
             }
             Placeholder::Secret(name) => self.check_secret(name),
+            Placeholder::Run(name) if !self.run.contains(&name.as_str()) => {
+                let fields = self.run.join(", ");
+                Err(format!("`run.{name}` does not exist before the run; available are {fields}"))
+            }
             Placeholder::Run(_) => Ok(()),
         }
     }

@@ -91,6 +91,12 @@ struct ScenarioRun {
     bars: MultiProgress,
 }
 
+/// A run that was triggered.
+struct Triggered {
+    id: JobId,
+    pipeline: String,
+}
+
 impl ScenarioRun {
     async fn run(&self) -> anyhow::Result<()> {
         self.trigger_twice().await?;
@@ -106,11 +112,11 @@ impl ScenarioRun {
         first.until(|run| run.steps.iter().any(|s| s.status == StepStatus::Running)).await?;
         self.say("\n2. bob triggers it while it runs: no second run, he gets the id of the first")?;
         let bob = self.trigger(&self.acme, "billing", "bob").await?;
-        let (expected, got) = (ann.pipeline_logging_id, bob.pipeline_logging_id);
+        let (expected, got) = (ann.id, bob.id);
         ensure!(got == expected, "the duplicate got {got}, expected the active run {expected}");
         self.say("\n3. globex has a billing of its own, which runs at the same time")?;
         let eve = self.trigger(&self.globex, "billing", "eve").await?;
-        ensure!(eve.pipeline_logging_id != expected, "the tenants share the run {expected}");
+        ensure!(eve.id != expected, "the tenants share the run {expected}");
         let mut second = self.follow(&self.globex, &eve);
         let (first, second) = tokio::try_join!(first.end(), second.end())?;
         self.expect_end(&first.run, RunStatus::Complete)?;
@@ -124,7 +130,7 @@ impl ScenarioRun {
     async fn cancel_a_run(&self) -> anyhow::Result<()> {
         self.say("\n4. ann triggers report, and cancels it while it runs")?;
         let report = self.trigger(&self.acme, "report", "ann").await?;
-        let (id, mut run) = (report.pipeline_logging_id, self.follow(&self.acme, &report));
+        let (id, mut run) = (report.id, self.follow(&self.acme, &report));
         let percent = |run: &RunDetail| run.run.progress.as_ref().map_or(0, |p| p.percent);
         run.until(|run| percent(run) >= CANCEL_AT_PERCENT).await?;
         self.say(&format!("$ tenure pipeline cancel {id} --tenant acme --reason 'wrong month'"))?;
@@ -153,7 +159,7 @@ impl ScenarioRun {
         tenant: &Tenant,
         pipeline: &str,
         by: &str,
-    ) -> anyhow::Result<TriggerResponse> {
+    ) -> anyhow::Result<Triggered> {
         let name = tenant.name;
         self.say(&format!("$ tenure pipeline run {pipeline} --tenant {name} --by {by}"))?;
         let body = TriggerRequest { trigger_by: Some(by.to_owned()), ..TriggerRequest::default() };
@@ -161,15 +167,15 @@ impl ScenarioRun {
             (format!("/pipelines/run/{pipeline}"), tenure_store::random::request_id());
         let key = Some(key.to_string());
         let answer: TriggerResponse = tenant.api.post(&path, key, &body, Duration::ZERO).await?;
-        let (status, id) = (answer.status.as_str(), answer.pipeline_logging_id);
-        self.say(&format!("{status} {id}: {}", sanitize(&answer.message)))?;
-        Ok(answer)
+        let id = answer.pipeline_logging_id.context("no pipeline of the demo has a precheck")?;
+        self.say(&format!("{} {id}: {}", answer.status.as_str(), sanitize(&answer.message)))?;
+        Ok(Triggered { id, pipeline: answer.pipeline_id })
     }
 
-    fn follow<'a>(&self, tenant: &'a Tenant, run: &TriggerResponse) -> FollowedRun<'a> {
-        let title = format!("{}/{}", tenant.name, run.pipeline_id);
+    fn follow<'a>(&self, tenant: &'a Tenant, run: &Triggered) -> FollowedRun<'a> {
+        let title = format!("{}/{}", tenant.name, run.pipeline);
         let display = Display::in_group(&self.bars, &title);
-        FollowedRun { api: &tenant.api, id: run.pipeline_logging_id, display }
+        FollowedRun { api: &tenant.api, id: run.id, display }
     }
 
     /// Prints how a run ended.

@@ -6,6 +6,7 @@
 //! store knew the schedule; see `sightings`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{Catalog, Pipeline, RUN};
@@ -20,9 +21,12 @@ use tenure_store::store::JobQuery;
 use async_trait::async_trait;
 use tenure_app::{Duty, DutyContext, DutyReport};
 
+use crate::precheck::{Check, Decision};
 use crate::run_args::RunArgs;
 use crate::schedule::Schedule;
-use crate::slot_selection::select_slot;
+use crate::slot_selection::{knows_run, select_slot};
+
+use checks::Checks;
 
 const NAME: &str = "schedule";
 
@@ -43,6 +47,7 @@ pub(crate) struct Schedules {
     processed: BTreeMap<ResourceKey, Processed>,
     /// Store time of the last run of the duty.
     last_run: Option<Millis>,
+    checks: Checks,
 }
 
 struct Processed {
@@ -70,7 +75,8 @@ impl Duty for Schedules {
         let mut triggered = 0;
         for pipeline in catalog.iter(None) {
             if let Some(schedule) = &pipeline.schedule {
-                triggered += usize::from(self.process(cx, pipeline, schedule, now).await?);
+                triggered +=
+                    usize::from(self.process(cx, (&catalog, pipeline), schedule, now).await?);
             }
         }
         self.last_run = Some(now);
@@ -104,13 +110,16 @@ impl Schedules {
     async fn process(
         &mut self,
         cx: &DutyContext,
-        pipeline: &Pipeline,
+        (catalog, pipeline): (&Arc<Catalog>, &Arc<Pipeline>),
         schedule: &Schedule,
         now: Millis,
     ) -> Result<bool, StoreError> {
-        let (Some(tick), Some(key)) = (schedule.last(now), pipeline.keys().next()) else {
+        let (Some(last), Some(key)) = (schedule.last(now), pipeline.keys().next()) else {
             return Ok(false);
         };
+        // A tick whose check runs comes first: ticks may be closer than a check takes.
+        let checked = self.checks.tick(&key).filter(|tick| now.since(*tick) <= TICK_DELAY_MAX_MS);
+        let tick = checked.unwrap_or(last);
         let before = self.processed.get(&key).filter(|before| before.schedule == schedule.text());
         let before = before.map(|before| before.tick);
         if before.is_some_and(|before| before >= tick) {
@@ -119,21 +128,61 @@ impl Schedules {
         let since = sightings::seen_since(cx, &key, schedule.text(), now).await?;
         let mut created = false;
         if tick > since && now.since(tick) <= TICK_DELAY_MAX_MS {
-            created = trigger(cx, pipeline, tick).await?;
+            let (tenant_id, pipeline_id) = (&pipeline.tenant, &pipeline.name);
+            match self.decide(cx, (catalog, pipeline), &key, tick).await? {
+                None => return Ok(false),
+                Some(Decision::Start) => created = trigger(cx, pipeline, tick).await?,
+                Some(Decision::Active(id)) => tracing::info!(%tenant_id, %pipeline_id,
+                    external_id = %id, "the precheck of a tick found an active run"),
+                // It is repeated until the tick is too late.
+                Some(Decision::Refuse(why)) => {
+                    tracing::warn!(%tenant_id, %pipeline_id, why, "the precheck of a tick failed");
+                    return Ok(false);
+                }
+            }
         } else if before.is_some() {
             tracing::warn!(tenant_id = %pipeline.tenant, pipeline_id = %pipeline.name,
                 late_ms = now.since(tick), "tick missed; skipped");
         }
+        self.checks.stop(&key);
         let schedule = schedule.text().to_owned();
         self.processed.insert(key, Processed { schedule, tick });
         Ok(created)
     }
+
+    /// Decides whether a tick starts a run; `None` while its precheck runs.
+    async fn decide(
+        &mut self,
+        cx: &DutyContext,
+        (catalog, pipeline): (&Arc<Catalog>, &Arc<Pipeline>),
+        key: &ResourceKey,
+        tick: Millis,
+    ) -> Result<Option<Decision>, StoreError> {
+        let request = tick_request(pipeline, tick);
+        if pipeline.precheck.is_none() || knows_run(cx.store(), pipeline, request).await? {
+            return Ok(Some(Decision::Start));
+        }
+        let check = || Check {
+            catalog: Arc::clone(catalog),
+            pipeline: Arc::clone(pipeline),
+            parameters: pipeline.fill(&Map::new()).unwrap_or_default(),
+            scheduled_at: Some(tenure_wire::instant(tick)),
+            pass_env: cx.live.get().pass_env,
+        };
+        Ok(self.checks.poll(key, tick, check).await)
+    }
+}
+
+/// Returns the request id of the trigger of a tick.
+fn tick_request(pipeline: &Pipeline, tick: Millis) -> RequestId {
+    let Pipeline { tenant, name, .. } = pipeline;
+    RequestId(digest(&format!("{tenant}/{name} at {}", tick.0)))
 }
 
 /// Triggers the run of a tick. Returns whether it created one.
 async fn trigger(cx: &DutyContext, pipeline: &Pipeline, tick: Millis) -> Result<bool, StoreError> {
     let (tenant, name) = (&pipeline.tenant, &pipeline.name);
-    let request = RequestId(digest(&format!("{tenant}/{name} at {}", tick.0)));
+    let request = tick_request(pipeline, tick);
     for key in pipeline.keys() {
         if has_run(cx, key, request).await? {
             return Ok(false);
@@ -187,6 +236,7 @@ async fn has_run(
     Ok(page.items.iter().any(|view| view.job.request == request))
 }
 
+mod checks;
 mod sightings;
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@ mod demo;
 mod duty;
 mod metrics;
 pub mod parameters;
+pub mod precheck;
 pub mod run;
 mod run_args;
 pub mod schedule;

@@ -19,7 +19,7 @@ use super::catalog::Catalog;
 use super::declare::{Pipeline, Step};
 use super::run_args::RunArgs;
 use super::settings::PipelineSettings;
-use super::steps::{AddressPolicy, StepContext, http_client, percent_encode};
+use super::steps::{AddressPolicy, PolicySource, StepContext, http_client, percent_encode};
 use super::template::{SCHEDULED_AT, Values};
 use super::timeline::Timeline;
 use super::{secrets, slots};
@@ -52,7 +52,7 @@ impl Runner {
         guarded: bool,
         parent: fn() -> Option<TraceParent>,
     ) -> Result<Self, tenure::Error> {
-        let http = http_client(live.clone())?;
+        let http = http_client(PolicySource::Live(live.clone()))?;
         Ok(Self { live, http, guarded, parent })
     }
 
@@ -104,17 +104,12 @@ impl Handler for Runner {
         }
         let (pipeline, settings) = self.find(job, tenant, name).await?;
         let mut values = template_values(job, &pipeline)?;
-        let mut loaded = BTreeMap::new();
-        for secret in pipeline.secrets() {
-            let dir = settings.secrets.as_deref().ok_or("no directory of secrets is configured");
-            let value =
-                dir.map_err(str::to_owned).and_then(|dir| secrets::read(dir, tenant, secret));
-            let value = value.map_err(|why| Failure::permanent(NO_SUCH_SECRET, why))?;
-            job.add_secret(&value);
-            job.add_secret(&percent_encode(&value));
-            loaded.insert(secret.to_owned(), value);
+        let loaded = secrets::load(settings.secrets.as_deref(), tenant, pipeline.secrets());
+        values.secrets = loaded.map_err(|why| Failure::permanent(NO_SUCH_SECRET, why))?;
+        for secret in values.secrets.values() {
+            job.add_secret(secret);
+            job.add_secret(&percent_encode(secret));
         }
-        values.secrets = loaded;
         let (addresses, pass_env) = (settings.addresses, self.live.get().pass_env);
         RunAttempt { runner: self, job, values, addresses, pass_env }.execute(&pipeline).await
     }

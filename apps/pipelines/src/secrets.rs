@@ -3,6 +3,7 @@
 //! A pipeline can use the secrets of its own tenant only. They are read when a run starts and
 //! redacted in its log.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -29,6 +30,20 @@ pub fn read(dir: &Path, tenant: &str, name: &str) -> Result<String, String> {
     let unreadable = |error| format!("the secret {name} in {file} cannot be read: {error}");
     let text = fs::read_to_string(&path).map_err(unreadable)?;
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+}
+
+/// Reads secrets of a tenant. `dir` is the configured directory, if there is one.
+pub(crate) fn load(
+    dir: Option<&Path>,
+    tenant: &str,
+    names: Vec<&str>,
+) -> Result<BTreeMap<String, String>, String> {
+    if names.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let dir = dir.ok_or("no directory of secrets is configured")?;
+    let load = |name: &str| Ok((name.to_owned(), read(dir, tenant, name)?));
+    names.into_iter().map(load).collect()
 }
 
 #[cfg(test)]

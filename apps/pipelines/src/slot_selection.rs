@@ -6,7 +6,7 @@
 use crate::declare::Pipeline;
 use tenure_core::resource::Resource;
 use tenure_core::{JobId, JobState, Refusal, RequestId, ResourceKey};
-use tenure_store::Store;
+use tenure_store::{Store, StoreError};
 
 use tenure_app::Problem;
 
@@ -58,6 +58,22 @@ pub(crate) async fn select_slot(
         Some(key) => Ok(SelectedSlot { key: key.clone(), busy: None }),
         None => Ok(SelectedSlot { key: last, busy }),
     }
+}
+
+/// Returns whether a run of the pipeline is unfinished, or the request has already got a run.
+pub(crate) async fn knows_run(
+    store: &dyn Store,
+    pipeline: &Pipeline,
+    request: RequestId,
+) -> Result<bool, StoreError> {
+    for key in pipeline.keys() {
+        let detail = store.reads().show(&key).await?;
+        let resource = detail.and_then(|detail| detail.record.resource);
+        if resource.is_some_and(|one| !one.lane.is_empty() || has_request(&one, request)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Returns whether the resource has already accepted the request.

@@ -131,9 +131,13 @@ pub struct TriggerRequest {
 /// Result of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TriggerResponse {
-    /// Id of the run: a new one, or the active one.
-    #[schema(value_type = schema::Id)]
-    pub pipeline_logging_id: JobId,
+    /// Id of the run: a new one, or the active one. Null if the active run is one of an external
+    /// system.
+    #[schema(value_type = Option<schema::Id>)]
+    pub pipeline_logging_id: Option<JobId>,
+    /// Id of the active run in an external system, found by the precheck of the pipeline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_id: Option<String>,
     /// Name of the pipeline.
     pub pipeline_id: String,
     /// Tenant.

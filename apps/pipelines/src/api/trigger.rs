@@ -1,16 +1,18 @@
 //! Triggers: submits that attach to the active run, if there is one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::wire::{RunStatus, TriggerRequest, TriggerResponse};
 use crate::{Catalog, Pipeline, RUN};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tenure_core::{
     Command, Job, JobId, Outcome, RequestId, ResourceAction, ResourceKey, Submit, Text, Verdict,
 };
 
+use crate::precheck::{Check, Decision};
 use crate::run_args::RunArgs;
-use crate::slot_selection::select_slot;
+use crate::slot_selection::{knows_run, select_slot};
 use tenure_app::Caller;
 use tenure_app::Problem;
 use tenure_app::Services;
@@ -19,8 +21,8 @@ use tenure_app::extract::document;
 /// A trigger of a pipeline.
 pub(super) struct Trigger<'a> {
     pub(super) services: &'a Services,
-    pub(super) catalog: &'a Catalog,
-    pub(super) pipeline: &'a Pipeline,
+    pub(super) catalog: &'a Arc<Catalog>,
+    pub(super) pipeline: &'a Arc<Pipeline>,
     pub(super) request: RequestId,
 }
 
@@ -32,7 +34,7 @@ impl Trigger<'_> {
     ) -> Result<TriggerResponse, Problem> {
         let TriggerRequest { trigger_by, parameters } = body;
         let filled = self.pipeline.fill(&parameters).map_err(|why| Problem::invalid(&why))?;
-        let args = document("parameters", &Value::Object(filled))?;
+        let args = document("parameters", &Value::Object(filled.clone()))?;
         let submit = Submit {
             request: self.request,
             operation: RUN.into(),
@@ -42,6 +44,9 @@ impl Trigger<'_> {
             by: trigger_by.filter(|by| !by.is_empty()).map_or(caller.name.clone(), Text::from),
         };
         let key = self.wait_for_slot().await?;
+        if let Some(external_id) = self.find_external_run(filled).await? {
+            return Ok(self.external_run(external_id));
+        }
         let command = Command::Resource { key, action: ResourceAction::Submit(submit) };
         let (verdict, job, snapshot) = match self.services.submit(command).await? {
             Outcome::Submitted { verdict, job, snapshot } => (verdict, job, snapshot),
@@ -58,12 +63,56 @@ impl Trigger<'_> {
         }
         let (status, message) = self.describe(verdict, job, snapshot, &args).await?;
         Ok(TriggerResponse {
-            pipeline_logging_id: job,
+            pipeline_logging_id: Some(job),
+            external_id: None,
             pipeline_id: name.clone(),
             tenant_id: tenant.clone(),
             status,
             message,
         })
+    }
+
+    /// Returns the id of an active run that only an external system knows.
+    async fn find_external_run(
+        &self,
+        parameters: Map<String, Value>,
+    ) -> Result<Option<String>, Problem> {
+        let (services, pipeline) = (self.services, self.pipeline);
+        if pipeline.precheck.is_none()
+            || knows_run(services.store(), pipeline, self.request).await?
+        {
+            return Ok(None);
+        }
+        let check = Check {
+            catalog: Arc::clone(self.catalog),
+            pipeline: Arc::clone(pipeline),
+            parameters,
+            scheduled_at: None,
+            pass_env: services.live.get().pass_env,
+        };
+        match check.run().await {
+            Decision::Start => Ok(None),
+            Decision::Active(id) => Ok(Some(id)),
+            Decision::Refuse(why) => Err(Problem::unavailable(&format!(
+                "the precheck of {} failed, so nothing was started: {why}; see `on_error` in \
+                 [precheck]",
+                pipeline.name
+            ))),
+        }
+    }
+
+    fn external_run(&self, id: String) -> TriggerResponse {
+        let Pipeline { tenant, name, .. } = &**self.pipeline;
+        tracing::info!(tenant_id = %tenant, pipeline_id = %name, external_id = %id,
+            "the precheck found an active run; nothing was started");
+        TriggerResponse {
+            pipeline_logging_id: None,
+            pipeline_id: name.clone(),
+            tenant_id: tenant.clone(),
+            status: RunStatus::Running,
+            message: format!("{name} is already running in an external system as {id}"),
+            external_id: Some(id),
+        }
     }
 
     /// Returns the status and the message of the response.

@@ -79,8 +79,14 @@ async fn trigger(
     } else {
         (RunStatus::Running, format!("{name} is already running; returning the active run"))
     };
-    let (pipeline_logging_id, pipeline_id, tenant_id) = (id, name, tenant);
-    Ok(Json(TriggerResponse { pipeline_logging_id, pipeline_id, tenant_id, status, message }))
+    Ok(Json(TriggerResponse {
+        pipeline_logging_id: Some(id),
+        external_id: None,
+        pipeline_id: name,
+        tenant_id: tenant,
+        status,
+        message,
+    }))
 }
 
 /// The running baseline; dropping it stops it.

@@ -267,3 +267,34 @@ fn missing_directory_is_reported() {
     assert!(why.contains("/nowhere/at/all:1: cannot be read"), "{why}");
     assert!(why.contains("`dir` in [pipelines]"), "{why}");
 }
+
+#[test]
+fn problems_of_a_precheck_are_reported() {
+    let step = "[[steps]]\nname = \"a\"\ncommand = [\"true\"]\n";
+    let http = "[precheck.http]\nurl = \"https://example.test\"\n";
+    for (precheck, expected) in [
+        ("[precheck]\n", "a precheck needs exactly one of `command`, `http` and `sql`"),
+        ("[precheck]\ncommand = [\"x\"]\nlimit = \"1m\"\n", "at most 30s"),
+        ("[precheck]\ncommand = [\"x\"]\non_error = \"go\"\n", "\"refuse\" or \"start\""),
+        ("[precheck]\ncommand = [\"x\"]\nretry = {}\n", "retry"),
+        (
+            "[precheck]\ncommand = [\"x\", \"{{ run.id }}\"]\n",
+            "`run.id` does not exist before the run; available are tenant, pipeline, scheduled_at",
+        ),
+        (http, "`id` is missing: a JSON pointer"),
+        (&format!("{http}id = \"runs\"\n"), "starts with a slash"),
+        (&format!("{http}id = \"/a\"\nnone = \"x\"\n"), "list of statuses"),
+        ("[precheck.sql]\nurl = \"postgres://h/d\"\n", "`run` is missing"),
+        (
+            "[precheck.sql]\nurl = \"postgres://h/d\"\nrun = \"SELECT :run_token\"\n",
+            "`run.token` does not exist before the run",
+        ),
+    ] {
+        let problems = Fixture::new().problems(&format!("{precheck}{step}"));
+        assert!(problems.len() == 1 && problems[0].contains(expected), "{precheck}: {problems:?}");
+    }
+    let good = "[precheck]\nlimit = \"30s\"\non_error = \"start\"\ncommand = [\"x\"]\n";
+    let fixture = Fixture::new();
+    let catalog = fixture.write("acme/p.toml", &format!("{good}{step}")).load().unwrap();
+    assert!(catalog.get("acme", "p").unwrap().precheck.is_some());
+}

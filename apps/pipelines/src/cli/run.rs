@@ -74,12 +74,12 @@ impl Run {
         let response = self.trigger(&transport, &body).await?;
         // Installed before the id is printed: from then on, Ctrl-C only stops following.
         let interrupt = self.follow.then(|| signal(SignalKind::interrupt())).transpose()?;
-        let id = response.pipeline_logging_id;
         if cx.output == Output::Table {
-            print_line(&format!("{} {id}", response.status.as_str()))?;
+            print_line(&format!("{} {}", response.status.as_str(), shown_id(&response)))?;
         }
         anstream::eprintln!("{}", sanitize(&response.message));
-        let Some(interrupt) = interrupt else {
+        // A run of an external system cannot be followed.
+        let Some((interrupt, id)) = interrupt.zip(response.pipeline_logging_id) else {
             if cx.output == Output::Json {
                 print_json(&response)?;
             }
@@ -143,6 +143,12 @@ impl Run {
             other => Ok(other?),
         }
     }
+}
+
+/// Returns the id of the run for display.
+fn shown_id(response: &TriggerResponse) -> String {
+    let external = response.external_id.as_deref().unwrap_or_default();
+    response.pipeline_logging_id.map_or_else(|| sanitize(external), |id| id.to_string())
 }
 
 /// Parses a parameter given as text by its declared type. Leaves unknown parameters to the server.

@@ -107,13 +107,32 @@ impl fmt::Display for RefusedAddress {
 
 impl std::error::Error for RefusedAddress {}
 
-/// Resolves names to the permitted addresses, according to the live settings.
-pub(super) struct Resolver(pub(super) Live);
+/// Where the policy of a client comes from.
+pub enum PolicySource {
+    /// The live settings, at the time of a request.
+    Live(Live),
+    /// A fixed policy.
+    Fixed(AddressPolicy),
+}
+
+impl PolicySource {
+    fn policy(&self) -> AddressPolicy {
+        match self {
+            Self::Live(live) => {
+                let catalog = live.app::<Catalog>();
+                catalog.map(|catalog| catalog.settings.addresses.clone()).unwrap_or_default()
+            }
+            Self::Fixed(policy) => policy.clone(),
+        }
+    }
+}
+
+/// Resolves names to the permitted addresses.
+pub(super) struct Resolver(pub(super) PolicySource);
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let policy = self.0.app::<Catalog>().map(|catalog| catalog.settings.addresses.clone());
-        let policy = policy.unwrap_or_default();
+        let policy = self.0.policy();
         Box::pin(async move {
             let found: Vec<SocketAddr> =
                 tokio::net::lookup_host((name.as_str(), 0)).await?.collect();

@@ -26,7 +26,7 @@ pub struct Command {
 impl Command {
     pub(super) async fn perform(&self, cx: &StepContext<'_>) -> Result<Option<Value>, Failure> {
         let values = cx.values;
-        let command = Supervised::new(self.argv.iter().map(|arg| arg.fill(values)))
+        let command = Supervised::new(self.arguments(values))
             .pass_env(cx.pass_env)
             .env(self.environment(cx))
             // With the defaults filled in.
@@ -54,28 +54,41 @@ impl Command {
             ("PIPELINE_STEP", cx.phase.name.clone()),
             ("TENANT_ID", job.key().tenant().to_owned()),
         ];
-        let tick = values.run.get(SCHEDULED_AT).cloned();
-        let standard = standard.into_iter().chain(tick.map(|at| ("PIPELINE_SCHEDULED_AT", at)));
-        let standard = standard.map(|(name, value)| (name.to_owned(), value));
+        let standard = standard.into_iter().map(|(name, value)| (name.to_owned(), value));
+        standard.chain(self.variables(values)).collect()
+    }
+
+    /// Returns the program and its arguments.
+    pub(crate) fn arguments(&self, values: &Values) -> Vec<String> {
+        self.argv.iter().map(|arg| arg.fill(values)).collect()
+    }
+
+    /// Returns the declared variables, and the tick of a scheduled run.
+    pub(crate) fn variables(&self, values: &Values) -> Vec<(String, String)> {
+        let tick = values.run.get(SCHEDULED_AT);
+        let tick = tick.map(|at| ("PIPELINE_SCHEDULED_AT".to_owned(), at.clone()));
         let plain = self.env.iter().map(|(name, text)| (name.clone(), text.fill(values)));
         let secret = self.secrets.iter().map(|(name, secret)| {
             (name.clone(), values.secrets.get(secret).cloned().unwrap_or_default())
         });
-        standard.chain(plain).chain(secret).collect()
+        tick.into_iter().chain(plain).chain(secret).collect()
     }
 
-    pub(super) fn secrets(&self) -> Vec<&str> {
+    pub(crate) fn secrets(&self) -> Vec<&str> {
         self.secrets.iter().map(|(_, secret)| secret.as_str()).collect()
     }
+}
+
+/// Replaces the secrets in a text.
+pub(crate) fn redact_text(text: String, values: &Values) -> String {
+    let secrets = values.secrets.values().filter(|secret| !secret.is_empty());
+    secrets.fold(text, |text, secret| text.replace(secret.as_str(), REDACTED))
 }
 
 /// Replaces the secrets in the result of a command.
 fn redact(value: Value, values: &Values) -> Value {
     match value {
-        Value::String(text) => {
-            let secrets = values.secrets.values().filter(|secret| !secret.is_empty());
-            secrets.fold(text, |text, secret| text.replace(secret.as_str(), REDACTED)).into()
-        }
+        Value::String(text) => redact_text(text, values).into(),
         Value::Array(items) => items.into_iter().map(|item| redact(item, values)).collect(),
         Value::Object(fields) => {
             let redact_field = |(name, value)| (name, redact(value, values));
@@ -85,7 +98,7 @@ fn redact(value: Value, values: &Values) -> Value {
     }
 }
 
-pub(super) fn read(
+pub(crate) fn read(
     section: &Section<'_>,
     dir: &Path,
     names: &DeclaredNames<'_>,

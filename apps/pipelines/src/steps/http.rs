@@ -13,13 +13,12 @@ use reqwest::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode, Url, redirect};
 use serde_json::{Map, Value};
 use tenure::worker::Failure;
-use tenure_app::Live;
 use tenure_config::report::Report;
 use tenure_config::section::Section;
 use tokio::time::timeout;
 
 use super::StepContext;
-use super::address::{RefusedAddress, Resolver};
+use super::address::{AddressPolicy, PolicySource, RefusedAddress, Resolver};
 use crate::declare::{DeclaredNames, SecretUse};
 use crate::template::{Placeholder, Template, Values};
 
@@ -66,19 +65,19 @@ enum Json {
     Object(Vec<(String, Self)>),
 }
 
-/// Creates the HTTP client of all steps, which connects to what the live settings permit.
+/// Creates an HTTP client, which connects to what a policy permits.
 ///
 /// # Errors
 ///
 /// Fails if the client cannot be created.
-pub fn client(live: Live) -> Result<reqwest::Client, tenure::Error> {
+pub fn client(policy: PolicySource) -> Result<reqwest::Client, tenure::Error> {
     // Plain HTTP needs no certificates.
     let tls =
         tenure::http::tls::client_config().or_else(|_| tenure::http::tls::plain_http_config())?;
     let builder = reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .redirect(redirect::Policy::none())
-        .dns_resolver(Arc::new(Resolver(live)))
+        .dns_resolver(Arc::new(Resolver(policy)))
         .tls_backend_preconfigured(tls);
     builder.build().map_err(|error| {
         tenure::Error::Unavailable(format!("cannot create an HTTP client: {error}"))
@@ -87,7 +86,23 @@ pub fn client(live: Live) -> Result<reqwest::Client, tenure::Error> {
 
 impl Request {
     pub(super) async fn perform(&self, cx: &StepContext<'_>) -> Result<Option<Value>, Failure> {
-        let values = cx.values;
+        let mut request = self.build(cx.http, cx.addresses, cx.values)?;
+        request = request.timeout(cx.limit.unwrap_or(REQUEST_TIMEOUT));
+        request = request.header("idempotency-key", format!("{}/{}", cx.job.id(), cx.phase.name));
+        request = request.header("x-tenure-token", cx.job.token().to_string());
+        // Right before the effect.
+        cx.job.check()?;
+        let response = request.send().await.map_err(|error| request_failure(&error))?;
+        self.evaluate(cx, response).await
+    }
+
+    /// Builds the request, without what identifies a run.
+    pub(super) fn build(
+        &self,
+        http: &reqwest::Client,
+        addresses: &AddressPolicy,
+        values: &Values,
+    ) -> Result<reqwest::RequestBuilder, Failure> {
         let url = self.url.fill_with(|placeholder| match placeholder {
             // The author of the file chooses the URL; a trigger only fills in components of it.
             Placeholder::Parameter(_) => percent_encode(&values.text(placeholder)),
@@ -101,13 +116,10 @@ impl Request {
         }
         let url: Url =
             url.parse().map_err(|_| Failure::permanent(HTTP_INVALID, "the URL is invalid"))?;
-        cx.addresses
+        addresses
             .check(&url)
             .map_err(|error| Failure::permanent(HTTP_INVALID, error.to_string()))?;
-        let mut request = cx.http.request(self.method.clone(), url);
-        request = request.timeout(cx.limit.unwrap_or(REQUEST_TIMEOUT));
-        request = request.header("idempotency-key", format!("{}/{}", cx.job.id(), cx.phase.name));
-        request = request.header("x-tenure-token", cx.job.token().to_string());
+        let mut request = http.request(self.method.clone(), url);
         for (name, value) in &self.headers {
             let value = HeaderValue::from_str(&value.fill(values)).map_err(|_| {
                 let why =
@@ -121,13 +133,15 @@ impl Request {
                 request = request.body(text.fill_with(|placeholder| values.json_text(placeholder)));
             }
             Some(Json::Text(text)) => request = request.body(text.fill(values)),
-            Some(json) => request = request.json(&json.fill(cx)),
+            Some(json) => request = request.json(&json.fill(values)),
             None => {}
         }
-        // Right before the effect.
-        cx.job.check()?;
-        let response = request.send().await.map_err(|error| request_failure(&error))?;
-        self.evaluate(cx, response).await
+        Ok(request)
+    }
+
+    /// Returns whether a status means success.
+    pub(super) fn is_success(&self, status: StatusCode) -> bool {
+        if self.ok.is_empty() { status.is_success() } else { self.ok.contains(&status.as_u16()) }
     }
 
     /// Returns whether a text body is JSON: by its content type, or by how it starts.
@@ -145,11 +159,7 @@ impl Request {
         response: reqwest::Response,
     ) -> Result<Option<Value>, Failure> {
         let status = response.status();
-        let success = if self.ok.is_empty() {
-            status.is_success()
-        } else {
-            self.ok.contains(&status.as_u16())
-        };
+        let success = self.is_success(status);
         // A success status is final, even if the body cannot be read.
         let body = timeout(
             if success { SUCCESS_BODY_TIMEOUT } else { FAILURE_BODY_TIMEOUT },
@@ -183,13 +193,13 @@ impl Request {
 }
 
 impl Json {
-    fn fill(&self, cx: &StepContext<'_>) -> Value {
+    fn fill(&self, values: &Values) -> Value {
         match self {
             Self::Plain(value) => value.clone(),
-            Self::Text(text) => text.json(cx.values),
-            Self::Array(items) => items.iter().map(|item| item.fill(cx)).collect(),
+            Self::Text(text) => text.json(values),
+            Self::Array(items) => items.iter().map(|item| item.fill(values)).collect(),
             Self::Object(fields) => {
-                let fill = |(name, value): &(String, Self)| (name.clone(), value.fill(cx));
+                let fill = |(name, value): &(String, Self)| (name.clone(), value.fill(values));
                 Value::Object(fields.iter().map(fill).collect::<Map<_, _>>())
             }
         }
@@ -209,7 +219,7 @@ fn is_transient(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error()
 }
 
-fn request_failure(error: &reqwest::Error) -> Failure {
+pub(super) fn request_failure(error: &reqwest::Error) -> Failure {
     if error.is_builder() {
         return Failure::permanent(HTTP_INVALID, "the URL is invalid");
     }
@@ -252,14 +262,27 @@ pub(crate) fn percent_encode(text: &str) -> String {
     encoded
 }
 
+/// Keys of a request.
+pub(super) const KEYS: [&str; 5] = ["method", "url", "headers", "body", "ok"];
+
 pub(super) fn read(
     step: &Section<'_>,
     names: &DeclaredNames<'_>,
     report: &mut Report<'_>,
 ) -> Option<Request> {
     let section = step.section("http", report)?;
-    section.check_keys(&["method", "url", "headers", "body", "ok"], report);
-    let name = section.text("method", report).unwrap_or("POST");
+    section.check_keys(&KEYS, report);
+    read_request(&section, "POST", names, report)
+}
+
+/// Reads a request; `method` is the default.
+pub(super) fn read_request(
+    section: &Section<'_>,
+    method: &str,
+    names: &DeclaredNames<'_>,
+    report: &mut Report<'_>,
+) -> Option<Request> {
+    let name = section.text("method", report).unwrap_or(method);
     let method = METHODS.into_iter().find(|method| method.as_str() == name);
     if method.is_none() {
         let expected = METHODS.map(|method| method.as_str().to_owned()).join(", ");
@@ -277,11 +300,11 @@ pub(super) fn read(
         let why = "a URL must start with https:// or http://".to_owned();
         section.reject::<()>("url", why, report);
     }
-    let url = names.template((&section, "url"), url?, SecretUse::Allowed, report);
-    let headers = headers(&section, names, report);
+    let url = names.template((section, "url"), url?, SecretUse::Allowed, report);
+    let headers = headers(section, names, report);
     let body = section.json("body", report);
-    let body = body.map(|body| json((&section, "body"), body, names, report));
-    let ok = statuses(&section, report);
+    let body = body.map(|body| json((section, "body"), body, names, report));
+    let ok = statuses(section, "ok", report);
     Some(Request { method: method?, url, headers, body, ok })
 }
 
@@ -306,8 +329,8 @@ fn headers(
     headers
 }
 
-fn statuses(section: &Section<'_>, report: &mut Report<'_>) -> Vec<u16> {
-    let Some(value) = section.json("ok", report) else { return Vec::new() };
+pub(super) fn statuses(section: &Section<'_>, key: &str, report: &mut Report<'_>) -> Vec<u16> {
+    let Some(value) = section.json(key, report) else { return Vec::new() };
     let numbers = value.as_array().cloned().unwrap_or_else(|| vec![value]);
     let status = |number: &Value| number.as_u64().filter(|n| (100..=599).contains(n));
     let statuses: Option<Vec<u64>> = numbers.iter().map(status).collect();
@@ -315,7 +338,7 @@ fn statuses(section: &Section<'_>, report: &mut Report<'_>) -> Vec<u16> {
         Some(statuses) => statuses.into_iter().filter_map(|n| u16::try_from(n).ok()).collect(),
         None => {
             let why = "it must be a list of statuses such as [200, 404]".to_owned();
-            section.reject("ok", why, report).unwrap_or_default()
+            section.reject(key, why, report).unwrap_or_default()
         }
     }
 }

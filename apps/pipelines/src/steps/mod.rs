@@ -6,6 +6,7 @@
 mod address;
 mod command;
 mod http;
+mod http_check;
 mod sql;
 mod statement;
 
@@ -23,9 +24,12 @@ use tenure_config::section::Section;
 use super::declare::DeclaredNames;
 use super::template::Values;
 
-pub use address::{AddressPolicy, Network};
+pub use address::{AddressPolicy, Network, PolicySource};
+pub(super) use command::{Command, read as read_command, redact_text};
 pub use http::client as http_client;
 pub(super) use http::percent_encode;
+pub(super) use http_check::{HttpCheck, read as read_http_check};
+pub(super) use sql::{Query, read_query};
 
 /// Keys of a step that declare its action.
 pub(super) const KEYS: [&str; 5] = ["command", "http", "sql", "env", "secrets"];
@@ -116,10 +120,23 @@ pub(super) fn read(
     names: &DeclaredNames<'_>,
     report: &mut Report<'_>,
 ) -> Option<Action> {
+    match read_action_key(section, "a step", report)? {
+        "command" => command::read(section, dir, names, report).map(Action::Command),
+        "http" => http::read(section, names, report).map(Box::new).map(Action::Http),
+        _ => sql::read(section, names, report).map(Action::Sql),
+    }
+}
+
+/// Returns the key that declares the action, of which `what` has exactly one.
+pub(super) fn read_action_key(
+    section: &Section<'_>,
+    what: &str,
+    report: &mut Report<'_>,
+) -> Option<&'static str> {
     let set = ["command", "http", "sql"].into_iter().filter(|key| section.has(key));
-    let set: Vec<&str> = set.collect();
+    let set: Vec<&'static str> = set.collect();
     let [action] = set[..] else {
-        let why = "a step needs exactly one of `command`, `http` and `sql`";
+        let why = format!("{what} needs exactly one of `command`, `http` and `sql`");
         report.add(&section.place, why);
         return None;
     };
@@ -127,9 +144,5 @@ pub(super) fn read(
     {
         section.reject::<()>(key, "only a `command` has an environment".to_owned(), report);
     }
-    match action {
-        "command" => command::read(section, dir, names, report).map(Action::Command),
-        "http" => http::read(section, names, report).map(Box::new).map(Action::Http),
-        _ => sql::read(section, names, report).map(Action::Sql),
-    }
+    Some(action)
 }

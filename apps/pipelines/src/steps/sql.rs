@@ -23,7 +23,7 @@ use tokio_postgres::{Error, error::SqlState};
 use super::statement::Statement;
 use super::{STEP_TIME_LIMIT, StepContext};
 use crate::declare::{DeclaredNames, SecretUse};
-use crate::template::{Template, secret};
+use crate::template::{Template, Values, secret};
 
 /// Time limit for terminating the backend of a stopped step.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,6 +38,8 @@ const SQL_INVALID_ADDRESS: &str = "SQL_INVALID_ADDRESS";
 const SQL_COMMIT_UNKNOWN: &str = "SQL_COMMIT_UNKNOWN";
 /// Failure code: the run lost its tenure before the commit.
 const SQL_NOT_HELD: &str = "SQL_NOT_HELD";
+/// Failure code: the result of a query is not an id.
+const SQL_INVALID_ID: &str = "SQL_INVALID_ID";
 /// Failure code: the role of the step may not call the guard function.
 const SQL_GUARD_DENIED: &str = "SQL_GUARD_DENIED";
 
@@ -66,15 +68,7 @@ struct TransactionState {
 impl Transaction {
     pub(super) async fn perform(&self, cx: &StepContext<'_>) -> Result<Option<Value>, Failure> {
         let url = self.url.fill(cx.values);
-        postgres::validate_url(&url).map_err(|_| {
-            let why = "the database URL is invalid; expected postgres://USER@HOST/DATABASE";
-            Failure::permanent(SQL_INVALID_ADDRESS, why)
-        })?;
-        let connect = async {
-            let unreachable = |error| Failure::transient(SQL_UNREACHABLE, error);
-            postgres::connect(&url).await.map_err(unreachable)
-        };
-        let client = cx.run_while_active(connect).await?;
+        let client = cx.run_while_active(connect(&url)).await?;
         let state = TransactionState::default();
         match cx.run_while_active(self.run(&client, cx, &state)).await {
             Ok(()) => Ok(None),
@@ -101,13 +95,9 @@ impl Transaction {
         let backend = backend.first().map_or(0, |row| row.get(0));
         state.backend.store(backend, Ordering::Relaxed);
         for (index, statement) in self.statements.iter().enumerate() {
-            let values: Vec<Param> = statement
-                .placeholders()
-                .map(|placeholder| Param::new(&cx.values.json(placeholder)))
-                .collect();
-            let params: Vec<(&(dyn ToSql + Sync), Type)> =
-                values.iter().map(|value| (value as _, Type::UNKNOWN)).collect();
-            let rows = client.execute_typed(statement.sql(), &params).await.map_err(to_failure)?;
+            let values = params(statement, cx.values);
+            let rows = client.execute_typed(statement.sql(), &typed(&values)).await;
+            let rows = rows.map_err(to_failure)?;
             cx.log(&format!("statement {}: {rows} rows", index + 1));
         }
         if guard {
@@ -149,6 +139,61 @@ impl TransactionState {
             }
         }
         failure
+    }
+}
+
+async fn connect(url: &str) -> Result<Client, Failure> {
+    postgres::validate_url(url).map_err(|_| {
+        let why = "the database URL is invalid; expected postgres://USER@HOST/DATABASE";
+        Failure::permanent(SQL_INVALID_ADDRESS, why)
+    })?;
+    postgres::connect(url).await.map_err(|error| Failure::transient(SQL_UNREACHABLE, error))
+}
+
+fn params(statement: &Statement, values: &Values) -> Vec<Param> {
+    let param = |placeholder| Param::new(&values.json(placeholder));
+    statement.placeholders().map(param).collect()
+}
+
+fn typed(params: &[Param]) -> Vec<(&(dyn ToSql + Sync), Type)> {
+    params.iter().map(|param| (param as _, Type::UNKNOWN)).collect()
+}
+
+/// A query for one value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Query {
+    url: Template,
+    statement: Statement,
+}
+
+impl Query {
+    /// Returns the first column of the first row; `None` if there is no row, or if it is null.
+    /// The database stops the query at its time limit.
+    pub(crate) async fn first(
+        &self,
+        values: &Values,
+        limit: Duration,
+    ) -> Result<Option<String>, Failure> {
+        let client = connect(&self.url.fill(values)).await?;
+        let limit_ms = limit.as_millis();
+        let begin = format!("BEGIN READ ONLY; SET LOCAL statement_timeout = {limit_ms}");
+        client.batch_execute(&begin).await.map_err(to_failure)?;
+        let params = params(&self.statement, values);
+        let rows = client.query_typed(self.statement.sql(), &typed(&params)).await;
+        let rows = rows.map_err(to_failure)?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let text = row.try_get::<_, Option<String>>(0);
+        let long = || Ok(row.try_get::<_, Option<i64>>(0)?.map(|id| id.to_string()));
+        let short = || Ok(row.try_get::<_, Option<i32>>(0)?.map(|id| id.to_string()));
+        let id: Result<_, Error> = text.or_else(|_| long()).or_else(|_: Error| short());
+        id.map_err(|_| {
+            let why = "the first column must be a text or an integer; cast it: `id::text`";
+            Failure::permanent(SQL_INVALID_ID, why)
+        })
+    }
+
+    pub(crate) fn secrets(&self) -> Vec<&str> {
+        self.url.placeholders().filter_map(secret).collect()
     }
 }
 
@@ -237,13 +282,12 @@ impl ToSql for Param {
     }
 }
 
-pub(super) fn read(
-    step: &Section<'_>,
+/// Reads the URL of a database.
+fn read_url(
+    section: &Section<'_>,
     names: &DeclaredNames<'_>,
     report: &mut Report<'_>,
-) -> Option<Transaction> {
-    let section = step.section("sql", report)?;
-    section.check_keys(&["url", "run", "guard"], report);
+) -> Option<Template> {
     let url = section.text("url", report);
     if !section.has("url") {
         report.add(&section.place, "`url` is missing: postgres://…, or \"{{ secrets.NAME }}\"");
@@ -254,20 +298,64 @@ pub(super) fn read(
         let why = "a URL must start with postgres://, or be a secret".to_owned();
         section.reject::<()>("url", why, report);
     }
+    Some(names.template((section, "url"), url?, SecretUse::Allowed, report))
+}
+
+/// Parses statements.
+fn read_statements(
+    section: &Section<'_>,
+    texts: Vec<&str>,
+    names: &DeclaredNames<'_>,
+    report: &mut Report<'_>,
+) -> Vec<Statement> {
+    let mut statements = Vec::new();
+    for text in texts {
+        let parsed = Statement::parse(text, |name| names.has(name)).and_then(|statement| {
+            let mut placeholders = statement.placeholders();
+            placeholders.try_for_each(|one| names.check(one, SecretUse::Forbidden))?;
+            drop(placeholders);
+            Ok(statement)
+        });
+        match parsed {
+            Ok(statement) => statements.push(statement),
+            Err(why) => drop(section.reject::<()>("run", why, report)),
+        }
+    }
+    statements
+}
+
+pub(super) fn read(
+    step: &Section<'_>,
+    names: &DeclaredNames<'_>,
+    report: &mut Report<'_>,
+) -> Option<Transaction> {
+    let section = step.section("sql", report)?;
+    section.check_keys(&["url", "run", "guard"], report);
+    let url = read_url(&section, names, report);
     let texts = section.one_or_more("run", report).unwrap_or_default();
     if !(1..=STATEMENTS_MAX).contains(&texts.len()) {
         let why =
             format!("`run` must have between 1 and {STATEMENTS_MAX} statements, one string each");
         report.add(&section.place, why);
     }
-    let mut statements = Vec::new();
-    for text in texts {
-        match Statement::parse(text, |name| names.has(name)) {
-            Ok(statement) => statements.push(statement),
-            Err(why) => drop(section.reject::<()>("run", why, report)),
-        }
-    }
+    let statements = read_statements(&section, texts, names, report);
     let guard = section.flag("guard", report).unwrap_or(true);
-    let url = names.template((&section, "url"), url?, SecretUse::Allowed, report);
-    Some(Transaction { url, statements, guard })
+    Some(Transaction { url: url?, statements, guard })
+}
+
+/// Reads the query of a precheck.
+pub(crate) fn read_query(
+    precheck: &Section<'_>,
+    names: &DeclaredNames<'_>,
+    report: &mut Report<'_>,
+) -> Option<Query> {
+    let section = precheck.section("sql", report)?;
+    section.check_keys(&["url", "run"], report);
+    let url = read_url(&section, names, report);
+    let text = section.text("run", report);
+    if !section.has("run") {
+        report.add(&section.place, "`run` is missing: a query for the id of the active run");
+    }
+    let statement = read_statements(&section, text.into_iter().collect(), names, report).pop();
+    Some(Query { url: url?, statement: statement? })
 }

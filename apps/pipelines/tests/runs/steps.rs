@@ -10,13 +10,17 @@ use tenure_testbed::{Durability, Postgres, shared};
 use crate::testbed::{Cluster, SHORT_TTL, StoreKind, id, until};
 
 /// HTTP server that responds to each request with the next status, and records the requests.
-struct MockServer {
-    address: String,
+pub(crate) struct MockServer {
+    pub(crate) address: String,
     requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl MockServer {
     fn start(statuses: &'static [&'static str]) -> Self {
+        Self::start_with(statuses, "hi")
+    }
+
+    pub(crate) fn start_with(statuses: &'static [&'static str], body: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("free port");
         let address = listener.local_addr().expect("bound").to_string();
         let requests: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -29,8 +33,10 @@ impl MockServer {
                 let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
                 recorded.lock().expect("not poisoned").push(text);
                 let status = statuses.get(index).or(statuses.last()).expect("status");
+                let length = body.len();
                 let response = format!(
-                    "HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi"
+                    "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n\
+                     {body}"
                 );
                 stream.write_all(response.as_bytes()).ok();
             }
@@ -38,7 +44,7 @@ impl MockServer {
         Self { address, requests }
     }
 
-    fn requests(&self) -> Vec<String> {
+    pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().expect("not poisoned").clone()
     }
 }

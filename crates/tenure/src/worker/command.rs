@@ -195,7 +195,7 @@ impl Command {
     fn spec(&self, job: &Context) -> Spec {
         let mut spec = Spec::new(&self.program);
         spec.env_clear = true;
-        spec.env = environment::select(std::env::vars_os(), &self.passed);
+        spec.env = environment::inherited_variables(&self.passed);
         spec.env.extend(environment::of_job(job, self.args_json(job)));
         spec.env.extend(self.trace(job).variables());
         spec.env.extend(self.env.iter().cloned());

@@ -18,9 +18,16 @@ use crate::trace::{TRACEPARENT_VARIABLES, TRACESTATE_VARIABLE};
 pub const INHERITED_VARIABLES: [&str; 9] =
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR"];
 
+/// Returns the variables of this process that a command gets: those of [`INHERITED_VARIABLES`] and
+/// those that a pattern in `passed` selects. Credentials of this process are never among them.
+#[must_use]
+pub fn inherited_variables(passed: &[String]) -> Vec<(OsString, OsString)> {
+    select(std::env::vars_os(), passed)
+}
+
 /// Returns the variables that a command gets: those of [`INHERITED_VARIABLES`] and those that a
 /// pattern in `passed` selects.
-pub(super) fn select(
+fn select(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
     passed: &[String],
 ) -> Vec<(OsString, OsString)> {

@@ -68,7 +68,7 @@ use crate::error::Error;
 pub use command::{Command, Phase};
 pub use context::{CancelReason, Context};
 #[cfg(feature = "exec")]
-pub use environment::INHERITED_VARIABLES;
+pub use environment::{INHERITED_VARIABLES, inherited_variables};
 pub use handler::{Done, Failure, Handler};
 pub use redact::REDACTED;
 
