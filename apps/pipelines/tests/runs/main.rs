@@ -5,6 +5,7 @@
 mod common;
 mod faults;
 mod files;
+mod hang_ups;
 mod prechecks;
 #[path = "../../../../crates/tenure-cli/tests/fleet/process.rs"]
 mod process;
