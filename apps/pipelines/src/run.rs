@@ -19,7 +19,7 @@ use super::catalog::Catalog;
 use super::declare::{Pipeline, Step};
 use super::run_args::RunArgs;
 use super::settings::PipelineSettings;
-use super::steps::{AddressPolicy, PolicySource, StepContext, http_client, percent_encode};
+use super::steps::{PolicySource, StepContext, http_client, percent_encode};
 use super::template::{SCHEDULED_AT, Values};
 use super::timeline::Timeline;
 use super::{secrets, slots};
@@ -36,6 +36,7 @@ const DECLARATION_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Runner {
     live: Live,
     http: reqwest::Client,
+    addresses: PolicySource,
     guarded: bool,
     parent: fn() -> Option<TraceParent>,
 }
@@ -53,7 +54,8 @@ impl Runner {
         parent: fn() -> Option<TraceParent>,
     ) -> Result<Self, tenure::Error> {
         let http = http_client(PolicySource::Live(live.clone()))?;
-        Ok(Self { live, http, guarded, parent })
+        let addresses = PolicySource::Live(live.clone());
+        Ok(Self { live, http, addresses, guarded, parent })
     }
 
     /// Returns the pipeline and the common settings. Waits for the declaration, which may reach
@@ -110,8 +112,8 @@ impl Handler for Runner {
             job.add_secret(secret);
             job.add_secret(&percent_encode(secret));
         }
-        let (addresses, pass_env) = (settings.addresses, self.live.get().pass_env);
-        RunAttempt { runner: self, job, values, addresses, pass_env }.execute(&pipeline).await
+        let pass_env = self.live.get().pass_env;
+        RunAttempt { runner: self, job, values, pass_env }.execute(&pipeline).await
     }
 
     fn must_complete(&self) -> bool {
@@ -141,7 +143,6 @@ struct RunAttempt<'a> {
     runner: &'a Runner,
     job: &'a Context,
     values: Values,
-    addresses: AddressPolicy,
     pass_env: Arc<[String]>,
 }
 
@@ -182,7 +183,7 @@ impl RunAttempt<'_> {
                 phase: phase.clone(),
                 limit: *limit,
                 http: &self.runner.http,
-                addresses: &self.addresses,
+                addresses: self.runner.addresses.policy(),
                 guarded: self.runner.guarded,
                 parent: (self.runner.parent)(),
                 pass_env: &self.pass_env,

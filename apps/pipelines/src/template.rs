@@ -74,22 +74,6 @@ impl Values {
     }
 }
 
-impl Values {
-    /// Returns the value of a placeholder in a text that is JSON. A string is escaped and without
-    /// quotes, because the placeholder is usually within a string of the text.
-    #[must_use]
-    pub fn json_text(&self, placeholder: &Placeholder) -> String {
-        let text = self.text(placeholder);
-        match self.json(placeholder) {
-            Value::String(_) => {
-                let quoted = Value::String(text).to_string();
-                quoted[1..quoted.len() - 1].to_owned()
-            }
-            _ => text,
-        }
-    }
-}
-
 impl Template {
     /// Parses a template.
     pub fn parse(text: &str) -> Result<Self, String> {
@@ -143,12 +127,56 @@ impl Template {
         self.0.iter().map(text).collect()
     }
 
+    /// Renders a template whose text is JSON. Within a string of the text a value is escaped;
+    /// elsewhere it becomes a JSON value, so that no value changes the structure of the text.
+    #[must_use]
+    pub fn fill_json_text(&self, values: &Values) -> String {
+        let (mut filled, mut string) = (String::new(), JsonString::default());
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => {
+                    string.advance(text);
+                    filled.push_str(text);
+                }
+                Piece::Placeholder(placeholder) if string.open => {
+                    let quoted = Value::String(values.text(placeholder)).to_string();
+                    filled.push_str(&quoted[1..quoted.len() - 1]);
+                }
+                Piece::Placeholder(placeholder) => {
+                    filled.push_str(&values.json(placeholder).to_string());
+                }
+            }
+        }
+        filled
+    }
+
     /// Renders the template as JSON. A template that is a single placeholder keeps its type.
     #[must_use]
     pub fn json(&self, values: &Values) -> Value {
         match self.0.as_slice() {
             [Piece::Placeholder(placeholder)] => values.json(placeholder),
             _ => self.fill(values).into(),
+        }
+    }
+}
+
+/// Whether a position in a JSON text is within a string.
+#[derive(Default)]
+struct JsonString {
+    open: bool,
+    /// Whether a backslash precedes the position.
+    escaped: bool,
+}
+
+impl JsonString {
+    fn advance(&mut self, text: &str) {
+        for c in text.chars() {
+            let escaped = std::mem::take(&mut self.escaped);
+            match c {
+                '"' if !escaped => self.open = !self.open,
+                '\\' if self.open && !escaped => self.escaped = true,
+                _ => {}
+            }
         }
     }
 }
@@ -190,15 +218,27 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_escaped_in_a_text_that_is_json() {
+    fn no_value_changes_the_structure_of_a_text_that_is_json() {
         let mut values = values();
-        values.parameters.insert("name".into(), json!("a\", \"admin\": \"\\\n"));
-        let template = "{\"rows\": {{ parameters.rows }}, \"name\": \"{{ parameters.name }}\"}";
-        let template = Template::parse(template).unwrap();
-        assert_eq!(template.literal_start(), "{\"rows\": ");
-        let text = template.fill_with(|placeholder| values.json_text(placeholder));
-        let filled: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(filled, json!({ "rows": 10, "name": "a\", \"admin\": \"\\\n" }));
+        let name = "a\", \"admin\": \"\\\n";
+        values.parameters.insert("name".into(), json!(name));
+        values.parameters.insert("list".into(), json!(["\", \"admin\": \"", 1]));
+        let fill = |text: &str| {
+            let text = Template::parse(text).unwrap().fill_json_text(&values);
+            serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{text}: {error}"))
+        };
+        assert_eq!(
+            fill("{\"rows\": {{ parameters.rows }}, \"name\": \"<{{ parameters.name }}>\"}"),
+            json!({ "rows": 10, "name": format!("<{name}>") })
+        );
+        // Without quotes in the text, a string gets its own.
+        assert_eq!(fill("[{{ parameters.name }}, {{ secrets.none }}]"), json!([name, null]));
+        let list = &values.parameters["list"];
+        assert_eq!(fill("{\"list\": {{ parameters.list }}}"), json!({ "list": list }));
+        assert_eq!(
+            fill("[\"\\\"{{ parameters.list }}\", \"\\\\{{ parameters.rows }}\"]"),
+            json!([format!("\"{list}"), "\\10"])
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Which addresses HTTP steps may connect to.
 //!
-//! Link-local addresses are refused unless they are allowed: clouds serve credentials of the
-//! machine there. Names are resolved by [`Resolver`], which removes refused addresses, so that what
-//! was checked is what is connected to.
+//! Addresses where clouds serve credentials of the machine are refused unless they are allowed:
+//! link-local ones, and some others. Names are resolved by [`Resolver`], which removes refused
+//! addresses, so that what was checked is what is connected to.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,10 +15,24 @@ use tenure_app::Live;
 use crate::catalog::Catalog;
 
 /// Networks that are refused by default.
-const LINK_LOCAL: [Network; 2] = [
+const REFUSED: [Network; 6] = [
+    // Link-local.
     Network { address: IpAddr::V4(Ipv4Addr::new(169, 254, 0, 0)), prefix: 16 },
     Network { address: IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0)), prefix: 10 },
+    // Metadata of AWS and of Google Cloud.
+    Network {
+        address: IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+        prefix: 128,
+    },
+    Network { address: IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)), prefix: 128 },
+    // Metadata of Alibaba Cloud, and the host agent of Azure.
+    Network { address: IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)), prefix: 32 },
+    Network { address: IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)), prefix: 32 },
 ];
+
+/// Prefix of addresses that a NAT64 gateway translates to IPv4.
+const NAT64: Network =
+    Network { address: IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0)), prefix: 96 };
 
 /// A range of addresses, like `10.0.0.0/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +69,17 @@ impl FromStr for Network {
         };
         let address: IpAddr = address.parse().map_err(|_| expected())?;
         let bits = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.map_or(Ok(bits), str::parse).map_err(|_| expected())?;
+        let prefix: u8 = prefix.map_or(Ok(bits), str::parse).map_err(|_| expected())?;
         if prefix > bits {
             return Err(expected());
         }
-        Ok(Self { address, prefix })
+        // Addresses are compared in this form, too.
+        match (address.to_canonical(), prefix.checked_sub(96)) {
+            (mapped @ IpAddr::V4(_), Some(prefix)) if bits == 128 => {
+                Ok(Self { address: mapped, prefix })
+            }
+            _ => Ok(Self { address, prefix }),
+        }
     }
 }
 
@@ -68,7 +88,7 @@ impl FromStr for Network {
 pub struct AddressPolicy {
     /// Exceptions from what is refused.
     pub allow: Vec<Network>,
-    /// Refused networks besides the link-local ones.
+    /// Refused networks besides those that are refused by default.
     pub deny: Vec<Network>,
 }
 
@@ -76,9 +96,9 @@ impl AddressPolicy {
     /// Returns whether a step may connect to an address.
     #[must_use]
     pub fn permits(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
+        let address = reached(address);
         let within = |networks: &[Network]| networks.iter().any(|one| one.contains(address));
-        within(&self.allow) || !(within(&self.deny) || within(&LINK_LOCAL))
+        within(&self.allow) || !(within(&self.deny) || within(&REFUSED))
     }
 
     /// Checks a URL whose host is an address, which is not resolved.
@@ -89,6 +109,19 @@ impl AddressPolicy {
             Ok(address) if !self.permits(address) => Err(RefusedAddress),
             _ => Ok(()),
         }
+    }
+}
+
+/// Returns the address that a connection to `address` reaches.
+fn reached(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        IpAddr::V6(translated) if NAT64.contains(translated.into()) => {
+            let [.., a, b, c, d] = translated.octets();
+            Ipv4Addr::new(a, b, c, d).into()
+        }
+        other => other,
     }
 }
 
@@ -116,7 +149,7 @@ pub enum PolicySource {
 }
 
 impl PolicySource {
-    fn policy(&self) -> AddressPolicy {
+    pub(crate) fn policy(&self) -> AddressPolicy {
         match self {
             Self::Live(live) => {
                 let catalog = live.app::<Catalog>();
@@ -161,9 +194,20 @@ mod tests {
     }
 
     #[test]
-    fn link_local_addresses_are_refused_by_default() {
+    fn addresses_of_credentials_are_refused_by_default() {
         let default = AddressPolicy::default();
-        for refused in ["169.254.169.254", "169.254.0.1", "::ffff:169.254.169.254", "fe80::1"] {
+        for refused in [
+            "169.254.169.254",
+            "169.254.0.1",
+            "::ffff:169.254.169.254",
+            "64:ff9b::169.254.169.254",
+            "fe80::1",
+            "febf::1",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "100.100.100.200",
+            "168.63.129.16",
+        ] {
             assert!(!permits(&default, refused), "{refused}");
         }
         for permitted in ["127.0.0.1", "10.1.2.3", "169.253.1.1", "::1", "fec0::1", "8.8.8.8"] {
@@ -180,15 +224,33 @@ mod tests {
         for refused in ["169.254.169.253", "11.0.0.1", "127.0.0.1", "2001:db8::1"] {
             assert!(!permits(&policy, refused), "{refused}");
         }
-        for bad in ["", "10.0.0.0/33", "host", "10.0.0.0/x", "::/129"] {
+        for bad in ["", "10.0.0.0/33", "10.0.0.0/-1", "host", "10.0.0.0/x", "::/129"] {
             assert!(bad.parse::<Network>().is_err(), "{bad:?}");
         }
     }
 
     #[test]
+    fn other_forms_of_a_denied_address_are_refused() {
+        let loopback = policy(&[], &["127.0.0.0/8", "::1"]);
+        for refused in ["127.0.0.1", "0.0.0.0", "::", "::1", "::ffff:127.0.0.1", "::ffff:0.0.0.0"] {
+            assert!(!permits(&loopback, refused), "{refused}");
+        }
+        let mapped = policy(&[], &["::ffff:10.0.0.0/104"]);
+        assert!(!permits(&mapped, "10.1.2.3") && permits(&mapped, "11.1.2.3"));
+        assert!(!permits(&policy(&[], &["::ffff:10.0.0.1"]), "10.0.0.1"));
+    }
+
+    #[test]
     fn an_address_in_a_url_is_checked() {
         let default = AddressPolicy::default();
-        for refused in ["http://169.254.169.254/", "http://[fe80::1]:80/", "http://0xa9fea9fe/x"] {
+        for refused in [
+            "http://169.254.169.254/",
+            "http://[fe80::1]:80/",
+            "http://[::ffff:a9fe:a9fe]/",
+            "http://0xa9fea9fe/x",
+            "http://user@169.254.43518/",
+            "http://%31%369.254.169.254/",
+        ] {
             assert!(default.check(&refused.parse().unwrap()).is_err(), "{refused}");
         }
         for permitted in ["http://127.0.0.1:1/", "https://example.com/", "http://[::1]/"] {

@@ -86,7 +86,7 @@ pub fn client(policy: PolicySource) -> Result<reqwest::Client, tenure::Error> {
 
 impl Request {
     pub(super) async fn perform(&self, cx: &StepContext<'_>) -> Result<Option<Value>, Failure> {
-        let mut request = self.build(cx.http, cx.addresses, cx.values)?;
+        let mut request = self.build(cx.http, &cx.addresses, cx.values)?;
         request = request.timeout(cx.limit.unwrap_or(REQUEST_TIMEOUT));
         request = request.header("idempotency-key", format!("{}/{}", cx.job.id(), cx.phase.name));
         request = request.header("x-tenure-token", cx.job.token().to_string());
@@ -129,10 +129,7 @@ impl Request {
             request = request.header(name, value);
         }
         match &self.body {
-            Some(Json::Text(text)) if self.has_json_text(text, values) => {
-                request = request.body(text.fill_with(|placeholder| values.json_text(placeholder)));
-            }
-            Some(Json::Text(text)) => request = request.body(text.fill(values)),
+            Some(Json::Text(text)) => request = request.body(self.fill_body(text, values)),
             Some(json) => request = request.json(&json.fill(values)),
             None => {}
         }
@@ -144,12 +141,18 @@ impl Request {
         if self.ok.is_empty() { status.is_success() } else { self.ok.contains(&status.as_u16()) }
     }
 
-    /// Returns whether a text body is JSON: by its content type, or by how it starts.
-    fn has_json_text(&self, text: &Template, values: &Values) -> bool {
+    /// Renders a text body. In JSON, which is known by its content type or by how it starts, and in
+    /// a form, no value changes the structure.
+    fn fill_body(&self, text: &Template, values: &Values) -> String {
         let content_type = self.headers.iter().find(|(name, _)| *name == CONTENT_TYPE);
-        match content_type {
-            Some((_, value)) => value.fill(values).to_ascii_lowercase().contains("json"),
-            None => text.literal_start().trim_start().starts_with(['{', '[']),
+        let content_type = content_type.map(|(_, value)| value.fill(values).to_ascii_lowercase());
+        let starts_as_json = || text.literal_start().trim_start().starts_with(['{', '[', '"']);
+        if content_type.as_ref().map_or_else(starts_as_json, |it| it.contains("json")) {
+            text.fill_json_text(values)
+        } else if content_type.is_some_and(|it| it.contains("x-www-form-urlencoded")) {
+            text.fill_with(|placeholder| percent_encode(&values.text(placeholder)))
+        } else {
+            text.fill(values)
         }
     }
 

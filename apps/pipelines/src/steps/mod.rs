@@ -55,7 +55,7 @@ pub(super) struct StepContext<'a> {
     pub(super) phase: Phase,
     pub(super) limit: Option<Duration>,
     pub(super) http: &'a reqwest::Client,
-    pub(super) addresses: &'a AddressPolicy,
+    pub(super) addresses: AddressPolicy,
     /// Whether the store is a PostgreSQL database, so that a transaction there can assert the
     /// tenure.
     pub(super) guarded: bool,

@@ -123,6 +123,57 @@ async fn request_to_a_link_local_address_is_refused() {
     assert_eq!(done["steps"][0]["tries"], 1, "{done:#}");
 }
 
+/// Sends a request to a name, and returns how the step ended.
+async fn request_by_name(settings: &str, server: &MockServer, name: &str) -> Value {
+    let (_, port) = server.address.split_once(':').expect("port");
+    let text = format!("[[steps]]\nname = \"a\"\nhttp = {{ url = \"http://{name}:{port}/\" }}\n");
+    let pipelines = [("default/p", text.as_str())];
+    let cluster =
+        Cluster::start_with(StoreKind::Embedded, 1, SHORT_TTL, settings, &pipelines).await;
+    let run = cluster.start_run("p").await;
+    until(async || cluster.run(&run).await["ended_at"].is_string()).await;
+    cluster.run(&run).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn name_of_a_denied_address_is_refused() {
+    let server = MockServer::start(&["200 OK"]);
+    let deny = "http_deny = [\"127.0.0.0/8\", \"::1\"]\n";
+    for name in ["localhost", "0.0.0.0", "[::ffff:127.0.0.1]"] {
+        let failed = request_by_name(deny, &server, name).await;
+        assert_eq!(failed["error"]["code"], "HTTP_INVALID", "{name}: {failed:#}");
+    }
+    assert_eq!(server.requests().len(), 0);
+    let allow = "http_allow = [\"127.0.0.1\"]\n";
+    let done = request_by_name(&format!("{deny}{allow}"), &server, "localhost").await;
+    assert_eq!(done["status"], "COMPLETE", "{done:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redirect_is_not_followed() {
+    let server = MockServer::start(&["302 Found\r\nlocation: /elsewhere", "200 OK"]);
+    let failed = request_by_name("", &server, "127.0.0.1").await;
+    assert_eq!(failed["error"]["code"], "HTTP_302", "{failed:#}");
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_in_a_form_are_encoded() {
+    let server = MockServer::start(&["200 OK"]);
+    let text = format!(
+        "[parameters]\nname = {{ type = \"string\" }}\n\
+         [[steps]]\nname = \"notify\"\n[steps.http]\nurl = \"http://{}/\"\n\
+         headers = {{ Content-Type = \"application/x-www-form-urlencoded\" }}\n\
+         body = 'name={{{{ parameters.name }}}}'\n",
+        server.address
+    );
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/p", &text)]).await;
+    let response = cluster.trigger("p", json!({ "name": "a&admin=yes" })).await;
+    cluster.wait_for_end(&id(&response), "COMPLETE").await;
+    let requests = server.requests();
+    assert!(requests[0].ends_with("\r\n\r\nname=a%26admin%3Dyes"), "{requests:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retries_follow_the_declared_classes_of_errors() {
     let text = "[[steps]]\nname = \"a\"\n\
