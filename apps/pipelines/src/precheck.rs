@@ -1,9 +1,9 @@
 //! Prechecks: whether a run of a pipeline is already active in an external system.
 //!
-//! A precheck runs before a run is started, if Tenure knows none: a run that was started by hand, or
-//! by the system that Tenure replaces, is then not started a second time. No lock and no transaction
-//! of the store is held meanwhile, so that a run which starts elsewhere between the check and the
-//! first step is not noticed.
+//! A precheck runs before a run is started, if Tenure knows none: a run that was started by hand,
+//! or by the system that Tenure replaces, is then not started a second time. No lock and no
+//! transaction of the store is held meanwhile, so that a run which starts elsewhere between the
+//! check and the first step is not noticed.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -18,8 +18,8 @@ on_each_store! {
 const HANG_UPS: u32 = 40;
 const KILLS: u32 = 20;
 
-/// A pipeline that records its starts, and is retried at once.
-const RETRIED: &str = "retry = { attempts = 100, initial = \"1ms\", max = \"1ms\" }\n\
+/// A pipeline that records its starts, and is retried soon.
+const RETRIED: &str = "retry = { attempts = 100, initial = \"200ms\", max = \"200ms\" }\n\
     [[steps]]\nname = \"work\"\ncommand = [\"sh\", \"-c\", \
     \"echo $PIPELINE_LOGGING_ID >> DIR/starts; exec sleep 600\"]\n";
 
@@ -79,6 +79,12 @@ fn send_release(cluster: &Cluster, token: u64) -> TcpStream {
     stream
 }
 
+/// Delays a fault, more precisely than the timer of the runtime.
+#[expect(clippy::disallowed_methods, reason = "the moment of the fault is the input of the test")]
+fn delay_micros(micros: u32) {
+    std::thread::sleep(Duration::from_micros(micros.into()));
+}
+
 /// Releases the run, unless that is done, and expects that it has ended for good.
 async fn expect_cancelled(cluster: &Cluster, run: &str, token: u64) {
     let path = "/pipelines/locks/p/release";
@@ -94,7 +100,7 @@ async fn released_run_ends_if_the_client_hangs_up(store: StoreKind) {
     for n in 0..HANG_UPS {
         let (run, token) = start_run(&cluster).await;
         let stream = send_release(&cluster, token);
-        std::thread::sleep(Duration::from_micros(u64::from(n / 3 * 150)));
+        delay_micros(n / 3 * 150);
         let how = [HangUp::Close, HangUp::Reset, HangUp::HalfClose][n as usize % 3];
         match how {
             HangUp::Close => drop(stream),
@@ -121,7 +127,7 @@ async fn released_run_ends_if_the_server_is_killed() {
     for n in 0..KILLS {
         let (run, token) = start_run(&cluster).await;
         let _stream = send_release(&cluster, token);
-        std::thread::sleep(Duration::from_micros(u64::from(n * 250)));
+        delay_micros(n * 250);
         cluster.servers[0].kill();
         cluster.launch(0).await;
         // The release has happened in full or not at all: the run has ended, or its lock is held.

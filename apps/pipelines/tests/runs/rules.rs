@@ -188,10 +188,7 @@ async fn tick_is_the_same_in_every_attempt(store: StoreKind) {
 async fn tick_before_the_first_start_does_not_run(store: StoreKind) {
     let servers = if store == StoreKind::Postgres { 2 } else { 1 };
     let mut cluster = Cluster::start_with(store, servers, SHORT_TTL, "", &[]).await;
-    // Once a day, a moment ago.
-    let recent = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(2);
-    let cron = recent.strftime("%-S %-M %-H * * *");
-    let text = format!("schedule = {{ cron = \"{cron}\" }}\n{HOLD}");
+    let text = format!("schedule = {{ cron = \"{}\" }}\n{HOLD}", recent_cron());
     for n in 0..servers {
         stop(&mut cluster, n).await;
     }
@@ -209,6 +206,13 @@ async fn tick_before_the_first_start_does_not_run(store: StoreKind) {
         assert_eq!(runs["items"], json!([]), "{runs}");
         stop(&mut cluster, n).await;
     }
+}
+
+/// Returns a schedule that runs once a day, last a moment ago.
+#[expect(clippy::disallowed_methods, reason = "servers schedule by the wall clock")]
+fn recent_cron() -> String {
+    let recent = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(2);
+    recent.strftime("%-S %-M %-H * * *").to_string()
 }
 
 async fn stop(cluster: &mut Cluster, n: usize) {
