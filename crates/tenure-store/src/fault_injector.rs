@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use tenure_core::{Command, Kinds, Outcome};
 use tokio::sync::broadcast;
 
+use crate::audit::SharedAudit;
 use crate::keys::KeyRing;
 use crate::observer::Observer;
 use crate::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, StoreError, Swept};
@@ -99,5 +100,9 @@ impl<S: Store> Store for FaultInjector<S> {
 
     fn key_ring(&self) -> &dyn KeyRing {
         self.inner.key_ring()
+    }
+
+    fn shared_audit(&self) -> Option<&dyn SharedAudit> {
+        self.inner.shared_audit()
     }
 }

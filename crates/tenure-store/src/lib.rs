@@ -9,6 +9,7 @@
 //! rows, [`private_file`] creates files for one user, and [`conformance`] is the test suite that
 //! every store passes.
 
+pub mod audit;
 pub mod census;
 pub mod clock;
 pub mod committer;

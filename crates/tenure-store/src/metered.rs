@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use tenure_core::{Command, Kinds, Outcome};
 use tokio::sync::broadcast;
 
+use crate::audit::SharedAudit;
 use crate::clock::stopwatch;
 use crate::keys::KeyRing;
 use crate::observer::Observer;
@@ -79,5 +80,9 @@ impl Store for Metered {
 
     fn key_ring(&self) -> &dyn KeyRing {
         self.inner.key_ring()
+    }
+
+    fn shared_audit(&self) -> Option<&dyn SharedAudit> {
+        self.inner.shared_audit()
     }
 }

@@ -16,6 +16,7 @@ use tenure_core::{
 };
 use tokio::sync::broadcast;
 
+use crate::audit::SharedAudit;
 use crate::census::Census;
 use crate::keys::KeyRing;
 use crate::observer::Observer;
@@ -119,6 +120,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the API keys.
     fn key_ring(&self) -> &dyn KeyRing;
+
+    /// Returns the audit log that all servers share; `None` if only one server can use the store.
+    fn shared_audit(&self) -> Option<&dyn SharedAudit> {
+        None
+    }
 }
 
 /// Read-only queries of a store. No decision is based on their results.

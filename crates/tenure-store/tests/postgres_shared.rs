@@ -2,6 +2,8 @@
 
 #![cfg(feature = "postgres")]
 
+#[path = "postgres_shared/audit.rs"]
+mod audit;
 #[path = "postgres_shared/claims.rs"]
 mod claims;
 #[path = "postgres_shared/common.rs"]

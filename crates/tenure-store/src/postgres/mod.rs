@@ -23,6 +23,7 @@
 //! | `rows`, `columns` | conversion of values from and to SQL |
 //! | `migrate`, `doctor` | schema migrations; deployment checks |
 
+mod audit;
 mod batch;
 mod breaker;
 mod catch_up;
@@ -58,6 +59,7 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::broadcast;
 use tokio_postgres::config::SslMode;
 
+use crate::audit::SharedAudit;
 use crate::clock::Clock;
 use crate::keys::KeyRing;
 use crate::ledger::Batch;
@@ -307,6 +309,10 @@ impl Store for Postgres {
 
     fn key_ring(&self) -> &dyn KeyRing {
         &*self.shared
+    }
+
+    fn shared_audit(&self) -> Option<&dyn SharedAudit> {
+        Some(&*self.shared)
     }
 }
 

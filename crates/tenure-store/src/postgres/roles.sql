@@ -27,7 +27,8 @@ REVOKE ALL ON ALL TABLES IN SCHEMA tenure FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tenure FROM PUBLIC;
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tenure TO tenure_app;
-REVOKE UPDATE ON tenure.journal, tenure.flushes, tenure.pages, tenure.logs FROM tenure_app;
+REVOKE UPDATE ON tenure.journal, tenure.flushes, tenure.pages, tenure.logs, tenure.audit
+    FROM tenure_app;
 REVOKE INSERT, UPDATE, DELETE ON tenure.history FROM tenure_app;
 REVOKE DELETE ON tenure.meta FROM tenure_app;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tenure TO tenure_app;

@@ -25,7 +25,7 @@ const MISSING_PRIVILEGES: &str = "\
                 FROM pg_class c, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p \
                 WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p') \
                   AND NOT (p = 'UPDATE' \
-                           AND c.relname IN ('journal', 'flushes', 'pages', 'logs')) \
+                           AND c.relname IN ('journal', 'flushes', 'pages', 'logs', 'audit')) \
                   AND NOT (p = 'DELETE' AND c.relname = 'meta') \
                   AND NOT has_table_privilege(c.oid, p))) \
     FROM pg_namespace n JOIN pg_class m ON m.relnamespace = n.oid AND m.relname = 'meta' \
