@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use axum::Router;
 use tenure_app::{Apps, Loaded};
-use tenure_server::audit::Audit;
+use tenure_server::audit::{Audit, AuditLimits};
 use tenure_server::auth::Keys;
 use tenure_server::{Config, HttpConfig, Server};
 use tenure_store::{Committer, Store};
@@ -37,7 +37,7 @@ impl InProcess {
         loaded: &Loaded,
     ) -> Result<Self> {
         let key = tenure_store::random::secret();
-        let audit = Audit::open(&scratch.path().join("audit.jsonl"))?;
+        let audit = Audit::open(&scratch.path().join("audit.jsonl"), AuditLimits::default())?;
         let front = HttpConfig { audit, ..HttpConfig::default() };
         let config = Config { keys: Keys::admin(&key), apps, live: loaded.live(), http: front };
         let server = Server::start(store, config, "bench").await?;

@@ -1,5 +1,7 @@
 //! Operation on PostgreSQL: the real binary with real database servers.
 
+#[path = "postgres_cli/audit.rs"]
+mod audit;
 mod common;
 #[path = "postgres_cli/doctor.rs"]
 mod doctor;

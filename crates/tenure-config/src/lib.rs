@@ -24,7 +24,7 @@ pub use kinds::{command as read_command, retry as read_retry};
 pub use report::{BadConfig, Problem, Report};
 pub use section::Section;
 pub use settings::{
-    AuditSetting, MetricsSettings, RetentionSettings, RunnerSettings, ServerSettings,
+    AuditLimits, AuditSetting, MetricsSettings, RetentionSettings, RunnerSettings, ServerSettings,
     WorkerSettings, check_variable,
 };
 
@@ -34,7 +34,7 @@ pub const FILE_NAME: &str = "tenure.toml";
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Top-level tables of `tenure.toml` that are always known.
-const TABLES: [&str; 6] = ["kinds", "worker", "runner", "retention", "server", "metrics"];
+const TABLES: [&str; 7] = ["kinds", "worker", "runner", "retention", "server", "audit", "metrics"];
 
 /// A parsed `tenure.toml`, without the tables of apps.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,6 +49,8 @@ pub struct Config {
     pub retention: RetentionSettings,
     /// Settings of the HTTP server, read when it starts.
     pub server: ServerSettings,
+    /// How much of the audit log is kept, read when the server starts.
+    pub audit: AuditLimits,
     /// Settings of the metrics endpoint.
     pub metrics: MetricsSettings,
 }
@@ -127,6 +129,7 @@ impl Config {
         let runner = settings::runner(&root, &mut report);
         let retention = settings::retention(&root, &mut report);
         let server = settings::server(&root, dir, &mut report);
+        let audit = settings::audit(&root, &mut report);
         let metrics = settings::metrics(&root, &mut report);
         for name in apps.names() {
             if let Some(section) = root.section(name, &mut report) {
@@ -136,7 +139,8 @@ impl Config {
         let kinds = kinds::read(&root, dir, &mut report);
         match kinds {
             Some(kinds) if report.is_empty() => {
-                Ok(Self { kinds: Arc::new(kinds), worker, runner, retention, server, metrics })
+                let kinds = Arc::new(kinds);
+                Ok(Self { kinds, worker, runner, retention, server, audit, metrics })
             }
             _ => Err(report.into_error()),
         }

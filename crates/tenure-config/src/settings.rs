@@ -1,4 +1,4 @@
-//! The tables `[worker]`, `[runner]`, `[retention]`, `[server]` and `[metrics]`.
+//! The tables `[worker]`, `[runner]`, `[retention]`, `[server]`, `[audit]` and `[metrics]`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,6 +20,13 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 const DRAIN_MAX: Duration = Duration::from_millis(DAY_MS);
 /// Minimum retention period, so that a finished job can still be inspected.
 const RETENTION_MS_MIN: u64 = 60 * 1_000;
+
+/// Default size of each audit log.
+const AUDIT_BYTES_DEFAULT: u64 = 192 * 1024 * 1024;
+/// Minimum size of each audit log.
+const AUDIT_BYTES_MIN: u64 = 1024 * 1024;
+/// Maximum size of each audit log.
+const AUDIT_BYTES_MAX: u64 = 1024 * 1024 * 1024 * 1024;
 
 /// Settings of the worker that runs commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,6 +139,35 @@ pub(super) fn server(root: &Section<'_>, dir: &Path, report: &mut Report<'_>) ->
     settings.tenant_requests_per_s = rate("tenant_requests_per_s");
     settings.wrong_keys_per_s = rate("wrong_keys_per_s");
     settings
+}
+
+/// How much of the audit log is kept: of actions of operators, of calls of workers, and of denied
+/// calls alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuditLimits {
+    /// Maximum size of each, in bytes.
+    pub max_bytes: u64,
+    /// Age after which entries are deleted.
+    pub max_age_ms: Option<u64>,
+}
+
+impl Default for AuditLimits {
+    fn default() -> Self {
+        Self { max_bytes: AUDIT_BYTES_DEFAULT, max_age_ms: None }
+    }
+}
+
+pub(super) fn audit(root: &Section<'_>, report: &mut Report<'_>) -> AuditLimits {
+    let mut limits = AuditLimits::default();
+    let Some(section) = root.section("audit", report) else { return limits };
+    section.check_keys(&["max_bytes", "max_age"], report);
+    if let Some(bytes) = section.count("max_bytes", AUDIT_BYTES_MIN..=AUDIT_BYTES_MAX, report) {
+        limits.max_bytes = bytes;
+    }
+    let (min, max) = (Duration::from_millis(DAY_MS), Duration::from_millis(3_660 * DAY_MS));
+    let max_age = duration_within(&section, "max_age", min, max, report);
+    limits.max_age_ms = max_age.and_then(|age| u64::try_from(age.as_millis()).ok());
+    limits
 }
 
 /// Settings of the metrics endpoint.

@@ -339,6 +339,20 @@ fn missing_or_oversized_file_is_named() {
 }
 
 #[test]
+fn audit_limits_are_parsed_and_bounded() {
+    let limits =
+        parse("[audit]\nmax_bytes = 10_000_000\nmax_age = \"90d\"\n").expect("valid").audit;
+    assert_eq!((limits.max_bytes, limits.max_age_ms), (10_000_000, Some(90 * 86_400_000)));
+    let limits = parse("").expect("valid").audit;
+    assert_eq!((limits.max_bytes, limits.max_age_ms), (201_326_592, None));
+    let found = problems("[audit]\nmax_bytes = 1\nmax_age = \"1h\"\nmax_files = 3\n");
+    assert_eq!(found.len(), 3, "{found:?}");
+    for (problem, key) in found.iter().zip(["max_bytes", "max_age", "max_files"]) {
+        assert!(problem.contains(&format!("audit.{key}: ")), "{problem}");
+    }
+}
+
+#[test]
 fn metrics_per_tenant_are_opt_in() {
     let config = Config::parse("", Path::new("/etc")).expect("an empty file is valid");
     assert!(!config.metrics.per_tenant);

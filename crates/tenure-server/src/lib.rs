@@ -140,6 +140,7 @@ impl Server {
         let live = watch::Sender::new(live);
         let janitor = Janitor::start(committer.clone(), Live::new(&live), &apps, name);
         let services = Services::new(committer, Live::new(&live), secret.clone(), read_timeout);
+        audit.attach(name, &store, metrics.audit_dropped());
         let state = ServerState::new(StateParts {
             services,
             apps,
@@ -185,7 +186,7 @@ impl Server {
             task.abort();
         }
         state.keys.flush_usage(&*store).await;
-        state.audit.flush().await?;
+        state.audit.close().await?;
         janitor.stop().await;
         Ok(())
     }

@@ -116,6 +116,8 @@ tenure_app::define_metrics! {
         "Duration of requests, including intentional waits";
     HTTP_IN_FLIGHT: Gauge "tenure_http_in_flight" [""]
         "Requests in progress";
+    AUDIT_DROPPED: Counter "tenure_audit_dropped_total" ["reason"]
+        "Audit entries lost (queue_full, file_failed) or not shared (store_failed, denied_rate)";
 }
 
 /// Buckets for store calls, in seconds: from a batch in memory to an overloaded database.
@@ -149,6 +151,7 @@ pub struct Metrics {
     http_requests: Counters<3>,
     http_duration: Histograms<1>,
     http_in_flight: Gauge,
+    audit_dropped: Counters<1>,
     apps: Vec<Arc<dyn AppMetrics>>,
     app_names: Vec<&'static str>,
 }
@@ -166,6 +169,10 @@ impl Metrics {
         // Start at zero, so that the first event is seen as an increase.
         for how in [EndKind::Expired, EndKind::Closed, EndKind::Broken] {
             drop(lost.get_or_create(&[("reason", how.as_str().into())]));
+        }
+        let audit_dropped: Counters<1> = register(to, AUDIT_DROPPED, Family::default());
+        for reason in crate::audit::DROP_REASONS {
+            drop(audit_dropped.get_or_create(&[("reason", reason.into())]));
         }
         for call in CALLS {
             drop(store_errors.get_or_create(&[("call", call.into())]));
@@ -191,6 +198,7 @@ impl Metrics {
                 Family::new_with_constructor(request_histogram),
             ),
             http_in_flight: register(to, HTTP_IN_FLIGHT, Gauge::default()),
+            audit_dropped,
             apps: apps.iter().filter_map(|app| app.metrics(to)).collect(),
             app_names: apps.iter().map(|app| app.name()).collect(),
             registry,
@@ -198,6 +206,11 @@ impl Metrics {
             per_tenant: AtomicBool::new(false),
             snapshots: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Returns the counters of audit entries that were dropped, by reason.
+    pub(crate) fn audit_dropped(&self) -> &Counters<1> {
+        &self.audit_dropped
     }
 
     /// Applies a change of the live configuration: declared kinds and operations are always label

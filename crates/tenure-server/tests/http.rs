@@ -9,7 +9,7 @@ use common::{KEY, Server, http, key, until};
 use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
 use serde_json::{Value, json};
 use tenure_server::HttpConfig;
-use tenure_server::audit::Audit;
+use tenure_server::audit::{Audit, AuditLimits};
 use tenure_server::auth::limits::Rate;
 use tenure_store::{Memory, Store};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -258,7 +258,7 @@ async fn connections_are_bounded_and_their_slots_are_reused() {
 async fn the_audit_log_records_mutations_and_refused_calls() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("audit.jsonl");
-    let audit = Audit::open(&path).expect("created");
+    let audit = Audit::open(&path, AuditLimits::default()).expect("created");
     let http_config = HttpConfig { audit, ..HttpConfig::default() };
     let server = Server::start_with_http(Arc::new(Memory::new()), http_config).await;
     let (operator, viewer) =

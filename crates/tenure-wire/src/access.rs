@@ -120,6 +120,9 @@ pub struct AuditEntry {
     pub role: Option<Role>,
     /// Tenant on whose behalf the request was made.
     pub tenant: Option<String>,
+    /// Server that was called; null in entries of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
     /// Remote address of the caller.
     pub address: Option<String>,
     /// HTTP status of the response.

@@ -1,4 +1,4 @@
-//! `tenure audit`: the audit log of a server.
+//! `tenure audit`: the audit log.
 
 use std::process::ExitCode;
 
@@ -9,21 +9,30 @@ use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::text::{print_line, query, sanitize, table};
 use tenure_cli_kit::{Done, Output, print_json};
 
-/// Show the audit log of a server: actions, and requests that were refused
+/// Show the audit log: actions, and requests that were refused
 ///
-/// Newest entries first, of all tenants or of that given by --tenant. Each server keeps its own
-/// audit log, audit.jsonl in its data directory.
+/// Newest entries first, of all tenants or of that given by --tenant. With several servers on one
+/// database, actions of operators and refused requests are those of all servers; calls of workers
+/// are those of the server that answers.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tenure audit
   tenure audit --action lock.break
   tenure audit --tenant acme
+  tenure audit --since 2h --who ann
+  tenure audit --since 2026-11-16T00:00:00Z
   tenure audit --limit 1000 -o json | jq '.items[] | select(.status == 403)'")]
 pub(super) struct AuditVerb {
     /// Only this action, such as lock.break or key.create
     #[arg(long)]
     action: Option<String>,
+    /// Only calls with this key: its name or its id
+    #[arg(long, value_name = "NAME")]
+    who: Option<String>,
+    /// Only entries since this instant, or within this duration
+    #[arg(long, value_name = "DUR|TIME")]
+    since: Option<String>,
     /// Maximum number of entries
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
@@ -31,7 +40,12 @@ pub(super) struct AuditVerb {
 
 impl AuditVerb {
     pub(super) async fn run(&self, server: &ServerArgs, output: Output) -> Done {
-        let parts = [("action", self.action.clone()), ("limit", Some(self.limit.to_string()))];
+        let parts = [
+            ("action", self.action.clone()),
+            ("who", self.who.clone()),
+            ("since", self.since.clone()),
+            ("limit", Some(self.limit.to_string())),
+        ];
         let path = query("/v1/audit", &parts);
         let list: ListResponse<AuditEntry> = server.transport_to_all()?.get(&path).await?;
         if output == Output::Json {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use tenure::Client;
-use tenure_config::{AuditSetting, ServerSettings};
+use tenure_config::AuditSetting;
 use tenure_core::session::ALL_TENANTS;
 use tenure_server::audit::Audit;
 use tenure_server::auth::Keys;
@@ -146,7 +146,7 @@ impl ServerProcess {
             None => keyfile::load_or_create(&options.data)?,
         };
         let store = open_in(&options.store, Some(&options.data)).await?;
-        let front = front_config(&loaded.config.server, &options.data)?;
+        let front = front_config(&loaded.config, &options.data)?;
         let listener = bind(options.listen, front.tls.is_some() || options.plain_http).await?;
         let scheme = if front.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", listener.local_addr()?);
@@ -285,10 +285,11 @@ async fn print_greeting(process: &ServerProcess) -> anyhow::Result<()> {
 }
 
 /// Returns the settings of the HTTP front end.
-fn front_config(settings: &ServerSettings, data: &Path) -> anyhow::Result<HttpConfig> {
+fn front_config(config: &tenure_config::Config, data: &Path) -> anyhow::Result<HttpConfig> {
+    let settings = &config.server;
     let tls = settings.tls.as_ref().map(|(chain, key)| listen::load_tls(chain, key)).transpose()?;
     let open = |path: &Path| {
-        Audit::open(path).with_context(|| {
+        Audit::open(path, config.audit).with_context(|| {
             let path = path.display();
             format!(
                 "cannot write the audit log to {path}; name another file with `audit` in [server]"

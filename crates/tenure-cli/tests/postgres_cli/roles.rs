@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use tenure_testbed::{Postgres, shared};
 
-use crate::common::{stderr, stdout};
+use crate::common::{stderr, stdout, until};
 use crate::testbed::{TestServer, doctor, finding, psql, run, url_as};
 
 const GUIDE: &str = include_str!("../../../../docs/postgresql.md");
@@ -52,6 +52,7 @@ fn a_server_runs_as_tenure_app_without_further_privileges() {
     for sql in [
         "UPDATE tenure.pages SET lines = ''",
         "UPDATE tenure.logs SET text = ''",
+        "UPDATE tenure.audit SET entry = ''",
         "DELETE FROM tenure.meta",
         "TRUNCATE tenure.pages",
         "ALTER TABLE tenure.jobs ADD x int",
@@ -125,4 +126,23 @@ fn a_guard_can_assert_tenures_but_read_nothing() {
     assert!(psql(&guard, "SELECT tenure.at(1)").unwrap_err().contains("permission denied"));
     let refused = run(&["migrate", "--store", &guard]);
     assert!(stderr(&refused).contains("tenure migrate --roles"), "{refused:?}");
+}
+
+#[test]
+fn a_server_that_may_not_use_the_audit_says_what_to_run() {
+    let server = shared();
+    let database = create_database_with_roles(server);
+    // The roles are older than the table.
+    let revoke = "REVOKE ALL ON tenure.audit FROM tenure_app";
+    server.psql(&database, revoke).expect("the server is there");
+    let process = TestServer::start(&url_as(server, &format!("app_{database}"), &database));
+    let token = process.acquire("cluster/c1").to_string();
+    let args = ["lock", "break", "cluster/c1", "--token", &token, "--reason", "a test"];
+    assert!(process.run(&args).status.success(), "no action depends on it");
+    let failed = process.run(&["audit"]);
+    let message = stderr(&failed);
+    assert!(!failed.status.success(), "{message}");
+    assert!(message.contains("permission denied for table audit"), "{message}");
+    assert!(message.contains("run: tenure migrate --roles | psql"), "{message}");
+    until(|| process.log().contains("cannot append to the shared audit log"));
 }

@@ -56,6 +56,11 @@ impl TestServer {
         read(&self.dir.path().join("log"))
     }
 
+    /// Runs the binary against this server.
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        tenure(self.dir.path()).args(args).output().expect("it runs")
+    }
+
     /// Runs the binary against this server, which must succeed.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         ok(tenure(self.dir.path()).args(args))

@@ -1,13 +1,14 @@
-//! The audit log of this server.
+//! The audit log.
 
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
+use tenure_store::audit::AuditFilter;
 use tenure_wire::{AuditEntry, ListResponse, schema};
 use utoipa::IntoParams;
 
 use crate::ServerState;
-use crate::audit::AuditQuery;
+use crate::audit::parse_since;
 use tenure_app::Caller;
 use tenure_app::Problem;
 use tenure_app::extract::Params;
@@ -21,12 +22,17 @@ use super::NamedTenant;
 pub(super) struct AuditParams {
     /// Filter by action, such as `lock.break`.
     action: Option<String>,
+    /// Filter by the name of the caller, or the id of its key.
+    who: Option<String>,
+    /// Only entries since an instant, or within a duration such as `2h`.
+    since: Option<String>,
     /// Maximum number of items; 100 by default.
     #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
 }
 
-/// Lists audit entries of this server, newest first: mutations and refused requests.
+/// Lists audit entries, newest first: mutations and refused requests. With several servers on one
+/// database, those of workers are of the server that answers, all others of all servers.
 #[utoipa::path(
     get,
     path = "/v1/audit",
@@ -46,10 +52,15 @@ pub(super) async fn newest(
 ) -> Result<Json<ListResponse<AuditEntry>>, Problem> {
     // A key of all tenants sees all entries, or those of the tenant that it names.
     let tenant = caller.bound_tenant().cloned().or_else(|| named.only());
-    let query = AuditQuery { tenant, action: params.action, limit: page_size(params.limit)? };
-    let found = state.audit.newest(query).await;
-    let found = found
-        .map_err(|error| Problem::unavailable(&format!("cannot read the audit log: {error}")))?;
+    let since = params.since.as_deref().map(parse_since).transpose();
+    let filter = AuditFilter {
+        since: since.map_err(|why| Problem::invalid(&why))?,
+        tenant: tenant.map(|tenant| tenant.to_string()),
+        who: params.who,
+        action: params.action,
+        limit: page_size(params.limit)?,
+    };
+    let found = state.audit.newest(filter, state.services.store()).await?;
     let off = || Problem::not_found("this server has no audit log: `audit` is off in its config");
     Ok(Json(ListResponse { items: found.ok_or_else(off)?, next: None }))
 }

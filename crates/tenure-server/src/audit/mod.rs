@@ -1,26 +1,40 @@
-//! The audit log: an entry for each mutation and each refused request on this server.
+//! The audit log: an entry for each mutation and each refused request.
 //!
-//! It is a file of JSON lines. An entry is queued for the writer before the response is sent, so a
-//! response without an entry requires that the machine fails in between, or that the writer cannot
-//! keep up. The file is rotated; entries contain no secrets.
+//! An entry is queued for the writer before the response is sent, so a response without an entry
+//! requires that the machine fails in between, or that the writer cannot keep up. Entries contain
+//! no secrets.
+//!
+//! Each class of entries has its own files of JSON lines (`files.rs`), so that a flood of calls of
+//! one class evicts no entry of another. If several servers can use the store, those of operators
+//! and denied calls are also appended to it (`shared.rs`).
 
-use std::collections::VecDeque;
-use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, BufWriter, Write as _};
+mod files;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::io;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::response::Response;
-use tenure_core::Text;
+use tenure_app::Caller;
+use tenure_app::metrics::Counters;
+use tenure_app::problem::ProblemCode;
+pub use tenure_config::AuditLimits;
+use tenure_core::{Millis, Text};
+use tenure_store::audit::AuditFilter;
 use tenure_store::clock::{Clock as _, ServerClock};
-use tenure_store::private_file;
-use tenure_wire::{AuditEntry, instant};
+use tenure_store::{Store, StoreError};
+use tenure_wire::{AuditEntry, parse_instant};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::auth::keys::Principal;
-use tenure_app::Caller;
-use tenure_app::problem::ProblemCode;
+use files::{AuditFiles, AuditWriter};
+use shared::SharedWriter;
 
 /// Maximum number of queued entries; beyond it, requests block for [`ENQUEUE_TIMEOUT`].
 const QUEUE_MAX: usize = 4_096;
@@ -28,19 +42,49 @@ const QUEUE_MAX: usize = 4_096;
 const ENQUEUE_TIMEOUT: Duration = Duration::from_millis(250);
 /// Maximum length of a path in an entry.
 const PATH_BYTES_MAX: usize = 512;
-/// Size at which the file is rotated.
-const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Number of rotated files that are kept.
-const FILES_KEPT: usize = 8;
+/// Interval at which files are rotated and deleted because of their age.
+const AGE_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
-/// An entry, without its time.
+/// Reasons for which an entry is dropped. The last two remain in the files of the server.
+pub(crate) const DROP_REASONS: [&str; 4] = [QUEUE_FULL, FILE_FAILED, STORE_FAILED, DENIED_RATE];
+const QUEUE_FULL: &str = "queue_full";
+const FILE_FAILED: &str = "file_failed";
+const STORE_FAILED: &str = "store_failed";
+const DENIED_RATE: &str = "denied_rate";
+
+/// Who can cause entries, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AuditClass {
+    /// Actions of operators and admins: few.
+    Operators,
+    /// Actions that workers may perform: many.
+    Workers,
+    /// Denied calls and calls without a key: as many as an attacker likes.
+    Denied,
+}
+
+impl AuditClass {
+    const ALL: [Self; 3] = [Self::Operators, Self::Workers, Self::Denied];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Operators => "operators",
+            Self::Workers => "workers",
+            Self::Denied => "denied",
+        }
+    }
+}
+
+/// An entry, without its time and server.
 #[derive(Debug)]
 pub(crate) struct PendingEntry {
+    class: AuditClass,
     line: AuditEntry,
 }
 
 impl PendingEntry {
     pub(crate) fn new(
+        class: AuditClass,
         action: &str,
         path: &str,
         address: Option<IpAddr>,
@@ -54,6 +98,7 @@ impl PendingEntry {
             (None, None) => "not answered",
         };
         Self {
+            class,
             line: AuditEntry {
                 at: String::new(),
                 action: action.to_owned(),
@@ -62,6 +107,7 @@ impl PendingEntry {
                 key: None,
                 role: None,
                 tenant: None,
+                server: None,
                 address: address.map(|address| address.to_string()),
                 status: response.map_or(0, |response| response.status().as_u16()),
                 outcome: outcome.to_owned(),
@@ -91,32 +137,37 @@ impl PendingEntry {
 
 enum WriterRequest {
     Append(Box<PendingEntry>),
-    /// Acknowledges when all earlier entries are in the file.
+    /// Acknowledges when all earlier entries are in the files.
     Flush(oneshot::Sender<()>),
 }
 
-/// Filter for entries.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AuditQuery {
-    /// Tenant.
-    pub(crate) tenant: Option<Text>,
-    /// Action.
-    pub(crate) action: Option<String>,
-    /// Maximum number of entries.
-    pub(crate) limit: usize,
+/// What the log needs from the server that writes it.
+struct Attached {
+    /// Name of the server.
+    server: String,
+    dropped: Counters<1>,
+    shared: Option<SharedWriter>,
 }
 
-impl AuditQuery {
-    fn matches(&self, line: &AuditEntry) -> bool {
-        let tenant = self.tenant.as_deref();
-        tenant.is_none_or(|tenant| line.tenant.as_deref() == Some(tenant))
-            && self.action.as_ref().is_none_or(|action| *action == line.action)
+impl Attached {
+    fn count_dropped(&self, reason: &'static str) {
+        self.dropped.get_or_create(&[("reason", reason.into())]).inc();
     }
 }
 
+/// The server, once it has started.
+type Attachment = Arc<OnceLock<Attached>>;
+
 /// Handle to the audit log; cheap to clone.
 #[derive(Clone)]
-pub struct Audit(Option<(mpsc::Sender<WriterRequest>, PathBuf)>);
+pub struct Audit(Option<AuditLog>);
+
+#[derive(Clone)]
+struct AuditLog {
+    requests: mpsc::Sender<WriterRequest>,
+    files: AuditFiles,
+    attachment: Attachment,
+}
 
 impl Audit {
     /// Creates a handle that discards all entries.
@@ -125,215 +176,135 @@ impl Audit {
         Self(None)
     }
 
-    /// Opens or creates an audit log and starts its writer thread.
-    pub fn open(path: &Path) -> std::io::Result<Self> {
-        let mut writer = AuditWriter::open(path)?;
-        let (requests, mut receiver) = mpsc::channel(QUEUE_MAX);
-        std::thread::Builder::new().name("tenure-audit".to_owned()).spawn(move || {
-            while let Some(request) = receiver.blocking_recv() {
-                writer.handle(request);
-                // Queued entries go into the same write.
-                while let Ok(request) = receiver.try_recv() {
-                    writer.handle(request);
-                }
-                writer.flush();
-            }
-        })?;
-        Ok(Self(Some((requests, path.to_path_buf()))))
+    /// Opens or creates an audit log and starts its writer thread. `path` is the file of the
+    /// actions of operators; those of other classes are next to it.
+    pub fn open(path: &Path, limits: AuditLimits) -> io::Result<Self> {
+        let files = AuditFiles::new(path, limits);
+        let attachment = Attachment::default();
+        let writer = AuditWriter::open(&files, Arc::clone(&attachment))?;
+        let (requests, receiver) = mpsc::channel(QUEUE_MAX);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        std::thread::Builder::new()
+            .name("tenure-audit".to_owned())
+            .spawn(move || runtime.block_on(run_writer(writer, receiver)))?;
+        Ok(Self(Some(AuditLog { requests, files, attachment })))
+    }
+
+    /// Connects the log with the server that writes it, and with the log that all servers of its
+    /// store share.
+    pub(crate) fn attach(&self, server: &str, store: &Arc<dyn Store>, dropped: &Counters<1>) {
+        let Some(log) = &self.0 else { return };
+        let shared = SharedWriter::start(store, log.files.limits, dropped);
+        let attached = Attached { server: server.to_owned(), dropped: dropped.clone(), shared };
+        // A log belongs to one server.
+        log.attachment.set(attached).ok();
     }
 
     /// Queues an entry; drops it after [`ENQUEUE_TIMEOUT`].
     pub(crate) async fn write(&self, entry: PendingEntry) {
-        if let Some((requests, _)) = &self.0
-            && requests
-                .send_timeout(WriterRequest::Append(Box::new(entry)), ENQUEUE_TIMEOUT)
-                .await
-                .is_err()
-        {
-            tracing::error!("audit entry dropped: the writer is too slow or has stopped");
+        let Some(log) = &self.0 else { return };
+        let request = WriterRequest::Append(Box::new(entry));
+        if log.requests.send_timeout(request, ENQUEUE_TIMEOUT).await.is_err() {
+            log.report_full_queue();
         }
     }
 
     /// Queues an entry without waiting; drops it if the queue is full.
     pub(crate) fn try_write(&self, entry: PendingEntry) {
-        if let Some((requests, _)) = &self.0
-            && requests.try_send(WriterRequest::Append(Box::new(entry))).is_err()
-        {
-            tracing::error!("audit entry dropped: the queue is full");
+        let Some(log) = &self.0 else { return };
+        if log.requests.try_send(WriterRequest::Append(Box::new(entry))).is_err() {
+            log.report_full_queue();
         }
     }
 
-    /// Completes when all entries queued so far are in the file.
-    pub(crate) async fn flush(&self) -> std::io::Result<()> {
-        let Some((requests, _)) = &self.0 else { return Ok(()) };
-        let stopped = || std::io::Error::other("the audit writer has stopped");
+    /// Completes when all entries queued so far are in the files.
+    pub(crate) async fn flush(&self) -> io::Result<()> {
+        let Some(log) = &self.0 else { return Ok(()) };
+        let stopped = || io::Error::other("the audit writer has stopped");
         let (ack, flushed) = oneshot::channel();
-        requests.send(WriterRequest::Flush(ack)).await.map_err(|_| stopped())?;
+        log.requests.send(WriterRequest::Flush(ack)).await.map_err(|_| stopped())?;
         flushed.await.map_err(|_| stopped())
     }
 
-    /// Returns the newest matching entries, newest first; `None` if the audit log is off.
-    pub(crate) async fn newest(
-        &self,
-        query: AuditQuery,
-    ) -> std::io::Result<Option<Vec<AuditEntry>>> {
-        let Some((_, path)) = self.0.clone() else { return Ok(None) };
+    /// Completes when all entries queued so far are in the files and, if it answers in time, in the
+    /// store.
+    pub(crate) async fn close(&self) -> io::Result<()> {
         self.flush().await?;
-        let read = tokio::task::spawn_blocking(move || newest(&path, &query)).await;
-        read.map_err(std::io::Error::other)?.map(Some)
-    }
-}
-
-/// Appends entries to the file and rotates it.
-struct AuditWriter {
-    path: PathBuf,
-    file: BufWriter<File>,
-    bytes: u64,
-    clock: ServerClock,
-    /// Whether the last write failed: a failure is logged once.
-    failing: bool,
-}
-
-impl AuditWriter {
-    fn open(path: &Path) -> std::io::Result<Self> {
-        for n in 0..=FILES_KEPT {
-            private_file::restrict(&numbered(path, n))?;
+        let attached = self.0.as_ref().and_then(|log| log.attachment.get());
+        if let Some(shared) = attached.and_then(|attached| attached.shared.as_ref()) {
+            shared.flush().await;
         }
-        let file = append(path)?;
-        let bytes = file.metadata()?.len();
-        let clock = ServerClock::starting_after(tenure_core::Millis::default());
-        let (path, file) = (path.to_path_buf(), BufWriter::new(file));
-        Ok(Self { path, file, bytes, clock, failing: false })
-    }
-
-    fn handle(&mut self, request: WriterRequest) {
-        match request {
-            WriterRequest::Append(entry) => self.write(*entry),
-            WriterRequest::Flush(ack) => {
-                self.flush();
-                // The requester may have been cancelled.
-                ack.send(()).ok();
-            }
-        }
-    }
-
-    fn write(&mut self, PendingEntry { mut line }: PendingEntry) {
-        line.at = instant(self.clock.now());
-        let mut text = serde_json::to_string(&line).expect("plain JSON");
-        text.push('\n');
-        let written = self.rotate().and_then(|()| self.file.write_all(text.as_bytes()));
-        self.bytes += text.len() as u64;
-        self.report(written);
-    }
-
-    fn flush(&mut self) {
-        let flushed = self.file.flush();
-        self.report(flushed);
-    }
-
-    fn report(&mut self, result: std::io::Result<()>) {
-        match result {
-            Err(error) if !self.failing => {
-                self.failing = true;
-                tracing::error!(%error, "cannot write the audit log");
-            }
-            Err(_) => {}
-            Ok(()) => self.failing = false,
-        }
-    }
-
-    /// Rotates the file if it has reached [`FILE_BYTES_MAX`].
-    fn rotate(&mut self) -> std::io::Result<()> {
-        if self.bytes < FILE_BYTES_MAX {
-            return Ok(());
-        }
-        self.file.flush()?;
-        // After a failed rotation the current file may have been renamed already.
-        for n in (0..FILES_KEPT).rev().filter(|_| self.path.exists()) {
-            let from = numbered(&self.path, n);
-            if from.exists() {
-                fs::rename(from, numbered(&self.path, n + 1))?;
-            }
-        }
-        self.file = BufWriter::new(append(&self.path)?);
-        self.bytes = 0;
         Ok(())
     }
-}
 
-/// Reads the newest matching entries, newest first.
-fn newest(path: &Path, query: &AuditQuery) -> std::io::Result<Vec<AuditEntry>> {
-    let mut found = Vec::new();
-    for n in 0..=FILES_KEPT {
-        let path = numbered(path, n);
-        if found.len() == query.limit || !path.exists() {
-            break;
+    /// Returns the newest matching entries, newest first: those of this server, and those that
+    /// other servers share. `None` if the audit log is off.
+    pub(crate) async fn newest(
+        &self,
+        filter: AuditFilter,
+        store: &dyn Store,
+    ) -> Result<Option<Vec<AuditEntry>>, StoreError> {
+        let Some(log) = &self.0 else { return Ok(None) };
+        let unreadable = |error: io::Error| {
+            StoreError::unavailable(format!("cannot read the audit log: {error}"))
+        };
+        self.flush().await.map_err(unreadable)?;
+        let (files, local) = (log.files.clone(), filter.clone());
+        let read = tokio::task::spawn_blocking(move || files.newest(&local)).await;
+        let mut lines = read.map_err(io::Error::other).flatten().map_err(unreadable)?;
+        if let Some(shared) = store.shared_audit() {
+            let known: HashSet<String> = lines.iter().cloned().collect();
+            let of_all = shared.newest(&filter).await?;
+            lines.extend(of_all.into_iter().filter(|line| !known.contains(line)));
         }
-        let mut of_file = VecDeque::new();
-        for text in BufReader::new(File::open(path)?).lines() {
-            // A crash can leave a truncated line.
-            let Ok(line) = serde_json::from_str::<AuditEntry>(&text?) else { continue };
-            if query.matches(&line) {
-                of_file.push_front(line);
-                of_file.truncate(query.limit - found.len());
-            }
+        let mut entries: Vec<AuditEntry> =
+            lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        entries.sort_by_cached_key(|entry| std::cmp::Reverse(instant_of(entry)));
+        entries.truncate(filter.limit);
+        Ok(Some(entries))
+    }
+}
+
+impl AuditLog {
+    fn report_full_queue(&self) {
+        tracing::error!("audit entry dropped: the writer is too slow or has stopped");
+        if let Some(attached) = self.attachment.get() {
+            attached.count_dropped(QUEUE_FULL);
         }
-        found.extend(of_file);
     }
-    Ok(found)
 }
 
-/// Returns the path of the current file, `n` = 0, or of a rotated one.
-fn numbered(path: &Path, n: usize) -> PathBuf {
-    if n == 0 { path.to_path_buf() } else { path.with_added_extension(n.to_string()) }
+fn instant_of(entry: &AuditEntry) -> Millis {
+    parse_instant(&entry.at).unwrap_or_default()
 }
 
-fn append(path: &Path) -> std::io::Result<File> {
-    private_file::options().create(true).append(true).open(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use axum::response::IntoResponse as _;
-
-    use super::*;
-    use tenure_app::Problem;
-
-    fn entry(action: &str, response: &Response) -> PendingEntry {
-        PendingEntry::new(action, "/v1/x", None, Some(response), Duration::ZERO)
+/// Returns the time that a filter means: an instant, or a duration before now.
+pub(crate) fn parse_since(text: &str) -> Result<Millis, String> {
+    let now = ServerClock::starting_after(Millis::default()).now();
+    if let Ok(age) = tenure_config::duration::parse(text) {
+        let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        return Ok(Millis(now.0.saturating_sub(age_ms)));
     }
+    parse_instant(text).map_err(|_| {
+        format!(
+            "since is {text:?}; write a duration such as 2h or an instant such as {}",
+            tenure_wire::instant(now)
+        )
+    })
+}
 
-    #[tokio::test]
-    async fn entries_are_read_newest_first_across_files() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("audit.jsonl");
-        let mut writer = AuditWriter::open(&path).expect("created");
-        let (ok, no) = ("".into_response(), Problem::unauthenticated().into_response());
-        writer.write(entry("one", &ok));
-        writer.bytes = FILE_BYTES_MAX;
-        writer.write(entry("two", &no));
-        writer.write(entry("three", &ok));
+/// Writes queued entries until all handles are dropped.
+async fn run_writer(mut writer: AuditWriter, mut requests: mpsc::Receiver<WriterRequest>) {
+    loop {
+        match tokio::time::timeout(AGE_INTERVAL, requests.recv()).await {
+            Ok(Some(request)) => writer.handle(request),
+            Ok(None) => return,
+            Err(_) => writer.expire(),
+        }
+        // Queued entries go into the same write.
+        while let Ok(request) = requests.try_recv() {
+            writer.handle(request);
+        }
         writer.flush();
-        assert!(numbered(&path, 1).exists());
-        let query = AuditQuery { limit: 10, ..AuditQuery::default() };
-        let found = newest(&path, &query).expect("readable");
-        let outcomes: Vec<_> =
-            found.iter().map(|line| (line.action.as_str(), line.outcome.as_str())).collect();
-        assert_eq!(outcomes, [("three", "ok"), ("two", "unauthenticated"), ("one", "ok")]);
-        let query =
-            AuditQuery { limit: 1, action: Some("one".to_owned()), ..AuditQuery::default() };
-        assert_eq!(newest(&path, &query).expect("readable").len(), 1);
-    }
-
-    #[test]
-    fn old_files_are_deleted() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("audit.jsonl");
-        let mut writer = AuditWriter::open(&path).expect("created");
-        for _ in 0..2 * FILES_KEPT {
-            writer.bytes = FILE_BYTES_MAX;
-            writer.write(entry("one", &"".into_response()));
-        }
-        assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), FILES_KEPT + 1);
     }
 }

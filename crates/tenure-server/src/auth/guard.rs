@@ -19,7 +19,7 @@ use tenure_store::clock::stopwatch;
 use super::cookie;
 use super::keys::{Keys, Principal};
 use crate::ServerState;
-use crate::audit::PendingEntry;
+use crate::audit::{AuditClass, PendingEntry};
 use tenure_app::access::{Access, Audit, Rule};
 use tenure_app::{Caller, Problem};
 
@@ -108,9 +108,32 @@ impl<'a> AuditedRequest<'a> {
     }
 
     fn entry(&self, action: &str, response: Option<&Response>) -> PendingEntry {
-        let entry =
-            PendingEntry::new(action, &self.path, self.address, response, self.started.elapsed());
+        let class = self.class(response.map(Response::status));
+        let (path, took) = (&self.path, self.started.elapsed());
+        let entry = PendingEntry::new(class, action, path, self.address, response, took);
         entry.by(self.caller.as_ref(), self.principal.as_ref())
+    }
+}
+
+impl AuditedRequest<'_> {
+    /// Returns the class of the entry. Only operators can cause entries of their class.
+    fn class(&self, status: Option<StatusCode>) -> AuditClass {
+        let denied = status.is_some_and(|status| {
+            let codes = [401, 403, 429];
+            codes.contains(&status.as_u16())
+        });
+        let is_operator = |role: Role| role >= Role::Operator;
+        match &self.principal {
+            None => AuditClass::Denied,
+            Some(_) if denied => AuditClass::Denied,
+            Some(principal)
+                if is_operator(principal.role)
+                    && self.rule.access.role().is_none_or(is_operator) =>
+            {
+                AuditClass::Operators
+            }
+            Some(_) => AuditClass::Workers,
+        }
     }
 }
 

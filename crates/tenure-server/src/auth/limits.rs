@@ -91,17 +91,18 @@ impl Limits {
 }
 
 /// Token buckets by key: the remaining tokens, and when they were counted.
-struct Buckets<K> {
+pub(crate) struct Buckets<K> {
     rate: Rate,
     buckets: Mutex<HashMap<K, (f64, Instant)>>,
 }
 
 impl<K: Hash + Eq + Clone> Buckets<K> {
-    fn new(rate: Rate) -> Self {
+    pub(crate) fn new(rate: Rate) -> Self {
         Self { rate, buckets: Mutex::default() }
     }
 
-    fn take(&self, key: &K) -> Result<(), u64> {
+    /// Takes a token. The error is the number of seconds to wait.
+    pub(crate) fn take(&self, key: &K) -> Result<(), u64> {
         self.take_at(key, stopwatch())
     }
 
