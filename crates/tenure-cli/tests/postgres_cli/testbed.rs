@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tenure_testbed::Postgres;
 
-use crate::common::{stderr, stdout, tenure, until};
+use crate::common::{http, stderr, stdout, tenure, until};
 
 /// A Tenure server on a database; killed on drop.
 pub(crate) struct TestServer {
@@ -49,6 +49,16 @@ impl TestServer {
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.listen)
+    }
+
+    pub(crate) fn listen(&self) -> &str {
+        &self.listen
+    }
+
+    /// Returns its metrics.
+    pub(crate) fn metrics(&self) -> String {
+        let key = format!("x-api-key: {}", read(&self.dir.path().join("admin.key")).trim());
+        http(&self.listen, &["GET /metrics HTTP/1.1", &key], "").expect("it answers")
     }
 
     /// Returns its stderr output.
