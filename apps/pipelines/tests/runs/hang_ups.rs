@@ -100,7 +100,8 @@ async fn released_run_ends_if_the_client_hangs_up(store: StoreKind) {
     for n in 0..HANG_UPS {
         let (run, token) = start_run(&cluster).await;
         let stream = send_release(&cluster, token);
-        delay_micros(n / 3 * 150);
+        let step = n / 3;
+        delay_micros(step * step * 150);
         let how = [HangUp::Close, HangUp::Reset, HangUp::HalfClose][n as usize % 3];
         match how {
             HangUp::Close => drop(stream),
