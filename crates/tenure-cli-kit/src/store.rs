@@ -22,8 +22,8 @@ pub async fn open(url: &str) -> anyhow::Result<Arc<dyn Store>> {
     open_in(url, None).await
 }
 
-/// Opens the store that `url` names. A file in `data` keeps the identity of a database, to recognize
-/// an old primary after a restart.
+/// Opens the store that `url` names. A file in `data` keeps the identity of a database, to
+/// recognize an old primary after a restart.
 pub async fn open_in(url: &str, data: Option<&Path>) -> anyhow::Result<Arc<dyn Store>> {
     match url.split_once(':') {
         Some(("memory", "")) => Ok(Arc::new(Memory::new())),

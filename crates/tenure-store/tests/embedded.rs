@@ -264,7 +264,7 @@ async fn a_store_opens_on_a_disk_that_is_full_but_for_a_megabyte() {
     assert!(bytes(&full) < FREE, "the log was preallocated: {} bytes", bytes(&full));
     let locks = fill(&store, &full, 4 * FREE).await;
     for (path, content) in contents(&full) {
-        if !path.extension().is_some_and(|extension| extension == "lock") {
+        if path.extension().is_none_or(|extension| extension != "lock") {
             fs::write(crashed.join(path.file_name().unwrap()), content).unwrap();
         }
     }
