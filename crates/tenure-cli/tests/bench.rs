@@ -28,7 +28,7 @@ fn table_output_has_all_rows_and_progress_goes_to_stderr() {
     let output = run_pipelines_bench(&["--store", "memory:"]);
     let (stdout, stderr) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    for words in ["fdatasync", "loopback", "triggers/s", "tenure memory: duplicates"] {
+    for words in ["fdatasync", "loopback", "TRIGGERS/S", "tenure memory: duplicates"] {
         assert!(stdout.contains(words), "{words}: {stdout}");
     }
     assert!(!stdout.contains("flush"), "nothing is flushed in memory: {stdout}");

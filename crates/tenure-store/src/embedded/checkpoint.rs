@@ -44,13 +44,14 @@ impl Checkpointer {
         let phase = Arc::new(AtomicU8::new(IDLE));
         let (requests, receiver) = sync_channel(1);
         let thread_connection = Connection::open(path)?;
-        let (thread_phase, path, room) = (Arc::clone(&phase), path.to_path_buf(), room.clone());
+        let (thread_phase, path) = (Arc::clone(&phase), path.to_path_buf());
+        let (thread_room, hook_room) = (room.clone(), room.clone());
         let thread = std::thread::Builder::new()
             .name("tenure-checkpoint".to_owned())
-            .spawn(move || run(&thread_connection, &path, &room, &receiver, &thread_phase));
+            .spawn(move || run(&thread_connection, &path, &thread_room, &receiver, &thread_phase));
         let hook_requests = requests.clone();
         connection.wal_hook(Some(move |wal: &mut Wal, pages| {
-            on_commit(wal, pages, &phase, &hook_requests);
+            on_commit(wal, pages, &phase, &hook_requests, &hook_room);
             Ok(())
         }))?;
         // Without the thread, commits checkpoint at `PAGES_MAX`.
@@ -71,9 +72,11 @@ impl Checkpointer {
 }
 
 /// Called after each commit with the number of pages in the log.
-fn on_commit(wal: &mut Wal, pages: i32, phase: &AtomicU8, requests: &SyncSender<()>) {
+fn on_commit(wal: &mut Wal, pages: i32, phase: &AtomicU8, requests: &SyncSender<()>, room: &Room) {
     let copied = phase.load(Ordering::Acquire) == COPIED;
-    if copied || pages >= PAGES_MAX {
+    // The file grows by at most the pages of the log.
+    let has_room = || room.shortage(u64::from(pages.unsigned_abs()) * 4_096) == 0;
+    if copied || pages >= PAGES_MAX && has_room() {
         if let Err(error) = wal.checkpoint() {
             tracing::debug!(%error, "cannot finish the checkpoint yet");
         }

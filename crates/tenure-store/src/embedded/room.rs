@@ -44,6 +44,10 @@ impl Room {
 fn free_bytes_of(directory: &Path) -> u64 {
     // Without an answer, a write that finds no room fails.
     let Ok(disk) = rustix::fs::statvfs(directory) else { return u64::MAX };
+    if disk.f_blocks == 0 {
+        // Some file systems do not tell.
+        return u64::MAX;
+    }
     let root = rustix::process::geteuid().is_root();
     let blocks = if root { disk.f_bfree } else { disk.f_bavail };
     blocks.saturating_mul(disk.f_frsize)

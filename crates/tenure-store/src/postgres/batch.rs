@@ -5,6 +5,8 @@
 //! whose connection breaks is in doubt; the retry reads the journal to find out whether it
 //! happened.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure_core::limits::STALL_MS;
@@ -90,27 +92,36 @@ pub(super) struct BatchResult {
 
 impl Shared {
     /// Executes a write transaction and publishes its wake-ups. Fails when the breaker opens; the
-    /// transaction then continues, and may still happen.
+    /// transaction is then given up, unless its commit was sent already and may still happen.
     pub(super) async fn execute(&self, work: Work) -> Result<BatchResult> {
         match work {
             // Requests must not wait for sweeps that fail.
             Work::Sweep => self.breaker.check_now()?,
             Work::Apply(_) | Work::CatchUp => self.breaker.check().await?,
         }
-        let execute = |shared: std::sync::Arc<Self>| async move { shared.execute_now(work).await };
-        self.breaker.watch(self.run_detached(&self.writer_runtime, execute)).await
+        let given_up = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&given_up);
+        let execute = |shared: Arc<Self>| async move { shared.execute_now(work, &flag).await };
+        let result = self.breaker.watch(self.run_detached(&self.writer_runtime, execute)).await;
+        given_up.store(result.is_err(), Ordering::Release);
+        result
     }
 
-    async fn execute_now(&self, work: Work) -> Result<BatchResult> {
+    /// Executes a transaction, unless it is `given_up` meanwhile: the callers have got an error, and
+    /// what it would grant or claim is for no one.
+    async fn execute_now(&self, work: Work, given_up: &AtomicBool) -> Result<BatchResult> {
         self.wait_for_backlog_capacity().await;
         let mut state = self.writer.state.lock().await;
+        if given_up.load(Ordering::Acquire) {
+            return Err(StoreError::unavailable("the database could not be reached"));
+        }
         if let Some(pending) = &mut state.in_doubt {
             pending.abandoned = true;
         } else if let Some(replica) = &mut state.replica {
             // Evict now: from the first read on, the batch relies on the records in memory.
             replica.evict_idle();
         }
-        let mut result = self.execute_with_retries(&mut state, &work).await?;
+        let mut result = self.execute_with_retries(&mut state, &work, given_up).await?;
         let needs_flush = state.replica.as_ref().is_some_and(|replica| replica.backlog_len() > 0);
         drop(state);
         self.publish(std::mem::take(&mut result.batch));
@@ -125,6 +136,7 @@ impl Shared {
         &self,
         state: &mut WriterState,
         work: &Work,
+        given_up: &AtomicBool,
     ) -> Result<BatchResult> {
         let started = stopwatch();
         let mut backoff = RETRY_BACKOFF_MIN;
@@ -134,7 +146,7 @@ impl Shared {
                 Err(failure) => failure,
             };
             let error = self.prepare_retry(failure).await?;
-            if started.elapsed() > RETRY_TIMEOUT {
+            if started.elapsed() > RETRY_TIMEOUT || given_up.load(Ordering::Acquire) {
                 return Err(error);
             }
             tokio::time::sleep(backoff).await;
@@ -155,7 +167,8 @@ impl Shared {
             Failure::Store(error) => return Err(error),
             Failure::IdentityChanged => {
                 let client = connection.client().await?;
-                let incarnation = incarnation::ensure_current(&client, false).await?.0;
+                let seen = self.identity().incarnation;
+                let incarnation = incarnation::ensure_current(&client, seen, false).await?.0;
                 tracing::warn!(
                     incarnation,
                     "database was restored or failed over; new incarnation started"

@@ -5,6 +5,7 @@
 //! breaker opens: requests are answered with the error, and existing connections are closed. The
 //! monitor keeps connecting, and the first connection closes the breaker.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -25,9 +26,10 @@ const OUTAGE_AFTER: Duration = Duration::from_millis(1_000);
 const CONNECT_TIME_FACTOR: u32 = 3;
 /// Time that a request waits for an open breaker to close.
 const RECOVERY_WAIT: Duration = Duration::from_millis(200);
-/// Interval at which the monitor starts connecting. An attempt is given up after twice the time
-/// after which the breaker opens.
+/// Interval at which the monitor starts connecting.
 const PROBE_INTERVAL: Duration = Duration::from_millis(150);
+/// The same while the breaker is open, so that many servers do not delay a recovery.
+const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(500);
 
 /// The breaker of a store, shared by its connections.
 #[derive(Default)]
@@ -35,6 +37,8 @@ pub(super) struct Breaker {
     /// Why the database cannot be reached; `None` while the breaker is closed.
     outage: watch::Sender<Option<StoreError>>,
     suspicion: Notify,
+    /// A transaction has succeeded.
+    success: Notify,
     /// Time that the last connection took to open.
     connect_ms: AtomicU64,
 }
@@ -71,7 +75,12 @@ impl Breaker {
             }
         };
         tokio::select! {
-            result = work => result,
+            result = work => {
+                if result.is_ok() {
+                    self.success.notify_waiters();
+                }
+                result
+            }
             error = self.opened() => Err(error),
             () = suspect => Err(StoreError::unavailable("the store is closing")),
         }
@@ -111,30 +120,52 @@ pub(super) async fn monitor(connector: Connector) {
     let breaker = Arc::clone(&connector.breaker);
     loop {
         breaker.suspicion.notified().await;
-        let started = stopwatch();
-        let mut probes = JoinSet::new();
-        let mut timer = tokio::time::interval(PROBE_INTERVAL);
-        let unanswered = || StoreError::unavailable("the database does not answer");
-        let mut last_error = None;
+        tokio::select! {
+            () = until_reachable(&connector) => {}
+            // A transaction has succeeded.
+            () = breaker.success.notified() => {}
+        }
+        breaker.close();
+    }
+}
+
+/// Connects until it works, and opens the breaker meanwhile. Short probes notice a recovery early;
+/// a long one lets a slow database finish.
+async fn until_reachable(connector: &Connector) {
+    let breaker = &connector.breaker;
+    let started = stopwatch();
+    let unanswered = || StoreError::unavailable("the database does not answer");
+    let (mut last_error, mut short) = (None, JoinSet::new());
+    let mut long = pin!(async {
+        loop {
+            if probe(connector.clone(), stopwatch()).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(PROBE_INTERVAL_MAX).await;
+        }
+    });
+    loop {
+        let probe = probe(connector.clone(), stopwatch());
+        short.spawn(tokio::time::timeout(breaker.outage_after(), probe));
+        let interval =
+            if breaker.check_now().is_ok() { PROBE_INTERVAL } else { PROBE_INTERVAL_MAX };
+        let mut next = pin!(tokio::time::sleep(interval));
         loop {
             tokio::select! {
-                _ = timer.tick() => {
-                    let probe = probe(connector.clone(), stopwatch());
-                    probes.spawn(tokio::time::timeout(2 * breaker.outage_after(), probe));
-                }
-                Some(result) = probes.join_next() => match result {
-                    Ok(Ok(Ok(()))) => break,
+                () = &mut next => break,
+                () = &mut long => return,
+                Some(result) = short.join_next() => match result {
+                    Ok(Ok(Ok(()))) => return,
                     Ok(Ok(Err(error))) => last_error = Some(error),
                     Ok(Err(_)) => last_error = Some(unanswered()),
                     // A panic in the driver.
                     Err(error) => last_error = Some(StoreError::unavailable(error.to_string())),
                 },
             }
-            if started.elapsed() >= breaker.outage_after() {
-                breaker.open(&last_error.clone().unwrap_or_else(unanswered));
-            }
         }
-        breaker.close();
+        if started.elapsed() >= breaker.outage_after() {
+            breaker.open(&last_error.clone().unwrap_or_else(unanswered));
+        }
     }
 }
 

@@ -132,18 +132,23 @@ impl Identity {
         self.fingerprint == current.fingerprint && self.incarnation == current.incarnation
     }
 
-    /// Fails if `current` is an earlier timeline of the same database: an old primary that was
-    /// started again after its standby was promoted.
+    /// Fails if `current` is another timeline of the same database without a higher incarnation:
+    /// an old primary that was started again after its standby was promoted, or one that was
+    /// restored to before that.
     fn check_timeline(&self, current: &Self) -> Result<()> {
         let Some((seen, found)) = self.timelines(current) else { return Ok(()) };
-        if found >= seen || current.incarnation > self.incarnation {
+        if found == seen || current.incarnation > self.incarnation {
             return Ok(());
         }
+        let (what, remedy) = if found < seen {
+            ("an old primary", "Stop the old primary, or remove its address. If the newer one is")
+        } else {
+            ("from before a fail-over", "If the state that this server has seen is")
+        };
         Err(StoreError::unavailable(format!(
-            "the database is an old primary: it is on timeline {found}, and this server has used \
-             timeline {seen}. Both could grant the same tokens, so nothing is granted. Stop the \
-             old primary, or remove its address. If the newer one is lost for good, run `tenure \
-             migrate --new-incarnation` until the incarnation is above {}",
+            "the database is {what}: it is on timeline {found}, and this server has used timeline \
+             {seen}. Both could grant the same tokens, so nothing is granted. {remedy} lost for \
+             good, run `tenure migrate --new-incarnation` until the incarnation is above {}",
             self.incarnation.0
         )))
     }
@@ -192,9 +197,13 @@ impl Shared {
     }
 }
 
-/// Starts a new incarnation if the identity of the database has changed or `force` is set. Returns
-/// the current incarnation.
-pub(super) async fn ensure_current(client: &PgClient, force: bool) -> Result<Incarnation> {
+/// Starts a new incarnation, above `seen`, if the identity of the database has changed or `force` is
+/// set. Returns the current incarnation.
+pub(super) async fn ensure_current(
+    client: &PgClient,
+    seen: Incarnation,
+    force: bool,
+) -> Result<Incarnation> {
     let sql = format!("SELECT {}", identity_columns(None));
     let work = async {
         client.batch_execute(&migrate::begin_exclusive()).await?;
@@ -204,7 +213,7 @@ pub(super) async fn ensure_current(client: &PgClient, force: bool) -> Result<Inc
         let (stored, fingerprint): (Option<&str>, String) = (row.get(1), row.get(2));
         let before: i64 = row.get::<_, Option<i64>>(0).unwrap_or(0);
         let has_changed = stored.is_some_and(|stored| stored != fingerprint);
-        let now = before + i64::from(has_changed || force);
+        let now = if has_changed || force { before.max(seen.0.into()) + 1 } else { before };
         // A holder whose grant was lost in the restore must not run beside the holder in the old
         // rows, so all sessions up to the entry `born` end.
         let upsert = "INSERT INTO tenure.meta VALUES ('identity', $1), ('incarnation', $2::text), \
@@ -270,6 +279,17 @@ mod tests {
             assert!(error.contains("until the incarnation is above 3"), "{error}");
         }
         seen.advance(identity(4, "7/00000009/16"), probe(9, 0)).unwrap();
+    }
+
+    #[test]
+    fn later_timeline_needs_a_higher_incarnation() {
+        let mut seen = Identity::default();
+        seen.advance(identity(1, "7/00000002/16"), probe(0, 0)).unwrap();
+        // Restored to before the fail-over that started incarnation 1, and promoted.
+        let again = identity(1, "7/00000003/16");
+        let error = seen.advance(again, probe(9, 0)).unwrap_err().to_string();
+        assert!(error.contains("from before a fail-over"), "{error}");
+        seen.advance(identity(2, "7/00000003/16"), probe(9, 0)).unwrap();
     }
 
     #[test]

@@ -40,9 +40,10 @@ pub async fn plan(url: &str) -> Result<Plan> {
 pub async fn migrate(url: &str, new_incarnation: bool) -> Result<(Plan, Incarnation)> {
     let plan = plan(url).await?;
     let client = connect(url).await?;
-    let mut incarnation = apply_pending(&client).await?;
+    let seen = Incarnation::default();
+    let mut incarnation = apply_pending(&client, seen).await?;
     if new_incarnation {
-        incarnation = incarnation::ensure_current(&client, true).await?;
+        incarnation = incarnation::ensure_current(&client, seen, true).await?;
     }
     Ok((plan, incarnation))
 }
@@ -58,16 +59,21 @@ pub(super) fn begin_exclusive() -> String {
 }
 
 /// Applies pending migrations when a server starts. Migrations may exceed the statement timeout of
-/// the store's connections, so they run on a separate one.
-pub(super) async fn migrate_on_start(client: &PgClient, url: &str) -> Result<Incarnation> {
+/// the store's connections, so they run on a separate one. `seen` is the last incarnation that the
+/// server has seen.
+pub(super) async fn migrate_on_start(
+    client: &PgClient,
+    url: &str,
+    seen: Incarnation,
+) -> Result<Incarnation> {
     if read_version(client).await.map_err(Failure::into_store)? == MIGRATIONS.len() {
-        return incarnation::ensure_current(client, false).await;
+        return incarnation::ensure_current(client, seen, false).await;
     }
-    apply_pending(&connect(url).await?).await
+    apply_pending(&connect(url).await?, seen).await
 }
 
 /// Applies pending migrations. Returns the current incarnation.
-async fn apply_pending(client: &PgClient) -> Result<Incarnation> {
+async fn apply_pending(client: &PgClient, seen: Incarnation) -> Result<Incarnation> {
     let work = async {
         client.batch_execute(&begin_exclusive()).await?;
         let from = read_version(client).await?;
@@ -84,7 +90,7 @@ async fn apply_pending(client: &PgClient) -> Result<Incarnation> {
         Ok(())
     };
     work.await.map_err(Failure::into_store)?;
-    incarnation::ensure_current(client, false).await
+    incarnation::ensure_current(client, seen, false).await
 }
 
 /// Reads the schema version. Fails if it is newer than this program supports.

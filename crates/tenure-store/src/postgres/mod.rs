@@ -201,7 +201,9 @@ impl Postgres {
         background_runtime
             .spawn(projection::run_projector(Arc::downgrade(&shared), flush_requested));
         let store = Self { shared, runtimes: Some(runtimes) };
-        migrate::migrate_on_start(&*store.shared.writer.connection.client().await?, url).await?;
+        let seen = store.shared.identity().incarnation;
+        let client = store.shared.writer.connection.client().await?;
+        migrate::migrate_on_start(&client, url, seen).await?;
         // Loads the replica.
         store.shared.execute(Work::CatchUp).await?;
         Ok(store)

@@ -158,7 +158,7 @@ async fn rows_of_schema_version_2_are_migrated() {
                     hash bytea NOT NULL); \
                 INSERT INTO tenure.lines SELECT * FROM tenure.history; \
                 DROP VIEW tenure.history; DROP TABLE tenure.pages; \
-                DROP FUNCTION tenure.unfold; \
+                DROP FUNCTION tenure.unfold; DROP TABLE tenure.audit; \
                 ALTER TABLE tenure.lines RENAME TO history; \
                 UPDATE tenure.meta SET value = '2' WHERE key = 'version'";
     user.batch_execute(downgrade).await.expect("statement succeeds");
