@@ -120,30 +120,62 @@ async fn failed_sign_ins_from_one_address_are_rate_limited() {
     assert!(last.headers().contains_key("retry-after"));
 }
 
+async fn locks(server: &Server, key: Option<&str>) -> u16 {
+    let request = http().get(format!("{}/v1/locks", server.url));
+    let request = key.into_iter().fold(request, |request, key| request.header("x-api-key", key));
+    request.send().await.expect("it answers").status().as_u16()
+}
+
 #[tokio::test]
-async fn a_correct_guess_is_not_confirmed_while_the_address_is_limited() {
+async fn wrong_and_missing_keys_do_not_lock_other_keys_out() {
     let server = server().await;
-    let (used, unused) =
-        (key(&server, "acme", "viewer").await, key(&server, "acme", "viewer").await);
-    let get = async |key: &str| {
-        let request = http().get(format!("{}/v1/locks", server.url)).header("x-api-key", key);
-        request.send().await.expect("it answers").status().as_u16()
-    };
-    assert_eq!(get(&used).await, 200);
+    let unused = [key(&server, "acme", "worker").await, key(&server, "acme", "worker").await];
     let mut wrong = 0;
-    while get("tenure_wrong").await != 429 {
+    while locks(&server, Some(&format!("tenure_acme_{wrong}_wrong"))).await != 429 {
+        assert_eq!(locks(&server, None).await, 401);
         wrong += 1;
-        assert!(wrong < 100, "wrong keys are not limited");
+        assert!(wrong < 1_000, "wrong keys are not limited");
     }
-    // One more token may arrive at any time.
-    let limited = async |key: &str| {
-        get("tenure_wrong").await;
-        get(key).await == 429
-    };
-    assert!(limited(&unused).await || limited(&unused).await, "it could be a guess");
-    let status = sign_in(&server, &unused).await.status().as_u16();
-    assert!(status == 429 || limited(&unused).await, "{status}");
-    assert_eq!(get(&used).await, 200, "it was accepted from this address before");
+    assert_eq!(locks(&server, Some(&unused[0])).await, 200);
+    assert_eq!(sign_in(&server, &unused[1]).await.status(), 303);
+}
+
+#[tokio::test]
+async fn a_correct_guess_is_not_confirmed_after_wrong_ones_of_the_same_key() {
+    const BURST: u32 = 3;
+    let http_config =
+        HttpConfig { auth_failure_rate: Rate { burst: BURST, per_s: 1 }, ..HttpConfig::default() };
+    let server = Server::start_with_http(Arc::new(Memory::new()), http_config).await;
+    // A token may arrive after the wrong guesses: a key that is accepted then is tried no more.
+    let mut limited = [None, None];
+    for _ in 0..100 {
+        let correct = key(&server, "acme", "viewer").await;
+        let (id, _) = correct.rsplit_once('_').expect("it has parts");
+        for _ in 0..BURST {
+            assert!(matches!(locks(&server, Some(&format!("{id}_wrong"))).await, 401 | 429));
+        }
+        let by_header = limited[0].is_none();
+        let status = if by_header {
+            locks(&server, Some(&correct)).await
+        } else {
+            sign_in(&server, &correct).await.status().as_u16()
+        };
+        if status == 429 {
+            limited[usize::from(!by_header)] = Some(correct);
+        }
+        if limited[1].is_some() {
+            break;
+        }
+    }
+    assert!(limited.iter().all(Option::is_some), "correct guesses are confirmed: {limited:?}");
+
+    let used = key(&server, "acme", "viewer").await;
+    assert_eq!(locks(&server, Some(&used)).await, 200);
+    let (id, _) = used.rsplit_once('_').expect("it has parts");
+    for _ in 0..2 * BURST {
+        locks(&server, Some(&format!("{id}_wrong"))).await;
+    }
+    assert_eq!(locks(&server, Some(&used)).await, 200, "it was accepted from here before");
     assert_eq!(sign_in(&server, KEY).await.status(), 303, "so was the admin key");
 }
 

@@ -93,7 +93,7 @@ pub(super) async fn sign_in(
             Ok(signed_in(&state, &principal))
         }
         None => {
-            let limit = state.limits.failure(address);
+            let limit = state.limits.failure(address, Some(key));
             Err(limit.map_or_else(Problem::rate_limited, |()| Problem::unauthenticated()))
         }
     }

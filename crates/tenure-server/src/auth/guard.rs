@@ -165,7 +165,7 @@ async fn authorize(
         return Err(Problem::rate_limited(after));
     }
     let Some(principal) = authenticate(state, rule, parts).await? else {
-        let limit = state.limits.failure(address);
+        let limit = state.limits.failure(address, key(parts));
         audited.rate_limited = limit.is_err();
         // A request without a key is no guess, so it gets the message about the missing key.
         let has_key = key(parts).is_some();

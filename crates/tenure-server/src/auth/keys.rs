@@ -254,7 +254,7 @@ pub(crate) struct NewKey {
 }
 
 /// Returns the id in a key.
-fn id(key: &str) -> Option<&str> {
+pub(super) fn id(key: &str) -> Option<&str> {
     let (rest, _) = key.strip_prefix(KEY_PREFIX)?.rsplit_once('_')?;
     Some(rest.rsplit_once('_').map_or(rest, |(_, id)| id))
 }

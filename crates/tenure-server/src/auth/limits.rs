@@ -9,11 +9,13 @@ use std::time::Instant;
 use tenure_core::Text;
 use tenure_store::clock::stopwatch;
 
-use super::keys::hash;
+use super::keys::{hash, id};
 
-/// Maximum number of buckets of one limit; beyond it, full buckets are dropped.
+/// Maximum number of buckets of one limit; beyond it, full buckets are dropped, then the oldest.
 const BUCKETS_MAX: usize = 10_000;
-/// Default rate of failed authentications per address.
+/// Stands in for the id of the admin key, which has none.
+const ADMIN_ID: &str = "";
+/// Default rate of failed authentications per address, and per address and key.
 pub const AUTH_FAILURE_RATE: Rate = Rate { burst: 20, per_s: 1 };
 
 /// Size and refill rate of a token bucket.
@@ -33,29 +35,38 @@ impl Rate {
     }
 }
 
+/// An address, and the hash of what it presented: a key, or the id of a key.
+type Presented = (IpAddr, [u8; 32]);
+
 /// The rate limits of a server.
 pub struct Limits {
     tenants: Option<Buckets<Text>>,
     auth_failures: Buckets<IpAddr>,
-    /// Hashes of the keys that were accepted, with the addresses they came from.
-    accepted: RwLock<HashSet<(IpAddr, [u8; 32])>>,
+    /// Failures by the id of the key whose secret may have been guessed.
+    guesses: Buckets<Presented>,
+    /// Keys that were accepted.
+    accepted: RwLock<HashSet<Presented>>,
 }
 
 impl Limits {
     /// Creates the limits; requests per tenant are unlimited if `tenants` is `None`.
     #[must_use]
     pub fn new(tenants: Option<Rate>, auth_failures: Rate) -> Self {
-        let (tenants, auth_failures) = (tenants.map(Buckets::new), Buckets::new(auth_failures));
-        Self { tenants, auth_failures, accepted: RwLock::default() }
+        Self {
+            tenants: tenants.map(Buckets::new),
+            auth_failures: Buckets::new(auth_failures),
+            guesses: Buckets::new(auth_failures),
+            accepted: RwLock::default(),
+        }
     }
 
-    /// Refuses to check a key while its address is over the limit of failures, so that a correct
-    /// guess is answered like a wrong one. A key that was accepted from the address before is
-    /// checked: others behind the same NAT keep working. The error is the number of seconds to
-    /// wait.
+    /// Refuses to check a key after too many wrong ones with its id from its address, so that a
+    /// correct guess is answered like a wrong one. Other keys are checked, and so is one that was
+    /// accepted from the address before: clients behind one NAT do not lock each other out. The
+    /// error is the number of seconds to wait.
     pub(crate) fn check_key(&self, address: Option<IpAddr>, key: &str) -> Result<(), u64> {
         let Some(address) = address else { return Ok(()) };
-        let limit = self.auth_failures.check(&address);
+        let limit = self.guesses.check(&guess(address, key));
         if limit.is_ok() || self.is_accepted(&(address, hash(key))) {
             return Ok(());
         }
@@ -68,14 +79,16 @@ impl Limits {
         let entry = (address, hash(key));
         if !self.is_accepted(&entry) {
             let mut accepted = self.accepted.write().unwrap_or_else(PoisonError::into_inner);
-            if accepted.len() >= BUCKETS_MAX {
-                accepted.clear();
+            if accepted.len() >= BUCKETS_MAX
+                && let Some(any) = accepted.iter().next().copied()
+            {
+                accepted.remove(&any);
             }
             accepted.insert(entry);
         }
     }
 
-    fn is_accepted(&self, entry: &(IpAddr, [u8; 32])) -> bool {
+    fn is_accepted(&self, entry: &Presented) -> bool {
         self.accepted.read().unwrap_or_else(PoisonError::into_inner).contains(entry)
     }
 
@@ -84,10 +97,18 @@ impl Limits {
         self.tenants.as_ref().map_or(Ok(()), |buckets| buckets.take(tenant))
     }
 
-    /// Counts a failed authentication. The error is the number of seconds to wait.
-    pub(crate) fn failure(&self, address: Option<IpAddr>) -> Result<(), u64> {
-        address.map_or(Ok(()), |address| self.auth_failures.take(&address))
+    /// Counts a failed authentication with a key, or without one. The error is the number of
+    /// seconds to wait.
+    pub(crate) fn failure(&self, address: Option<IpAddr>, key: Option<&str>) -> Result<(), u64> {
+        let Some(address) = address else { return Ok(()) };
+        let of_key = key.map_or(Ok(()), |key| self.guesses.take(&guess(address, key)));
+        self.auth_failures.take(&address).and(of_key)
     }
+}
+
+/// Returns the entry that all guesses of the same key share.
+fn guess(address: IpAddr, key: &str) -> Presented {
+    (address, hash(id(key).unwrap_or(ADMIN_ID)))
 }
 
 /// Token buckets by key: the remaining tokens, and when they were counted.
@@ -134,9 +155,13 @@ impl<K: Hash + Eq + Clone> Buckets<K> {
         if buckets.len() >= BUCKETS_MAX && !buckets.contains_key(key) {
             buckets.retain(|_, bucket| refilled(*bucket) < burst);
         }
-        if buckets.len() >= BUCKETS_MAX && !buckets.contains_key(key) {
+        if buckets.len() >= BUCKETS_MAX
+            && !buckets.contains_key(key)
+            && let Some(oldest) = buckets.iter().min_by_key(|(_, (_, at))| *at)
+        {
             // A distributed attack: bounded memory takes precedence over limits.
-            buckets.clear();
+            let oldest = oldest.0.clone();
+            buckets.remove(&oldest);
         }
         let left = buckets.get(key).map_or(burst, |bucket| refilled(*bucket));
         if left >= 1.0 {
@@ -171,10 +196,43 @@ mod tests {
     #[test]
     fn buckets_are_bounded() {
         let buckets = Buckets::new(Rate { burst: 2, per_s: 1 });
-        let now = stopwatch();
-        for n in 0..3 * BUCKETS_MAX {
-            assert_eq!(buckets.take_at(&n, now), Ok(()));
+        let start = stopwatch();
+        for n in 0..BUCKETS_MAX + 10 {
+            let at = start + Duration::from_micros(n as u64);
+            assert_eq!(buckets.take_at(&n, at), Ok(()));
         }
-        assert!(buckets.buckets.lock().expect("not poisoned").len() <= BUCKETS_MAX);
+        let buckets = buckets.buckets.lock().expect("not poisoned");
+        assert_eq!(buckets.len(), BUCKETS_MAX);
+        assert!(!buckets.contains_key(&9) && buckets.contains_key(&10), "the oldest are dropped");
+    }
+
+    #[test]
+    fn guesses_of_one_key_do_not_affect_others() {
+        let limits = Limits::new(None, Rate { burst: 2, per_s: 0 });
+        let address = Some(IpAddr::from([127, 0, 0, 1]));
+        for _ in 0..5 {
+            limits.failure(address, None).ok();
+            limits.failure(address, Some("tenure_acme_a_wrong")).ok();
+        }
+        assert!(limits.failure(address, None).is_err(), "the address is over its limit");
+        assert!(limits.check_key(address, "tenure_acme_a_right").is_err(), "it could be a guess");
+        for other in ["tenure_acme_b_right", "tenure_admin"] {
+            assert_eq!(limits.check_key(address, other), Ok(()), "{other}");
+        }
+        let elsewhere = Some(IpAddr::from([127, 0, 0, 2]));
+        assert_eq!(limits.check_key(elsewhere, "tenure_acme_a_right"), Ok(()));
+        limits.failure(address, Some("tenure_wrong")).ok();
+        limits.failure(address, Some("another")).ok();
+        assert!(limits.check_key(address, "tenure_admin").is_err(), "keys without id share one");
+    }
+
+    #[test]
+    fn accepted_keys_are_bounded() {
+        let limits = Limits::new(None, AUTH_FAILURE_RATE);
+        let address = Some(IpAddr::from([127, 0, 0, 1]));
+        for n in 0..BUCKETS_MAX + 10 {
+            limits.record_accepted(address, &n.to_string());
+        }
+        assert_eq!(limits.accepted.read().expect("not poisoned").len(), BUCKETS_MAX);
     }
 }
