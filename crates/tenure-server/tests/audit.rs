@@ -3,13 +3,22 @@
 mod common;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-use common::{KEY, Server, key};
+use async_trait::async_trait;
+use common::{KEY, Server, key, until};
 use serde_json::{Value, json};
+use tenure_core::{Command, Kinds, Outcome};
 use tenure_server::HttpConfig;
 use tenure_server::audit::{Audit, AuditLimits};
-use tenure_store::Memory;
+use tenure_store::audit::{AuditFilter, AuditRetention, AuditRow, SharedAudit};
+use tenure_store::observer::Observer;
+use tenure_store::store::{
+    Hint, Pruned, Reads, Result, Retention, Status, Store, StoreError, Swept,
+};
+use tenure_store::{KeyRing, Memory};
+use tokio::sync::broadcast;
 
 /// Entries per class that certainly do not fit into [`LIMITS`].
 const FLOOD: usize = 200;
@@ -17,9 +26,13 @@ const FLOOD: usize = 200;
 const LIMITS: AuditLimits = AuditLimits { max_bytes: 9 * 2_048, max_age_ms: None };
 
 async fn server(dir: &Path, limits: AuditLimits) -> Server {
+    server_with(dir, limits, Arc::new(Memory::new())).await
+}
+
+async fn server_with(dir: &Path, limits: AuditLimits, store: Arc<dyn Store>) -> Server {
     let audit = Audit::open(&dir.join("audit.jsonl"), limits).expect("created");
     let http_config = HttpConfig { audit, ..HttpConfig::default() };
-    Server::start_with_http(Arc::new(Memory::new()), http_config).await
+    Server::start_with_http(store, http_config).await
 }
 
 /// Breaks a lock, which is an action of an operator.
@@ -103,4 +116,97 @@ async fn entries_are_filtered_by_time_caller_and_action() {
     let (status, problem) = server.get("/v1/audit?since=yesterday").await;
     assert_eq!(status, 422, "{problem}");
     assert!(problem["detail"].as_str().expect("a text").contains("such as 2h"), "{problem}");
+}
+
+/// A store with a shared audit log that lists its entries twice, and can be made unreadable.
+#[derive(Default)]
+struct SharingStore {
+    memory: Memory,
+    lines: Mutex<Vec<String>>,
+    outage: AtomicBool,
+}
+
+#[async_trait]
+impl SharedAudit for SharingStore {
+    async fn append(&self, rows: &[AuditRow]) -> Result<()> {
+        let mut lines = self.lines.lock().expect("not poisoned");
+        lines.extend(rows.iter().flat_map(|row| [row.entry.clone(), row.entry.clone()]));
+        Ok(())
+    }
+
+    async fn newest(&self, _filter: &AuditFilter) -> Result<Vec<String>> {
+        if self.outage.load(Ordering::SeqCst) {
+            return Err(StoreError::unavailable("simulated outage"));
+        }
+        Ok(self.lines.lock().expect("not poisoned").clone())
+    }
+
+    async fn prune(&self, _class: &str, _keep: AuditRetention) -> Result<usize> {
+        Ok(0)
+    }
+}
+
+#[async_trait]
+impl Store for SharingStore {
+    async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
+        self.memory.apply(commands).await
+    }
+
+    async fn sweep(&self) -> Result<Swept> {
+        self.memory.sweep().await
+    }
+
+    async fn prune(&self, keep: Retention) -> Result<Pruned> {
+        self.memory.prune(keep).await
+    }
+
+    async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
+        self.memory.declare(kinds).await
+    }
+
+    fn watch(&self) -> broadcast::Receiver<Hint> {
+        self.memory.watch()
+    }
+
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.memory.observe(observer);
+    }
+
+    async fn status(&self) -> Result<Status> {
+        self.memory.status().await
+    }
+
+    fn reads(&self) -> &dyn Reads {
+        self.memory.reads()
+    }
+
+    fn key_ring(&self) -> &dyn KeyRing {
+        self.memory.key_ring()
+    }
+
+    fn shared_audit(&self) -> Option<&dyn SharedAudit> {
+        Some(self)
+    }
+}
+
+#[tokio::test]
+async fn without_the_shared_log_the_server_lists_its_own_entries() {
+    let (dir, other) = (tempfile::tempdir().expect("one"), tempfile::tempdir().expect("another"));
+    let store = Arc::new(SharingStore::default());
+    let shared = || Arc::clone(&store) as Arc<dyn Store>;
+    let server = server_with(dir.path(), AuditLimits::default(), shared()).await;
+    let other = server_with(other.path(), AuditLimits::default(), shared()).await;
+    break_lock(&server, KEY).await;
+    break_lock(&other, KEY).await;
+    let list = async || server.get("/v1/audit?action=lock.break").await.1;
+    let count = |list: &Value| list["items"].as_array().map_or(0, Vec::len);
+    until(async || store.lines.lock().expect("not poisoned").len() == 4).await;
+    let complete = list().await;
+    assert_eq!(count(&complete), 2, "each is listed once: {complete}");
+    assert!(complete.get("partial").is_none(), "{complete}");
+    store.outage.store(true, Ordering::SeqCst);
+    let partial = list().await;
+    assert_eq!(count(&partial), 1, "{partial}");
+    let why = partial["partial"].as_str().expect("a reason");
+    assert!(why.contains("simulated outage"), "{partial}");
 }

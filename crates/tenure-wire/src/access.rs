@@ -101,6 +101,19 @@ pub struct SignInRequest {
     pub key: String,
 }
 
+/// Entries of the audit log.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AuditResponse {
+    /// Entries, newest first.
+    pub items: Vec<AuditEntry>,
+    /// Always null: there is one page.
+    pub next: Option<String>,
+    /// Why entries of other servers are missing; absent if none are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
+}
+
 /// An entry of the audit log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

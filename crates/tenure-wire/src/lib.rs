@@ -33,7 +33,8 @@ use tenure_core::history::Entry;
 use tenure_core::{JobId, Millis, ResourceKey, Text, Token};
 
 pub use access::{
-    AuditEntry, CreateKeyRequest, CreateKeyResponse, KeyInfo, SignInRequest, WhoamiResponse,
+    AuditEntry, AuditResponse, CreateKeyRequest, CreateKeyResponse, KeyInfo, SignInRequest,
+    WhoamiResponse,
 };
 pub use dead_letters::{
     DeadLetterFilter, DeadLetterGroup, DeadLetterRequest, DeadLettersResponse, DiscardResponse,

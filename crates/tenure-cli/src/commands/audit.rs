@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure_wire::{AuditEntry, ListResponse};
+use tenure_wire::AuditResponse;
 
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::text::{print_line, query, sanitize, table};
@@ -47,7 +47,10 @@ impl AuditVerb {
             ("limit", Some(self.limit.to_string())),
         ];
         let path = query("/v1/audit", &parts);
-        let list: ListResponse<AuditEntry> = server.transport_to_all()?.get(&path).await?;
+        let list: AuditResponse = server.transport_to_all()?.get(&path).await?;
+        if let Some(why) = &list.partial {
+            anstream::eprintln!("warning: entries of other servers are missing: {}", sanitize(why));
+        }
         if output == Output::Json {
             print_json(&list)?;
             return Ok(ExitCode::SUCCESS);

@@ -139,9 +139,12 @@ fn a_server_that_may_not_use_the_audit_says_what_to_run() {
     let token = process.acquire("cluster/c1").to_string();
     let args = ["lock", "break", "cluster/c1", "--token", &token, "--reason", "a test"];
     assert!(process.run(&args).status.success(), "no action depends on it");
-    let failed = process.run(&["audit"]);
-    let message = stderr(&failed);
-    assert!(!failed.status.success(), "{message}");
+    let partial = process.run(&["audit"]);
+    let message = stderr(&partial);
+    assert!(partial.status.success(), "{message}");
+    let entries = String::from_utf8_lossy(&partial.stdout);
+    assert!(entries.contains("lock.break"), "the server has its own entries: {entries}");
+    assert!(message.contains("warning: entries of other servers are missing"), "{message}");
     assert!(message.contains("permission denied for table audit"), "{message}");
     assert!(message.contains("run: tenure migrate --roles | psql"), "{message}");
     until(|| process.log().contains("cannot append to the shared audit log"));

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
 use tenure_store::audit::AuditFilter;
-use tenure_wire::{AuditEntry, ListResponse, schema};
+use tenure_wire::{AuditResponse, schema};
 use utoipa::IntoParams;
 
 use crate::ServerState;
@@ -32,7 +32,8 @@ pub(super) struct AuditParams {
 }
 
 /// Lists audit entries, newest first: mutations and refused requests. With several servers on one
-/// database, those of workers are of the server that answers, all others of all servers.
+/// database, those of workers are of the server that answers, all others of all servers; if those
+/// of other servers cannot be read, `partial` says why.
 #[utoipa::path(
     get,
     path = "/v1/audit",
@@ -40,7 +41,7 @@ pub(super) struct AuditParams {
     operation_id = "audit",
     params(Caller, AuditParams),
     responses(
-        (status = 200, description = "Audit entries", body = ListResponse<AuditEntry>),
+        (status = 200, description = "Audit entries", body = AuditResponse),
         NotFound
     )
 )]
@@ -49,7 +50,7 @@ pub(super) async fn newest(
     caller: Caller,
     Params(params): Params<AuditParams>,
     Params(named): Params<NamedTenant>,
-) -> Result<Json<ListResponse<AuditEntry>>, Problem> {
+) -> Result<Json<AuditResponse>, Problem> {
     // A key of all tenants sees all entries, or those of the tenant that it names.
     let tenant = caller.bound_tenant().cloned().or_else(|| named.only());
     let since = params.since.as_deref().map(parse_since).transpose();
@@ -62,5 +63,5 @@ pub(super) async fn newest(
     };
     let found = state.audit.newest(filter, state.services.store()).await?;
     let off = || Problem::not_found("this server has no audit log: `audit` is off in its config");
-    Ok(Json(ListResponse { items: found.ok_or_else(off)?, next: None }))
+    found.map(Json).ok_or_else(off)
 }

@@ -29,7 +29,7 @@ use tenure_core::{Millis, Text};
 use tenure_store::audit::AuditFilter;
 use tenure_store::clock::{Clock as _, ServerClock};
 use tenure_store::{Store, StoreError};
-use tenure_wire::{AuditEntry, parse_instant};
+use tenure_wire::{AuditEntry, AuditResponse, parse_instant};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::auth::keys::Principal;
@@ -238,12 +238,12 @@ impl Audit {
     }
 
     /// Returns the newest matching entries, newest first: those of this server, and those that
-    /// other servers share. `None` if the audit log is off.
+    /// other servers share, unless they cannot be read. `None` if the audit log is off.
     pub(crate) async fn newest(
         &self,
         filter: AuditFilter,
         store: &dyn Store,
-    ) -> Result<Option<Vec<AuditEntry>>, StoreError> {
+    ) -> Result<Option<AuditResponse>, StoreError> {
         let Some(log) = &self.0 else { return Ok(None) };
         let unreadable = |error: io::Error| {
             StoreError::unavailable(format!("cannot read the audit log: {error}"))
@@ -252,16 +252,21 @@ impl Audit {
         let (files, local) = (log.files.clone(), filter.clone());
         let read = tokio::task::spawn_blocking(move || files.newest(&local)).await;
         let mut lines = read.map_err(io::Error::other).flatten().map_err(unreadable)?;
+        let mut partial = None;
         if let Some(shared) = store.shared_audit() {
-            let known: HashSet<String> = lines.iter().cloned().collect();
-            let of_all = shared.newest(&filter).await?;
-            lines.extend(of_all.into_iter().filter(|line| !known.contains(line)));
+            let mut known: HashSet<String> = lines.iter().cloned().collect();
+            match shared.newest(&filter).await {
+                Ok(of_all) => {
+                    lines.extend(of_all.into_iter().filter(|line| known.insert(line.clone())));
+                }
+                Err(error) => partial = Some(error.to_string()),
+            }
         }
         let mut entries: Vec<AuditEntry> =
             lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
         entries.sort_by_cached_key(|entry| std::cmp::Reverse(instant_of(entry)));
         entries.truncate(filter.limit);
-        Ok(Some(entries))
+        Ok(Some(AuditResponse { items: entries, next: None, partial }))
     }
 }
 
