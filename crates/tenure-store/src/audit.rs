@@ -4,13 +4,15 @@
 //! entries; the calls of workers stay in the files of their server.
 
 use async_trait::async_trait;
-use tenure_core::Millis;
+use tenure_core::{Millis, RequestId};
 
 use crate::store::Result;
 
 /// An entry of the shared audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditRow {
+    /// Unique id: an entry that is appended twice is stored once.
+    pub id: RequestId,
     /// Time of the call, by the clock of the server.
     pub at: Millis,
     /// Server that was called.
@@ -56,7 +58,8 @@ pub struct AuditRetention {
 /// Storage of the shared audit log.
 #[async_trait]
 pub trait SharedAudit: Send + Sync {
-    /// Appends entries.
+    /// Appends entries, except those that were appended before: an append whose answer was lost can
+    /// be repeated.
     async fn append(&self, rows: &[AuditRow]) -> Result<()>;
 
     /// Returns the newest matching entries as JSON, newest first.

@@ -121,6 +121,7 @@ impl AuditWriter {
             return;
         }
         let row = AuditRow {
+            id: tenure_store::random::request_id(),
             at,
             server: attached.server.clone(),
             class: class.as_str(),

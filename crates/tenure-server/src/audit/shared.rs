@@ -1,7 +1,7 @@
 //! Appends entries to the audit log that all servers of a store share.
 //!
-//! Appends are asynchronous, so that no request waits for them. What cannot be appended is in the
-//! files of this server.
+//! Appends are asynchronous, so that no request waits for them, and are repeated until the queue is
+//! full. What cannot be appended is in the files of this server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tenure_app::metrics::Counters;
 use tenure_core::Millis;
 use tenure_store::Store;
-use tenure_store::audit::{AuditRetention, AuditRow};
+use tenure_store::audit::{AuditRetention, AuditRow, SharedAudit};
 use tenure_store::clock::{Clock as _, ServerClock};
 use tokio::sync::{mpsc, oneshot};
 
@@ -19,8 +19,6 @@ use super::{AuditClass, AuditLimits, STORE_FAILED};
 const QUEUE_MAX: usize = 4_096;
 /// Maximum number of entries per append.
 const BATCH_MAX: usize = 256;
-/// Number of times that an append is tried.
-const ATTEMPTS_MAX: usize = 30;
 /// Pause between two attempts.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Interval at which old entries are deleted.
@@ -86,14 +84,14 @@ impl Task {
                     if count == 0 {
                         return;
                     }
-                    self.handle(batch).await;
+                    self.handle(batch, &requests).await;
                 }
                 _ = prune.tick() => self.prune().await,
             }
         }
     }
 
-    async fn handle(&self, batch: Vec<SharedRequest>) {
+    async fn handle(&self, batch: Vec<SharedRequest>, queue: &mpsc::Receiver<SharedRequest>) {
         let (mut rows, mut acks) = (Vec::new(), Vec::new());
         for request in batch {
             match request {
@@ -101,29 +99,17 @@ impl Task {
                 SharedRequest::Flush(ack) => acks.push(ack),
             }
         }
-        if !rows.is_empty() {
-            self.append(&rows).await;
+        if let Some(shared) = self.store.shared_audit()
+            && !rows.is_empty()
+            && !append(shared, &rows, queue, RETRY_PAUSE).await
+        {
+            let count = rows.len() as u64;
+            self.dropped.get_or_create(&[("reason", STORE_FAILED.into())]).inc_by(count);
+            tracing::error!(count, "audit entries are only in the files of this server");
         }
         for ack in acks {
             ack.send(()).ok();
         }
-    }
-
-    async fn append(&self, rows: &[AuditRow]) {
-        let Some(shared) = self.store.shared_audit() else { return };
-        for attempt in 1..=ATTEMPTS_MAX {
-            match shared.append(rows).await {
-                Ok(()) => return,
-                Err(error) if attempt == 1 => {
-                    tracing::error!(%error, "cannot append to the shared audit log; retrying");
-                }
-                Err(error) => tracing::debug!(%error, "cannot append to the shared audit log"),
-            }
-            tokio::time::sleep(RETRY_PAUSE).await;
-        }
-        let count = rows.len() as u64;
-        self.dropped.get_or_create(&[("reason", STORE_FAILED.into())]).inc_by(count);
-        tracing::error!(count, "audit entries are only in the files of this server");
     }
 
     async fn prune(&self) {
@@ -136,5 +122,89 @@ impl Task {
                 tracing::warn!(%error, "cannot prune the shared audit log; retrying later");
             }
         }
+    }
+}
+
+/// Appends entries until it succeeds. Returns `false` if newer entries need the room in the queue, or
+/// the server stops.
+async fn append(
+    shared: &dyn SharedAudit,
+    rows: &[AuditRow],
+    queue: &mpsc::Receiver<SharedRequest>,
+    pause: Duration,
+) -> bool {
+    let mut failing = false;
+    while let Err(error) = shared.append(rows).await {
+        if failing {
+            tracing::debug!(%error, "cannot append to the shared audit log");
+        } else {
+            tracing::error!(%error, "cannot append to the shared audit log; retrying");
+        }
+        failing = true;
+        if queue.capacity() == 0 || queue.is_closed() {
+            return false;
+        }
+        tokio::time::sleep(pause).await;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use async_trait::async_trait;
+    use tenure_core::RequestId;
+    use tenure_store::StoreError;
+    use tenure_store::audit::AuditFilter;
+    use tenure_store::store::Result;
+
+    use super::*;
+
+    /// A log that fails some times.
+    struct FailingLog(AtomicUsize);
+
+    #[async_trait]
+    impl SharedAudit for FailingLog {
+        async fn append(&self, _rows: &[AuditRow]) -> Result<()> {
+            let left = self.0.load(Ordering::SeqCst);
+            self.0.store(left.saturating_sub(1), Ordering::SeqCst);
+            if left == 0 { Ok(()) } else { Err(StoreError::unavailable("simulated outage")) }
+        }
+
+        async fn newest(&self, _filter: &AuditFilter) -> Result<Vec<String>> {
+            Ok(Vec::new())
+        }
+
+        async fn prune(&self, _class: &str, _keep: AuditRetention) -> Result<usize> {
+            Ok(0)
+        }
+    }
+
+    fn row() -> AuditRow {
+        AuditRow {
+            id: RequestId(1),
+            at: Millis(1),
+            server: "a".to_owned(),
+            class: "operators",
+            tenant: None,
+            principal: None,
+            key: None,
+            action: "lock.break".to_owned(),
+            entry: "{}".to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_append_is_repeated_until_the_queue_is_full() {
+        let (sender, queue) = mpsc::channel(1);
+        let log = FailingLog(AtomicUsize::new(100));
+        assert!(append(&log, &[row()], &queue, Duration::ZERO).await, "the queue has room");
+        sender.try_send(SharedRequest::Append(Box::new(row()))).expect("it has room");
+        let log = FailingLog(AtomicUsize::new(100));
+        assert!(
+            !append(&log, &[row()], &queue, Duration::ZERO).await,
+            "newer entries need the room"
+        );
     }
 }

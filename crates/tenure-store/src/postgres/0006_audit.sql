@@ -3,6 +3,7 @@
 
 CREATE TABLE tenure.audit (
     id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    uid       text NOT NULL UNIQUE,
     at        bigint NOT NULL,
     server    text NOT NULL,
     class     text NOT NULL,
@@ -16,6 +17,8 @@ CREATE INDEX audit_at ON tenure.audit (at, id);
 CREATE INDEX audit_class ON tenure.audit (class, id);
 COMMENT ON TABLE tenure.audit IS
     'Actions of operators and refused calls on all servers. Servers delete old rows.';
+COMMENT ON COLUMN tenure.audit.uid IS
+    'Random id from the server, so that a repeated append adds nothing.';
 COMMENT ON COLUMN tenure.audit.at IS 'Time of the call, by the clock of the server, in milliseconds.';
 COMMENT ON COLUMN tenure.audit.server IS 'The server that was called.';
 COMMENT ON COLUMN tenure.audit.class IS 'operators or denied; each is pruned separately.';

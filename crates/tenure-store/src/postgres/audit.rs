@@ -13,6 +13,7 @@ const PRUNE_ROWS_MAX: i64 = 10_000;
 #[async_trait]
 impl SharedAudit for Shared {
     async fn append(&self, rows: &[AuditRow]) -> Result<()> {
+        let ids: Vec<String> = rows.iter().map(|row| row.id.to_string()).collect();
         let times: Vec<i64> = rows.iter().map(|row| bigint(row.at)).collect();
         let servers: Vec<&str> = rows.iter().map(|row| &*row.server).collect();
         let classes: Vec<&str> = rows.iter().map(|row| row.class).collect();
@@ -22,10 +23,12 @@ impl SharedAudit for Shared {
         let actions: Vec<&str> = rows.iter().map(|row| &*row.action).collect();
         let entries: Vec<&str> = rows.iter().map(|row| &*row.entry).collect();
         let sql = "INSERT INTO tenure.audit \
-                   (at, server, class, tenant, principal, key, action, entry) \
-                   SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], \
-                   $5::text[], $6::text[], $7::text[], $8::text[])";
+                   (uid, at, server, class, tenant, principal, key, action, entry) \
+                   SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], \
+                   $5::text[], $6::text[], $7::text[], $8::text[], $9::text[]) \
+                   ON CONFLICT (uid) DO NOTHING";
         let params = [
+            (&ids as _, Type::TEXT_ARRAY),
             (&times as _, Type::INT8_ARRAY),
             (&servers as _, Type::TEXT_ARRAY),
             (&classes as _, Type::TEXT_ARRAY),
