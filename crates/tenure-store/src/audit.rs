@@ -65,6 +65,6 @@ pub trait SharedAudit: Send + Sync {
     /// Returns the newest matching entries as JSON, newest first.
     async fn newest(&self, filter: &AuditFilter) -> Result<Vec<String>>;
 
-    /// Deletes the oldest entries of a class, up to a bounded number. Returns their number.
+    /// Deletes the entries of a class that are not to be kept. Returns their number.
     async fn prune(&self, class: &str, keep: AuditRetention) -> Result<usize>;
 }

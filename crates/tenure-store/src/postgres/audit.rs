@@ -7,7 +7,7 @@ use super::{Shared, bigint};
 use crate::audit::{AuditFilter, AuditRetention, AuditRow, SharedAudit};
 use crate::store::{Result, StoreError};
 
-/// Maximum number of rows that one prune deletes.
+/// Maximum number of rows that one statement of a prune reads or deletes.
 const PRUNE_ROWS_MAX: i64 = 10_000;
 
 #[async_trait]
@@ -66,20 +66,59 @@ impl SharedAudit for Shared {
     }
 
     async fn prune(&self, class: &str, keep: AuditRetention) -> Result<usize> {
-        let since = bigint(keep.since.unwrap_or_default());
-        let bytes = i64::try_from(keep.max_bytes).unwrap_or(i64::MAX);
-        let sql = "DELETE FROM tenure.audit WHERE id IN ( \
-                   SELECT id FROM ( \
-                   SELECT id, at, sum(octet_length(entry)) OVER (ORDER BY id DESC) AS bytes \
-                   FROM tenure.audit WHERE class = $1) AS sized \
-                   WHERE at < $2 OR bytes > $3 ORDER BY id LIMIT $4) RETURNING id";
-        let params = [
-            (&class as _, Type::TEXT),
-            (&since as _, Type::INT8),
-            (&bytes as _, Type::INT8),
-            (&PRUNE_ROWS_MAX as _, Type::INT8),
-        ];
-        Ok(self.reader.query(sql, &params).await.map_err(with_remedy)?.len())
+        let mut deleted = 0;
+        if let Some(since) = keep.since {
+            // The rows of the other class in between are deleted likewise.
+            deleted += self.delete_audit(class, "at < $2 ORDER BY at", bigint(since)).await?;
+        }
+        if let Some(last) = self.audit_cutoff(class, keep.max_bytes).await? {
+            deleted += self.delete_audit(class, "id <= $2 ORDER BY id", last).await?;
+        }
+        Ok(deleted)
+    }
+}
+
+impl Shared {
+    /// Deletes the rows of a class that meet a condition, in statements of bounded size. Returns
+    /// their number.
+    async fn delete_audit(&self, class: &str, condition: &str, bound: i64) -> Result<usize> {
+        let sql = format!(
+            "WITH deleted AS (DELETE FROM tenure.audit WHERE id IN ( \
+             SELECT id FROM tenure.audit WHERE class = $1 AND {condition} \
+             LIMIT {PRUNE_ROWS_MAX}) RETURNING 1) SELECT count(*) FROM deleted"
+        );
+        let mut total = 0;
+        loop {
+            let params = [(&class as _, Type::TEXT), (&bound as _, Type::INT8)];
+            let row = self.reader.query_one(&sql, &params).await.map_err(with_remedy)?;
+            let deleted: i64 = row.get(0);
+            total += usize::try_from(deleted).unwrap_or_default();
+            if deleted < PRUNE_ROWS_MAX {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Returns the newest row of a class that does not fit into its maximum size, if there is one.
+    /// Adds up the sizes from the newest row on, in statements of bounded size.
+    async fn audit_cutoff(&self, class: &str, max_bytes: u64) -> Result<Option<i64>> {
+        let sql = format!(
+            "SELECT count(*), min(id), sum(bytes)::bigint, max(id) FILTER (WHERE total > $3) \
+             FROM (SELECT id, bytes, sum(bytes) OVER (ORDER BY id DESC) AS total FROM ( \
+             SELECT id, octet_length(entry) AS bytes FROM tenure.audit \
+             WHERE class = $1 AND id < $2 ORDER BY id DESC LIMIT {PRUNE_ROWS_MAX}) AS sizes) AS sums"
+        );
+        let (mut below, mut left) = (i64::MAX, i64::try_from(max_bytes).unwrap_or(i64::MAX));
+        loop {
+            let params =
+                [(&class as _, Type::TEXT), (&below as _, Type::INT8), (&left as _, Type::INT8)];
+            let row = self.reader.query_one(&sql, &params).await.map_err(with_remedy)?;
+            let cutoff: Option<i64> = row.get(3);
+            if cutoff.is_some() || row.get::<_, i64>(0) < PRUNE_ROWS_MAX {
+                return Ok(cutoff);
+            }
+            (below, left) = (row.get(1), left - row.get::<_, i64>(2));
+        }
     }
 }
 

@@ -59,3 +59,27 @@ async fn servers_share_entries_and_prune_each_class_separately() {
     assert_eq!(prune("operators", Some(Millis(4)), 1_000).await, 1);
     assert_eq!(find(all).await, "43");
 }
+
+#[tokio::test]
+async fn a_prune_deletes_any_number_of_entries() {
+    const ROWS: u64 = 35_000;
+    let store = open(&new_database()).await;
+    let log = store.shared_audit().expect("servers share it");
+    let mut rows: Vec<_> = (0..ROWS).map(|n| row(n, "denied", "look")).collect();
+    for row in &mut rows {
+        row.entry = "0123456789".to_owned();
+    }
+    log.append(&rows).await.expect("database is up");
+    log.append(&[row(ROWS, "operators", "lock.break")]).await.expect("database is up");
+    let prune = async |since: Option<Millis>, max_bytes: u64| {
+        log.prune("denied", AuditRetention { since, max_bytes }).await.expect("database is up")
+    };
+    assert_eq!(prune(None, 10 * ROWS).await, 0);
+    assert_eq!(prune(None, 10 * 25_000 + 9).await, 10_000, "the size is found in the third step");
+    assert_eq!(prune(None, 10 * 24_999).await, 1);
+    assert_eq!(prune(Some(Millis(ROWS - 1)), 10 * ROWS).await, 24_998);
+    assert_eq!(prune(None, 0).await, 1);
+    let all = AuditFilter { limit: 10, ..AuditFilter::default() };
+    let left = log.newest(&all).await.expect("database is up");
+    assert_eq!(left, [format!("entry {ROWS}   ")], "another class is not affected");
+}
