@@ -3,17 +3,23 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use common::{KEY, Server, http, key, until};
 use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
 use serde_json::{Value, json};
+use tenure_core::{Command, Kinds, Millis, Outcome, Text};
 use tenure_server::HttpConfig;
 use tenure_server::audit::{Audit, AuditLimits};
 use tenure_server::auth::limits::Rate;
-use tenure_store::{Memory, Store};
+use tenure_store::observer::Observer;
+use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Swept};
+use tenure_store::{ApiKey, KeyRing, Memory, Store, StoreError};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::broadcast;
 
 async fn server() -> Server {
     Server::start(Arc::new(Memory::new())).await
@@ -105,6 +111,107 @@ async fn a_cookie_ends_with_the_sign_out_on_all_servers() {
     for server in [&server, &other] {
         assert_eq!(whoami(server, &cookies[1]).await, 200, "another browser is still signed in");
     }
+}
+
+/// A store whose keys and sign-outs can be made unavailable.
+#[derive(Default)]
+struct KeyOutageStore {
+    memory: Memory,
+    outage: AtomicBool,
+}
+
+impl KeyOutageStore {
+    fn keys(&self) -> Result<&dyn KeyRing> {
+        let outage = self.outage.load(Ordering::SeqCst);
+        let keys = (!outage).then(|| self.memory.key_ring());
+        keys.ok_or_else(|| StoreError::unavailable("simulated outage"))
+    }
+}
+
+#[async_trait]
+impl KeyRing for KeyOutageStore {
+    async fn all(&self) -> Result<Vec<ApiKey>> {
+        self.keys()?.all().await
+    }
+
+    async fn add(&self, key: ApiKey) -> Result<bool> {
+        self.keys()?.add(key).await
+    }
+
+    async fn revoke(&self, id: &str, at: Millis, by: &str) -> Result<bool> {
+        self.keys()?.revoke(id, at, by).await
+    }
+
+    async fn record_uses(&self, uses: &[(Text, Millis)]) -> Result<()> {
+        self.keys()?.record_uses(uses).await
+    }
+
+    async fn get_or_set_secret(&self, candidate: &str) -> Result<String> {
+        self.keys()?.get_or_set_secret(candidate).await
+    }
+
+    async fn sign_out(&self, cookie: &str, until: Millis, now: Millis) -> Result<()> {
+        self.keys()?.sign_out(cookie, until, now).await
+    }
+
+    async fn signed_out(&self) -> Result<Vec<String>> {
+        self.keys()?.signed_out().await
+    }
+}
+
+#[async_trait]
+impl Store for KeyOutageStore {
+    async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
+        self.memory.apply(commands).await
+    }
+
+    async fn sweep(&self) -> Result<Swept> {
+        self.memory.sweep().await
+    }
+
+    async fn prune(&self, keep: Retention) -> Result<Pruned> {
+        self.memory.prune(keep).await
+    }
+
+    async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
+        self.memory.declare(kinds).await
+    }
+
+    fn watch(&self) -> broadcast::Receiver<Hint> {
+        self.memory.watch()
+    }
+
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.memory.observe(observer);
+    }
+
+    async fn status(&self) -> Result<Status> {
+        self.memory.status().await
+    }
+
+    fn reads(&self) -> &dyn Reads {
+        self.memory.reads()
+    }
+
+    fn key_ring(&self) -> &dyn KeyRing {
+        self
+    }
+}
+
+#[tokio::test]
+async fn a_sign_out_takes_effect_while_the_store_is_down_and_is_recorded_later() {
+    let store = Arc::new(KeyOutageStore::default());
+    let server = Server::start(Arc::clone(&store) as Arc<dyn Store>).await;
+    let signed_in = cookie(&sign_in(&server, KEY).await);
+    store.outage.store(true, Ordering::SeqCst);
+    let sign_out = http().post(format!("{}/signout", server.url)).header(COOKIE, &signed_in);
+    let response = sign_out.send().await.expect("it answers");
+    assert_eq!(response.status(), 303);
+    assert!(cookie(&response).ends_with('='), "the browser forgets it");
+    let whoami = http().get(format!("{}/v1/whoami", server.url)).header(COOKIE, &signed_in);
+    assert_eq!(whoami.send().await.expect("it answers").status(), 401);
+    store.outage.store(false, Ordering::SeqCst);
+    until(async || !store.signed_out().await.expect("it is up").is_empty()).await;
 }
 
 #[tokio::test]

@@ -116,8 +116,10 @@ pub(super) async fn sign_out(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     reject_cross_site(&headers)?;
-    if let Some(signed_in) = state.signed_in(&headers) {
-        state.keys.sign_out(&signed_in, state.services.store()).await?;
+    if let Some(signed_in) = state.signed_in(&headers)
+        && let Err(error) = state.keys.sign_out(signed_in, state.services.store()).await
+    {
+        tracing::warn!(%error, "cannot record a sign-out for other servers; retrying");
     }
     let secure = if state.secure { "; Secure" } else { "" };
     let cookie = format!("{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0{secure}");

@@ -48,8 +48,17 @@ pub struct Keys {
     used: Mutex<HashMap<Text, Millis>>,
     /// Ids of the cookies that were signed out.
     signed_out: RwLock<HashSet<String>>,
-    read_at: AsyncMutex<Option<Instant>>,
+    sync: AsyncMutex<SyncState>,
     clock: ServerClock,
+}
+
+/// What is not yet the same in the store.
+#[derive(Default)]
+struct SyncState {
+    /// When keys were last read.
+    read_at: Option<Instant>,
+    /// Sign-outs that the store did not take.
+    unsaved: Vec<SignedIn>,
 }
 
 struct CachedKey {
@@ -67,7 +76,7 @@ impl Keys {
             cached: RwLock::default(),
             used: Mutex::default(),
             signed_out: RwLock::default(),
-            read_at: AsyncMutex::new(None),
+            sync: AsyncMutex::default(),
             clock: ServerClock::starting_after(Millis::default()),
         }
     }
@@ -85,17 +94,33 @@ impl Keys {
         self.principal(id, Some(&hash))
     }
 
-    /// Ends a cookie: at once on this server, within [`REFRESH_INTERVAL`] on others.
+    /// Ends a cookie: at once on this server, within [`REFRESH_INTERVAL`] on others. If the store
+    /// is unavailable, it is told at a later refresh.
     pub(crate) async fn sign_out(
         &self,
-        signed_in: &SignedIn,
+        signed_in: SignedIn,
         store: &dyn Store,
     ) -> Result<(), StoreError> {
         // Not between a read of the list and its replacement.
-        let _read_at = self.read_at.lock().await;
-        let SignedIn { id, until, .. } = signed_in;
-        store.key_ring().sign_out(id, *until, self.now()).await?;
-        self.signed_out.write().unwrap_or_else(PoisonError::into_inner).insert(id.clone());
+        let mut sync = self.sync.lock().await;
+        let id = signed_in.id.clone();
+        self.signed_out.write().unwrap_or_else(PoisonError::into_inner).insert(id);
+        sync.unsaved.push(signed_in);
+        self.save_sign_outs(store, &mut sync).await
+    }
+
+    /// Tells the store of the sign-outs that it does not have.
+    async fn save_sign_outs(
+        &self,
+        store: &dyn Store,
+        sync: &mut SyncState,
+    ) -> Result<(), StoreError> {
+        let now = self.now();
+        sync.unsaved.retain(|signed_in| signed_in.until > now);
+        while let Some(SignedIn { id, until, .. }) = sync.unsaved.last() {
+            store.key_ring().sign_out(id, *until, now).await?;
+            sync.unsaved.pop();
+        }
         Ok(())
     }
 
@@ -141,19 +166,19 @@ impl Keys {
 
     /// Reads all keys from the store.
     pub(crate) async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
-        let mut read_at = self.read_at.lock().await;
-        self.read(store, &mut read_at).await
+        let mut sync = self.sync.lock().await;
+        self.read(store, &mut sync).await
     }
 
-    async fn read(
-        &self,
-        store: &dyn Store,
-        read_at: &mut Option<Instant>,
-    ) -> Result<(), StoreError> {
+    async fn read(&self, store: &dyn Store, sync: &mut SyncState) -> Result<(), StoreError> {
         // Before the read: a failed one is not repeated at once either.
-        *read_at = Some(stopwatch());
+        sync.read_at = Some(stopwatch());
+        if let Err(error) = self.save_sign_outs(store, sync).await {
+            tracing::debug!(%error, "cannot record sign-outs; retrying");
+        }
         let keys = store.key_ring().all().await?;
-        let signed_out = store.key_ring().signed_out().await?.into_iter().collect();
+        let mut signed_out: HashSet<_> = store.key_ring().signed_out().await?.into_iter().collect();
+        signed_out.extend(sync.unsaved.iter().map(|signed_in| signed_in.id.clone()));
         *self.signed_out.write().unwrap_or_else(PoisonError::into_inner) = signed_out;
         let cached = keys.into_iter().filter_map(|key| {
             let hash = unhex(&key.hash)?;
@@ -166,11 +191,11 @@ impl Keys {
 
     /// Reads all keys, unless that was done within [`REFRESH_INTERVAL_MIN`].
     async fn refresh_if_stale(&self, store: &dyn Store) {
-        let mut read_at = self.read_at.lock().await;
-        if read_at.is_some_and(|at| at.elapsed() < REFRESH_INTERVAL_MIN) {
+        let mut sync = self.sync.lock().await;
+        if sync.read_at.is_some_and(|at| at.elapsed() < REFRESH_INTERVAL_MIN) {
             return;
         }
-        if let Err(error) = self.read(store, &mut read_at).await {
+        if let Err(error) = self.read(store, &mut sync).await {
             tracing::debug!(%error, "cannot refresh keys for an unknown one");
         }
     }
