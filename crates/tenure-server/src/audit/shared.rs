@@ -125,8 +125,8 @@ impl Task {
     }
 }
 
-/// Appends entries until it succeeds. Returns `false` if newer entries need the room in the queue, or
-/// the server stops.
+/// Appends entries until it succeeds. Returns `false` if newer entries need the room in the queue,
+/// or the server stops.
 async fn append(
     shared: &dyn SharedAudit,
     rows: &[AuditRow],

@@ -95,7 +95,7 @@ impl Keys {
     }
 
     /// Ends a cookie: at once on this server, within [`REFRESH_INTERVAL`] on others. If the store
-    /// is unavailable, it is told at a later refresh.
+    /// is unavailable, a later refresh records it there.
     pub(crate) async fn sign_out(
         &self,
         signed_in: SignedIn,
@@ -109,7 +109,7 @@ impl Keys {
         self.save_sign_outs(store, &mut sync).await
     }
 
-    /// Tells the store of the sign-outs that it does not have.
+    /// Records the sign-outs that the store does not have.
     async fn save_sign_outs(
         &self,
         store: &dyn Store,

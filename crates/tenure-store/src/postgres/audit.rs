@@ -106,7 +106,8 @@ impl Shared {
             "SELECT count(*), min(id), sum(bytes)::bigint, max(id) FILTER (WHERE total > $3) \
              FROM (SELECT id, bytes, sum(bytes) OVER (ORDER BY id DESC) AS total FROM ( \
              SELECT id, octet_length(entry) AS bytes FROM tenure.audit \
-             WHERE class = $1 AND id < $2 ORDER BY id DESC LIMIT {PRUNE_ROWS_MAX}) AS sizes) AS sums"
+             WHERE class = $1 AND id < $2 ORDER BY id DESC LIMIT {PRUNE_ROWS_MAX}) AS sizes) \
+             AS sums"
         );
         let (mut below, mut left) = (i64::MAX, i64::try_from(max_bytes).unwrap_or(i64::MAX));
         loop {
