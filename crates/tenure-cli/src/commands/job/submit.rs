@@ -94,7 +94,11 @@ impl Submit {
         };
         let key = self.idempotency_key.clone();
         let request = JobRequest { path: self.resource.route("/jobs"), key, follow: self.follow };
-        let remedy = |key| format!("retry with --idempotency-key {key}");
+        let remedy = |key| match body.run_at.as_ref().filter(|_| self.after.is_some()) {
+            // Repeated, the delay gives another time, that is another request.
+            Some(at) => format!("retry with --idempotency-key {key} --at {at} instead of --in"),
+            None => format!("retry with --idempotency-key {key}"),
+        };
         request.run(&server.transport()?, &body, output, remedy).await
     }
 }
