@@ -75,8 +75,9 @@ impl Duty for Schedules {
         let mut triggered = 0;
         for pipeline in catalog.iter(None) {
             if let Some(schedule) = &pipeline.schedule {
-                triggered +=
-                    usize::from(self.process(cx, (&catalog, pipeline), schedule, now).await?);
+                let created = self.process(cx, (&catalog, pipeline), schedule, now).await;
+                let created = skip_failed(&pipeline.tenant, &pipeline.name, created)?;
+                triggered += usize::from(created);
             }
         }
         self.last_run = Some(now);
@@ -113,7 +114,7 @@ impl Schedules {
         (catalog, pipeline): (&Arc<Catalog>, &Arc<Pipeline>),
         schedule: &Schedule,
         now: Millis,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool, ScheduleError> {
         let (Some(last), Some(key)) = (schedule.last(now), pipeline.keys().next()) else {
             return Ok(false);
         };
@@ -125,10 +126,11 @@ impl Schedules {
         if before.is_some_and(|before| before >= tick) {
             return Ok(false);
         }
-        let since = sightings::seen_since(cx, &key, schedule.text(), now).await?;
+        let since = sightings::seen_since(cx, &key, schedule.text(), before, now).await?;
         let mut created = false;
-        if tick > since && now.since(tick) <= TICK_DELAY_MAX_MS {
-            let (tenant_id, pipeline_id) = (&pipeline.tenant, &pipeline.name);
+        let (tenant_id, pipeline_id) = (&pipeline.tenant, &pipeline.name);
+        let late_ms = now.since(tick);
+        if tick > since && late_ms <= TICK_DELAY_MAX_MS {
             match self.decide(cx, (catalog, pipeline), &key, tick).await? {
                 None => return Ok(false),
                 Some(Decision::Start) => created = trigger(cx, pipeline, tick).await?,
@@ -141,8 +143,10 @@ impl Schedules {
                 }
             }
         } else if before.is_some() {
-            tracing::warn!(tenant_id = %pipeline.tenant, pipeline_id = %pipeline.name,
-                late_ms = now.since(tick), "tick missed; skipped");
+            tracing::warn!(%tenant_id, %pipeline_id, late_ms, "tick missed; skipped");
+        } else if since == now && late_ms <= TICK_DELAY_MAX_MS {
+            tracing::warn!(%tenant_id, %pipeline_id, late_ms,
+                "tick skipped: the store did not know the schedule");
         }
         self.checks.stop(&key);
         let schedule = schedule.text().to_owned();
@@ -173,6 +177,36 @@ impl Schedules {
     }
 }
 
+/// Why the schedule of a pipeline was not processed.
+enum ScheduleError {
+    /// The store cannot be used, which stops all schedules.
+    Outage(StoreError),
+    /// Something that concerns this pipeline only.
+    Pipeline(String),
+}
+
+impl From<StoreError> for ScheduleError {
+    fn from(error: StoreError) -> Self {
+        if error.is_retryable() { Self::Outage(error) } else { Self::Pipeline(error.to_string()) }
+    }
+}
+
+/// Logs a failure that concerns one pipeline, so that the others continue. Returns outages.
+fn skip_failed<T: Default>(
+    tenant_id: &str,
+    pipeline_id: &str,
+    result: Result<T, ScheduleError>,
+) -> Result<T, StoreError> {
+    match result {
+        Ok(done) => Ok(done),
+        Err(ScheduleError::Outage(error)) => Err(error),
+        Err(ScheduleError::Pipeline(why)) => {
+            tracing::warn!(tenant_id, pipeline_id, why, "schedule not processed; retrying");
+            Ok(T::default())
+        }
+    }
+}
+
 /// Returns the request id of the trigger of a tick.
 fn tick_request(pipeline: &Pipeline, tick: Millis) -> RequestId {
     let Pipeline { tenant, name, .. } = pipeline;
@@ -196,9 +230,8 @@ async fn trigger(cx: &DutyContext, pipeline: &Pipeline, tick: Millis) -> Result<
         Ok(parameters) => parameters,
         Err(why) => return skip(&why),
     };
-    let key = match select_slot(cx.store(), pipeline, request, false).await {
-        Ok(slot) => slot.key,
-        Err(problem) => return Err(StoreError::unavailable(format!("{problem:?}"))),
+    let Some(slot) = select_slot(cx.store(), pipeline, request, false).await? else {
+        return skip(&"the pipeline has no slots");
     };
     let submit = Submit {
         request,
@@ -208,7 +241,7 @@ async fn trigger(cx: &DutyContext, pipeline: &Pipeline, tick: Millis) -> Result<
         run_at: None,
         by: TRIGGERED_BY.into(),
     };
-    let command = Command::Resource { key, action: ResourceAction::Submit(submit) };
+    let command = Command::Resource { key: slot.key, action: ResourceAction::Submit(submit) };
     match cx.committer.submit(command).await? {
         Outcome::Submitted { verdict, job, .. } => {
             tracing::info!(tenant_id = %tenant, pipeline_id = %name, pipeline_logging_id = %job,

@@ -5,10 +5,8 @@
 
 use crate::declare::Pipeline;
 use tenure_core::resource::Resource;
-use tenure_core::{JobId, JobState, Refusal, RequestId, ResourceKey};
+use tenure_core::{JobId, JobState, RequestId, ResourceKey};
 use tenure_store::{Store, StoreError};
-
-use tenure_app::Problem;
 
 /// The slot selected for a run.
 pub(crate) struct SelectedSlot {
@@ -19,17 +17,17 @@ pub(crate) struct SelectedSlot {
 }
 
 /// Selects the slot that already has this request, else a free one, else the last one. The only
-/// slot of a pipeline is returned without a read unless `find_busy` is set.
+/// slot of a pipeline is returned without a read unless `find_busy` is set. `None` without slots.
 pub(crate) async fn select_slot(
     store: &dyn Store,
     pipeline: &Pipeline,
     request: RequestId,
     find_busy: bool,
-) -> Result<SelectedSlot, Problem> {
+) -> Result<Option<SelectedSlot>, StoreError> {
     let keys: Vec<ResourceKey> = pipeline.keys().collect();
-    let last = keys.last().cloned().ok_or(Refusal::NoSuchResource)?;
+    let Some(last) = keys.last().cloned() else { return Ok(None) };
     if !find_busy && keys.len() == 1 {
-        return Ok(SelectedSlot { key: last, busy: None });
+        return Ok(Some(SelectedSlot { key: last, busy: None }));
     }
     let (mut free, mut busy) = (None, None);
     for key in &keys {
@@ -46,7 +44,7 @@ pub(crate) async fn select_slot(
             continue;
         };
         if has_request(&resource, request) {
-            return Ok(SelectedSlot { key: key.clone(), busy: None });
+            return Ok(Some(SelectedSlot { key: key.clone(), busy: None }));
         }
         if resource.lane.is_empty() && !held {
             free.get_or_insert(key);
@@ -54,10 +52,10 @@ pub(crate) async fn select_slot(
         let active = resource.lane.iter().find(|job| job.state != JobState::Cancelling);
         busy = active.map(|job| job.id).or(busy);
     }
-    match free {
-        Some(key) => Ok(SelectedSlot { key: key.clone(), busy: None }),
-        None => Ok(SelectedSlot { key: last, busy }),
-    }
+    Ok(Some(match free {
+        Some(key) => SelectedSlot { key: key.clone(), busy: None },
+        None => SelectedSlot { key: last, busy },
+    }))
 }
 
 /// Returns whether a run of the pipeline is unfinished, or the request has already got a run.

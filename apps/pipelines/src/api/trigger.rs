@@ -7,7 +7,8 @@ use crate::wire::{RunStatus, TriggerRequest, TriggerResponse};
 use crate::{Catalog, Pipeline, RUN};
 use serde_json::{Map, Value};
 use tenure_core::{
-    Command, Job, JobId, Outcome, RequestId, ResourceAction, ResourceKey, Submit, Text, Verdict,
+    Command, Job, JobId, Outcome, Refusal, RequestId, ResourceAction, ResourceKey, Submit, Text,
+    Verdict,
 };
 
 use crate::precheck::{Check, Decision};
@@ -151,11 +152,13 @@ impl Trigger<'_> {
         let mut left = settings.retries;
         loop {
             let found = select_slot(store, self.pipeline, self.request, left > 0).await?;
+            let found = found.ok_or(Refusal::NoSuchResource)?;
             let Some(busy) = found.busy.filter(|_| left > 0) else { return Ok(found.key) };
             left -= 1;
             // Registered before the check, so that an end in between is not missed.
             let mut wait = self.services.job_waits.register(busy);
-            if select_slot(store, self.pipeline, self.request, true).await?.busy.is_none() {
+            let found = select_slot(store, self.pipeline, self.request, true).await?;
+            if found.is_none_or(|found| found.busy.is_none()) {
                 continue;
             }
             tokio::select! {

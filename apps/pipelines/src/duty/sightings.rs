@@ -11,7 +11,7 @@ use tenure_core::{Command, Millis, Outcome, ResourceAction, ResourceKey};
 use tenure_store::StoreError;
 use tenure_store::store::{PAGE_MAX, ResourceQuery};
 
-use super::TRIGGERED_BY;
+use super::{ScheduleError, TRIGGERED_BY, skip_failed};
 use crate::{Catalog, KIND, slots};
 
 /// A schedule that the store knows.
@@ -24,21 +24,27 @@ struct Sighting {
 }
 
 /// Returns since when the store knows the schedule of a pipeline: from `now` on if it is new or
-/// has changed.
+/// has changed. A lost sighting is restored from `before`, the last tick that this process has
+/// processed.
 pub(super) async fn seen_since(
     cx: &DutyContext,
     key: &ResourceKey,
     schedule: &str,
+    before: Option<Millis>,
     now: Millis,
-) -> Result<Millis, StoreError> {
+) -> Result<Millis, ScheduleError> {
     let detail = cx.store().reads().show(key).await?;
     let resource = detail.and_then(|detail| detail.record.resource);
     let known = resource.and_then(|resource| parse(resource.spec.as_deref()));
     match known {
         Some(known) if known.schedule.as_deref() == Some(schedule) => Ok(Millis(known.since_ms)),
-        _ => {
-            put(cx, key, Some(schedule), now).await?;
-            Ok(now)
+        Some(_) => put(cx, key, Some(schedule), now).await,
+        None => {
+            if before.is_some() {
+                let (tenant_id, pipeline_id) = (key.tenant(), key.name());
+                tracing::warn!(tenant_id, pipeline_id, "the store has lost the schedule; restored");
+            }
+            put(cx, key, Some(schedule), before.unwrap_or(now)).await
         }
     }
 }
@@ -74,7 +80,8 @@ pub(super) async fn end(
     key: &ResourceKey,
     now: Millis,
 ) -> Result<(), StoreError> {
-    put(cx, key, None, now).await
+    let ended = put(cx, key, None, now).await.map(drop);
+    skip_failed(key.tenant(), key.name(), ended)
 }
 
 /// Returns whether a schedule is declared for a pipeline.
@@ -87,17 +94,18 @@ fn parse(spec: Option<&str>) -> Option<Sighting> {
     serde_json::from_str(spec?).ok()
 }
 
+/// Writes a sighting. Returns its time.
 async fn put(
     cx: &DutyContext,
     key: &ResourceKey,
     schedule: Option<&str>,
-    now: Millis,
-) -> Result<(), StoreError> {
-    let sighting = Sighting { schedule: schedule.map(str::to_owned), since_ms: now.0 };
+    since: Millis,
+) -> Result<Millis, ScheduleError> {
+    let sighting = Sighting { schedule: schedule.map(str::to_owned), since_ms: since.0 };
     let spec = serde_json::to_string(&sighting).expect("no map with keys that are not texts");
     let action = ResourceAction::Put { spec: spec.into(), by: TRIGGERED_BY.into() };
     match cx.committer.submit(Command::Resource { key: key.clone(), action }).await? {
-        Outcome::Put { .. } => Ok(()),
-        other => Err(StoreError::unavailable(format!("the schedule of {key}: {other:?}"))),
+        Outcome::Put { .. } => Ok(since),
+        other => Err(ScheduleError::Pipeline(format!("the schedule cannot be stored: {other:?}"))),
     }
 }

@@ -1,9 +1,11 @@
 //! Schedules on a manual clock.
 
+use std::cell::RefCell;
+use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
-use crate::KIND;
+use crate::{KIND, slots};
 use serde_json::json;
 use tempfile::TempDir;
 use tenure_core::{Claim, Finish, JobAction, SessionId};
@@ -40,8 +42,12 @@ impl Fixture {
 
     /// Declares a pipeline with a schedule.
     async fn declare(&self, cron: &str) {
+        self.declare_as("billing", cron).await;
+    }
+
+    async fn declare_as(&self, name: &str, cron: &str) {
         let text = format!("schedule = {{ cron = \"{cron}\" }}\n{STEP}");
-        let file = self.file();
+        let file = self.file().with_file_name(name).with_extension("toml");
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, text).unwrap();
         self.reload().await;
@@ -201,4 +207,83 @@ async fn new_or_changed_schedule_starts_with_its_next_tick() {
     assert_eq!(fixture.run(&mut duty).await, 0, "the tick precedes the change");
     fixture.clock.advance(60_000);
     assert_eq!(fixture.run(&mut duty).await, 1);
+}
+
+/// An operator deletes the resource of a pipeline, or puts another desired state on it.
+#[tokio::test]
+async fn lost_sighting_does_not_cost_a_tick() {
+    let delete = ResourceAction::Delete { by: "ann".into() };
+    let put = ResourceAction::Put { spec: "{}".into(), by: "ann".into() };
+    for action in [delete, put] {
+        let fixture = Fixture::with_known_schedule("0 * * * *").await;
+        start_log();
+        let mut duty = Schedules::default();
+        assert_eq!(fixture.run(&mut duty).await, 1);
+        fixture.finish_run().await;
+        let key = slots::key("acme", "billing", 1).unwrap();
+        fixture.send(Command::Resource { key: key.clone(), action: action.clone() }).await;
+        fixture.clock.advance(HOUR_MS);
+        assert_eq!(fixture.run(&mut duty).await, 1, "{action:?}");
+        assert!(has_logged("lost the schedule; restored"));
+        assert!(!has_logged("skipped"));
+        fixture.finish_run().await;
+        fixture.send(Command::Resource { key, action: action.clone() }).await;
+        fixture.clock.advance(HOUR_MS);
+        assert_eq!(fixture.run_restarted().await, 0, "another process does not know the schedule");
+        assert!(has_logged("did not know the schedule"));
+    }
+}
+
+/// The schedule of the first pipeline is too long for the store.
+#[tokio::test]
+async fn failing_schedule_does_not_stop_the_others() {
+    start_log();
+    let fixture = Fixture::with_known_schedule("0 * * * *").await;
+    fixture.declare_as("ahead", &format!("0{} * * * *", " ".repeat(70_000))).await;
+    let mut duty = Schedules::default();
+    assert_eq!(fixture.run(&mut duty).await, 1);
+    assert!(has_logged("schedule not processed"));
+    assert!(has_logged("pipeline_id=\"ahead\""));
+}
+
+#[tokio::test]
+async fn outage_ends_the_run_of_the_duty() {
+    let error = || ScheduleError::from(StoreError::unavailable("down"));
+    assert!(skip_failed("acme", "billing", Err::<(), _>(error())).is_err());
+    let corrupt = ScheduleError::from(StoreError::corrupt("one record"));
+    assert!(skip_failed("acme", "billing", Err::<(), _>(corrupt)).is_ok());
+}
+
+thread_local! {
+    static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Appends to the log of the thread, that is of the test.
+struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LOG.with_borrow_mut(|log| log.write(bytes))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Starts an empty log. The subscriber is that of the process: tracing caches which events any
+/// subscriber wants, and one of a thread misses events that other threads were first to reach.
+fn start_log() {
+    static SUBSCRIBER: Once = Once::new();
+    SUBSCRIBER.call_once(|| {
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(|| LogWriter);
+        tracing::subscriber::set_global_default(subscriber.finish()).expect("the only one");
+        tracing::callsite::rebuild_interest_cache();
+    });
+    LOG.take();
+}
+
+/// Returns whether the test has logged a text since the start of its log.
+fn has_logged(text: &str) -> bool {
+    LOG.with_borrow(|log| String::from_utf8_lossy(log).contains(text))
 }
