@@ -13,7 +13,7 @@ use crate::{Catalog, Pipeline, RUN};
 use serde_json::Map;
 use tenure_core::history::digest;
 use tenure_core::{
-    Command, Millis, Outcome, RequestId, ResourceAction, ResourceKey, Submit, Verdict,
+    Command, Millis, Outcome, Refusal, RequestId, ResourceAction, ResourceKey, Submit, Verdict,
 };
 use tenure_store::StoreError;
 use tenure_store::store::JobQuery;
@@ -248,6 +248,8 @@ async fn trigger(cx: &DutyContext, pipeline: &Pipeline, tick: Millis) -> Result<
                 verdict = verdict.as_str(), "run triggered by schedule");
             Ok(verdict != Verdict::Attached)
         }
+        // It attached earlier, with other defaults.
+        Outcome::Refused(Refusal::RequestReused) => Ok(false),
         other => skip(&other),
     }
 }

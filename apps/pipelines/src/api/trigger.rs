@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::wire::{RunStatus, TriggerRequest, TriggerResponse};
 use crate::{Catalog, Pipeline, RUN};
 use serde_json::{Map, Value};
+use tenure_core::resource::Resource;
 use tenure_core::{
     Command, Job, JobId, Outcome, Refusal, RequestId, ResourceAction, ResourceKey, Submit, Text,
     Verdict,
@@ -48,9 +49,15 @@ impl Trigger<'_> {
         if let Some(external_id) = self.find_external_run(filled).await? {
             return Ok(self.external_run(external_id));
         }
-        let command = Command::Resource { key, action: ResourceAction::Submit(submit) };
-        let (verdict, job, snapshot) = match self.services.submit(command).await? {
+        let action = ResourceAction::Submit(submit);
+        let command = Command::Resource { key: key.clone(), action };
+        let (verdict, job, snapshot) = match self.services.committer.submit(command).await? {
             Outcome::Submitted { verdict, job, snapshot } => (verdict, job, snapshot),
+            Outcome::Refused(Refusal::RequestReused) => {
+                let (verdict, job) = self.find_repeated(&key, &parameters).await?;
+                (verdict, job, None)
+            }
+            Outcome::Refused(refusal) => return Err(refusal.into()),
             other => return Err(Problem::unexpected(&other)),
         };
         tenure_app::trace::record_job(job);
@@ -71,6 +78,28 @@ impl Trigger<'_> {
             status,
             message,
         })
+    }
+
+    /// Returns the verdict and the run of an earlier trigger with the same request id. Only the
+    /// given parameters have to be those of the run: defaults may have changed since. Those of a
+    /// trigger that attached are not stored, so that it cannot be compared.
+    async fn find_repeated(
+        &self,
+        key: &ResourceKey,
+        given: &Map<String, Value>,
+    ) -> Result<(Verdict, JobId), Problem> {
+        let reads = self.services.store().reads();
+        let resource = reads.show(key).await?.and_then(|detail| detail.record.resource);
+        let earlier = resource.and_then(|resource| earlier_trigger(&resource, self.request));
+        let created = earlier.filter(|(verdict, _)| *verdict != Verdict::Attached);
+        let (verdict, job) = created.ok_or(Refusal::RequestReused)?;
+        let run = reads.job(job).await?.ok_or(Refusal::RequestReused)?.job;
+        let stored = stored_parameters(run.args.as_ref());
+        if given.iter().all(|(name, value)| stored.get(name) == Some(value)) {
+            Ok((verdict, job))
+        } else {
+            Err(Refusal::RequestReused.into())
+        }
     }
 
     /// Returns the id of an active run that only an external system knows.
@@ -137,10 +166,8 @@ impl Trigger<'_> {
             // A repeated trigger, whose run has ended meanwhile.
             None => self.services.store().reads().job(job).await?.map(|view| view.job),
         };
-        let parameters = |args: Option<&Text>| {
-            RunArgs::from_json(tenure_wire::parse_optional_document(args)).parameters
-        };
-        if run.is_some_and(|run| parameters(run.args.as_ref()) != parameters(Some(args))) {
+        let given = stored_parameters(Some(args));
+        if run.is_some_and(|run| stored_parameters(run.args.as_ref()) != given) {
             message += ", which has other parameters";
         }
         Ok((RunStatus::Running, message))
@@ -170,4 +197,17 @@ impl Trigger<'_> {
             }
         }
     }
+}
+
+/// Returns the parameters in the arguments of a job.
+fn stored_parameters(args: Option<&Text>) -> Map<String, Value> {
+    RunArgs::from_json(tenure_wire::parse_optional_document(args)).parameters
+}
+
+/// Returns the verdict and the run of an earlier trigger. One that waits for long may be in the
+/// lane only.
+fn earlier_trigger(resource: &Resource, request: RequestId) -> Option<(Verdict, JobId)> {
+    let recent = resource.recent_submits.get(request).map(|recent| (recent.verdict, recent.job));
+    let queued = || resource.lane.iter().find(|job| job.request == request);
+    recent.or_else(|| queued().map(|job| (Verdict::Queued, job.id)))
 }

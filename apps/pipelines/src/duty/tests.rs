@@ -254,6 +254,23 @@ async fn outage_ends_the_run_of_the_duty() {
     assert!(skip_failed("acme", "billing", Err::<(), _>(corrupt)).is_ok());
 }
 
+#[tokio::test]
+async fn attached_tick_is_repeated_after_its_defaults_have_changed() {
+    start_log();
+    let fixture = Fixture::with_known_schedule("0 * * * *").await;
+    let key = slots::key("acme", "billing", 1).unwrap();
+    let submit = Submit::new(random::request_id(), RUN, "ann".into());
+    fixture.send(Command::Resource { key, action: ResourceAction::Submit(submit) }).await;
+    assert_eq!(fixture.run_restarted().await, 0, "the tick attaches");
+    assert!(has_logged("attached"));
+    let text = std::fs::read_to_string(fixture.file()).unwrap();
+    let parameters = "[parameters]\nrows = { type = \"integer\", default = 1 }\n";
+    std::fs::write(fixture.file(), text.replacen("[[", &format!("{parameters}[["), 1)).unwrap();
+    fixture.reload().await;
+    assert_eq!(fixture.run_restarted().await, 0);
+    assert!(!has_logged("tick failed"));
+}
+
 thread_local! {
     static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }

@@ -7,6 +7,7 @@ use crate::testbed::{Cluster, HOLD, KEY, SHORT_TTL, StoreKind, id, on_each_store
 
 on_each_store! {
     max_runs_limits_concurrent_runs,
+    repeated_trigger_keeps_its_run_when_defaults_change,
     run_limits_apply_per_tenant_and_in_total,
     repeated_trigger_gets_the_same_response,
     trigger_with_retries_waits_for_the_end_of_the_run,
@@ -96,6 +97,36 @@ async fn repeated_trigger_gets_the_same_response(store: StoreKind) {
     cluster.wait_for_end(&id(&run), "COMPLETE").await;
     assert_eq!(body(trigger().await), first, "also after the run has ended");
     assert_eq!(cluster.start_count("default", "billing"), 1);
+}
+
+async fn repeated_trigger_keeps_its_run_when_defaults_change(store: StoreKind) {
+    let text = |rows: u32, more: &str| {
+        let rows = format!("rows = {{ type = \"integer\", default = {rows} }}");
+        format!("[parameters]\nday = {{ type = \"string\" }}\n{rows}\n{more}{HOLD}")
+    };
+    let cluster = Cluster::start(store, &[("default/billing", &text(1, ""))]).await;
+    let trigger = |body: &str| {
+        let key = ["x-api-key: ".to_owned() + KEY, "idempotency-key: nightly-7".to_owned()];
+        let lines = ["POST /pipelines/run/billing HTTP/1.1", &key[0], &key[1]];
+        let response = crate::common::http(&cluster.listen[0], &lines, body).expect("response");
+        let body = response.split("\r\n\r\n").nth(1).expect("body");
+        serde_json::from_str::<serde_json::Value>(body).expect("JSON")
+    };
+    let first = trigger(r#"{"day":"monday"}"#);
+    cluster.declare("default/billing", &text(2, "full = { type = \"boolean\", default = true }\n"));
+    until(async || {
+        let parameters = &cluster.get("/pipelines").await["items"][0]["parameters"];
+        parameters.as_array().is_some_and(|all| all.len() == 3)
+    })
+    .await;
+    assert_eq!(trigger(r#"{"day":"monday"}"#), first);
+    assert_eq!(trigger(r#"{"day":"tuesday"}"#)["reason"], "request_reused");
+    assert_eq!(trigger(r#"{"day":"monday","rows":2}"#)["reason"], "request_reused");
+    let parameters = &cluster.run(&id(&first)).await["parameters"];
+    assert_eq!(parameters, &json!({ "day": "monday", "rows": 1 }), "it keeps its defaults");
+    cluster.let_finish("billing");
+    cluster.wait_for_end(&id(&first), "COMPLETE").await;
+    assert_eq!(trigger(r#"{"day":"monday"}"#), first, "also after the run has ended");
 }
 
 async fn trigger_with_retries_waits_for_the_end_of_the_run(store: StoreKind) {
