@@ -163,8 +163,8 @@ async fn query_is_stopped_at_its_limit() {
         shared().url(&database)
     );
     let cluster = start(&precheck).await;
-    let active = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' \
-                  AND pid <> pg_backend_pid() AND datname = current_database()";
+    let active = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' \
+                  AND datname = current_database()";
     let active = async || shared().psql(&database, active).expect("SQL succeeds") != "0";
     tokio::join!(expect_refused(&cluster), until(&active));
     until(async || !active().await).await;
