@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use crate::live::Live;
 use crate::problem::Problem;
 
-/// Tenant of the resources that Tenure keeps for itself.
-pub const SYSTEM_TENANT: &str = "tenure";
+pub use tenure::client::SYSTEM_TENANT;
+
 /// Kind of the resources whose locks elect the processes that run controllers.
 pub const CONTROLLER_KIND: &str = "controller";
 

@@ -1,7 +1,9 @@
 //! Paginated lists of the API.
 
 use serde::de::DeserializeOwned;
+use tenure::client::tenant_option;
 use tenure::http::HttpTransport;
+use tenure_core::session::ALL_TENANTS;
 use tenure_wire::ListResponse;
 
 use tenure_core::limits::PAGE_MAX;
@@ -35,27 +37,33 @@ pub struct Empty<'a> {
     pub none: &'a str,
     /// The noun of one item: `lock`.
     pub item: &'a str,
-    /// A command that would fill the list.
-    pub fill: &'a str,
+    /// What to do then, with a command: `try: tenure exec demo/a -- sleep 60`.
+    pub hint: &'a str,
     /// The command that lists everything.
     pub list: &'a str,
 }
 
 impl Empty<'_> {
-    /// Prints the message. `filters` are options with their values.
-    pub fn print(&self, filters: &[(&str, Option<String>)]) {
-        anstream::eprintln!("{}", self.text(filters));
+    /// Prints the message about the list of a tenant. `filters` are options with their values.
+    pub fn print(&self, tenant: &str, filters: &[(&str, Option<String>)]) {
+        anstream::eprintln!("{}", self.text(&sanitize(tenant), filters));
     }
 
-    fn text(&self, filters: &[(&str, Option<String>)]) -> String {
+    fn text(&self, tenant: &str, filters: &[(&str, Option<String>)]) -> String {
         let given = filters.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
         let given: Vec<_> =
             given.map(|(name, value)| format!("--{name} {}", sanitize(value))).collect();
-        let Self { none, item, fill, list } = self;
+        let Self { none, item, hint, list } = self;
+        let option = tenant_option(tenant);
         if given.is_empty() {
-            format!("{none}; try: {fill}")
+            let place = match tenant {
+                ALL_TENANTS => "any tenant".to_owned(),
+                tenant => format!("tenant {tenant}"),
+            };
+            format!("{none} in {place}; {hint}")
         } else {
-            format!("no {item} matches {}; without filters: {list}", given.join(" "))
+            let given = given.join(" ");
+            format!("no {item} matches {given}{option}; without filters: {list}{option}")
         }
     }
 }
@@ -79,18 +87,31 @@ mod tests {
         let empty = Empty {
             none: "no locks are held",
             item: "lock",
-            fill: "tenure exec demo/a -- sleep 60",
+            hint: "try: tenure exec demo/a -- sleep 60",
             list: "tenure lock ls",
         };
         let filters = |kind: Option<&str>| [("kind", kind.map(str::to_owned)), ("name", None)];
-        assert_eq!(
-            empty.text(&filters(None)),
-            "no locks are held; try: tenure exec demo/a -- sleep 60"
-        );
-        assert_eq!(
-            empty.text(&filters(Some("db\u{1b}[2J"))),
-            "no lock matches --kind db; without filters: tenure lock ls"
-        );
+        for (tenant, kind, expected) in [
+            (
+                "default",
+                None,
+                "no locks are held in tenant default; try: tenure exec demo/a -- sleep 60",
+            ),
+            ("*", None, "no locks are held in any tenant; try: tenure exec demo/a -- sleep 60"),
+            (
+                "default",
+                Some("db\u{1b}[2J"),
+                "no lock matches --kind db; without filters: tenure lock ls",
+            ),
+            (
+                "*",
+                Some("db"),
+                "no lock matches --kind db --tenant '*'; without filters: tenure lock ls \
+                 --tenant '*'",
+            ),
+        ] {
+            assert_eq!(empty.text(tenant, &filters(kind)), expected);
+        }
     }
 
     #[tokio::test]

@@ -71,8 +71,7 @@ impl ServerArgs {
     /// Returns a transport for a list that a key of all tenants sees in full unless `--tenant`
     /// names a tenant.
     pub fn transport_to_all(&self) -> anyhow::Result<HttpTransport> {
-        let tenant = self.named_tenant().unwrap_or(ALL_TENANTS);
-        self.transport_for(tenant)
+        self.transport_for(self.tenant_or_all())
     }
 
     fn transport_for(&self, tenant: &str) -> anyhow::Result<HttpTransport> {
@@ -88,6 +87,11 @@ impl ServerArgs {
     /// Returns the tenant to act for.
     pub fn tenant(&self) -> &str {
         self.named_tenant().unwrap_or(DEFAULT_TENANT)
+    }
+
+    /// Returns the tenant of `--tenant` or of the key, or `*` if there is none.
+    pub fn tenant_or_all(&self) -> &str {
+        self.named_tenant().unwrap_or(ALL_TENANTS)
     }
 
     /// Returns the tenant of `--tenant`, or of the key.

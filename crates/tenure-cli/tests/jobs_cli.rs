@@ -167,8 +167,8 @@ fn dead_letters_are_grouped_redriven_and_discarded() {
     let worker = site.worker("w1");
     let (empty, stderr_text) = (site.ok(&["dead", "ls"]), site.code(&["dead", "ls"]).1);
     assert_eq!(empty, "");
-    assert!(stderr_text.starts_with("no dead letters;"), "{stderr_text}");
-    assert!(stderr_text.contains("try: tenure job ls --state failed"), "{stderr_text}");
+    assert!(stderr_text.starts_with("no dead letters in tenant default;"), "{stderr_text}");
+    assert!(stderr_text.contains("see: tenure job ls --state failed"), "{stderr_text}");
     assert!(site.ok(&["dead", "ls", "--help"]).contains("--state failed"));
     let dead = |name: &str, code: &str| {
         let id = site.submit(&format!("report/{name}"), "run");

@@ -77,14 +77,17 @@ fn all_tables_have_headers_in_upper_case() {
 fn empty_lists_say_what_would_fill_them() {
     let site = Site::start();
     for (list, message) in [
-        ("lock ls", "no locks are held; try: tenure exec demo/a -- sleep 60"),
+        ("lock ls", "no locks are held in tenant default; try: tenure exec demo/a -- sleep 60"),
         (
             "lock ls --kind db --holder ann",
             "no lock matches --kind db --holder ann; without filters: tenure lock ls",
         ),
-        ("job ls", "no jobs; try: tenure job submit KIND/NAME OPERATION"),
+        ("job ls", "no jobs in tenant default; try: tenure job submit KIND/NAME OPERATION"),
         ("job ls --state dead", "no job matches --state dead; without filters: tenure job ls"),
-        ("resource ls", "no resources; try: tenure job submit KIND/NAME OPERATION"),
+        (
+            "resource ls",
+            "no resources in tenant default; try: tenure job submit KIND/NAME OPERATION",
+        ),
         (
             "resource ls --state READY",
             "no resource matches --state READY; without filters: tenure resource ls",
@@ -95,17 +98,30 @@ fn empty_lists_say_what_would_fill_them() {
         ),
         (
             "key ls",
-            "no keys were created; try: tenure key create --role operator --name ann --reason \
-             \"on call\"",
+            "no keys were created in any tenant; try: tenure key create --role operator --name ann \
+             --reason \"on call\"",
         ),
-        ("worker ls", "no workers claim jobs; try: tenure worker --config tenure.toml"),
+        (
+            "key ls --tenant acme",
+            "no keys were created in tenant acme; try: tenure key create --role operator --name ann \
+             --reason \"on call\"",
+        ),
+        (
+            "dead ls --tenant *",
+            "no dead letters in any tenant; jobs that failed permanently are not dead letters; \
+             see: tenure job ls --state failed --tenant '*'",
+        ),
+        (
+            "worker ls",
+            "no workers claim jobs in tenant default; try: tenure worker --config tenure.toml",
+        ),
         (
             "worker ls --kind report",
             "no worker matches --kind report; without filters: tenure worker ls",
         ),
         (
             "resource history report/r1",
-            "report/r1 has no history; try: tenure exec report/r1 -- true",
+            "report/r1 has no history in tenant default; see: tenure resource ls, tenure lock ls",
         ),
     ] {
         let args: Vec<_> = list.split(' ').collect();
@@ -130,16 +146,18 @@ fn the_status_is_one_screen_with_what_needs_attention() {
     }
     worker.claim().fail("BUSY", "busy", true);
     let _running = worker.claim();
+    until(|| site.ok(&["lock", "ls", "--tenant", "tenure"]).contains("janitor/main"));
     let shown = site.ok(&["status"]);
     for (line, parts) in [
         ("server", &[&*site.server.url(), ", version ", ", up "][..]),
         ("store", &["embedded, safety class exclusive"]),
         ("tenant", &["*"]),
-        ("locks", &[" held, 0 stale, 0 waiting"]),
+        // The lock of the job, and not that of the janitor.
+        ("locks", &["locks    1 held, 0 stale, 0 waiting"]),
         ("jobs", &["1 running, 0 queued, 0 in backoff, 1 dead"]),
         ("workers", &["1 session, 1 busy"]),
         ("needs", &["needs attention:"]),
-        ("  1 dead", &["1 dead letter, the oldest since ", "; see: tenure dead ls"]),
+        ("  1 dead", &["1 dead letter, the oldest since ", "; see: tenure dead ls --tenant '*'"]),
     ] {
         let found = shown.lines().find(|shown| shown.starts_with(line));
         let found = found.unwrap_or_else(|| panic!("no {line}: {shown}"));
@@ -148,7 +166,10 @@ fn the_status_is_one_screen_with_what_needs_attention() {
     assert!(site.ok(&["status", "--color", "always"]).contains("\u{1b}[31m1 dead\u{1b}[0m"));
     let status = site.json(&["status"]);
     assert_eq!(status["workers"], json!({ "sessions": 1, "busy": 1 }));
-    assert_eq!(status["attention"][0]["command"], "tenure dead ls");
+    assert_eq!(status["attention"][0]["command"], "tenure dead ls --tenant '*'");
+    assert!(site.ok(&["dead", "ls", "--tenant", "*"]).contains("BUSY"));
+    let of_default = site.json(&["status", "--tenant", "default"]);
+    assert_eq!(of_default["attention"][0]["command"], "tenure dead ls");
     let nothing = site.ok(&["status", "--tenant", "other"]);
     assert!(nothing.contains("0 running, 0 queued, 0 in backoff, 0 dead"), "{nothing}");
     let nowhere = format!("http://{}", free_address());
@@ -163,7 +184,7 @@ fn top_redraws_the_status_and_restores_the_terminal() {
     assert!(terminal.screen().contains("\u{1b}[?1049h"), "the alternate screen");
     site.submit("report/r1", "run");
     terminal.until("0 running, 1 queued");
-    terminal.until("; see: tenure job ls --kind report --state queued");
+    terminal.until("; see: tenure job ls --kind report --state queued --tenant '*'");
     terminal.type_in(b"\x03");
     assert_eq!(terminal.exit_code(), Some(0));
     until(|| terminal.screen().ends_with("\u{1b}[?25h\u{1b}[?1049l"));

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::session::ALL_TENANTS;
 use tenure_core::{JobId, ResourceKey, Text};
 
 use crate::error::Error;
@@ -19,6 +20,18 @@ use crate::wire::StatusResponse;
 
 /// Tenant used when none is given.
 pub const DEFAULT_TENANT: &str = "default";
+/// Tenant of the resources that Tenure keeps for itself.
+pub const SYSTEM_TENANT: &str = "tenure";
+
+/// Returns the option that makes a command look at a tenant, or nothing for the default tenant.
+#[must_use]
+pub fn tenant_option(tenant: &str) -> String {
+    match tenant {
+        DEFAULT_TENANT => String::new(),
+        ALL_TENANTS => " --tenant '*'".to_owned(),
+        _ => format!(" --tenant {tenant}"),
+    }
+}
 
 /// Returns the tenant encoded in an API key of the form `tenure_TENANT_ID_SECRET`.
 ///

@@ -11,12 +11,14 @@ use tenure_core::why::HumanDuration;
 use tenure_store::census::{Census, Group};
 use tenure_store::store::{Status, WorkerView};
 
+use crate::client::{SYSTEM_TENANT, tenant_option};
 use crate::wire::{AttentionInfo, JobCountsInfo, LockCountsInfo, StatusResponse, WorkerCountsInfo};
 
 /// Maximum number of kinds that are listed for each condition.
 const KINDS_MAX: usize = 10;
 
-/// Returns the status of one tenant, or of all tenants if `tenant` is `*`.
+/// Returns the status of one tenant, or of all tenants if `tenant` is `*`. The locks that Tenure
+/// keeps for itself are counted only for [`SYSTEM_TENANT`].
 #[must_use]
 pub fn summarize(
     tenant: &str,
@@ -24,7 +26,8 @@ pub fn summarize(
     census: &Census,
     workers: &[WorkerView],
 ) -> StatusResponse {
-    let is_visible = |owner: &str| tenant == ALL_TENANTS || owner == tenant;
+    let is_visible =
+        |owner: &str| owner == tenant || (tenant == ALL_TENANTS && owner != SYSTEM_TENANT);
     let groups: Vec<_> = census.groups().filter(|(owner, _, _)| is_visible(owner)).collect();
     let mut total = Group::default();
     groups.iter().for_each(|(_, _, group)| total.merge(group));
@@ -35,6 +38,8 @@ pub fn summarize(
     let mut attention: Vec<_> = lost_work(&total).into_iter().flatten().collect();
     attention.extend(overdue(&groups));
     attention.extend(without_worker(&groups, &workers));
+    let option = tenant_option(tenant);
+    attention.iter_mut().for_each(|condition| condition.command.push_str(&option));
     StatusResponse {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         uptime_ms: None,
@@ -185,7 +190,20 @@ mod tests {
             texts[2],
             "1 queued job of kind cluster, the oldest due for 1 min 30 s, and no worker claims them"
         );
-        assert_eq!(status.attention[2].command, "tenure job ls --kind cluster --state queued");
+        let commands = |status: &StatusResponse| {
+            status.attention.iter().map(|one| one.command.clone()).collect::<Vec<_>>()
+        };
+        let expected = |option: &str| {
+            let jobs = "tenure job ls --kind cluster --state";
+            [
+                format!("tenure lock ls{option}"),
+                format!("{jobs} running{option}"),
+                format!("{jobs} queued{option}"),
+            ]
+        };
+        assert_eq!(commands(&status), expected(" --tenant '*'"));
+        assert_eq!(commands(&status_of(&store, "acme").await), expected(" --tenant acme"));
+        assert_eq!(tenant_option("default"), "");
     }
 
     #[tokio::test]

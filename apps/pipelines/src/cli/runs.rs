@@ -36,7 +36,7 @@ pub(crate) struct Runs {
 const NO_RUNS: Empty<'_> = Empty {
     none: "no runs",
     item: "run",
-    fill: "tenure pipeline run ID",
+    hint: "try: tenure pipeline run ID",
     list: "tenure pipeline runs",
 };
 
@@ -56,7 +56,7 @@ impl Runs {
             fetch::<RunInfo>(&cx.server.transport()?, "/pipelines/runs", &filters, limit).await?;
         match cx.output {
             Output::Json => print_json(&list)?,
-            Output::Table if list.items.is_empty() => self.print_none(),
+            Output::Table if list.items.is_empty() => self.print_none(cx),
             Output::Table => {
                 print_line(&runs_table(cx, &list.items))?;
                 print_more_hint(&list);
@@ -65,9 +65,10 @@ impl Runs {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn print_none(&self) {
+    fn print_none(&self, cx: &CliContext) {
         let status = self.status.map(|status| status.as_str().to_owned());
-        NO_RUNS.print(&[("pipeline", self.pipeline.clone()), ("status", status)]);
+        let filters = [("pipeline", self.pipeline.clone()), ("status", status)];
+        NO_RUNS.print(cx.server.tenant(), &filters);
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use tenure::client::tenant_option;
 use tenure::http::HttpTransport;
 use tenure_core::{Code, JobId};
 use tenure_wire::{
@@ -127,7 +128,7 @@ impl Ls {
             Output::Json => {
                 print_json(&Groups { groups: &answer.groups, complete: answer.complete })?;
             }
-            Output::Table if answer.groups.is_empty() => self.print_none(),
+            Output::Table if answer.groups.is_empty() => self.print_none(server),
             Output::Table => {
                 print_line(&groups_table(&answer.groups))?;
                 if !answer.complete {
@@ -138,8 +139,17 @@ impl Ls {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn print_none(&self) {
-        NO_DEAD_LETTERS.print(&[("kind", self.kind.clone())]);
+    /// Jobs that failed permanently are what a user without dead letters may look for.
+    fn print_none(&self, server: &ServerArgs) {
+        let option = tenant_option(server.tenant());
+        let failed = format!("tenure job ls --state failed{option}");
+        let empty = Empty {
+            none: "no dead letters",
+            item: "dead letter",
+            hint: &format!("jobs that failed permanently are not dead letters; see: {failed}"),
+            list: "tenure dead ls",
+        };
+        empty.print(server.tenant(), &[("kind", self.kind.clone())]);
     }
 
     async fn list_jobs(
@@ -153,7 +163,7 @@ impl Ls {
         let list: ListResponse<JobInfo> = fetch(transport, "/v1/jobs", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
-            Output::Table if list.items.is_empty() => self.print_none(),
+            Output::Table if list.items.is_empty() => self.print_none(server),
             Output::Table => {
                 print_line(&jobs_table(&list.items, server.tenant()))?;
                 print_more_hint(&list);
@@ -162,14 +172,6 @@ impl Ls {
         Ok(ExitCode::SUCCESS)
     }
 }
-
-/// Jobs that failed permanently are what a user without dead letters may look for.
-const NO_DEAD_LETTERS: Empty<'_> = Empty {
-    none: "no dead letters; jobs that failed permanently are not among them",
-    item: "dead letter",
-    fill: "tenure job ls --state failed",
-    list: "tenure dead ls",
-};
 
 /// JSON output without `--all`.
 #[derive(Serialize)]

@@ -17,7 +17,7 @@ use tenure_cli_kit::{Done, Output, print_json, resolve_key};
 const NO_KEYS: Empty<'_> = Empty {
     none: "no keys were created",
     item: "key",
-    fill: "tenure key create --role operator --name ann --reason \"on call\"",
+    hint: "try: tenure key create --role operator --name ann --reason \"on call\"",
     list: "tenure key ls",
 };
 
@@ -126,7 +126,7 @@ async fn list(server: &ServerArgs, output: Output) -> Done {
         return Ok(ExitCode::SUCCESS);
     }
     if keys.items.is_empty() {
-        NO_KEYS.print(&[]);
+        NO_KEYS.print(server.tenant_or_all(), &[]);
         return Ok(ExitCode::SUCCESS);
     }
     let rows = keys.items.iter().map(|key| {

@@ -21,7 +21,7 @@ use tenure_cli_kit::{ServerArgs, process_name};
 const NO_LOCKS: Empty<'_> = Empty {
     none: "no locks are held",
     item: "lock",
-    fill: "tenure exec demo/a -- sleep 60",
+    hint: "try: tenure exec demo/a -- sleep 60",
     list: "tenure lock ls",
 };
 
@@ -249,7 +249,7 @@ impl Ls {
         let list = fetch::<TenureInfo>(transport, "/v1/locks", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
-            Output::Table if list.items.is_empty() => NO_LOCKS.print(&filters),
+            Output::Table if list.items.is_empty() => NO_LOCKS.print(server.tenant(), &filters),
             Output::Table => {
                 print_tenures(server, &list.items)?;
                 print_more_hint(&list);

@@ -14,7 +14,7 @@ use tenure_cli_kit::{Done, Output, print_json};
 const NO_WORKERS: Empty<'_> = Empty {
     none: "no workers claim jobs",
     item: "worker",
-    fill: "tenure worker --config tenure.toml",
+    hint: "try: tenure worker --config tenure.toml",
     list: "tenure worker ls",
 };
 
@@ -35,7 +35,7 @@ impl Ls {
         match output {
             Output::Json => print_json(&list)?,
             Output::Table if list.items.is_empty() => {
-                NO_WORKERS.print(&[("kind", self.kind.clone())]);
+                NO_WORKERS.print(server.tenant(), &[("kind", self.kind.clone())]);
             }
             Output::Table => {
                 let rows = list.items.iter().map(|worker| (&*worker.tenant, row(worker)));

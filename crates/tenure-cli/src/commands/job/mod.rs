@@ -31,7 +31,7 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 const NO_JOBS: Empty<'_> = Empty {
     none: "no jobs",
     item: "job",
-    fill: "tenure job submit KIND/NAME OPERATION",
+    hint: "try: tenure job submit KIND/NAME OPERATION",
     list: "tenure job ls",
 };
 
@@ -127,7 +127,7 @@ impl Ls {
         let list = fetch::<JobInfo>(&server.transport()?, "/v1/jobs", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
-            Output::Table if list.items.is_empty() => NO_JOBS.print(&filters),
+            Output::Table if list.items.is_empty() => NO_JOBS.print(server.tenant(), &filters),
             Output::Table => {
                 print_line(&jobs_table(&list.items, server.tenant()))?;
                 print_more_hint(&list);

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use tenure::http::HttpTransport;
+use tenure::client::tenant_option;
 use tenure_core::history::{Entry, Event};
 use tenure_core::job::{CompletedAttempt, Failure, RequestedBy};
 use tenure_core::record::TenureEnd;
@@ -16,23 +16,29 @@ use super::ResourcePath;
 use crate::commands::job::verdict_text;
 use tenure_cli_kit::listing::fetch;
 use tenure_cli_kit::text::{format_duration, print_line, sanitize, table};
-use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{Done, Output, ServerArgs, print_json};
 
 pub(super) async fn run(
-    transport: &HttpTransport,
+    server: &ServerArgs,
     resource: &ResourcePath,
     limit: u32,
     output: Output,
 ) -> Done {
     let limit = limit.try_into().unwrap_or(usize::MAX);
     let mut list =
-        fetch::<HistoryEntry>(transport, &resource.route("/history"), &[], limit).await?;
+        fetch::<HistoryEntry>(&server.transport()?, &resource.route("/history"), &[], limit)
+            .await?;
     if output == Output::Json {
         print_json(&list)?;
         return Ok(ExitCode::SUCCESS);
     }
     if list.items.is_empty() {
-        anstream::eprintln!("{resource} has no history; try: tenure exec {resource} -- true");
+        let tenant = sanitize(server.tenant());
+        let option = tenant_option(&tenant);
+        anstream::eprintln!(
+            "{resource} has no history in tenant {tenant}; see: tenure resource ls{option}, \
+             tenure lock ls{option}"
+        );
     } else {
         list.items.reverse();
         let rows: Result<Vec<_>, _> = list.items.iter().map(row).collect();

@@ -30,7 +30,7 @@ use tenure_cli_kit::{ServerArgs, process_name};
 const NO_RESOURCES: Empty<'_> = Empty {
     none: "no resources",
     item: "resource",
-    fill: "tenure job submit KIND/NAME OPERATION",
+    hint: "try: tenure job submit KIND/NAME OPERATION",
     list: "tenure resource ls",
 };
 
@@ -146,7 +146,7 @@ impl ResourceVerb {
             Self::Ls(ls) => ls.run(server, output).await,
             Self::Show { resource } => show(server, resource, output).await,
             Self::History { resource, limit } => {
-                history::run(&server.transport()?, resource, *limit, output).await
+                history::run(server, resource, *limit, output).await
             }
             Self::Why { resource } => {
                 why::print_resource(&server.transport()?, resource, output).await
@@ -172,7 +172,7 @@ impl Ls {
             fetch::<ResourceInfo>(&server.transport()?, "/v1/resources", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
-            Output::Table if list.items.is_empty() => NO_RESOURCES.print(&filters),
+            Output::Table if list.items.is_empty() => NO_RESOURCES.print(server.tenant(), &filters),
             Output::Table => {
                 print_line(&resources_table(&list.items, server.tenant()))?;
                 print_more_hint(&list);
