@@ -4,6 +4,11 @@ mod common;
 #[expect(dead_code, reason = "not everything is needed here")]
 #[path = "jobs_cli/harness.rs"]
 mod harness;
+#[expect(dead_code, reason = "not everything is needed here")]
+#[path = "common/terminal.rs"]
+mod pty;
+
+use std::os::unix::fs::PermissionsExt;
 
 use common::{TENURE, free_address, stderr, stdout, until};
 use harness::{Site, Terminal, without_colors};
@@ -232,14 +237,22 @@ fn displays_leave_no_rows_behind_when_the_terminal_becomes_narrower() {
     drop(holder);
 }
 
-/// Returns what bash completes after `words` of a command line.
+/// The search path with the binary in front, as the completion scripts need it.
+fn path() -> String {
+    let dir = std::path::Path::new(TENURE).parent().expect("it is in a directory");
+    format!("{}:{}", dir.display(), std::env::var("PATH").expect("a search path"))
+}
+
+/// Returns what bash completes after `words` of a command line, which it does not split further.
 fn complete(site: &Site, words: &[&str]) -> Vec<String> {
     let script = "\
-        source <(\"$0\" completions bash); COMP_WORDS=(\"$0\" \"$@\"); COMP_CWORD=$#; \
+        source <(tenure completions bash); COMP_WORDS=(\"$0\" \"$@\"); COMP_CWORD=$#; \
+        COMP_LINE=\"${COMP_WORDS[*]}\"; COMP_POINT=${#COMP_LINE}; \
         cur=\"${COMP_WORDS[COMP_CWORD]}\"; _tenure_with_names \"$0\" \"$cur\" \"${@:$#-1:1}\"; \
         printf '%s\\n' \"${COMPREPLY[@]}\"";
     let mut command = std::process::Command::new("bash");
-    command.args(["--norc", "-c", script, TENURE]).args(words);
+    command.args(["--norc", "-c", script, "tenure"]).args(words);
+    command.env("PATH", path()).env("TENURE_COMPLETION_TIMEOUT", "30s");
     for (name, value) in site.server.tenure().get_envs() {
         match value {
             Some(value) => command.env(name, value),
@@ -283,6 +296,43 @@ fn bash_completes_names_of_the_server() {
             assert_eq!(completed, expected, "{words:?}");
         }
     }
+}
+
+#[test]
+fn an_interactive_bash_completes_words_that_it_splits() {
+    let site = Site::start();
+    for lock in ["db/zebra", "app/a:b", "mail/ann@example.org"] {
+        site.ok(&["lock", "acquire", lock, "--holder", "ann"]);
+    }
+    // The first word of the line is not executed.
+    let (fake, marker) = (site.server.file("tenure"), site.server.file("executed"));
+    let content = format!("#!/bin/sh\ntouch {}\n", marker.display());
+    std::fs::write(&fake, content).expect("it is writable");
+    std::fs::set_permissions(&fake, PermissionsExt::from_mode(0o755)).expect("it is ours");
+    let mut shell = pty::Terminal::run(&site.server, &["bash", "--norc", "--noprofile", "-i"]);
+    let dir = site.server.data().display();
+    shell.type_in(&format!(
+        "cd {dir}; export PATH='{}' TENURE_COMPLETION_TIMEOUT=30s; \
+         source <(tenure completions bash); echo rea''dy\n",
+        path()
+    ));
+    shell.until("ready\r\n");
+    let url = site.server.url();
+    for (typed, completed) in [
+        (format!("tenure --server {url} lock show db/z"), "lock show db/zebra "),
+        (format!("tenure --server={url} lock show db/ze"), "lock show db/zebra "),
+        ("tenure lock show app/a:".to_owned(), "lock show app/a:b "),
+        ("tenure why mail/ann@e".to_owned(), "why mail/ann@example.org "),
+        ("tenure resource ls --kind=rep".to_owned(), "ls --kind=report "),
+        ("./tenure lock show --tenant default db/".to_owned(), "default db/zebra "),
+    ] {
+        let before = shell.screen().len();
+        shell.type_in(&format!("{typed}\t"));
+        until(|| shell.screen()[before..].contains(completed));
+        // Clears the line.
+        shell.type_in("\x15");
+    }
+    assert!(!marker.exists(), "./tenure was executed");
 }
 
 #[test]

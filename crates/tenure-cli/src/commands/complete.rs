@@ -1,7 +1,8 @@
 //! Completion of names that only the server knows: `tenure __complete WORD…`, called by the scripts
 //! of `tenure completions`.
 //!
-//! The last word is the one to complete; it may be empty. Candidates are printed one per line.
+//! The last word is the one to complete; it may be empty. Candidates for the whole word are printed
+//! one per line.
 //! There are none if the word is not such a name, or if the server does not answer in time. Errors
 //! are silent: a message would end up in the command line of the user.
 
@@ -13,14 +14,16 @@ use std::time::Duration;
 use clap::{Arg, Command, Parser};
 use serde::de::DeserializeOwned;
 use tenure::http::HttpTransport;
-use tenure_cli_kit::text::{print_line, query};
+use tenure_cli_kit::text::{parse_duration, print_line, query};
 use tenure_cli_kit::{Done, ServerArgs};
 use tenure_wire::{JobInfo, KeyInfo, KindInfo, ListResponse, ResourceInfo, TenureInfo};
 
 /// First argument of a request for completion.
 pub(super) const VERB: &str = "__complete";
-/// Maximum time that a user waits for candidates.
+/// Maximum time that a user waits for candidates, unless the environment has another.
 const TIMEOUT: Duration = Duration::from_millis(500);
+/// Environment variable with another maximum, such as `2s`.
+const TIMEOUT_VARIABLE: &str = "TENURE_COMPLETION_TIMEOUT";
 /// Maximum number of items that are read from each list.
 const ITEMS_MAX: usize = 1_000;
 
@@ -39,23 +42,43 @@ enum Names {
 pub(super) fn requested(args: impl Iterator<Item = OsString>) -> Option<Vec<String>> {
     let mut words = args.skip(1).map(|word| word.to_string_lossy().into_owned());
     let is_requested = words.next().is_some_and(|verb| verb == VERB);
-    // Bash splits `--kind=database` into three words.
-    is_requested.then(|| words.filter(|word| word != "=").collect())
+    is_requested.then(|| words.collect())
+}
+
+fn timeout() -> Duration {
+    let given = std::env::var(TIMEOUT_VARIABLE).ok();
+    given.and_then(|text| parse_duration(&text).ok()).unwrap_or(TIMEOUT)
 }
 
 /// Prints the candidates for the last of `words`.
 pub(super) async fn run(mut command: Command, words: Vec<String>) -> Done {
     command.build();
+    let (words, option) = separate_values(&words);
     for name in candidates(&command, &words).await {
-        print_line(&name)?;
+        print_line(&format!("{option}{name}"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Separates options from their values in words such as `--kind=database`. Also returns the part
+/// of the last word before its value: `--kind=`.
+fn separate_values(words: &[String]) -> (Vec<String>, &str) {
+    let parts = |word: &'_ String| match word.split_once('=') {
+        Some((option, value)) if option.starts_with("--") => {
+            vec![option.to_owned(), value.to_owned()]
+        }
+        _ => vec![word.clone()],
+    };
+    let separate: Vec<String> = words.iter().flat_map(parts).collect();
+    let before = words.last().zip(separate.last());
+    let before = before.and_then(|(word, value)| word.strip_suffix(&**value));
+    (separate, before.unwrap_or_default())
 }
 
 async fn candidates(command: &Command, words: &[String]) -> BTreeSet<String> {
     let Some((names, prefix)) = expected(command, words) else { return BTreeSet::new() };
     let Some(server) = server_args(words) else { return BTreeSet::new() };
-    let found = tokio::time::timeout(TIMEOUT, fetch_names(&server, names, prefix)).await;
+    let found = tokio::time::timeout(timeout(), fetch_names(&server, names, prefix)).await;
     let mut found = found.unwrap_or_default();
     found.retain(|name| name.starts_with(prefix) && name.chars().all(is_allowed));
     found
@@ -201,6 +224,8 @@ mod tests {
             ("lock acquire cluster/c1 ", Some(Names::Locks)),
             ("lock show ", Some(Names::Resources)),
             ("lock ls --kind ", Some(Names::Kinds)),
+            ("lock ls --kind=re", Some(Names::Kinds)),
+            ("--server=http://127.0.0.1:1 lock show ", Some(Names::Resources)),
             ("lock ls --holder ", None),
             ("-o json job show 01a1", Some(Names::Jobs)),
             ("job show -f ", Some(Names::Jobs)),
@@ -215,6 +240,7 @@ mod tests {
             ("", None),
         ] {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let (words, _) = separate_values(&words);
             assert_eq!(expected(&command, &words).map(|(names, _)| names), names, "{line:?}");
         }
     }
