@@ -4,6 +4,7 @@ use std::io::{IsTerminal as _, Write as _};
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
+use crate::color;
 use crate::message::say;
 
 /// Size of a terminal that does not report one.
@@ -75,6 +76,26 @@ pub(crate) fn columns() -> usize {
     size.ok().map(|size| usize::from(size.ws_col)).filter(|n| *n > 0).unwrap_or(COLUMNS_DEFAULT)
 }
 
+/// Returns the first lines of a text, as many as the terminal of stdout shows without scrolling.
+#[must_use]
+pub fn fit_to_screen(text: &str) -> String {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+    let size = size.filter(|size| size.ws_row > 0 && size.ws_col > 0);
+    let rows = size.map_or(ROWS_DEFAULT, |size| size.ws_row);
+    let columns = size.map_or(COLUMNS_DEFAULT, |size| usize::from(size.ws_col));
+    first_rows(text, usize::from(rows), columns)
+}
+
+/// Returns the first lines of a text, which may have colours, that occupy up to `rows` rows.
+fn first_rows(text: &str, rows: usize, columns: usize) -> String {
+    let mut used = 0;
+    let fits = |line: &&str| {
+        used += rows_of(color::strip(line).width(), columns);
+        used <= rows
+    };
+    text.lines().take_while(fits).collect::<Vec<_>>().join("\n")
+}
+
 /// Returns how many rows of the terminal a text occupies.
 pub(crate) fn rows_of(width: usize, columns: usize) -> usize {
     width.saturating_sub(1) / columns.max(1) + 1
@@ -108,6 +129,14 @@ fn shorten(line: &str, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_screen_has_the_lines_whose_rows_fit() {
+        let text = "one\n\n\u{1b}[31mthree\u{1b}[0m\nfour is long\nfive";
+        assert_eq!(first_rows(text, 6, 6), text.strip_suffix("\nfive").unwrap());
+        assert_eq!(first_rows(text, 4, 6), "one\n\n\u{1b}[31mthree\u{1b}[0m");
+        assert_eq!(first_rows(text, 5, 12), text);
+    }
 
     #[test]
     fn a_line_is_shortened_to_the_columns_that_it_occupies() {

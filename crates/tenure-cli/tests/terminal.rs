@@ -194,6 +194,40 @@ fn top_redraws_the_status_and_restores_the_terminal() {
     assert_eq!(terminal.exit_code(), Some(0));
     until(|| terminal.screen().ends_with("\u{1b}[?25h\u{1b}[?1049l"));
     assert_eq!(site.code(&["top"]).0, 2, "not a terminal");
+    let (code, message) = site.code(&["top", "-o", "json"]);
+    assert!(code == 2 && message.contains("tenure status -o json"), "{message}");
+}
+
+#[test]
+fn top_leaves_the_screen_while_it_is_stopped_and_when_it_quits() {
+    const OPEN: &str = "\u{1b}[?1049h\u{1b}[?25l";
+    const CLOSE: &str = "\u{1b}[?25h\u{1b}[?1049l";
+    let site = Site::start();
+    let mut terminal = Terminal::run(&site, &["top"]);
+    terminal.until("0 running, 0 queued");
+    terminal.type_in(b"\x1a");
+    let stat = format!("/proc/{}/stat", terminal.pid());
+    let is_stopped = || std::fs::read_to_string(&stat).expect("it runs").contains(") T ");
+    until(is_stopped);
+    until(|| terminal.screen().ends_with(CLOSE));
+    common::signal(terminal.pid(), "CONT");
+    until(|| terminal.screen().matches(OPEN).count() == 2);
+    until(|| terminal.screen().rsplit(OPEN).next().is_some_and(|shown| shown.contains("queued")));
+    terminal.type_in(b"\x1c");
+    assert_eq!(terminal.exit_code(), Some(0));
+    until(|| terminal.screen().ends_with(CLOSE));
+}
+
+#[test]
+fn top_can_be_interrupted_while_the_server_does_not_answer() {
+    let site = Site::start();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = format!("http://{}", silent.local_addr().expect("it is bound"));
+    let mut terminal = Terminal::run(&site, &["--server", &address, "top"]);
+    let _connection = silent.accept().expect("a connection");
+    terminal.type_in(b"\x03");
+    assert_eq!(terminal.exit_code(), Some(0));
+    assert!(!terminal.screen().contains("\u{1b}[?1049h"), "nothing was shown");
 }
 
 #[test]

@@ -203,7 +203,7 @@ pub fn run() -> ExitCode {
         Verb::Dead(dead) => on_runtime(dead.run(&server, output)),
         Verb::Key(key) => on_runtime(key.run(&server, output)),
         Verb::Status(status) => on_runtime(status.run(&server, output)),
-        Verb::Top(top) => on_runtime(top.run(&server)),
+        Verb::Top(top) => on_runtime(top.run(&server, output)),
         Verb::Audit(audit) => on_runtime(audit.run(&server, output)),
         Verb::Why(why) => on_runtime(why.run(&server, output)),
         Verb::Verify(verify) => on_runtime(verify.run(&server, output)),

@@ -280,6 +280,11 @@ impl Terminal {
         until(|| without_colors(&self.screen()).contains(words));
     }
 
+    /// Returns the id of the process, which `setsid` has become.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn resize(&self, columns: u16) {
         let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&self.master, size).expect("it is a terminal");
