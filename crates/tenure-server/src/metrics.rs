@@ -35,6 +35,7 @@ use tenure_store::store::Swept;
 pub(crate) use http::measure;
 use labels::LabelValues;
 use scrape::SnapshotCache;
+pub(crate) use scrape::in_time;
 pub(crate) use text_format::to_prometheus_text;
 
 tenure_app::define_metrics! {

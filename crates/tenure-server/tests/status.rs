@@ -3,13 +3,24 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use async_trait::async_trait;
 use common::{KEY, Server, Worker, key};
 use serde_json::{Value, json};
 use tenure::Client;
 use tenure_core::retry::Retry;
-use tenure_core::{Kind, Kinds, Operation};
-use tenure_store::Memory;
+use tenure_core::verify::ChainCheckpoint;
+use tenure_core::{Command, JobId, Kind, Kinds, Operation, Outcome, ResourceKey, TenureView};
+use tenure_store::census::Census;
+use tenure_store::observer::Observer;
+use tenure_store::store::{
+    Hint, HistoryQuery, HistoryRow, JobPage, JobQuery, JobView, LogLine, LogQuery, Page, Pruned,
+    Reads, ResourceDetail, ResourceQuery, ResourceView, Result, Retention, Status, Swept,
+    TenureQuery, WorkerView,
+};
+use tenure_store::{KeyRing, Memory, Store};
+use tokio::sync::broadcast;
 
 async fn server() -> Server {
     let once = Retry { attempts: 1, ..Retry::default() };
@@ -106,4 +117,105 @@ async fn the_library_returns_the_status() {
     let status = client.status().await.expect("it answers");
     assert_eq!((&*status.tenant, status.jobs.dead, status.workers.busy), ("acme", 1, 1));
     assert_eq!(status.attention[0].command, "tenure dead ls --tenant acme");
+}
+
+/// A store that never lists its workers.
+struct SilentStore(Memory);
+
+#[async_trait]
+impl Store for SilentStore {
+    async fn apply(&self, commands: Vec<Command>) -> Result<Vec<Outcome>> {
+        self.0.apply(commands).await
+    }
+
+    async fn sweep(&self) -> Result<Swept> {
+        self.0.sweep().await
+    }
+
+    async fn prune(&self, keep: Retention) -> Result<Pruned> {
+        self.0.prune(keep).await
+    }
+
+    async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
+        self.0.declare(kinds).await
+    }
+
+    fn watch(&self) -> broadcast::Receiver<Hint> {
+        self.0.watch()
+    }
+
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.0.observe(observer);
+    }
+
+    async fn status(&self) -> Result<Status> {
+        self.0.status().await
+    }
+
+    fn reads(&self) -> &dyn Reads {
+        self
+    }
+
+    fn key_ring(&self) -> &dyn KeyRing {
+        self.0.key_ring()
+    }
+}
+
+#[async_trait]
+impl Reads for SilentStore {
+    async fn tenures(&self, query: TenureQuery) -> Result<Page<TenureView>> {
+        self.0.reads().tenures(query).await
+    }
+
+    async fn show(&self, key: &ResourceKey) -> Result<Option<ResourceDetail>> {
+        self.0.reads().show(key).await
+    }
+
+    async fn keys(&self, after: Option<ResourceKey>, limit: usize) -> Result<Vec<ResourceKey>> {
+        self.0.reads().keys(after, limit).await
+    }
+
+    async fn history(&self, query: HistoryQuery) -> Result<Vec<HistoryRow>> {
+        self.0.reads().history(query).await
+    }
+
+    async fn checkpoints(
+        &self,
+        after: Option<ResourceKey>,
+        limit: usize,
+    ) -> Result<Vec<(ResourceKey, ChainCheckpoint)>> {
+        self.0.reads().checkpoints(after, limit).await
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<JobView>> {
+        self.0.reads().job(id).await
+    }
+
+    async fn jobs(&self, query: JobQuery) -> Result<JobPage> {
+        self.0.reads().jobs(query).await
+    }
+
+    async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceView>> {
+        self.0.reads().resources(query).await
+    }
+
+    async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>> {
+        self.0.reads().logs(query).await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerView>> {
+        std::future::pending().await
+    }
+
+    async fn census(&self) -> Result<Census> {
+        self.0.reads().census().await
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_list_its_workers_is_unavailable() {
+    let server = Server::start(Arc::new(SilentStore(Memory::new()))).await;
+    let answer = tokio::time::timeout(Duration::from_secs(20), server.get("/v1/status?tenant=*"));
+    let (status, problem) = answer.await.expect("an answer within the time limit");
+    assert_eq!(status, 503, "{problem}");
 }

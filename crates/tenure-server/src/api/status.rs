@@ -7,6 +7,7 @@ use tenure_wire::{AttentionInfo, StatusResponse};
 
 use super::health::{CONFIG_CHECK, readiness_reasons};
 use crate::ServerState;
+use crate::metrics::in_time;
 use tenure_app::openapi::Unavailable;
 use tenure_app::{Caller, Problem};
 
@@ -30,14 +31,13 @@ pub(super) async fn show(
     caller: Caller,
 ) -> Result<Json<StatusResponse>, Problem> {
     let store = state.services.store();
-    let Some((status, census)) = state.metrics.census(store).await else {
-        return Err(Problem::unavailable("the store does not answer"));
-    };
-    let workers = store.reads().workers().await?;
+    let unavailable = || Problem::unavailable("the store does not answer");
+    let (status, census) = state.metrics.census(store).await.ok_or_else(unavailable)?;
+    let workers = in_time(store.reads().workers()).await.ok_or_else(unavailable)?;
     let mut answer = summarize(&caller.tenant, &status, &census, &workers);
     answer.uptime_ms = Some(u64::try_from(state.started.elapsed().as_millis()).unwrap_or(u64::MAX));
     if caller.bound_tenant().is_none() {
-        let reasons = readiness_reasons(&state, &status).await?;
+        let reasons = in_time(readiness_reasons(&state, &status)).await.ok_or_else(unavailable)?;
         answer.attention.extend(reasons.into_iter().map(attention));
     }
     Ok(Json(answer))

@@ -194,7 +194,7 @@ impl Metrics {
 }
 
 /// Returns the result of a read, if it succeeds within [`STORE_TIMEOUT`].
-async fn in_time<T>(read: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
+pub(crate) async fn in_time<T>(read: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
     tokio::time::timeout(STORE_TIMEOUT, read).await.ok()?.ok()
 }
 
