@@ -108,8 +108,8 @@ fn empty_lists_say_what_would_fill_them() {
         ),
         (
             "key ls --tenant acme",
-            "no keys were created in tenant acme; try: tenure key create --role operator --name ann \
-             --reason \"on call\"",
+            "no keys were created in tenant acme; try: tenure key create --role operator --name \
+             ann --reason \"on call\"",
         ),
         (
             "dead ls --tenant *",

@@ -107,8 +107,8 @@ impl Shared {
         result
     }
 
-    /// Executes a transaction, unless it is `given_up` meanwhile: the callers have got an error, and
-    /// what it would grant or claim is for no one.
+    /// Executes a transaction, unless it is `given_up` meanwhile: the callers have got an error,
+    /// and what it would grant or claim is for no one.
     async fn execute_now(&self, work: Work, given_up: &AtomicBool) -> Result<BatchResult> {
         self.wait_for_backlog_capacity().await;
         let mut state = self.writer.state.lock().await;

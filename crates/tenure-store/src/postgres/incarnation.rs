@@ -197,8 +197,8 @@ impl Shared {
     }
 }
 
-/// Starts a new incarnation, above `seen`, if the identity of the database has changed or `force` is
-/// set. Returns the current incarnation.
+/// Starts a new incarnation, above `seen`, if the identity of the database has changed or `force`
+/// is set. Returns the current incarnation.
 pub(super) async fn ensure_current(
     client: &PgClient,
     seen: Incarnation,
