@@ -174,3 +174,20 @@ fn without_a_terminal_on_stdin_the_command_has_none() {
     terminal.until("none");
     assert!(terminal.wait().success());
 }
+
+#[test]
+fn in_a_pipeline_the_terminal_stays_with_the_job() {
+    let server = Server::start();
+    let mut shell = shell(&server);
+    let command = r#"echo first; until test -e "$PIDS"; do sleep 0.05; done; echo last"#;
+    // Like a pager: it reads the output, and keys from the terminal.
+    let pager = r#"{ read line; echo "page $line"; read key < /dev/tty; echo "key $key"
+        touch "$PIDS"; cat; }"#;
+    let pager = pager.replace("\n        ", "; ");
+    shell.type_in(&format!("'{TENURE}' exec cluster/c1 -- sh -c '{command}' | {pager}\n"));
+    shell.until("page first");
+    shell.type_in("q\n");
+    shell.until("key q");
+    shell.until("\nlast");
+    assert!(!shell.screen().contains("Stopped"), "{}", shell.screen());
+}

@@ -5,6 +5,9 @@
 //! children only, and C may read. W then has its own process group instead of its own session:
 //! a group whose parents are all in other sessions could not be stopped by Ctrl-Z.
 //!
+//! In a pipeline the terminal belongs to the whole job, for example to a pager, so C does not get
+//! it if one of its streams is a pipe.
+//!
 //! The kernel stops a process that changes the foreground group from the background. So each change
 //! is made by a member of the foreground group: the launcher gives the terminal to itself before
 //! it enters its group, and W takes it back by joining that group for a moment.
@@ -13,8 +16,10 @@
 //!
 //! See `launcher.rs`, `watchdog.rs` and `supervisor.rs`, which call this.
 
-use std::io::stdin;
+use std::io::{stderr, stdin, stdout};
+use std::os::fd::AsFd;
 
+use rustix::fs::{FileType, fstat};
 use rustix::io::Result;
 use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process_group, setpgid};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
@@ -28,10 +33,11 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Returns the terminal on stdin, if this process is in its foreground.
+    /// Returns the terminal on stdin, if this process is in its foreground and neither stdout nor
+    /// stderr is a pipe or a socket: another member of the job may need the terminal then.
     #[must_use]
     pub fn foreground() -> Option<Self> {
-        if !is_foreground() {
+        if !is_foreground() || is_pipe(stdout()) || is_pipe(stderr()) {
             return None;
         }
         Some(Self { modes: tcgetattr(stdin()).ok()? })
@@ -53,6 +59,11 @@ impl Terminal {
 /// Returns whether stdin is the controlling terminal and this process is in its foreground.
 pub(super) fn is_foreground() -> bool {
     tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
+}
+
+fn is_pipe(stream: impl AsFd) -> bool {
+    let kind = fstat(stream).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    kind.is_ok_and(|kind| matches!(kind, FileType::Fifo | FileType::Socket))
 }
 
 /// Moves this process into its own group, and that group into the foreground if this process is
