@@ -191,3 +191,14 @@ fn in_a_pipeline_the_terminal_stays_with_the_job() {
     shell.until("\nlast");
     assert!(!shell.screen().contains("Stopped"), "{}", shell.screen());
 }
+
+#[test]
+fn a_command_that_forks_without_end_is_stopped_at_its_limit() {
+    let server = Server::start();
+    let terminal = script(
+        &server,
+        r#""$0" exec cluster/c1 --limit 1s -- bash -c 'while ((SECONDS < 60)); do (: &); done'
+           echo "code $?""#,
+    );
+    terminal.until("code 124");
+}

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpgrp, getpid, getppid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpgrp, getpid, getppid,
     kill_process_group, set_child_subreaper, setpgid, setsid, wait, waitid, waitpid,
 };
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
@@ -44,6 +44,8 @@ use crate::clock::{BootInstant, SLEEP_MAX};
 const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(5);
 /// Maximum number of messages read in a row; the socket's buffer does not hold more.
 const CATCH_UP_MESSAGES_MAX: usize = 1000;
+/// Maximum number of children reaped before the deadlines are looked at again.
+const REAP_MAX: usize = 1000;
 /// Resolution of the runtime's timer.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
@@ -368,11 +370,21 @@ impl Watchdog {
         }
     }
 
-    /// Reaps every child that exited. Returns true if no descendant is left, which the kernel knows
+    /// Reaps children that exited. Returns true if no descendant is left, which the kernel knows
     /// for certain: orphans become children of this process.
+    ///
+    /// A command may create orphans faster than they are reaped, so the work is limited, and the
+    /// caller enforces the deadlines before it calls this again.
     fn reap(&mut self) -> bool {
-        loop {
-            match self.reap_one() {
+        if let Some(home) = self.home.filter(|_| !self.command_exited) {
+            if !has_exited(WaitId::Pid(self.command)) {
+                self.reap_orphans();
+                return false;
+            }
+            terminal::take_back(self.command, home);
+        }
+        for _ in 0..REAP_MAX {
+            match wait(WaitOptions::NOHANG) {
                 Ok(Some((child, status))) if child == self.command => {
                     self.on_command_exit(tree::exit_kind(status));
                 }
@@ -381,26 +393,20 @@ impl Watchdog {
                 Ok(None) | Err(_) => return false,
             }
         }
+        false
     }
 
-    /// Reaps a child that exited, and takes the terminal back before it reaps the command.
-    fn reap_one(&self) -> rustix::io::Result<Option<(Pid, WaitStatus)>> {
-        let Some(home) = self.home.filter(|_| !self.command_exited) else {
-            return wait(WaitOptions::NOHANG);
-        };
-        let exited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        if waitid(WaitId::All, exited)?.is_none() {
-            return Ok(None);
+    /// Reaps children other than the command, which may exit meanwhile. One scan finds all of them;
+    /// the kernel sends a signal for each that exits after it.
+    fn reap_orphans(&self) {
+        if !has_exited(WaitId::All) {
+            return;
         }
-        if waitid(WaitId::Pid(self.command), exited)?.is_some() {
-            terminal::take_back(self.command, home);
-            return waitpid(Some(self.command), WaitOptions::NOHANG);
+        let children = tree::children().unwrap_or_default();
+        for orphan in children.iter().filter(|child| child.pid != self.command) {
+            // It may be alive.
+            waitpid(Some(orphan.pid), WaitOptions::NOHANG).ok();
         }
-        // Not `wait`: the command may exit now.
-        let mut others = tree::children().unwrap_or_default();
-        others.retain(|child| child.pid != self.command);
-        let reap = |child: &tree::Process| waitpid(Some(child.pid), WaitOptions::NOHANG).ok()?;
-        Ok(others.iter().find_map(reap))
     }
 
     /// Reports a command on a terminal that was stopped, for example by Ctrl-Z.
@@ -434,4 +440,10 @@ impl Watchdog {
     fn report(&self, report: &WatchdogReport) {
         send(&self.control, report).ok();
     }
+}
+
+/// Returns whether such a child has exited and waits to be reaped.
+fn has_exited(id: WaitId<'_>) -> bool {
+    let exited = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    waitid(id, exited).is_ok_and(|status| status.is_some())
 }
