@@ -177,9 +177,11 @@ pub(crate) fn exited_by_itself(status: ExitKind) -> CommandEnd {
 
 pub(crate) const SIGKILL: ExitKind = ExitKind::Signal(9);
 
-/// Time by which a heartbeat of the host extends the deadlines.
-pub(crate) const HOST_TERM_MS: u64 = 500;
-pub(crate) const HOST_KILL_MS: u64 = 800;
+/// Time by which a heartbeat of the host extends the deadlines, as with a time to live of 3 s.
+pub(crate) const HOST_TERM_MS: u64 = 2050;
+pub(crate) const HOST_KILL_MS: u64 = 2550;
+/// Time after a heartbeat at which a server could grant the lock to another holder.
+pub(crate) const HOST_GRANT_MS: u64 = 3000;
 
 /// A process that supervises a command and extends its deadlines every 50 ms, like `tenure exec`.
 pub(crate) struct Host {

@@ -130,6 +130,10 @@ impl HelperProcess {
         let (control, theirs) = StdUnixStream::pair().map_err(Error::Prepare)?;
         let mut command = Command::new(&helper);
         command.arg0("lock-guard").arg(GUARD_ARG).arg(id).arg(watchdog.to_string());
+        // It needs no credentials. With the ids of an outer command, the guard of that finds it.
+        command
+            .env_clear()
+            .envs(std::env::var_os(EXEC_IDS_VARIABLE).map(|ids| (EXEC_IDS_VARIABLE, ids)));
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let spawned = command.spawn().map_err(|source| Error::Watchdog { helper, source })?;
         Ok((Self(spawned), control))
