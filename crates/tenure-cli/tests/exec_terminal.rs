@@ -71,13 +71,26 @@ fn an_interrupt_reaches_the_command_and_the_script_gets_the_terminal_back() {
 fn an_interrupt_that_kills_the_command_ends_the_script_too() {
     let server = Server::start();
     let run = r#""$0" exec cluster/c1 -- sh -c 'echo ready; exec sleep 600'; echo "next $?""#;
-    let mut terminal = script(&server, run);
-    terminal.until("ready");
-    terminal.type_in(CTRL_C);
-    assert_eq!(terminal.wait().signal(), Some(2), "{}", terminal.screen());
-    assert!(!terminal.screen().contains("next"), "{}", terminal.screen());
+    for shell in ["sh", "bash"] {
+        let mut terminal = Terminal::run(&server, &[shell, "-c", run, TENURE]);
+        terminal.until("ready");
+        terminal.type_in(CTRL_C);
+        assert_eq!(terminal.wait().signal(), Some(2), "{shell}: {}", terminal.screen());
+        assert!(!terminal.screen().contains("next"), "{shell}: {}", terminal.screen());
+    }
     let shown = stdout(&server.run(&["lock", "ls"]));
     assert!(!shown.contains("cluster/c1"), "released: {shown}");
+}
+
+#[test]
+fn an_interrupt_sent_to_exec_only_does_not_reach_the_script() {
+    let server = Server::start();
+    // The parent of the watchdog.
+    let interrupt = r#"kill -INT $(cut -d" " -f4 /proc/$PPID/stat); exec sleep 600"#;
+    let run = format!(r#""$0" exec cluster/c1 -- sh -c '{interrupt}'; echo "next $?""#);
+    let mut terminal = script(&server, &run);
+    terminal.until("next 130");
+    assert!(terminal.wait().success());
 }
 
 #[test]

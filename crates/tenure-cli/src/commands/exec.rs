@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -103,12 +104,12 @@ impl Exec {
         let (session, tenure) = tokio::select! {
             held = self.hold(&client) => held.with_context(|| self.lock.to_string())?,
             // Dropping the future withdraws the request and closes the session.
-            Some(signal) = signals.recv() => return Ok(signal_exit_code(signal)),
+            Some(signal) = signals.receiver.recv() => return Ok(signal_exit_code(signal)),
         };
         // The lock must not be released before the process tree is known to be dead, not even on a
         // panic: then it expires, after the watchdog has killed the tree.
         let held = ManuallyDrop::new((tenure, session));
-        let ended = self.run_command(&held.0, terminal.clone(), &mut signals).await;
+        let ended = self.run_command(&held.0, terminal.clone(), &mut signals.receiver).await;
         let unknown =
             |error: &anyhow::Error| matches!(error.downcast_ref(), Some(exec::Error::Scan(_)));
         if ended.as_ref().is_err_and(unknown) {
@@ -132,7 +133,7 @@ impl Exec {
         session.close().await;
         let ended = ended?;
         if terminal.is_some() {
-            interrupt_own_job(&ended);
+            end_if_interrupted(&ended, &signals);
         }
         Ok(exit_code(&ended))
     }
@@ -272,36 +273,59 @@ fn signal_exit_code(signal: i32) -> u8 {
     128 + u8::try_from(signal).unwrap_or(0)
 }
 
-/// Signals the rest of this job, for example the script that runs it, if Ctrl-C or Ctrl-\ ended the
-/// command: the terminal sent the signal to the command's process group only.
-fn interrupt_own_job(ended: &CommandEnd) {
+/// Ends this process and interrupts the rest of its job, for example a script, if Ctrl-C or Ctrl-\
+/// ended the command: the terminal sent the signal to the command's process group only. A shell
+/// ends its script if it got the signal and the program that it waits for died of it.
+fn end_if_interrupted(ended: &CommandEnd, signals: &Signals) {
     let CommandEnd { status: ExitKind::Signal(number), reason: EndReason::Exited } = ended else {
         return;
     };
     let keys = [PosixSignal::INT, PosixSignal::QUIT];
-    if let Some(signal) = keys.into_iter().find(|signal| signal.as_raw() == *number) {
+    let Some(signal) = keys.into_iter().find(|signal| signal.as_raw() == *number) else {
+        return;
+    };
+    // One that this process received does not come from the command's terminal.
+    if !signals.has_received(*number) {
         // This process handles the signal, and may always signal its own group.
         kill_process_group(getpgrp(), signal).ok();
+    }
+    // If this fails, the exit code reports the signal.
+    let _error = exec::die_of(*number);
+}
+
+/// Signals that this process received, to be forwarded to the command.
+struct Signals {
+    receiver: mpsc::Receiver<i32>,
+    /// Bit N is set once signal N was received.
+    received: Arc<AtomicU64>,
+}
+
+impl Signals {
+    fn has_received(&self, number: i32) -> bool {
+        self.received.load(Ordering::Relaxed) & 1 << number != 0
     }
 }
 
 /// Collects the signals to forward to the command. On a terminal, Ctrl-Z suspends the command and
 /// then this process; elsewhere SIGTSTP is ignored, since a stopped supervisor would lose its lock.
-fn catch_signals(on_terminal: bool) -> anyhow::Result<mpsc::Receiver<i32>> {
+fn catch_signals(on_terminal: bool) -> anyhow::Result<Signals> {
     let (sender, receiver) = mpsc::channel(16);
+    let received = Arc::new(AtomicU64::new(0));
     for number in forwarded_signals()? {
         let mut caught = signal(SignalKind::from_raw(number))?;
-        let sender = sender.clone();
+        let (sender, received) = (sender.clone(), Arc::clone(&received));
         tokio::spawn(async move {
             while caught.recv().await.is_some() {
+                received.fetch_or(1 << number, Ordering::Relaxed);
                 if sender.send(number).await.is_err() {
                     return;
                 }
             }
         });
     }
+    let signals = Signals { receiver, received };
     if on_terminal {
-        return Ok(receiver);
+        return Ok(signals);
     }
     let mut stop = signal(SignalKind::from_raw(PosixSignal::TSTP.as_raw()))?;
     tokio::spawn(async move {
@@ -309,5 +333,5 @@ fn catch_signals(on_terminal: bool) -> anyhow::Result<mpsc::Receiver<i32>> {
             say("not stopping: a stopped process would lose the lock");
         }
     });
-    Ok(receiver)
+    Ok(signals)
 }

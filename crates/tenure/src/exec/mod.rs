@@ -30,6 +30,7 @@
 mod guard;
 mod launcher;
 mod protocol;
+mod raise;
 mod run_under;
 mod spawn;
 mod supervisor;
@@ -46,6 +47,7 @@ use rustix::process::Signal;
 
 use crate::clock::BootInstant;
 
+pub use raise::die_of;
 pub use run_under::{Notice, RunUnder, run_under};
 pub use spawn::{Error, GRACE_DEFAULT, Spec};
 pub use supervisor::{Event, Handle, Supervisor};
@@ -146,6 +148,8 @@ const GUARD_ARG: &str = "__guard";
 const WATCHDOG_ARG: &str = "__watch";
 /// First argument that starts the executable as launcher of the command.
 const LAUNCHER_ARG: &str = "__child";
+/// First argument that starts the executable to die of a signal.
+const RAISE_ARG: &str = "__raise";
 /// Argument of watchdog and launcher: the command gets the terminal on stdin.
 const TERMINAL_ARG: &str = "terminal";
 /// Argument of watchdog and launcher: the command has no terminal.
@@ -162,6 +166,7 @@ pub fn run_helper() -> Option<ExitCode> {
         (first, rest) if first == GUARD_ARG => Some(guard::main(rest)),
         (first, rest) if first == WATCHDOG_ARG => Some(watchdog::main(rest)),
         (first, rest) if first == LAUNCHER_ARG => Some(launcher::main(rest)),
+        (first, rest) if first == RAISE_ARG => Some(raise::main(rest)),
         _ => None,
     }
 }

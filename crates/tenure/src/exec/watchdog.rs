@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpgrp, getpid, getppid,
-    kill_process_group, set_child_subreaper, setpgid, setsid, wait, waitid, waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpgrp, getpid, getppid, kill_process_group,
+    set_child_subreaper, setpgid, setsid, wait, waitid, waitpid,
 };
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::timeout;
