@@ -159,7 +159,7 @@ fn a_command_that_stays_suspended_is_dead_before_the_next_holder_starts() {
     let mut shell = shell(&server);
     // The second process is in another session, which Ctrl-Z does not stop.
     let tree = r#"trap "" TERM; setsid sh -c "trap \"\" TERM; echo \$\$ >> $PIDS; sleep 600" &
-                  echo $$ >> $PIDS; while :; do sleep 0.05; done"#;
+                  echo $$ >> $PIDS; exec sleep 600"#;
     let tree = tree.replace('\n', " ");
     shell.type_in(&format!("'{TENURE}' exec cluster/c1 --ttl 3s -- sh -c '{tree}'\n"));
     let pids = server.file("pids");
@@ -214,4 +214,56 @@ fn a_command_that_forks_without_end_is_stopped_at_its_limit() {
            echo "code $?""#,
     );
     terminal.until("code 124");
+}
+
+#[test]
+fn a_command_brought_back_from_the_background_can_be_suspended_again() {
+    let server = Server::start();
+    let mut shell = shell(&server);
+    let command = r#"echo $$ > "$PIDS"; exec sleep 600"#;
+    shell.type_in(&format!("'{TENURE}' exec cluster/c1 -- sh -c '{command}'\n"));
+    let stat = || -> Vec<String> {
+        let pid = fs::read_to_string(server.file("pids")).unwrap_or_default();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        stat.split_whitespace().map(str::to_owned).collect()
+    };
+    // Its group is that of the foreground.
+    let has_terminal =
+        || matches!(&stat()[..], [_, _, _, _, group, _, _, front, ..] if group == front);
+    until(has_terminal);
+    shell.type_in(CTRL_Z);
+    shell.until("Stopped");
+    shell.type_in("bg\n");
+    until(|| stat().get(2).is_some_and(|state| state != "T"));
+    assert!(!has_terminal());
+    shell.type_in("fg\n");
+    until(has_terminal);
+    shell.type_in(CTRL_Z);
+    until(|| shell.screen().matches("tenure: suspended").count() == 2);
+}
+
+#[test]
+fn without_a_shell_the_command_is_not_suspended() {
+    let server = Server::start();
+    let mut terminal = exec(&server, r#"echo ready; read line; echo "got $line""#);
+    terminal.until("ready");
+    terminal.type_in(CTRL_Z);
+    terminal.until("tenure: not suspended: ");
+    terminal.type_in("more\n");
+    terminal.until("got more");
+    assert!(terminal.wait().success());
+    assert!(!terminal.screen().contains("fg"), "{}", terminal.screen());
+}
+
+#[test]
+fn a_command_inherits_that_suspension_is_ignored() {
+    let server = Server::start();
+    let mut terminal = script(
+        &server,
+        r#"trap "" TSTP; "$0" exec cluster/c1 -- bash -c '
+               mask=0x$(awk "/^SigIgn/ { print \$2 }" /proc/$$/status)
+               echo "ignored $((mask >> 19 & 1))"'"#,
+    );
+    terminal.until("ignored 1");
+    assert!(terminal.wait().success());
 }

@@ -156,6 +156,9 @@ impl Exec {
                 say(&format!("the lock is lost: {why}; stopping the command"));
             }
             Notice::TimeLimit => say("time limit exceeded; stopping the command"),
+            Notice::Resume => {
+                say("not suspended: there is no shell that could resume this process")
+            }
             Notice::Suspend(until) => {
                 let (lock, token) = (&self.lock, tenure.token());
                 let left = until.remaining().as_millis().try_into().unwrap_or(u64::MAX);

@@ -184,9 +184,14 @@ const FORWARDED: [Signal; 6] =
 ///
 /// Fails if `/proc` cannot be read.
 pub fn forwarded_signals() -> io::Result<Vec<i32>> {
+    without_ignored(&FORWARDED)
+}
+
+/// Returns the numbers of those signals that this process does not ignore.
+fn without_ignored(signals: &[Signal]) -> io::Result<Vec<i32>> {
     let ignored = ignored_signals(&fs::read_to_string("/proc/self/status")?);
-    let numbers = FORWARDED.map(Signal::as_raw);
-    Ok(numbers.into_iter().filter(|number| ignored >> (number - 1) & 1 == 0).collect())
+    let numbers = signals.iter().map(|signal| signal.as_raw());
+    Ok(numbers.filter(|number| ignored >> (number - 1) & 1 == 0).collect())
 }
 
 /// Parses the mask of ignored signals from `/proc/self/status`; bit 0 is signal 1.

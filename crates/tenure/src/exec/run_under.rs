@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::{CommandEnd, Deadlines, Error, Event, Spec, StopReason, Supervisor};
+use super::{CommandEnd, Deadlines, Error, Event, Spec, StopReason, Supervisor, tree};
 use crate::clock::BootInstant;
 use crate::tenure::{Lost, Tenure};
 
@@ -18,6 +18,8 @@ pub enum Notice {
     /// Suspend this process, because the command was suspended on its terminal. The command is
     /// stopped at this instant unless both are resumed before.
     Suspend(BootInstant),
+    /// Resume the command, which was suspended on its terminal, because no shell could do so.
+    Resume,
 }
 
 /// How [`run_under`] treats the command.
@@ -60,7 +62,11 @@ pub async fn run_under(
                 Event::Ended(ended) => return Ok(ended),
                 Event::Suspended => {
                     let deadlines = Deadlines::for_session(session.ttl(), session.deadline());
-                    notify(Notice::Suspend(deadlines.term_at));
+                    if tree::can_be_resumed() {
+                        notify(Notice::Suspend(deadlines.term_at));
+                    } else {
+                        notify(Notice::Resume);
+                    }
                     supervisor.suspend().await;
                 }
             },

@@ -43,6 +43,9 @@ const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(5);
 /// stopped, and a stop takes effect at once.
 const STOP_TIMEOUT: Duration = Duration::from_millis(100);
 
+/// Interval of looking whether the shell has brought this process to the foreground.
+const FOREGROUND_INTERVAL: Duration = Duration::from_millis(100);
+
 /// What happened to a supervised command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
@@ -225,8 +228,16 @@ impl Supervisor {
 
     fn resume(&mut self) {
         // The watchdog itself resumes a command whose lock is lost, so that it can clean up.
-        terminal::give(self.command, self.modes.take().as_ref());
+        terminal::give(self.command, &mut self.modes);
         self.signal(Signal::CONT.as_raw());
+    }
+
+    /// Gives the terminal to the running command if this process has it. A shell does not tell a
+    /// job that runs in the background (`bg`) that it is in the foreground now (`fg`).
+    fn follow_foreground(&mut self) {
+        if terminal::is_foreground() && tree::is_running(self.command) {
+            terminal::give(self.command, &mut self.modes);
+        }
     }
 
     fn on_suspended(&mut self, signal: i32) {
@@ -249,6 +260,9 @@ impl Supervisor {
             // This process may have been delayed, and the report may have arrived already.
             () = self.handle.0.overdue(self.slack) => {
                 timeout(CATCH_UP_TIMEOUT, receive(&mut self.reports)).await
+            }
+            () = sleep(FOREGROUND_INTERVAL), if self.terminal.is_some() => {
+                return self.follow_foreground();
             }
         };
         match report {

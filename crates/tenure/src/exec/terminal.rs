@@ -75,11 +75,12 @@ pub(super) fn enter_own_group() -> Result<()> {
     setpgid(None, None)
 }
 
-/// Gives the terminal to the group of a command, with its modes, if this process has it.
-pub(super) fn give(command: Pid, modes: Option<&Termios>) {
+/// Gives the terminal to the group of a command, with its modes, if this process has it. Takes the
+/// modes only then.
+pub(super) fn give(command: Pid, modes: &mut Option<Termios>) {
     if is_foreground() {
         // Both fail only if the terminal is closed or the command is dead.
-        modes.map(|modes| tcsetattr(stdin(), OptionalActions::Now, modes).ok());
+        modes.take().map(|modes| tcsetattr(stdin(), OptionalActions::Now, &modes).ok());
         tcsetpgrp(stdin(), command).ok();
     }
 }

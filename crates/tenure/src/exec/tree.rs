@@ -98,6 +98,27 @@ pub(super) fn is_stopped(pid: Pid) -> bool {
     read(pid).is_some_and(|process| process.stopped)
 }
 
+/// Returns whether a shell could resume the group of this process: the parent of a member is in
+/// another group of the same session.
+pub(super) fn can_be_resumed() -> bool {
+    let (Ok(all), Some(own)) = (scan(|_| {}), read(getpid())) else {
+        return false;
+    };
+    let parents: HashSet<i32> =
+        all.iter().filter(|member| member.group == own.group).map(|member| member.parent).collect();
+    let is_shell = |process: &Process| {
+        process.session == own.session
+            && process.group != own.group
+            && parents.contains(&process.pid.as_raw_pid())
+    };
+    all.iter().any(is_shell)
+}
+
+/// Returns whether a process is alive and not stopped.
+pub(super) fn is_running(pid: Pid) -> bool {
+    read(pid).is_some_and(|process| !process.stopped && !process.zombie)
+}
+
 fn is_child(process: &Process) -> bool {
     process.parent == getpid().as_raw_pid()
 }

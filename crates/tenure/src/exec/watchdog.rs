@@ -37,6 +37,7 @@ use super::protocol::{ControlMessage, LineReader, WatchdogReport, line_reader, r
 use super::{
     CommandEnd, Deadlines, EndReason, ExitKind, KILL_INTERVAL, KILL_WARN_AFTER, KILLED,
     LAUNCHER_ARG, SESSION_ARG, StopReason, TERMINAL_ARG, forwarded_signals, terminal, tree,
+    without_ignored,
 };
 use crate::clock::{BootInstant, SLEEP_MAX};
 
@@ -100,7 +101,9 @@ async fn watch(socket: &OsStr, program: &[OsString], home: Option<Pid>) -> io::R
     let mut events = Events::new(control.try_clone()?)?;
     if home.is_some() {
         // It is in the foreground for a moment when it takes the terminal back.
-        drop(signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?);
+        for number in without_ignored(&[Signal::TSTP])? {
+            drop(signal(SignalKind::from_raw(number))?);
+        }
     }
     let Some(ControlMessage::Start { first, grace }) = receive(&mut events.messages).await else {
         return Ok(());
