@@ -267,3 +267,13 @@ fn a_command_inherits_that_suspension_is_ignored() {
     terminal.until("ignored 1");
     assert!(terminal.wait().success());
 }
+
+#[test]
+fn a_message_does_not_stop_exec_on_a_terminal_with_tostop() {
+    let server = Server::start();
+    let mut shell = shell(&server);
+    let run = format!("'{TENURE}' exec cluster/c1 --limit 1s -- sleep 600");
+    shell.type_in(&format!("stty tostop; {run}; echo co''de $?\n"));
+    shell.until("code 124");
+    shell.until("tenure: time limit exceeded");
+}

@@ -109,7 +109,9 @@ impl Exec {
         // The lock must not be released before the process tree is known to be dead, not even on a
         // panic: then it expires, after the watchdog has killed the tree.
         let held = ManuallyDrop::new((tenure, session));
-        let ended = self.run_command(&held.0, terminal.clone(), &mut signals.receiver).await;
+        let mut messages = Messages::default();
+        let run = self.run_command(&held.0, terminal.clone(), &mut signals.receiver, &mut messages);
+        let ended = run.await;
         let unknown =
             |error: &anyhow::Error| matches!(error.downcast_ref(), Some(exec::Error::Scan(_)));
         if ended.as_ref().is_err_and(unknown) {
@@ -131,6 +133,7 @@ impl Exec {
             say(&format!("cannot release the lock, it will expire: {error}"));
         }
         session.close().await;
+        messages.flush();
         let ended = ended?;
         if terminal.is_some() {
             end_if_interrupted(&ended, &signals);
@@ -143,6 +146,7 @@ impl Exec {
         tenure: &Tenure,
         terminal: Option<Terminal>,
         signals: &mut mpsc::Receiver<i32>,
+        messages: &mut Messages,
     ) -> anyhow::Result<CommandEnd> {
         let mut spec = Spec::new(self.command.clone());
         spec.env = self.environment(tenure);
@@ -153,9 +157,11 @@ impl Exec {
         let mut notify = |notice| match notice {
             Notice::Lost(why) => {
                 lost_said = true;
-                say(&format!("the lock is lost: {why}; stopping the command"));
+                messages.say(format!("the lock is lost: {why}; stopping the command"));
             }
-            Notice::TimeLimit => say("time limit exceeded; stopping the command"),
+            Notice::TimeLimit => {
+                messages.say("time limit exceeded; stopping the command".to_owned());
+            }
             Notice::Resume => {
                 say("not suspended: there is no shell that could resume this process")
             }
@@ -270,6 +276,27 @@ fn exit_code(ended: &CommandEnd) -> u8 {
 /// Prints a message to the user. A closed terminal must not end the supervision.
 fn say(line: &str) {
     writeln!(anstream::stderr(), "tenure: {line}").ok();
+}
+
+/// Messages while the command has the terminal. Those that would stop this process, and so lose the
+/// lock, are printed when the lock is released.
+#[derive(Default)]
+struct Messages {
+    deferred: Vec<String>,
+}
+
+impl Messages {
+    fn say(&mut self, line: String) {
+        if Terminal::stops_output() {
+            self.deferred.push(line);
+        } else {
+            say(&line);
+        }
+    }
+
+    fn flush(self) {
+        self.deferred.iter().for_each(|line| say(line));
+    }
 }
 
 fn signal_exit_code(signal: i32) -> u8 {

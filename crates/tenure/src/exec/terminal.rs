@@ -22,7 +22,9 @@ use std::os::fd::AsFd;
 use rustix::fs::{FileType, fstat};
 use rustix::io::Result;
 use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process_group, setpgid};
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
+use rustix::termios::{
+    LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp,
+};
 
 use super::tree;
 
@@ -41,6 +43,15 @@ impl Terminal {
             return None;
         }
         Some(Self { modes: tcgetattr(stdin()).ok()? })
+    }
+
+    /// Returns whether output to stderr would stop this process: the terminal is set to `tostop`,
+    /// and this process is in its background, for example because the command has it.
+    #[must_use]
+    pub fn stops_output() -> bool {
+        let tostop =
+            tcgetattr(stderr()).is_ok_and(|modes| modes.local_modes.contains(LocalModes::TOSTOP));
+        tostop && tcgetpgrp(stderr()).is_ok_and(|group| group != getpgrp())
     }
 
     /// Sets the modes that the terminal had and returns those of the command. Does nothing in the
