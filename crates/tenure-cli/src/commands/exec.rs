@@ -163,7 +163,7 @@ impl Exec {
                 messages.say("time limit exceeded; stopping the command".to_owned());
             }
             Notice::Resume => {
-                say("not suspended: there is no shell that could resume this process")
+                say("not suspended: there is no shell that could resume this process");
             }
             Notice::Suspend(until) => {
                 let (lock, token) = (&self.lock, tenure.token());
