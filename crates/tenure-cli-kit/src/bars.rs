@@ -1,7 +1,7 @@
 //! Draw target of progress bars: stderr, if it is a terminal.
 //!
 //! `indicatif` assumes that its rows stay where it has drawn them. A terminal that becomes narrower
-//! wraps them onto further rows, which would stay on the screen. [`BarTerminal`] ends each row with
+//! wraps them onto further rows, which would stay on the screen. `BarTerminal` ends each row with
 //! a line break, remembers how wide it is, and erases as many rows as it occupies now.
 
 use std::fmt::Debug;
