@@ -133,7 +133,8 @@ mod tests {
     #[test]
     fn a_screen_has_the_lines_whose_rows_fit() {
         let text = "one\n\n\u{1b}[31mthree\u{1b}[0m\nfour is long\nfive";
-        assert_eq!(first_rows(text, 6, 6), text.strip_suffix("\nfive").unwrap());
+        assert_eq!(first_rows(text, 6, 6), text);
+        assert_eq!(first_rows(text, 5, 6), text.strip_suffix("\nfive").unwrap());
         assert_eq!(first_rows(text, 4, 6), "one\n\n\u{1b}[31mthree\u{1b}[0m");
         assert_eq!(first_rows(text, 5, 12), text);
     }
