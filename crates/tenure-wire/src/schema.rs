@@ -21,6 +21,11 @@ macro_rules! control {
     };
 }
 
+/// Instants and durations, as the server parses them.
+const SINCE: &str = "^(([0-9]{1,9}d)?([0-9]{1,9}h)?([0-9]{1,9}m)?([0-9]{1,9}s)?([0-9]{1,9}ms)?|\
+    20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\
+    ([.][0-9]{1,3})?Z)$";
+
 const SINGLE_LINE: &str = concat!("^[^", control!(), "]*$");
 /// Multi-line text: any character except NUL.
 const MULTI_LINE: &str = r"^[^\u0000]*$";
@@ -71,6 +76,8 @@ schemas! {
     /// An instant, RFC 3339 in UTC.
     Instant => string().format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
         .examples(["2026-11-16T03:00:14.309Z"]);
+    /// An instant, or a duration up to now.
+    Since => string().min_length(Some(1)).pattern(Some(SINCE)).examples(["2h"]);
     /// A tenant.
     Tenant => name(limits::TENANT_BYTES_MAX).examples(["default"]);
     /// A tenant, or `*` for all of them.

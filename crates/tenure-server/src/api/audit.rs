@@ -25,6 +25,7 @@ pub(super) struct AuditParams {
     /// Filter by the name of the caller, or the id of its key.
     who: Option<String>,
     /// Only entries since an instant, or within a duration such as `2h`.
+    #[param(value_type = schema::Since, required = false, inline)]
     since: Option<String>,
     /// Maximum number of items; 100 by default.
     #[param(value_type = schema::PageSize, required = false, inline)]
