@@ -41,9 +41,19 @@ impl ProxiedStore {
     async fn begin(&self, fault: &Fault, command: Command) -> PendingBatch {
         let (cuts, head) = (self.proxy.triggered(), self.journal_head().await);
         self.proxy.set_fault(fault.clone());
-        let store = Arc::clone(&self.store);
-        let pending = tokio::spawn(async move { store.apply(vec![command]).await });
-        wait_until("the fault occurs", async || self.proxy.triggered() > cuts).await;
+        let start = || {
+            let (store, command) = (Arc::clone(&self.store), command.clone());
+            tokio::spawn(async move { store.apply(vec![command]).await })
+        };
+        let mut pending = start();
+        wait_until("the fault occurs", async || {
+            // After an outage the breaker stays open until its next probe, and nothing is sent.
+            if pending.is_finished() && self.proxy.triggered() == cuts {
+                pending = start();
+            }
+            self.proxy.triggered() > cuts
+        })
+        .await;
         if matches!(fault, Fault::DropResponsesAfter(_)) {
             wait_until("the batch commits", async || self.journal_head().await > head).await;
         }
