@@ -240,6 +240,7 @@ async fn trigger(cx: &DutyContext, pipeline: &Pipeline, tick: Millis) -> Result<
         priority: 0,
         run_at: None,
         by: TRIGGERED_BY.into(),
+        precondition: None,
     };
     let command = Command::Resource { key: slot.key, action: ResourceAction::Submit(submit) };
     match cx.committer.submit(command).await? {

@@ -130,6 +130,7 @@ impl AppMetrics for PipelineMetrics {
             }
             MetricEvent::AcquireFailed { .. }
             | MetricEvent::AttemptEnded { .. }
+            | MetricEvent::NotStarted { .. }
             | MetricEvent::Fenced => {}
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use axum::Json;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use tenure_core::{Code, Outcome, Refusal, TenureView, Text};
+use tenure_core::{Code, Outcome, Precondition, Refusal, TenureView, Text};
 use tenure_store::StoreError;
 use tenure_wire::{self as wire, TenureInfo};
 
@@ -107,6 +107,8 @@ fn status(code: Code) -> u16 {
     match code {
         Code::Held | Code::Lost | Code::Rejected | Code::BadTransition | Code::Conflict => 409,
         Code::NotFound => 404,
+        Code::PreconditionFailed => 412,
+        Code::TooLarge => 413,
         Code::Invalid => 422,
         Code::Forbidden => 403,
         Code::Unavailable => 503,
@@ -152,6 +154,14 @@ fn add_facts(problem: &mut wire::Problem, refusal: Refusal) {
             problem.state = Some(state.as_str().to_owned());
             problem.wanted = Some(wanted.as_str().to_owned());
         }
+        Refusal::PreconditionFailed { wanted, generation } => {
+            problem.wanted_generation = match wanted {
+                Precondition::Generation(wanted) => Some(wanted),
+                Precondition::Absent => None,
+            };
+            problem.generation = generation;
+        }
+        Refusal::NotWaiting { to } => problem.subject = Some(to.to_string()),
         Refusal::NotDeclared(what) => problem.subject = Some(what),
         Refusal::InUse { job } => problem.job = job,
         Refusal::TenureOfJob(job) => problem.job = Some(job),
@@ -164,6 +174,7 @@ fn add_facts(problem: &mut wire::Problem, refusal: Refusal) {
         | Refusal::NoSuchJob
         | Refusal::NoSuchResource
         | Refusal::Busy
+        | Refusal::TooLarge(_)
         | Refusal::Invalid(_) => {}
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use tenure_core::{
-    Claim, Command, Finish, JobAction, JobId, Outcome, RequestId, ResourceAction, ResourceKey,
+    Claim, Command, Finish, JobAction, JobId, Outcome, Put, RequestId, ResourceAction, ResourceKey,
     SessionId, Submit, Token,
 };
 use tenure_store::Store;
@@ -45,7 +45,7 @@ pub(crate) async fn fill(store: &Arc<dyn Store>, idle: usize, past: usize) -> Re
     for from in (0..idle).step_by(BATCH) {
         let put = |n: usize| -> Result<Command> {
             let key = ResourceKey::new("bench", KIND, &format!("idle-{n:07}"))?;
-            let action = ResourceAction::Put { spec: "{}".into(), by: "bench".into() };
+            let action = ResourceAction::Put(Put::new("{}".into(), "bench".into()));
             Ok(Command::Resource { key, action })
         };
         let batch: Result<Vec<_>> = (from..(from + BATCH).min(idle)).map(put).collect();
@@ -109,16 +109,24 @@ fn submit(key: &ResourceKey, request: RequestId) -> Command {
         priority: 0,
         run_at: None,
         by: "bench".into(),
+        precondition: None,
     };
     Command::Resource { key: key.clone(), action: ResourceAction::Submit(submit) }
 }
 
 fn claim(session: SessionId, max: usize) -> Command {
     let request = tenure_store::random::request_id();
-    Command::Claim(Claim { session, request, kinds: vec![KIND.into()], max, tenant: None })
+    Command::Claim(Claim {
+        session,
+        request,
+        kinds: vec![KIND.into()],
+        max,
+        tenant: None,
+        only: None,
+    })
 }
 
 fn finish(id: JobId, token: Token) -> Command {
     let finish = Finish::Ok { state: None, result: None };
-    Command::Job { id, action: JobAction::Finish { token, finish } }
+    Command::Job { id, action: JobAction::Finish { token, finish, update: None } }
 }

@@ -344,6 +344,7 @@ pub(crate) fn submission(
         priority: 0,
         run_at: None,
         by: "bench".into(),
+        precondition: None,
     };
     let action = ResourceAction::Submit(submit);
     (resource, Command::Resource { key: keys[resource].clone(), action })
@@ -389,8 +390,14 @@ pub(crate) async fn claim_jobs(
     max: usize,
 ) -> Result<Vec<Assignment>> {
     let kinds: Vec<Text> = vec![KIND.into()];
-    let claim =
-        Claim { session, request: tenure_store::random::request_id(), kinds, max, tenant: None };
+    let claim = Claim {
+        session,
+        request: tenure_store::random::request_id(),
+        kinds,
+        max,
+        tenant: None,
+        only: None,
+    };
     let timeout = Duration::from_millis(if state.is_open() { 500 } else { 50 });
     match committer.claim(&claim, timeout).await? {
         Outcome::Claimed(jobs) => Ok(jobs),
@@ -412,7 +419,7 @@ async fn finish(
 /// Returns the command that finishes a job.
 pub(crate) fn finish_command(job: &Assignment) -> Command {
     let finish = Finish::Ok { state: None, result: None };
-    let action = JobAction::Finish { token: job.tenure.token, finish };
+    let action = JobAction::Finish { token: job.tenure.token, finish, update: None };
     Command::Job { id: job.job.id, action }
 }
 

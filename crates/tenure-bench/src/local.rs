@@ -82,7 +82,7 @@ pub(crate) fn acquire(
 
 /// Returns the command that releases a lock.
 pub(crate) fn release(key: &ResourceKey, token: Token) -> Command {
-    Command::Lock { key: key.clone(), action: LockAction::Release { token, locks: None } }
+    Command::Lock { key: key.clone(), action: LockAction::Release { token, locks: None, to: None } }
 }
 
 /// Returns the token of a grant.

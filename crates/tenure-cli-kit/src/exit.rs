@@ -65,9 +65,13 @@ fn of_refusal(code: Code) -> u8 {
     match code {
         Code::Held => HELD,
         Code::Lost => LOST,
-        Code::Invalid => USAGE,
+        Code::Invalid | Code::TooLarge => USAGE,
         Code::NotFound => NOT_FOUND,
         Code::Unavailable => UNAVAILABLE,
-        Code::Rejected | Code::BadTransition | Code::Conflict | Code::Forbidden => REFUSED,
+        Code::Rejected
+        | Code::BadTransition
+        | Code::Conflict
+        | Code::PreconditionFailed
+        | Code::Forbidden => REFUSED,
     }
 }

@@ -54,7 +54,7 @@ async fn acquire_and_release(transport: HttpTransport, worker: usize, ledger: Ar
         ledger.grants.fetch_add(1, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(5)).await;
         ledger.held.lock().expect("no panic").remove(&name);
-        let release = LockAction::Release { token, locks: None };
+        let release = LockAction::Release { token, locks: None, to: None };
         match send_with_retries(&transport, &ledger, Command::Lock { key, action: release }).await {
             Some(Outcome::Released { .. }) => {}
             Some(other) => panic!("the release was answered with {other:?}"),

@@ -11,17 +11,20 @@ use super::report::Report;
 use super::section::{Section, unknown_name};
 use super::settings::check_variable;
 
-const KIND_KEYS: [&str; 8] = [
+const KIND_KEYS: [&str; 11] = [
     "states",
     "initial",
     "backoff",
     "running_max",
     "tenant_running_max",
     "lock_max_age",
+    "grouped",
+    "ephemeral",
+    "stale_margin",
     "reconcile",
     "operations",
 ];
-const OPERATION_KEYS: [&str; 12] = [
+const OPERATION_KEYS: [&str; 13] = [
     "from",
     "during",
     "ok",
@@ -31,6 +34,7 @@ const OPERATION_KEYS: [&str; 12] = [
     "run",
     "env",
     "limit",
+    "start_deadline",
     "retry",
     "meets",
     "locks",
@@ -80,6 +84,9 @@ fn kind(name: &str, section: &Section<'_>, dir: &Path, report: &mut Report<'_>) 
     kind.running_max = cap("running_max", section, report);
     kind.tenant_running_max = cap("tenant_running_max", section, report);
     kind.lock_max_age_ms = section.duration_ms("lock_max_age", report);
+    kind.grouped = section.flag("grouped", report).unwrap_or(false);
+    kind.ephemeral_ms = section.duration_ms("ephemeral", report);
+    kind.stale_margin_ms = section.duration_ms("stale_margin", report).unwrap_or(0);
     kind.reconcile = section.text("reconcile", report).map(Into::into);
     if let Some(operations) = section.section("operations", report) {
         for (name, section) in operations.sections(report) {
@@ -92,9 +99,10 @@ fn kind(name: &str, section: &Section<'_>, dir: &Path, report: &mut Report<'_>) 
 fn backoff(section: &Section<'_>, report: &mut Report<'_>) -> Backoff {
     match section.text("backoff", report) {
         None | Some("hold") => Backoff::Hold,
+        Some("reserve") => Backoff::Reserve,
         Some("pass") => Backoff::Pass,
         Some(other) => {
-            let why = unknown_name("value", other, ["hold", "pass"].into_iter());
+            let why = unknown_name("value", other, ["hold", "reserve", "pass"].into_iter());
             section.reject("backoff", why, report).unwrap_or_default()
         }
     }
@@ -116,6 +124,7 @@ fn operation(name: &str, section: &Section<'_>, dir: &Path, report: &mut Report<
     operation.cancelled = section.text("cancelled", report).map(Into::into);
     operation.ends = to_texts(section.one_or_more("ends", report));
     operation.limit_ms = section.duration_ms("limit", report);
+    operation.start_deadline_ms = section.duration_ms("start_deadline", report);
     operation.run = command(section, "run", dir, report);
     operation.env = env(section, report);
     operation.retry = retry(section, report);

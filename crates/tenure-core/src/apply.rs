@@ -8,14 +8,18 @@
 //! and log size of the running attempt ([`crate::attempt`]), and a backoff that is cut short
 //! ([`crate::submit`]). The hash chain is advanced by [`crate::history::Chain::seal`].
 
+use crate::canary::{Canary, planted};
 use crate::history::Event;
 use crate::id::{JobId, SessionId};
-use crate::job::{Attempt, CompletedAttempt, Job, JobState, StartedAttempt, Verdict};
+use crate::job::{
+    Attempt, AttemptOutcome, CompletedAttempt, Job, JobState, StartedAttempt, Verdict,
+};
 use crate::key::Text;
 use crate::limits;
 use crate::recent_submits::{RecentSubmit, SubmitDigest};
 use crate::record::{RecentRequest, Record, Tenure, TenureEnd};
 use crate::resource::Resource;
+use crate::status::{Status, merge_patch};
 use crate::time::Millis;
 use crate::token::Token;
 
@@ -87,9 +91,28 @@ impl Record {
 impl Resource {
     fn apply(&mut self, event: &Event, at: Millis) -> Option<Box<Job>> {
         match event {
-            Event::Specified { spec, generation, .. } => {
+            Event::Specified { spec, generation, request, .. } => {
                 self.spec = Some(spec.clone());
                 self.generation = *generation;
+                self.last_put = *request;
+            }
+            Event::Observed { token, merge } => {
+                let current = self.status.as_ref().map_or("{}", |status| &*status.document);
+                // The step that appended the event has checked that both are objects.
+                if let Ok(merged) = merge_patch(current, merge) {
+                    let (document, token) = (merged.into(), *token);
+                    self.status = Some(Box::new(Status { document, token, at }));
+                }
+            }
+            Event::TimerSet { operation, due, by } => self.set_timer(operation, *due, by),
+            Event::TimerFired { operation, .. } => {
+                self.timers.retain(|timer| timer.operation != *operation);
+            }
+            Event::TimerRefused { operation, error } => self.refuse_timer(operation, error, at),
+            Event::NotStarted { id, error } => {
+                let mut job = self.remove_finished(*id, at)?;
+                (job.state, job.error) = (JobState::Failed, Some(error.clone()));
+                return Some(job);
             }
             Event::Paused { requested } => self.paused = Some(requested.clone()),
             Event::Resumed { .. } => self.paused = None,
@@ -194,9 +217,13 @@ fn record_attempt_end(job: &mut Job, completed: &CompletedAttempt, at: Millis) {
         attempt.outcome = Some(completed.outcome);
         attempt.error.clone_from(&completed.error);
     }
-    if completed.outcome == crate::job::AttemptOutcome::HandedBack {
-        // A job that was handed back unfinished does not use up an attempt.
-        job.attempt -= 1;
+    match completed.outcome {
+        AttemptOutcome::HandedBack => job.attempt -= 1,
+        AttemptOutcome::Deferred => {
+            job.attempt -= u32::from(!planted(Canary::DeferredCounts));
+            job.deferrals += 1;
+        }
+        _ => job.deferrals = 0,
     }
     job.state = completed.job_state;
     job.due = completed.due.unwrap_or(job.due);

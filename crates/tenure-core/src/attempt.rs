@@ -6,7 +6,7 @@
 //! this.
 
 use crate::canary::{Canary, planted};
-use crate::command::Finish;
+use crate::command::{Finish, StatusUpdate};
 use crate::engine::check_text;
 use crate::history::Event;
 use crate::id::{JobId, RequestId, SessionId};
@@ -35,6 +35,7 @@ struct AttemptResult {
     class: Option<Class>,
     state: Option<Text>,
     result: Option<Text>,
+    delay_ms: Option<u64>,
 }
 
 impl StepContext<'_> {
@@ -74,6 +75,7 @@ impl StepContext<'_> {
             tenure: self.tenure_view(token),
             job: Box::new(job.clone()),
             spec: self.record.resource.as_ref()?.spec.clone(),
+            status: self.record.resource.as_ref()?.status.as_ref().map(|s| s.document.clone()),
             limit_ms: declared.and_then(|(kind, operation)| kind.limit_ms(self.key, operation)),
             attempts_max: declared
                 .map_or(1, |(kind, operation)| kind.retry(self.key, operation).attempts),
@@ -86,6 +88,7 @@ impl StepContext<'_> {
         id: JobId,
         token: Token,
         finish: &Finish,
+        update: Option<&StatusUpdate>,
     ) -> Result<Outcome, Refusal> {
         let Some(job) = self.record.job(id) else { return Err(Refusal::NoSuchJob) };
         let skip_token_check = planted(Canary::FinishWithoutToken) && job.token().is_some();
@@ -96,12 +99,21 @@ impl StepContext<'_> {
             };
         }
         let operation = self.operation(&job.operation);
-        let result = Self::parse_finish(finish, operation)?;
+        let mut result = Self::parse_finish(finish, operation)?;
+        if result.outcome == AttemptOutcome::Deferred && job.deferrals >= limits::DEFERRALS_MAX {
+            result.outcome = AttemptOutcome::Failed;
+        }
+        let update = update.map(|update| self.check_update(update)).transpose()?;
         let token = job.token().unwrap_or(token);
         let completed = self.resolve_attempt(job, operation, result);
         let state = completed.job_state;
+        if let Some(update) = update {
+            let worker = job.attempts.last().map(|attempt| attempt.worker.clone());
+            self.write_update(token, update, &worker.unwrap_or_else(|| "".into()));
+        }
         self.end_tenure(token, None, &TenureEnd::Finished, Some(Box::new(completed)));
         self.promote_waiters();
+        self.fire_timers();
         Ok(Outcome::Finished { state, already: false })
     }
 
@@ -115,6 +127,7 @@ impl StepContext<'_> {
             class: None,
             state: None,
             result: None,
+            delay_ms: None,
         };
         match finish {
             Finish::Ok { state, result } => {
@@ -123,12 +136,20 @@ impl StepContext<'_> {
                 let (state, result) = (state.clone(), result.clone());
                 Ok(AttemptResult { state, result, ..plain(AttemptOutcome::Ok) })
             }
-            Finish::Failed { code, message, class, state } => {
+            Finish::Failed { code, message, class, state, delay_ms } => {
                 check_end_state(state.as_ref(), operation)?;
                 check_failure(code, message)?;
+                check_delay(*delay_ms)?;
                 let error = Some(Failure { code: code.clone(), message: message.clone() });
-                let (class, state) = (*class, state.clone());
-                Ok(AttemptResult { error, class, state, ..plain(AttemptOutcome::Failed) })
+                let (class, state, delay_ms) = (*class, state.clone(), *delay_ms);
+                Ok(AttemptResult { error, class, state, delay_ms, ..plain(AttemptOutcome::Failed) })
+            }
+            Finish::Deferred { delay_ms, code, message } => {
+                check_failure(code, message)?;
+                check_delay(Some(*delay_ms))?;
+                let error = Some(Failure { code: code.clone(), message: message.clone() });
+                let delay_ms = Some(*delay_ms);
+                Ok(AttemptResult { error, delay_ms, ..plain(AttemptOutcome::Deferred) })
             }
             Finish::Cancelled => Ok(plain(AttemptOutcome::Cancelled)),
             Finish::HandBack => Ok(plain(AttemptOutcome::HandedBack)),
@@ -159,7 +180,8 @@ impl StepContext<'_> {
         };
         let error = Some(Failure { code: code.into(), message: message.into() });
         let outcome = AttemptOutcome::Lost;
-        let result = AttemptResult { outcome, error, class: None, state: None, result: None };
+        let (class, state, result, delay_ms) = (None, None, None, None);
+        let result = AttemptResult { outcome, error, class, state, result, delay_ms };
         Some(Box::new(self.resolve_attempt(job, self.operation(&job.operation), result)))
     }
 
@@ -189,7 +211,7 @@ impl StepContext<'_> {
         operation: Option<&Operation>,
         result: AttemptResult,
     ) -> CompletedAttempt {
-        let AttemptResult { outcome, error, class, state: chosen, result } = result;
+        let AttemptResult { outcome, error, class, state: chosen, result, delay_ms } = result;
         let default = Retry::default();
         let declared = self.kind().zip(operation);
         let retry = declared.map_or(&default, |(kind, operation)| kind.retry(self.key, operation));
@@ -207,6 +229,10 @@ impl StepContext<'_> {
             _ if cancelling => (JobState::Cancelled, cancelled_state(operation)),
             AttemptOutcome::Cancelled => (JobState::Cancelled, cancelled_state(operation)),
             AttemptOutcome::HandedBack => (JobState::Queued, None),
+            AttemptOutcome::Deferred => {
+                due = Some(self.now.plus(delay_ms.unwrap_or(0)));
+                (JobState::Backoff, None)
+            }
             // The retry rule is unknown until the kind is declared again.
             AttemptOutcome::Lost if operation.is_none() && !restored => (JobState::Queued, None),
             AttemptOutcome::Failed | AttemptOutcome::Lost => {
@@ -217,7 +243,8 @@ impl StepContext<'_> {
                         (JobState::Dead, end(|o| &o.failed))
                     }
                     Class::Transient => {
-                        due = Some(self.now.plus(retry.backoff_ms(job.id, job.attempt)));
+                        let backoff_ms = || retry.backoff_ms(job.id, job.attempt);
+                        due = Some(self.now.plus(delay_ms.unwrap_or_else(backoff_ms)));
                         (JobState::Backoff, None)
                     }
                 }
@@ -317,6 +344,21 @@ impl StepContext<'_> {
         Ok(Outcome::Noted { cancelling })
     }
 
+    /// Refuses a write on behalf of a job unless its running attempt holds `token`.
+    pub(crate) fn check_running(
+        &mut self,
+        id: JobId,
+        token: Token,
+        verb: &str,
+    ) -> Result<(), Refusal> {
+        let unchecked = verb == "status" && planted(Canary::StatusWithoutToken);
+        let is_current = |job: &Job| job.token() == Some(token) || unchecked;
+        if self.record.job(id).is_some_and(is_current) {
+            return Ok(());
+        }
+        Err(self.refuse_stale(token, verb))
+    }
+
     /// Returns the job whose running attempt holds `token`.
     fn running_job_mut(
         &mut self,
@@ -324,11 +366,19 @@ impl StepContext<'_> {
         token: Token,
         verb: &str,
     ) -> Result<&mut Job, Refusal> {
-        if self.record.job(id).is_none_or(|job| job.token() != Some(token)) {
-            return Err(self.refuse_stale(token, verb));
-        }
+        self.check_running(id, token, verb)?;
         let job = self.record.resource.as_mut().and_then(|resource| resource.job_mut(id));
         Ok(job.expect("checked above"))
+    }
+}
+
+fn check_delay(delay_ms: Option<u64>) -> Result<(), Refusal> {
+    match delay_ms.filter(|delay_ms| *delay_ms > limits::DELAY_MS_MAX) {
+        Some(got) => {
+            let max = limits::DELAY_MS_MAX;
+            Err(Refusal::Invalid(format!("delay_ms is {got}; it must be at most {max}")))
+        }
+        None => Ok(()),
     }
 }
 

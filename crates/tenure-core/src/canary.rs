@@ -59,11 +59,23 @@ pub enum Canary {
     CompletionOverwritesCancel,
     /// J10: a change made during a sync is lost.
     ChangeDuringSyncLost,
+    /// A status is written without checking the token.
+    StatusWithoutToken,
+    /// A deferred attempt counts.
+    DeferredCounts,
+    /// A timer fires again after it has fired.
+    TimerFiresTwice,
+    /// The tokens of a forgotten resource start again.
+    TokenFloorForgotten,
+    /// A conditional write ignores its condition.
+    PreconditionIgnored,
+    /// A planned transfer grants to the next waiter instead of the named one.
+    TransferToNext,
 }
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 32] = [
         Self::MissingOwnerIsMe,
         Self::RenewByName,
         Self::ReleaseWithoutToken,
@@ -90,6 +102,12 @@ impl Canary {
         Self::AttachToDying,
         Self::CompletionOverwritesCancel,
         Self::ChangeDuringSyncLost,
+        Self::StatusWithoutToken,
+        Self::DeferredCounts,
+        Self::TimerFiresTwice,
+        Self::TokenFloorForgotten,
+        Self::PreconditionIgnored,
+        Self::TransferToNext,
     ];
 }
 

@@ -118,6 +118,9 @@ pub enum LockAction {
         token: Token,
         /// Subset of its locks to release; all if `None`.
         locks: Option<LockSet>,
+        /// Waiter to grant them to, ahead of all others: a session name or id. The release is
+        /// refused if it does not wait for them.
+        to: Option<Text>,
     },
     /// Withdraws an acquire: it leaves the queue, and a tenure granted to it meanwhile is released.
     Withdraw {
@@ -140,6 +143,12 @@ pub enum LockAction {
     /// Settles the record: ends tenures of ended sessions, drops expired waiters and grants to the
     /// next ones. Sent by the sweep.
     Settle,
+    /// Forgets a resource that no longer exists and whose history was pruned: only the token floor
+    /// of its kind remains. Sent by the store when it prunes.
+    Forget {
+        /// Number of the last history entry that the store has seen, as a precondition.
+        n: u64,
+    },
 }
 
 /// An acquire request.
@@ -180,16 +189,22 @@ pub enum Claimant {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ResourceAction {
     /// Sets the desired state; creates the resource if it does not exist.
-    Put {
-        /// Desired state, as JSON.
-        spec: Text,
+    Put(Put),
+    /// Sets, moves or removes timers.
+    SetTimers {
+        /// Changes.
+        timers: Vec<TimerChange>,
         /// Principal that requests it.
         by: Text,
+        /// Condition on the resource.
+        precondition: Option<Precondition>,
     },
     /// Deletes the resource if it is not in use.
     Delete {
         /// Principal that requests it.
         by: Text,
+        /// Condition on the resource.
+        precondition: Option<Precondition>,
     },
     /// Prevents jobs from starting until the resource is resumed.
     Pause {
@@ -209,6 +224,58 @@ pub enum ResourceAction {
     Submit(Submit),
 }
 
+/// A request to set the desired state of a resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Put {
+    /// Desired state, as JSON.
+    pub spec: Text,
+    /// Principal that requests it.
+    pub by: Text,
+    /// Idempotency key: repeating the latest put of a resource returns the same response.
+    pub request: Option<RequestId>,
+    /// Condition on the resource.
+    pub precondition: Option<Precondition>,
+    /// Timers to set, move or remove in the same step.
+    pub timers: Vec<TimerChange>,
+}
+
+impl Put {
+    /// Creates an unconditional put.
+    #[must_use]
+    pub fn new(spec: Text, by: Text) -> Self {
+        Self { spec, by, request: None, precondition: None, timers: Vec::new() }
+    }
+}
+
+/// A condition on a resource, checked in the step that acts on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precondition {
+    /// It exists, and its desired state has this generation.
+    Generation(u64),
+    /// It does not exist.
+    Absent,
+}
+
+/// A change of the timer of one operation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TimerChange {
+    /// Operation that the timer submits.
+    pub operation: Text,
+    /// New setting.
+    pub setting: TimerSetting,
+}
+
+/// Setting of a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TimerSetting {
+    /// Fires at this instant of store time; at once if it has passed.
+    At(Millis),
+    /// Fires after this time, in milliseconds.
+    After(u64),
+    /// Removed.
+    Remove,
+}
+
 /// A job submission.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Submit {
@@ -222,6 +289,8 @@ pub struct Submit {
     pub priority: i32,
     /// Earliest start, in store time.
     pub run_at: Option<Millis>,
+    /// Condition on the resource.
+    pub precondition: Option<Precondition>,
     /// Principal that submits it.
     pub by: Text,
 }
@@ -230,7 +299,15 @@ impl Submit {
     /// Creates the submission of an operation without arguments, to start as soon as possible.
     #[must_use]
     pub fn new(request: RequestId, operation: &str, by: Text) -> Self {
-        Self { request, operation: operation.into(), args: None, priority: 0, run_at: None, by }
+        Self {
+            request,
+            operation: operation.into(),
+            args: None,
+            priority: 0,
+            run_at: None,
+            precondition: None,
+            by,
+        }
     }
 }
 
@@ -243,6 +320,15 @@ pub enum JobAction {
         token: Token,
         /// Result.
         finish: Finish,
+        /// Update of the resource, in the same step.
+        update: Option<Box<StatusUpdate>>,
+    },
+    /// Updates the status and the timers of the resource.
+    Status {
+        /// Token of the attempt's tenure.
+        token: Token,
+        /// Update.
+        update: Box<StatusUpdate>,
     },
     /// Reports the progress of the running attempt.
     Progress {
@@ -285,6 +371,15 @@ pub enum JobAction {
     },
 }
 
+/// What the holder of a job knows about the resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct StatusUpdate {
+    /// JSON merge patch (RFC 7396) for the status of the resource.
+    pub merge: Option<Text>,
+    /// Timers to set, move or remove.
+    pub timers: Vec<TimerChange>,
+}
+
 /// Result of an attempt, as reported by its worker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Finish {
@@ -305,6 +400,18 @@ pub enum Finish {
         class: Option<Class>,
         /// End state that overrides the declared one if this is the last attempt.
         state: Option<Text>,
+        /// Backoff before the next attempt, instead of that of the retry rule.
+        delay_ms: Option<u64>,
+    },
+    /// The attempt could not do its work yet and is repeated later. It is not counted, unless too
+    /// many deferrals follow each other.
+    Deferred {
+        /// Time until the next attempt.
+        delay_ms: u64,
+        /// Machine-readable reason.
+        code: Text,
+        /// Human-readable message.
+        message: Text,
     },
     /// The attempt stopped because it was cancelled.
     Cancelled,
@@ -323,7 +430,59 @@ pub struct Claim {
     pub kinds: Vec<Text>,
     /// Maximum number of jobs.
     pub max: usize,
+    /// Restriction to one group or one resource.
+    pub only: Option<ClaimScope>,
     /// Tenant that the caller is bound to; a session of another tenant is refused as if it had
     /// expired.
     pub tenant: Option<Text>,
+}
+
+impl Claim {
+    /// Returns `true` if the claim may take a job of this resource, as far as its kinds and its
+    /// scope say.
+    #[must_use]
+    pub fn covers(&self, key: &ResourceKey) -> bool {
+        self.kinds.iter().any(|kind| **kind == *key.kind())
+            && self.only.as_ref().is_none_or(|only| only.contains(key))
+    }
+}
+
+/// The part of a tenant's resources that a claim is restricted to, within the kinds of the claim.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ClaimScope {
+    /// The resources of one group.
+    Group {
+        /// Tenant.
+        tenant: Text,
+        /// Group.
+        group: Text,
+    },
+    /// One resource.
+    Resource {
+        /// Tenant.
+        tenant: Text,
+        /// Name of the resource.
+        name: Text,
+    },
+}
+
+impl ClaimScope {
+    /// Returns the tenant.
+    #[must_use]
+    pub fn tenant(&self) -> &Text {
+        match self {
+            Self::Group { tenant, .. } | Self::Resource { tenant, .. } => tenant,
+        }
+    }
+
+    /// Returns `true` if it contains the resource.
+    #[must_use]
+    pub fn contains(&self, key: &ResourceKey) -> bool {
+        match self {
+            Self::Group { tenant, group } => {
+                *key.tenant() == **tenant && key.group() == Some(group)
+            }
+            Self::Resource { tenant, name } => *key.tenant() == **tenant && *key.name() == **name,
+        }
+    }
 }

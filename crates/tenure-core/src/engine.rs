@@ -11,9 +11,9 @@ use crate::id::{JobId, SessionId};
 use crate::key::{ResourceKey, Text};
 use crate::limits;
 use crate::outcome::{Assignment, Outcome};
-use crate::record::{Record, Tenure};
+use crate::record::Tenure;
 use crate::refusal::Refusal;
-use crate::session::{Liveness, Session, SessionEnd};
+use crate::session::{ALL_TENANTS, Liveness, Session, SessionEnd};
 use crate::step_context::StepContext;
 use crate::time::Millis;
 use crate::token::Token;
@@ -64,7 +64,7 @@ fn with_record<T>(
 ) -> T {
     let (record, is_new) = match world.records.entry(key.clone()) {
         Entry::Occupied(entry) => (entry.into_mut(), false),
-        Entry::Vacant(entry) => (entry.insert(Box::new(Record::new(key))), true),
+        Entry::Vacant(entry) => (entry.insert(world.floors.new_record(key)), true),
     };
     let existed = record.resource.is_some();
     let mut ctx = StepContext {
@@ -75,14 +75,20 @@ fn with_record<T>(
         changes: &mut world.changes,
         kinds: &world.kinds,
         job_index: &mut world.job_index,
+        floors: &mut world.floors,
         incarnation: world.incarnation,
         now,
         changed: false,
+        forgotten: false,
         unlogged: false,
     };
     let ended = ctx.settle();
     let result = act(&mut ctx, ended);
-    let (changed, unlogged) = (ctx.changed, ctx.unlogged);
+    let (changed, unlogged, forgotten) = (ctx.changed, ctx.unlogged, ctx.forgotten);
+    if forgotten {
+        world.records.remove(key);
+        return result;
+    }
     // Also after a delete: a job of the resource may have ended in this step.
     let exists = existed || record.resource.is_some();
     if exists && world.ready.update(key, record, &world.kinds, now) {
@@ -146,13 +152,17 @@ fn claim_jobs(world: &mut World, claim: &Claim, now: Millis) -> Result<Outcome, 
         }
         Liveness::Ended(_) => return Err(Refusal::SessionExpired),
     };
+    if claim.only.as_ref().is_some_and(|only| *tenant != **only.tenant() && *tenant != *ALL_TENANTS)
+    {
+        return Err(Refusal::ForeignSession);
+    }
     if let Some(before) = repeated_claim(world, claim, now) {
         return Ok(Outcome::Claimed(before));
     }
     process_due(world, now);
     let mut assigned = Vec::new();
     while assigned.len() < claim.max
-        && let Some(key) = world.ready.pick(&claim.kinds, &tenant, &world.kinds)
+        && let Some(key) = world.ready.pick(claim, &tenant, &world.kinds)
     {
         let (session, request) = (claim.session, claim.request);
         // A job that cannot start after all has left the ready index when `with_record` returns.
@@ -269,6 +279,7 @@ pub(crate) fn new_session(
         ttl_ms,
         opened_at: now,
         expires_at: now.plus(ttl_ms),
+        margin_ms: 0,
         solo: false,
         ended: None,
         revoked: Vec::new(),

@@ -80,6 +80,40 @@ pub enum Event {
         generation: u64,
         /// Principal that requested it.
         by: Text,
+        /// Request id of the put.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request: Option<RequestId>,
+    },
+    /// The holder of a job changed the status.
+    Observed {
+        /// Token of the job's tenure.
+        token: Token,
+        /// JSON merge patch (RFC 7396).
+        merge: Text,
+    },
+    /// A timer was set, moved or removed.
+    TimerSet {
+        /// Operation that it submits.
+        operation: Text,
+        /// Instant at which it fires; `None` if it was removed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        due: Option<Millis>,
+        /// Principal that requested it.
+        by: Text,
+    },
+    /// A timer fired and was removed.
+    TimerFired {
+        /// Operation.
+        operation: Text,
+        /// Job that it submitted or attached to.
+        id: JobId,
+    },
+    /// The submit of a timer was refused; it is repeated.
+    TimerRefused {
+        /// Operation.
+        operation: Text,
+        /// Why.
+        error: Failure,
     },
     /// The resource was deleted. Its last token and its history remain.
     Deleted {
@@ -119,6 +153,13 @@ pub enum Event {
         /// Digest of what was submitted; `None` in entries of versions without digests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         digest: Option<SubmitDigest>,
+    },
+    /// A job failed because it had not started by its deadline.
+    NotStarted {
+        /// Job.
+        id: JobId,
+        /// Error.
+        error: Failure,
     },
     /// A waiting job was replaced by another.
     Superseded {
@@ -178,6 +219,12 @@ impl Event {
             Self::Fenced { .. } => "fenced",
             Self::Created { .. } => "created",
             Self::Specified { .. } => "specified",
+            Self::Observed { .. } => "observed",
+            Self::TimerSet { due: Some(_), .. } => "timer_set",
+            Self::TimerSet { due: None, .. } => "timer_removed",
+            Self::TimerFired { .. } => "timer_fired",
+            Self::TimerRefused { .. } => "timer_refused",
+            Self::NotStarted { .. } => "not_started",
             Self::Deleted { .. } => "deleted",
             Self::Paused { .. } => "paused",
             Self::Resumed { .. } => "resumed",
@@ -197,6 +244,7 @@ impl Event {
         match self {
             Self::Granted { token, .. }
             | Self::Ended { token, .. }
+            | Self::Observed { token, .. }
             | Self::Fenced { token, .. } => Some(*token),
             _ => None,
         }
@@ -225,6 +273,8 @@ impl Event {
             Self::Ended { job, .. } => job.as_ref().map(|completed| completed.id),
             Self::Submitted { job, .. } => Some(job.id),
             Self::Attached { id, .. }
+            | Self::TimerFired { id, .. }
+            | Self::NotStarted { id, .. }
             | Self::Superseded { id, .. }
             | Self::Cancelled { id, .. }
             | Self::Redriven { id, .. }
@@ -233,6 +283,9 @@ impl Event {
             Self::Fenced { .. }
             | Self::Created { .. }
             | Self::Specified { .. }
+            | Self::Observed { .. }
+            | Self::TimerSet { .. }
+            | Self::TimerRefused { .. }
             | Self::Deleted { .. }
             | Self::Paused { .. }
             | Self::Resumed { .. } => None,

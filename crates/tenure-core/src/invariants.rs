@@ -89,6 +89,7 @@ pub fn within_limits(key: &ResourceKey, record: &Record) -> Result<(), String> {
     if record.queue.len() > limits::WAITERS_MAX
         || record.recent.len() > limits::RECENT_REQUESTS_MAX
         || record.lane().len() > limits::LANE_MAX
+        || resource.is_some_and(|resource| resource.timers.len() > limits::TIMERS_MAX)
         || resource
             .is_some_and(|resource| resource.recent_submits.len() > limits::RECENT_SUBMITS_MAX)
     {

@@ -114,14 +114,16 @@ pub enum AttemptOutcome {
     Cancelled,
     /// Its worker handed the job back unfinished. Does not use up an attempt.
     HandedBack,
+    /// Its worker could not do the work yet. Does not use up an attempt.
+    Deferred,
     /// Its worker lost the tenure.
     Lost,
 }
 
 impl AttemptOutcome {
     /// All outcomes.
-    pub const ALL: [Self; 5] =
-        [Self::Ok, Self::Failed, Self::Cancelled, Self::HandedBack, Self::Lost];
+    pub const ALL: [Self; 6] =
+        [Self::Ok, Self::Failed, Self::Cancelled, Self::HandedBack, Self::Deferred, Self::Lost];
 
     /// Returns the stored spelling.
     #[must_use]
@@ -131,8 +133,15 @@ impl AttemptOutcome {
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
             Self::HandedBack => "handed_back",
+            Self::Deferred => "deferred",
             Self::Lost => "lost",
         }
+    }
+
+    /// Returns `true` if the attempt used up one of those that the retry rule allows.
+    #[must_use]
+    pub fn is_counted(self) -> bool {
+        !matches!(self, Self::HandedBack | Self::Deferred)
     }
 }
 
@@ -219,9 +228,12 @@ pub struct Job {
     pub due: Millis,
     /// State.
     pub state: JobState,
-    /// Number of attempts that have started, except those handed back.
+    /// Number of attempts that have started, except those handed back or deferred.
     #[serde(default)]
     pub attempt: u32,
+    /// Number of deferred attempts since the last counted one.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub deferrals: u32,
     /// The latest attempts, the current one last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,

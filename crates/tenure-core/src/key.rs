@@ -109,6 +109,12 @@ impl ResourceKey {
         self.parts().2
     }
 
+    /// Returns the group of a name of the form `GROUP:REST`: what precedes the last colon.
+    #[must_use]
+    pub fn group(&self) -> Option<&str> {
+        self.name().rsplit_once(':').map(|(group, _)| group).filter(|group| !group.is_empty())
+    }
+
     fn parts(&self) -> (&str, &str, &str) {
         let (tenant, rest) = self.0.split_once('/').expect("a key is built from three parts");
         let (kind, name) = rest.split_once('/').expect("a key is built from three parts");

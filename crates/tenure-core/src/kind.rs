@@ -19,6 +19,8 @@ pub enum Backoff {
     /// Jobs behind it wait, so that order is kept.
     #[default]
     Hold,
+    /// Jobs behind it that need none of its locks may start.
+    Reserve,
     /// Jobs behind it may start.
     Pass,
 }
@@ -44,6 +46,8 @@ pub struct Operation {
     pub locks: LockSet,
     /// Time limit of one attempt, enforced by its worker.
     pub limit_ms: Option<u64>,
+    /// Time after which a job that has not started fails, from when it could first start.
+    pub start_deadline_ms: Option<u64>,
     /// Retry rule.
     pub retry: Retry,
     /// Policy for each operation that may already be queued or running, by name.
@@ -68,6 +72,7 @@ impl Operation {
             ends: Vec::new(),
             locks: LockName::main().into(),
             limit_ms: None,
+            start_deadline_ms: None,
             retry: Retry::default(),
             meets: BTreeMap::new(),
             run: Vec::new(),
@@ -102,6 +107,13 @@ impl Operation {
     #[must_use]
     pub fn limit_ms(mut self, limit_ms: u64) -> Self {
         self.limit_ms = Some(limit_ms);
+        self
+    }
+
+    /// Sets the time after which a job that has not started fails.
+    #[must_use]
+    pub fn start_deadline_ms(mut self, start_deadline_ms: u64) -> Self {
+        self.start_deadline_ms = Some(start_deadline_ms);
         self
     }
 
@@ -157,6 +169,14 @@ pub struct Kind {
     pub tenant_running_max: Option<usize>,
     /// Age above which a held lock is reported. It ends nothing.
     pub lock_max_age_ms: Option<u64>,
+    /// Whether names have the form `GROUP:REST`, so that claims and lists can be restricted to a
+    /// group.
+    pub grouped: bool,
+    /// Time after which a deleted resource is forgotten, with its jobs and history. That of other
+    /// kinds is kept for as long as the history of the store.
+    pub ephemeral_ms: Option<u64>,
+    /// Time for which locks stay held after the session of their holder has expired.
+    pub stale_margin_ms: u64,
     /// Overrides per resource and operation.
     pub overrides: BTreeMap<ResourceKey, BTreeMap<Text, OperationOverride>>,
 }
@@ -178,6 +198,9 @@ impl Kind {
             running_max: None,
             tenant_running_max: None,
             lock_max_age_ms: None,
+            grouped: false,
+            ephemeral_ms: None,
+            stale_margin_ms: 0,
             overrides: BTreeMap::new(),
         }
     }
@@ -231,6 +254,33 @@ impl Kind {
         self
     }
 
+    /// Declares that names have the form `GROUP:REST`.
+    #[must_use]
+    pub fn grouped(mut self) -> Self {
+        self.grouped = true;
+        self
+    }
+
+    /// Sets the time after which a deleted resource is forgotten.
+    #[must_use]
+    pub fn ephemeral_ms(mut self, ephemeral_ms: u64) -> Self {
+        self.ephemeral_ms = Some(ephemeral_ms);
+        self
+    }
+
+    /// Sets the time for which locks stay held after the session of their holder has expired.
+    #[must_use]
+    pub fn stale_margin_ms(mut self, stale_margin_ms: u64) -> Self {
+        self.stale_margin_ms = stale_margin_ms;
+        self
+    }
+
+    /// Returns `true` if jobs of an operation must start by a deadline.
+    #[must_use]
+    pub(crate) fn has_start_deadlines(&self) -> bool {
+        self.operations.values().any(|operation| operation.start_deadline_ms.is_some())
+    }
+
     /// Overrides the settings of an operation for one resource.
     #[must_use]
     pub fn with_override(
@@ -276,6 +326,13 @@ impl Kind {
         }
         if self.lock_max_age_ms.is_some_and(|ms| ms == 0 || ms > limits::LOCK_MAX_AGE_MS_MAX) {
             problems.add("lock_max_age must be above 0 and at most 366d; leave it out for none");
+        }
+        let range = limits::RECENT_TTL_MS..=limits::LOCK_MAX_AGE_MS_MAX;
+        if self.ephemeral_ms.is_some_and(|ms| !range.contains(&ms)) {
+            problems.add("ephemeral must be at least 10m, for which requests are answered again");
+        }
+        if self.stale_margin_ms > limits::STALE_MARGIN_MS_MAX {
+            problems.add("stale_margin must be at most 24h");
         }
         if let Some(name) = &self.reconcile
             && !self.operations.contains_key(name)
@@ -345,6 +402,10 @@ impl Kind {
             problems.add("run begins with an empty word: it must name a program");
         }
         check_limit(operation.limit_ms, problems);
+        let range = 1..=limits::RUN_AHEAD_MS_MAX;
+        if operation.start_deadline_ms.is_some_and(|ms| !range.contains(&ms)) {
+            problems.add("start_deadline must be above 0 and at most 366d; leave it out for none");
+        }
         check_retry(&operation.retry, problems);
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Jobs are examined in lane order. A blocked job is skipped, but the locks it needs are reserved,
 //! so that jobs needing few locks do not starve one needing many. The scan stops at a job that
-//! waits for a lock which every operation needs and, with [`Backoff::Hold`], at a job in backoff.
+//! waits for a lock which every operation needs and, with [`Backoff::Hold`], at a job in backoff;
+//! with [`Backoff::Reserve`] a job in backoff reserves its locks, too.
 //!
 //! `LaneScan` is the only code that decides whether a job may start: claims ask it through
 //! [`Record::next_job`], submits for their verdict, and [`crate::why`] for its explanation.
@@ -84,20 +85,28 @@ impl<'a> LaneScan<'a> {
         let decision = self.decide(operation, job.due);
         match decision {
             Err(Blocker::NotDue(_)) => {
-                if job.state == JobState::Backoff && self.kind.backoff == Backoff::Hold {
-                    self.stopped_at.get_or_insert(job.id);
+                if job.state == JobState::Backoff {
+                    match self.kind.backoff {
+                        Backoff::Hold => {
+                            self.stopped_at.get_or_insert(job.id);
+                        }
+                        Backoff::Reserve => self.reserve(job.id, operation),
+                        Backoff::Pass => {}
+                    }
                 }
             }
-            Ok(()) | Err(Blocker::Locks | Blocker::Behind(_)) => {
-                self.reserved.extend(operation.locks.iter().map(|lock| (lock, job.id)));
-                if operation.locks.iter().any(|lock| self.kind.is_required_by_all(lock)) {
-                    // Nothing behind it can start first.
-                    self.stopped_at.get_or_insert(job.id);
-                }
-            }
+            Ok(()) | Err(Blocker::Locks | Blocker::Behind(_)) => self.reserve(job.id, operation),
             Err(Blocker::Paused | Blocker::NotDeclared | Blocker::State) => {}
         }
         decision
+    }
+
+    fn reserve(&mut self, job: JobId, operation: &'a Operation) {
+        self.reserved.extend(operation.locks.iter().map(|lock| (lock, job)));
+        if operation.locks.iter().any(|lock| self.kind.is_required_by_all(lock)) {
+            // Nothing behind it can start first.
+            self.stopped_at.get_or_insert(job);
+        }
     }
 
     /// Decides a job with this operation and due time behind the jobs examined so far.
@@ -125,7 +134,25 @@ impl<'a> LaneScan<'a> {
     }
 }
 
+/// Returns the instant by which a waiting job must start, if its operation has a start deadline and
+/// it has never started.
+pub(crate) fn start_by(job: &Job, kind: &Kind) -> Option<Millis> {
+    if job.state != JobState::Queued || !job.attempts.is_empty() {
+        return None;
+    }
+    let deadline_ms = kind.operations.get(&job.operation)?.start_deadline_ms?;
+    Some(job.due.max(job.submitted_at).plus(deadline_ms))
+}
+
 impl Record {
+    /// Returns the earliest instant by which a waiting job must start.
+    pub(crate) fn next_start_deadline(&self, kind: &Kind) -> Option<Millis> {
+        if !kind.has_start_deadlines() {
+            return None;
+        }
+        self.lane().iter().filter_map(|job| start_by(job, kind)).min()
+    }
+
     /// Returns the next startable job at `now`.
     #[must_use]
     pub fn next_job(&self, kind: &Kind, now: Millis) -> NextJob {

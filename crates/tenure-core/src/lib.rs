@@ -40,16 +40,20 @@ pub mod retry;
 pub mod role;
 pub mod session;
 mod settle;
+pub mod status;
 mod step_context;
 mod submit;
 pub mod time;
+pub mod timers;
 pub mod token;
+pub mod token_floors;
 pub mod verify;
 pub mod why;
 pub mod world;
 
 pub use command::{
-    Acquire, Claim, Claimant, Command, Finish, JobAction, LockAction, ResourceAction, Submit,
+    Acquire, Claim, ClaimScope, Claimant, Command, Finish, JobAction, LockAction, Precondition,
+    Put, ResourceAction, StatusUpdate, Submit, TimerChange, TimerSetting,
 };
 pub use engine::step;
 pub use id::{JobId, RequestId, SessionId};
@@ -64,4 +68,5 @@ pub use role::Role;
 pub use session::Session;
 pub use time::Millis;
 pub use token::{Incarnation, Token};
+pub use token_floors::TokenFloors;
 pub use world::{Changes, World};

@@ -64,6 +64,20 @@ pub const RECENT_SUBMITS_MAX: usize = 256;
 pub const ARGS_BYTES_MAX: usize = 64 * 1024;
 /// Maximum size of a job's result, as JSON, in bytes.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
+/// Maximum size of a resource's status, and of one merge patch for it, as JSON, in bytes.
+pub const STATUS_BYTES_MAX: usize = 64 * 1024;
+/// Maximum number of timers of one resource.
+pub const TIMERS_MAX: usize = 16;
+/// Interval at which the refused submit of a timer is repeated.
+pub const TIMER_RETRY_MS: u64 = 60_000;
+/// Maximum number of consecutive attempts of a job that are deferred without being counted.
+pub const DEFERRALS_MAX: u32 = 100;
+/// Maximum delay that a worker may ask for before the next attempt: 366 days.
+pub const DELAY_MS_MAX: u64 = RUN_AHEAD_MS_MAX;
+/// Maximum number of token floors; when it is exceeded, all are merged into one.
+pub const TOKEN_FLOORS_MAX: usize = 4_096;
+/// Maximum stale margin of a kind: one day.
+pub const STALE_MARGIN_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// Maximum size of a resource's desired state, as JSON, in bytes.
 pub const SPEC_BYTES_MAX: usize = 64 * 1024;
 /// Maximum length of a failure code, in bytes.

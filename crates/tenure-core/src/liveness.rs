@@ -29,7 +29,7 @@ impl Session {
     /// a dead process until then.
     pub fn renew_after_restart(&mut self, now: Millis) {
         if !planted(Canary::NoGraceAfterRestart) && self.ended.is_none() {
-            self.expires_at = now.plus(self.ttl_ms);
+            self.expires_at = self.expiry_from(now);
         }
     }
 }

@@ -38,12 +38,15 @@ impl StepContext<'_> {
                 self.acquire(acquire).inspect_err(|refusal| self.count_failed_acquire(refusal))
             }
             LockAction::Renew { token, ttl_ms } => self.renew(*token, *ttl_ms),
-            LockAction::Release { token, locks } => self.release(*token, locks.as_ref()),
+            LockAction::Release { token, locks, to } => {
+                self.release(*token, locks.as_ref(), to.as_ref())
+            }
             LockAction::Withdraw { request } => self.withdraw(*request),
             LockAction::Break { token, locks, by, reason, end_job } => {
                 self.break_tenure(*token, locks.as_ref(), by, reason, *end_job)
             }
             LockAction::Settle => Ok(Outcome::Settled { ended }),
+            LockAction::Forget { n } => self.forget(*n),
         };
         result.unwrap_or_else(Outcome::Refused)
     }
@@ -299,7 +302,12 @@ impl StepContext<'_> {
         Ok(())
     }
 
-    fn release(&mut self, token: Token, locks: Option<&LockSet>) -> Result<Outcome, Refusal> {
+    fn release(
+        &mut self,
+        token: Token,
+        locks: Option<&LockSet>,
+        to: Option<&Text>,
+    ) -> Result<Outcome, Refusal> {
         let token = match self.record.tenures.first() {
             Some(current) if planted(Canary::ReleaseWithoutToken) => current.token,
             _ => token,
@@ -311,6 +319,9 @@ impl StepContext<'_> {
             if let Some(job) = self.job_of(token) {
                 return Err(Refusal::TenureOfJob(job));
             }
+            if let Some(to) = to {
+                self.prefer_waiter(token, locks, to)?;
+            }
             self.end_tenure(token, locks, &TenureEnd::Released, None);
             self.promote_waiters();
             return Ok(Outcome::Released { already: false });
@@ -321,6 +332,54 @@ impl StepContext<'_> {
             }
             _ => Err(self.refuse_stale(token, "release")),
         }
+    }
+
+    /// Moves the waiter that `to` names to the front of the queue, so that it is granted the locks
+    /// which the tenure is about to release. Refused if it could not be granted then.
+    fn prefer_waiter(
+        &mut self,
+        token: Token,
+        released: Option<&LockSet>,
+        to: &Text,
+    ) -> Result<(), Refusal> {
+        let is_freed = |lock: &LockName| match self.record.tenure(lock) {
+            Some(tenure) => {
+                tenure.token == token && released.is_none_or(|released| released.contains(lock))
+            }
+            None => true,
+        };
+        let is_named = |id: SessionId| {
+            let named = |session: &Session| session.name == *to;
+            **to == *id.to_string() || self.sessions.get(id).is_some_and(named)
+        };
+        let can_take =
+            |waiter: &Waiter| is_named(waiter.session) && waiter.locks.iter().all(is_freed);
+        let Some(at) = self.record.queue.iter().position(can_take) else {
+            return Err(Refusal::NotWaiting { to: to.clone() });
+        };
+        if at > 0 && !planted(Canary::TransferToNext) {
+            let waiter = self.record.queue.remove(at).expect("found above");
+            self.record.queue.push_front(waiter);
+            self.unlogged = true;
+        }
+        Ok(())
+    }
+
+    /// Forgets the record: only the token floor of its kind remains.
+    fn forget(&mut self, n: u64) -> Result<Outcome, Refusal> {
+        let is_recent = |recent: &RecentRequest| self.now.since(recent.at) <= limits::RECENT_TTL_MS;
+        let record = &self.record;
+        if record.chain.n != n
+            || record.resource.is_some()
+            || record.is_live()
+            || record.recent.iter().any(is_recent)
+        {
+            return Err(Refusal::InUse { job: None });
+        }
+        self.floors.raise(self.key, record.token);
+        self.changes.forgotten.push((self.key.clone(), record.token));
+        self.forgotten = true;
+        Ok(Outcome::Forgotten)
     }
 
     fn break_tenure(

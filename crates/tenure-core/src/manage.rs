@@ -1,6 +1,7 @@
 //! Management of resources and jobs: put, delete, pause, resume, cancel, retry, discard.
 
-use crate::command::{JobAction, ResourceAction, Submit};
+use crate::canary::{Canary, planted};
+use crate::command::{JobAction, Precondition, Put, ResourceAction, Submit};
 use crate::engine::check_text;
 use crate::history::Event;
 use crate::id::{JobId, RequestId};
@@ -16,8 +17,11 @@ impl StepContext<'_> {
     /// Applies an action to the resource. The record is settled.
     pub(crate) fn apply_resource_action(&mut self, action: &ResourceAction) -> Outcome {
         let result = match action {
-            ResourceAction::Put { spec, by } => self.put(spec, by),
-            ResourceAction::Delete { by } => self.delete(by),
+            ResourceAction::Put(put) => self.put(put),
+            ResourceAction::SetTimers { timers, by, precondition } => {
+                self.set_timers(timers, by, *precondition)
+            }
+            ResourceAction::Delete { by, precondition } => self.delete(by, *precondition),
             ResourceAction::Pause { by, reason } => self.pause(by, reason),
             ResourceAction::Resume { by, reason } => self.resume(by, reason),
             ResourceAction::Submit(submit) => self.submit(submit, None),
@@ -28,7 +32,10 @@ impl StepContext<'_> {
     /// Applies an action to a job in the lane. The record is settled.
     pub(crate) fn apply_to_live_job(&mut self, id: JobId, action: &JobAction) -> Outcome {
         let result = match action {
-            JobAction::Finish { token, finish } => self.finish(id, *token, finish),
+            JobAction::Finish { token, finish, update } => {
+                self.finish(id, *token, finish, update.as_deref())
+            }
+            JobAction::Status { token, update } => self.update_status(id, *token, update),
             JobAction::Progress { token, percent, message } => {
                 self.progress(id, *token, *percent, message)
             }
@@ -54,6 +61,7 @@ impl StepContext<'_> {
                 }
             }
             JobAction::Progress { token, .. } => Err(self.refuse_stale(*token, "progress")),
+            JobAction::Status { token, .. } => Err(self.refuse_stale(*token, "status")),
             JobAction::Log { token, .. } => Err(self.refuse_stale(*token, "log")),
             JobAction::Cancel { .. } if job.state == JobState::Cancelled => {
                 Ok(Outcome::Cancelled { state: job.state })
@@ -67,32 +75,87 @@ impl StepContext<'_> {
         result.unwrap_or_else(Outcome::Refused)
     }
 
-    fn put(&mut self, spec: &Text, by: &Text) -> Result<Outcome, Refusal> {
+    fn put(&mut self, put: &Put) -> Result<Outcome, Refusal> {
+        let Put { spec, by, request, precondition, timers } = put;
         check_text("principal", by, limits::SESSION_NAME_BYTES_MAX)?;
         check_size("spec", spec, limits::SPEC_BYTES_MAX)?;
         if self.kind().is_none() {
             return Err(Refusal::NotDeclared(format!("the kind {}", self.key.kind())));
         }
+        self.check_group()?;
+        if let Some(resource) = &self.record.resource
+            && request.is_some()
+            && resource.last_put == *request
+        {
+            if resource.spec.as_ref() != Some(spec) {
+                return Err(Refusal::RequestReused);
+            }
+            return Ok(self.put_outcome(None));
+        }
+        self.check_precondition(*precondition)?;
+        self.check_timers(timers)?;
         self.ensure_resource();
         let resource = self.record.resource.as_ref().expect("created above");
-        let generation = resource.generation;
-        if resource.spec.as_ref() == Some(spec) {
-            let snapshot = self.record.resource.clone();
-            return Ok(Outcome::Put { generation, job: None, snapshot });
+        let mut job = None;
+        if resource.spec.as_ref() != Some(spec) {
+            self.append_event(Event::Specified {
+                spec: spec.clone(),
+                generation: resource.generation + 1,
+                by: by.clone(),
+                request: *request,
+            });
+            job = self.reconcile();
         }
-        let generation = generation + 1;
-        self.append_event(Event::Specified { spec: spec.clone(), generation, by: by.clone() });
-        let job = self.reconcile();
-        let snapshot = self.record.resource.clone();
-        Ok(Outcome::Put { generation, job, snapshot })
+        self.write_timers(timers, by);
+        self.fire_timers();
+        Ok(self.put_outcome(job))
     }
 
-    fn delete(&mut self, by: &Text) -> Result<Outcome, Refusal> {
+    fn put_outcome(&self, job: Option<JobId>) -> Outcome {
+        let snapshot = self.record.resource.clone();
+        let generation = snapshot.as_ref().map_or(0, |resource| resource.generation);
+        Outcome::Put { generation, job, snapshot }
+    }
+
+    /// Checks the name of a resource of a grouped kind.
+    pub(crate) fn check_group(&self) -> Result<(), Refusal> {
+        if self.kind().is_some_and(|kind| kind.grouped) && self.key.group().is_none() {
+            let (kind, name) = (self.key.kind(), self.key.name());
+            return Err(Refusal::Invalid(format!(
+                "{name} has no group: names of the kind {kind} have the form GROUP:REST"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Checks a condition on the resource.
+    pub(crate) fn check_precondition(
+        &self,
+        precondition: Option<Precondition>,
+    ) -> Result<(), Refusal> {
+        let Some(wanted) = precondition else { return Ok(()) };
+        let generation = self.record.resource.as_ref().map(|resource| resource.generation);
+        let holds = match wanted {
+            Precondition::Generation(wanted) => generation == Some(wanted),
+            Precondition::Absent => generation.is_none(),
+        };
+        if holds || planted(Canary::PreconditionIgnored) {
+            return Ok(());
+        }
+        Err(Refusal::PreconditionFailed { wanted, generation })
+    }
+
+    fn delete(
+        &mut self,
+        by: &Text,
+        precondition: Option<Precondition>,
+    ) -> Result<Outcome, Refusal> {
         let Some(resource) = &self.record.resource else { return Err(Refusal::NoSuchResource) };
+        self.check_precondition(precondition)?;
         if let Some(job) = resource.lane.front() {
             return Err(Refusal::InUse { job: Some(job.id) });
         }
-        if self.record.is_live() {
+        if !self.record.tenures.is_empty() || !self.record.queue.is_empty() {
             return Err(Refusal::InUse { job: None });
         }
         self.append_event(Event::Deleted { by: by.clone() });
@@ -178,6 +241,7 @@ impl StepContext<'_> {
             args: job.args.clone(),
             priority: job.priority,
             run_at: None,
+            precondition: None,
             by: by.clone(),
         };
         let outcome = self.submit(&submit, Some(job.id))?;

@@ -53,6 +53,13 @@ pub enum MetricEvent {
         /// Machine-readable failure code.
         code: Option<Text>,
     },
+    /// A job failed because it had not started by its deadline.
+    NotStarted {
+        /// Resource.
+        key: ResourceKey,
+        /// Operation.
+        operation: Text,
+    },
     /// A write with a stale token was refused. Emitted every time, whereas history records the
     /// first.
     Fenced,

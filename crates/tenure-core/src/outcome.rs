@@ -37,8 +37,11 @@ pub struct TenureView {
     pub since: Millis,
     /// Time since the grant.
     pub age_ms: u64,
-    /// Time until it expires without a heartbeat.
+    /// Time until it expires without a heartbeat. A stale margin of the kind is not included.
     pub expires_in_ms: u64,
+    /// Time since the last heartbeat of the session.
+    #[serde(default)]
+    pub heartbeat_age_ms: u64,
     /// Length of the resource's wait queue.
     pub waiters: usize,
 }
@@ -128,8 +131,16 @@ pub enum Outcome {
         /// of its fields.
         snapshot: Option<Box<Resource>>,
     },
+    /// Timers were changed.
+    TimersSet {
+        /// The resource as it is after the step; `None` from a transport that does not carry all
+        /// of its fields.
+        snapshot: Option<Box<Resource>>,
+    },
     /// The resource was deleted.
     Deleted,
+    /// The resource was forgotten.
+    Forgotten,
     /// Whether the resource is paused.
     Paused(bool),
     /// The command was refused.
@@ -160,6 +171,8 @@ pub struct Assignment {
     pub job: Box<Job>,
     /// Desired state of the resource, as JSON.
     pub spec: Option<Text>,
+    /// Status of the resource, as JSON.
+    pub status: Option<Text>,
     /// Time limit of the attempt.
     pub limit_ms: Option<u64>,
     /// Maximum number of attempts.

@@ -8,11 +8,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use crate::command::{Claim, ClaimScope};
 use crate::key::{ResourceKey, Text};
 use crate::kind::{Kind, Kinds};
 use crate::lane::NextJob;
 use crate::map::Map;
 use crate::record::Record;
+use crate::resource::Resource;
 use crate::session::ALL_TENANTS;
 use crate::time::Millis;
 
@@ -41,6 +43,10 @@ struct IndexEntry {
     rank: Option<(Reverse<i32>, Millis)>,
     recheck_at: Option<Millis>,
     running: usize,
+    /// Number of waiting jobs of a resource of a grouped kind.
+    waiting: usize,
+    /// Whether the kind is grouped.
+    grouped: bool,
 }
 
 /// The ready resources of one kind.
@@ -61,6 +67,26 @@ struct TenantQueue {
     ready: BTreeSet<ReadyKey>,
     running: usize,
     served: u64,
+    /// Groups with unfinished jobs, for grouped kinds.
+    groups: Map<Text, GroupQueue>,
+}
+
+/// The resources of one group with unfinished jobs.
+#[derive(Clone, Debug, Default)]
+struct GroupQueue {
+    ready: BTreeSet<ReadyKey>,
+    counts: GroupCounts,
+}
+
+/// Numbers of unfinished jobs of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupCounts {
+    /// Jobs with a running attempt.
+    pub running: usize,
+    /// Other unfinished jobs.
+    pub waiting: usize,
+    /// Resources of which a job can start now.
+    pub ready: usize,
 }
 
 impl ReadyIndex {
@@ -72,22 +98,14 @@ impl ReadyIndex {
         kinds: &Kinds,
         now: Millis,
     ) -> bool {
-        let entry = match (&record.resource, kinds.get(key.kind())) {
-            (Some(resource), Some(kind)) if !resource.lane.is_empty() => {
-                let (rank, recheck_at) = match record.next_job(kind, now) {
-                    NextJob::Ready { priority, since, recheck_at, .. } => {
-                        (Some((Reverse(priority), since)), recheck_at)
-                    }
-                    NextJob::NotBefore(at) => (None, Some(at)),
-                    NextJob::None => (None, None),
-                };
-                IndexEntry { rank, recheck_at, running: resource.running_count() }
-            }
-            (Some(resource), None) if !resource.lane.is_empty() => {
-                IndexEntry { running: resource.running_count(), ..IndexEntry::default() }
-            }
-            _ => IndexEntry::default(),
+        let Some(resource) = &record.resource else {
+            return self.replace(key, IndexEntry::default());
         };
+        let mut entry = match kinds.get(key.kind()) {
+            Some(kind) if !resource.lane.is_empty() => IndexEntry::new(record, resource, kind, now),
+            _ => IndexEntry { running: resource.running_count(), ..IndexEntry::default() },
+        };
+        entry.recheck_at = earliest(entry.recheck_at, resource.next_timer(now));
         self.replace(key, entry)
     }
 
@@ -116,20 +134,31 @@ impl ReadyIndex {
         became_ready
     }
 
-    /// Picks the next resource of these kinds for a worker of `tenant`, which may be
-    /// [`ALL_TENANTS`].
+    /// Picks the next resource for a claim of a worker of `tenant`, which may be [`ALL_TENANTS`].
     pub(crate) fn pick(
         &mut self,
-        names: &[Text],
+        claim: &Claim,
         tenant: &str,
         kinds: &Kinds,
     ) -> Option<ResourceKey> {
-        let candidates = names.iter().filter_map(|name| {
-            let first = self.kinds.get(name)?.first(tenant, kinds.get(name)?)?;
+        let candidates = claim.kinds.iter().filter_map(|name| {
+            let (queue, kind) = (self.kinds.get(name)?, kinds.get(name)?);
+            let first = match &claim.only {
+                None => queue.first(tenant, kind)?.clone(),
+                Some(ClaimScope::Group { tenant, group }) => {
+                    let tenant = queue.tenant_with_capacity(tenant, kind)?;
+                    tenant.groups.get(group)?.ready.first()?.clone()
+                }
+                Some(ClaimScope::Resource { tenant, name: resource }) => {
+                    queue.tenant_with_capacity(tenant, kind)?;
+                    let key = ResourceKey::new(tenant, name, resource).ok()?;
+                    let (priority, since) = self.entries.get(&key)?.rank?;
+                    (priority, since, key)
+                }
+            };
             Some((first, name))
         });
         let ((_, _, key), name) = candidates.min()?;
-        let key = key.clone();
         let name = name.clone();
         self.picks += 1;
         let queue = self.kinds.get_mut(&name).expect("found above");
@@ -179,6 +208,16 @@ impl ReadyIndex {
         self.entries.get(key).is_some_and(|entry| entry.rank.is_some())
     }
 
+    /// Returns the numbers of unfinished jobs of a group.
+    #[must_use]
+    pub fn group_counts(&self, tenant: &str, kind: &str, group: &str) -> GroupCounts {
+        let queue = self.kinds.get(kind).and_then(|queue| queue.tenants.get(tenant));
+        queue.and_then(|tenant| tenant.groups.get(group)).map_or_else(
+            GroupCounts::default,
+            |queue| GroupCounts { ready: queue.ready.len(), ..queue.counts },
+        )
+    }
+
     /// Returns the number of ready resources of a kind.
     #[must_use]
     pub fn ready_count(&self, kind: &str) -> usize {
@@ -187,7 +226,63 @@ impl ReadyIndex {
     }
 }
 
+impl IndexEntry {
+    /// Returns the entry of a resource with unfinished jobs.
+    fn new(record: &Record, resource: &Resource, kind: &Kind, now: Millis) -> Self {
+        let (rank, recheck_at) = match record.next_job(kind, now) {
+            NextJob::Ready { priority, since, recheck_at, .. } => {
+                (Some((Reverse(priority), since)), recheck_at)
+            }
+            NextJob::NotBefore(at) => (None, Some(at)),
+            NextJob::None => (None, None),
+        };
+        let recheck_at = earliest(recheck_at, record.next_start_deadline(kind));
+        let running = resource.running_count();
+        let waiting = if kind.grouped { resource.lane.len() - running } else { 0 };
+        Self { rank, recheck_at, running, waiting, grouped: kind.grouped }
+    }
+
+    /// Returns the group in which the entry is counted.
+    fn group<'k>(&self, key: &'k ResourceKey) -> Option<&'k str> {
+        key.group().filter(|_| self.grouped)
+    }
+}
+
+fn earliest(a: Option<Millis>, b: Option<Millis>) -> Option<Millis> {
+    a.into_iter().chain(b).min()
+}
+
 impl TenantQueue {
+    /// Removes an entry from its group, or adds it.
+    fn update_group(&mut self, key: &ResourceKey, entry: &IndexEntry, add: bool) {
+        let Some(group) = entry.group(key) else { return };
+        if !self.groups.contains_key(group) {
+            self.groups.insert(group.into(), GroupQueue::default());
+        }
+        let queue = self.groups.get_mut(group).expect("inserted above");
+        let counts = &mut queue.counts;
+        if add {
+            counts.running += entry.running;
+            counts.waiting += entry.waiting;
+        } else {
+            counts.running -= entry.running;
+            counts.waiting -= entry.waiting;
+        }
+        let ready = entry.rank.map(|(priority, since)| (priority, since, key.clone()));
+        match ready {
+            Some(ready) if add => {
+                queue.ready.insert(ready);
+            }
+            Some(ready) => {
+                queue.ready.remove(&ready);
+            }
+            None => {}
+        }
+        if queue.counts == GroupCounts::default() {
+            self.groups.remove(group);
+        }
+    }
+
     /// Returns the sort key among tenants, if the tenant has ready resources.
     fn order_key(&self) -> Option<(usize, u64)> {
         (!self.ready.is_empty()).then_some((self.running, self.served))
@@ -205,6 +300,8 @@ impl KindQueue {
             if let Some((priority, since)) = after.rank {
                 tenant.ready.insert((priority, since, key.clone()));
             }
+            tenant.update_group(key, before, false);
+            tenant.update_group(key, after, true);
         });
     }
 
@@ -229,7 +326,7 @@ impl KindQueue {
                 self.order.insert((running, served, name.clone()));
             }
         }
-        if after.is_none() && tenant.running == 0 {
+        if after.is_none() && tenant.running == 0 && tenant.groups.is_empty() {
             let served = tenant.served;
             self.tenants.remove(&name);
             if self.idle_served.len() >= IDLE_TENANTS_MAX {
@@ -246,16 +343,18 @@ impl KindQueue {
     }
 
     fn first(&self, tenant: &str, kind: &Kind) -> Option<&ReadyKey> {
+        // Tenants are ordered by running jobs: if the first one is at its cap, all are.
+        let name = if tenant == ALL_TENANTS { &self.order.first()?.2 } else { tenant };
+        self.tenant_with_capacity(name, kind)?.ready.first()
+    }
+
+    /// Returns the queue of a tenant, unless the caps of the kind let nothing of it start.
+    fn tenant_with_capacity(&self, tenant: &str, kind: &Kind) -> Option<&TenantQueue> {
         if kind.running_max.is_some_and(|max| self.running >= max) {
             return None;
         }
         let within =
-            |tenant: &TenantQueue| kind.tenant_running_max.is_none_or(|max| tenant.running < max);
-        if tenant != ALL_TENANTS {
-            return self.tenants.get(tenant).filter(|tenant| within(tenant))?.ready.first();
-        }
-        // Tenants are ordered by running jobs: if the first one is at its cap, all are.
-        let (_, _, name) = self.order.first()?;
-        self.tenants.get(name).filter(|tenant| within(tenant))?.ready.first()
+            |tenant: &&TenantQueue| kind.tenant_running_max.is_none_or(|max| tenant.running < max);
+        self.tenants.get(tenant).filter(within)
     }
 }

@@ -232,11 +232,15 @@ impl Record {
         }
     }
 
-    /// Returns `true` if it has tenures, waiters or unfinished jobs. Stores keep such records
-    /// loaded.
+    /// Returns `true` if it has tenures, waiters, unfinished jobs or timers. Stores keep such
+    /// records loaded.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        !self.tenures.is_empty() || !self.queue.is_empty() || !self.lane().is_empty()
+        let has_timers = |resource: &Resource| !resource.timers.is_empty();
+        !self.tenures.is_empty()
+            || !self.queue.is_empty()
+            || !self.lane().is_empty()
+            || self.resource.as_deref().is_some_and(has_timers)
     }
 
     /// Returns the sessions that hold or wait, once per grant and per queue entry.
@@ -328,6 +332,7 @@ impl Record {
         let of_grant = self.tenures.iter().filter(|tenure| tenure.token == token);
         let names = of_grant.map(|tenure| tenure.lock.clone()).collect();
         let session = sessions.get(first.session);
+        let (expires_in_ms, heartbeat_age_ms) = session.map_or((0, 0), |s| s.lease_ms(now));
         Some(TenureView {
             key: key.clone(),
             locks: LockSet::new(names).ok()?,
@@ -340,7 +345,8 @@ impl Record {
             job: first.job,
             since: first.since,
             age_ms: now.since(first.since),
-            expires_in_ms: session.map_or(0, |session| session.expires_at.since(now)),
+            expires_in_ms,
+            heartbeat_age_ms,
             waiters: self.queue.len(),
         })
     }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::command::{Command, LockAction};
+use crate::command::{Command, LockAction, Precondition};
 use crate::id::JobId;
 use crate::job::JobState;
 use crate::key::{ResourceKey, Text};
@@ -35,6 +35,10 @@ pub enum Code {
     Invalid,
     /// Belongs to another tenant, or the role does not suffice.
     Forbidden,
+    /// A precondition of the request does not hold.
+    PreconditionFailed,
+    /// Larger than a limit.
+    TooLarge,
     /// Temporarily unavailable.
     Unavailable,
 }
@@ -52,6 +56,8 @@ impl Code {
             Self::Conflict => "conflict",
             Self::Invalid => "invalid",
             Self::Forbidden => "forbidden",
+            Self::PreconditionFailed => "precondition_failed",
+            Self::TooLarge => "too_large",
             Self::Unavailable => "unavailable",
         }
     }
@@ -174,8 +180,22 @@ pub enum Refusal {
     },
     /// The tenure belongs to a job and ends with it.
     TenureOfJob(JobId),
+    /// A precondition does not hold.
+    PreconditionFailed {
+        /// The precondition.
+        wanted: Precondition,
+        /// Generation of the resource; `None` if it does not exist.
+        generation: Option<u64>,
+    },
+    /// The session that a lock should be transferred to does not wait for it.
+    NotWaiting {
+        /// Name or id of the session.
+        to: Text,
+    },
     /// The command is invalid.
     Invalid(String),
+    /// A document would exceed its limit.
+    TooLarge(String),
     /// Another transaction holds the resource in a shared database.
     Busy,
 }
@@ -206,7 +226,10 @@ impl Refusal {
             | Self::StillAlive
             | Self::WrongJobState { .. }
             | Self::InUse { .. }
+            | Self::NotWaiting { .. }
             | Self::TenureOfJob(_) => Code::Conflict,
+            Self::PreconditionFailed { .. } => Code::PreconditionFailed,
+            Self::TooLarge(_) => Code::TooLarge,
             Self::ForeignSession => Code::Forbidden,
             Self::Invalid(_) => Code::Invalid,
             Self::Busy => Code::Unavailable,
@@ -231,10 +254,13 @@ impl Refusal {
             Self::WrongJobState { .. } => Some("job_state"),
             Self::InUse { .. } => Some("in_use"),
             Self::TenureOfJob(_) => Some("job_tenure"),
+            Self::NotWaiting { .. } => Some("not_waiting"),
             Self::Busy => Some("busy"),
             Self::Held { .. }
             | Self::Lost { .. }
             | Self::BadTransition { .. }
+            | Self::PreconditionFailed { .. }
+            | Self::TooLarge(_)
             | Self::Invalid(_) => None,
         }
     }
@@ -330,7 +356,22 @@ impl fmt::Display for Refusal {
             Self::TenureOfJob(job) => {
                 write!(f, "the tenure belongs to job {job}. Finish or cancel the job instead")
             }
-            Self::Invalid(why) => f.write_str(why),
+            Self::PreconditionFailed { wanted: Precondition::Absent, .. } => f.write_str(
+                "the resource exists already. Read it, and make the request conditional on its \
+                 generation",
+            ),
+            Self::PreconditionFailed { wanted: Precondition::Generation(wanted), generation } => {
+                match generation {
+                    Some(is) => write!(f, "the generation is {is}, not {wanted}")?,
+                    None => f.write_str("the resource does not exist")?,
+                }
+                f.write_str(". Read the resource and decide again")
+            }
+            Self::NotWaiting { to } => {
+                write!(f, "{to} does not wait for these locks, so nothing was released. ")?;
+                f.write_str("Let it acquire them with a wait first")
+            }
+            Self::Invalid(why) | Self::TooLarge(why) => f.write_str(why),
             Self::Busy => f.write_str(
                 "a database transaction holds this resource. Try again when it has ended",
             ),

@@ -7,11 +7,13 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::JobId;
+use crate::id::{JobId, RequestId};
 use crate::job::{Job, RequestedBy};
 use crate::key::Text;
 use crate::recent_submits::RecentSubmits;
+use crate::status::Status;
 use crate::time::Millis;
+use crate::timers::Timer;
 
 /// State of a resource apart from its locks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -29,6 +31,15 @@ pub struct Resource {
     /// Generation that the resource has been reconciled to.
     #[serde(default)]
     pub observed: u64,
+    /// Request id of the put that set the desired state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_put: Option<RequestId>,
+    /// What its holders know about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Box<Status>>,
+    /// Instants at which the engine submits operations, at most one per operation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timers: Vec<Timer>,
     /// Who paused it; no job starts until it is resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<RequestedBy>,
@@ -53,6 +64,9 @@ impl Resource {
             spec: None,
             generation: 0,
             observed: 0,
+            last_put: None,
+            status: None,
+            timers: Vec::new(),
             paused: None,
             lane: VecDeque::new(),
             recent_submits: RecentSubmits::default(),

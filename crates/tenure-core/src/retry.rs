@@ -15,6 +15,8 @@ pub const WORKER_CLOSED: &str = "WORKER_CLOSED";
 pub const LOCK_BROKEN: &str = "LOCK_BROKEN";
 /// A running job has no tenure because the store was restored or damaged. Its effects are unknown.
 pub const LOCK_STATE_LOST: &str = "LOCK_STATE_LOST";
+/// The job had not started by its start deadline.
+pub const NOT_STARTED: &str = "NOT_STARTED";
 /// The attempt exceeded its time limit and was stopped by its worker.
 pub const TIME_LIMIT: &str = "TIME_LIMIT";
 

@@ -79,6 +79,9 @@ pub struct Session {
     pub opened_at: Millis,
     /// Time at which it expires without a further heartbeat.
     pub expires_at: Millis,
+    /// Time by which it outlives its time to live, for locks of kinds with a stale margin.
+    #[serde(rename = "margin", default, skip_serializing_if = "is_zero")]
+    pub margin_ms: u64,
     /// Created by one acquire, and removed with what that acquire obtained.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub solo: bool,
@@ -96,6 +99,10 @@ pub struct Session {
     pub worker: Option<Box<Worker>>,
 }
 
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 /// Tenant of a session that may act for any tenant.
 pub const ALL_TENANTS: &str = "*";
 
@@ -106,9 +113,23 @@ impl Session {
         self.ended.is_none() && self.expires_at > now
     }
 
+    /// Returns when it expires if it is renewed at `now`.
+    #[must_use]
+    pub(crate) fn expiry_from(&self, now: Millis) -> Millis {
+        now.plus(self.ttl_ms).plus(self.margin_ms)
+    }
+
     /// Renews the full time to live from `now`. Never shortens it.
     pub fn extend(&mut self, now: Millis) {
-        self.expires_at = self.expires_at.max(now.plus(self.ttl_ms));
+        self.expires_at = self.expires_at.max(self.expiry_from(now));
+    }
+
+    /// Returns the time until its locks are lost from the view of its process, which does not count
+    /// the stale margin, and the time since its last heartbeat.
+    #[must_use]
+    pub fn lease_ms(&self, now: Millis) -> (u64, u64) {
+        let left = self.expires_at.since(now.plus(self.margin_ms));
+        (left, self.expiry_from(now).since(self.expires_at))
     }
 
     /// Records that it polls for jobs.

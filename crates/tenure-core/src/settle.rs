@@ -5,15 +5,18 @@
 
 use crate::canary::{Canary, planted};
 use crate::history::Event;
-use crate::id::{RequestId, SessionId};
-use crate::job::{CompletedAttempt, StartedAttempt};
+use crate::id::{JobId, RequestId, SessionId};
+use crate::job::{CompletedAttempt, Failure, Job, StartedAttempt};
 use crate::key::{LockName, LockSet, Text};
+use crate::lane::start_by;
 use crate::metric_event::{GAVE_UP, MetricEvent};
 use crate::outcome::TenureView;
 use crate::record::{Tenure, TenureEnd, Waiter};
+use crate::retry::NOT_STARTED;
 use crate::session::{Liveness, SessionEnd};
 use crate::step_context::StepContext;
 use crate::token::Token;
+use crate::why::HumanDuration;
 
 impl StepContext<'_> {
     /// Ends tenures of ended sessions, drops expired waiters and grants free locks to the next
@@ -26,12 +29,35 @@ impl StepContext<'_> {
         }
         if self.record.resource.is_some() {
             ended += self.repair();
+            self.fail_unstarted();
+            self.fire_timers();
         }
         self.drop_expired_waiters();
         if !self.record.queue.is_empty() {
             self.promote_waiters();
         }
         ended
+    }
+
+    /// Fails jobs that have not started by their deadline.
+    fn fail_unstarted(&mut self) {
+        let Some(kind) = self.kind() else { return };
+        if self.record.next_start_deadline(kind).is_none_or(|deadline| deadline > self.now) {
+            return;
+        }
+        let missed = |job: &&Box<Job>| start_by(job, kind).is_some_and(|by| by <= self.now);
+        let missed: Vec<(JobId, Text)> = (self.record.lane().iter().filter(missed))
+            .map(|job| (job.id, job.operation.clone()))
+            .collect();
+        for (id, operation) in missed {
+            let limit_ms = kind.operations.get(&operation).and_then(|o| o.start_deadline_ms);
+            let limit = HumanDuration(limit_ms.unwrap_or(0));
+            let message = format!("{operation} had not started after {limit}").into();
+            let error = Failure { code: NOT_STARTED.into(), message };
+            self.append_event(Event::NotStarted { id, error });
+            let key = self.key.clone();
+            self.changes.metric_events.push(MetricEvent::NotStarted { key, operation });
+        }
     }
 
     pub(crate) fn first_expired_tenure(&mut self) -> Option<(Token, TenureEnd)> {
@@ -140,9 +166,16 @@ impl StepContext<'_> {
         self.tenure_view(token)
     }
 
-    /// Starts the clock of a solo session at the grant. Returns the name of the session.
+    /// Starts the clock of a solo session at the grant, and adds the stale margin of the kind.
+    /// Returns the name of the session.
     fn start_session_clock(&mut self, id: SessionId) -> Text {
+        let margin_ms = self.kind().map_or(0, |kind| kind.stale_margin_ms);
         let Some(session) = self.sessions.get_mut(id) else { return "".into() };
+        if session.margin_ms < margin_ms {
+            session.expires_at = session.expires_at.plus(margin_ms - session.margin_ms);
+            session.margin_ms = margin_ms;
+            self.changes.sessions.push(id);
+        }
         if session.solo {
             session.extend(self.now);
             self.changes.heartbeats.push(id);

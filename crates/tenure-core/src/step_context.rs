@@ -15,6 +15,7 @@ use crate::record::Record;
 use crate::session::{SessionIndex, Sessions};
 use crate::time::Millis;
 use crate::token::{Incarnation, Token};
+use crate::token_floors::TokenFloors;
 use crate::world::Changes;
 
 /// The context of one command on one record.
@@ -27,10 +28,13 @@ pub(crate) struct StepContext<'a> {
     pub(crate) kinds: &'a Kinds,
     /// Resource of each unfinished job.
     pub(crate) job_index: &'a mut BTreeMap<JobId, ResourceKey>,
+    pub(crate) floors: &'a mut TokenFloors,
     pub(crate) incarnation: Incarnation,
     pub(crate) now: Millis,
     /// Whether the record changed.
     pub(crate) changed: bool,
+    /// Whether the record is forgotten.
+    pub(crate) forgotten: bool,
     /// Whether the record changed in a way that no event describes.
     pub(crate) unlogged: bool,
 }

@@ -40,6 +40,8 @@ impl<'a> StepContext<'a> {
             return response;
         }
         let operation = self.declared_operation(&submit.operation)?;
+        self.check_group()?;
+        self.check_precondition(submit.precondition)?;
         match self.resolve_policies(operation, self.due_at(submit))? {
             Admission::Attach(job) => {
                 let (request, by) = (submit.request, submit.by.clone());
@@ -254,6 +256,7 @@ impl<'a> StepContext<'a> {
             error: None,
             result: None,
             ended_at: None,
+            deferrals: 0,
             joined: 0,
             generation: 0,
             state_before: None,
@@ -325,8 +328,8 @@ impl<'a> StepContext<'a> {
         let request = self.derived_request(resource.generation);
         let operation = self.operation(&name)?;
         self.check_enqueue(operation, 0).ok()?;
-        let by = "tenure".into();
-        let submit = Submit { request, operation: name, args: None, priority: 0, run_at: None, by };
+        let by: Text = "tenure".into();
+        let submit = Submit::new(request, &name, by);
         let (_, job, _) = self.enqueue_job(&submit, operation, None, &[], &[]);
         Some(job)
     }
@@ -355,7 +358,7 @@ impl<'a> StepContext<'a> {
 
     /// Hashes `text` with the resource key and a position that advances with every event: the
     /// length of the sealed history plus the events of this batch, of all resources.
-    fn derive_id(&self, text: &str) -> u128 {
+    pub(crate) fn derive_id(&self, text: &str) -> u128 {
         let n = self.record.chain.n + self.changes.events.len() as u64;
         crate::history::digest(&format!("{}#{text}#{n}", self.key))
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::history::{Entry, Event, Hash, chain_hash};
 use crate::id::JobId;
-use crate::job::{AttemptOutcome, Job};
+use crate::job::Job;
 use crate::key::{LockName, LockSet, ResourceKey};
 use crate::record::{Record, TenureEnd};
 use crate::time::Millis;
@@ -185,6 +185,7 @@ impl ChainCheckpoint {
                 self.check_end(locks, *token, how, &mut found);
             }
             Event::Fenced { token, .. } => self.check_fenced(*token, &mut found),
+            Event::Observed { token, .. } => self.check_observed(*token, &mut found),
             _ => {}
         }
         if let Some(id) = entry.event.job() {
@@ -204,6 +205,7 @@ impl ChainCheckpoint {
             (Event::Submitted { .. }, Some(_)) => found.push(format!("job {id} enters twice")),
             // Finished jobs are not tracked.
             (Event::Redriven { .. } | Event::Discarded { .. }, None) => {}
+            (Event::TimerFired { .. }, _) => {}
             (Event::Granted { job: Some(started), token, .. }, Some((attempts, None))) => {
                 if started.attempt != attempts + 1 {
                     let n = started.attempt;
@@ -217,8 +219,8 @@ impl ChainCheckpoint {
                         "job {id} ends its attempt with token {token}, but it runs with {running}"
                     ));
                 }
-                let handed_back = completed.outcome == AttemptOutcome::HandedBack;
-                let attempts = if handed_back { attempts.saturating_sub(1) } else { attempts };
+                let counted = completed.outcome.is_counted();
+                let attempts = if counted { attempts } else { attempts.saturating_sub(1) };
                 self.jobs.insert(id, (attempts, None));
                 if completed.job_state.is_finished() {
                     self.jobs.remove(&id);
@@ -226,6 +228,7 @@ impl ChainCheckpoint {
             }
             (Event::Attached { .. }, Some(_)) | (Event::Cancelled { .. }, Some((_, Some(_)))) => {}
             (Event::Superseded { .. } | Event::Cancelled { .. }, Some((_, None)))
+            | (Event::NotStarted { .. }, Some((0, None)))
             | (Event::Incident { .. }, Some((_, None))) => {
                 self.jobs.remove(&id);
             }
@@ -286,6 +289,12 @@ impl ChainCheckpoint {
     fn check_fenced(&self, token: Token, found: &mut Vec<String>) {
         if self.held.values().any(|(holder, _)| *holder == token) {
             found.push(format!("a write with token {token} was refused although it held a lock"));
+        }
+    }
+
+    fn check_observed(&self, token: Token, found: &mut Vec<String>) {
+        if self.held.values().all(|(holder, _)| *holder != token) {
+            found.push(format!("status was written with token {token}, which held no lock"));
         }
     }
 

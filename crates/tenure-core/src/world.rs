@@ -18,7 +18,8 @@ use crate::ready::ReadyIndex;
 use crate::record::Record;
 use crate::session::{SessionIndex, Sessions};
 use crate::time::Millis;
-use crate::token::Incarnation;
+use crate::token::{Incarnation, Token};
+use crate::token_floors::TokenFloors;
 
 /// The rows that steps read and write.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +36,8 @@ pub struct World {
     pub job_index: BTreeMap<JobId, ResourceKey>,
     /// Finished jobs that commands of this batch name. The store loads them beforehand.
     pub finished_jobs: Map<JobId, (ResourceKey, Box<Job>)>,
+    /// Tokens above which those of new resources start.
+    pub floors: TokenFloors,
     /// Loaded resources with a startable job.
     pub ready: ReadyIndex,
     /// Declared kinds.
@@ -62,6 +65,8 @@ pub struct Changes {
     pub events: Vec<(ResourceKey, Millis, Event)>,
     /// Tenures granted from the wait queue, whose clients should be notified.
     pub granted: Vec<TenureView>,
+    /// Forgotten resources, with their last tokens: their rows are deleted, and the floors stored.
+    pub forgotten: Vec<(ResourceKey, Token)>,
     /// Jobs that finished, or were redriven or discarded.
     pub finished: Vec<(ResourceKey, Box<Job>)>,
     /// Log output to append.
@@ -88,6 +93,12 @@ pub struct LogChunk {
 }
 
 impl World {
+    /// Removes the record of a resource that another server has forgotten.
+    pub fn forget(&mut self, key: &ResourceKey, token: Token) {
+        self.remove_record(key);
+        self.floors.raise(key, token);
+    }
+
     /// Inserts or replaces the record of a resource. Returns `true` if the resource became ready.
     pub fn insert_record(&mut self, key: &ResourceKey, record: Box<Record>, now: Millis) -> bool {
         self.remove_record(key);

@@ -167,7 +167,7 @@ fn full_queue_accepts_a_waiter_after_one_leaves() {
 /// Acquires and releases the lock, which adds one ended request to the resource.
 fn use_once(world: &mut World, request: u128, now: Millis) {
     let token = granted(acquire(world, acquire_request(1, request), now));
-    lock(world, LockAction::Release { token, locks: None }, now);
+    lock(world, LockAction::Release { token, locks: None, to: None }, now);
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn current_token_with_wrong_locks_is_refused_but_not_fenced() {
     let mut world = world();
     let token = granted(acquire(&mut world, acquire_request(1, 1), NOW));
     let config: LockName = "config".parse().unwrap();
-    let release = LockAction::Release { token, locks: Some(config.into()) };
+    let release = LockAction::Release { token, locks: Some(config.into()), to: None };
     let refused = lock(&mut world, release, NOW);
     assert!(matches!(refused, Outcome::Refused(Refusal::Lost { .. })), "{refused:?}");
     assert!(world.changes.events.iter().all(|(_, _, event)| event.as_str() != "fenced"));

@@ -7,8 +7,8 @@ use tenure_core::kind::Backoff;
 use tenure_core::retry::{Class, Retry};
 use tenure_core::{
     Acquire, Claim, Claimant, Command, Finish, JobAction, JobId, JobState, Kind, Kinds, LockAction,
-    LockName, Millis, Operation, Outcome, Policy, Refusal, RequestId, ResourceAction, ResourceKey,
-    SessionId, Submit, Token, World, limits, step,
+    LockName, Millis, Operation, Outcome, Policy, Put, Refusal, RequestId, ResourceAction,
+    ResourceKey, SessionId, Submit, Token, World, limits, step,
 };
 
 const NOW: Millis = Millis(1_000_000_000);
@@ -34,7 +34,7 @@ fn world() -> World {
 
 fn submit_request(request: u128) -> Submit {
     let (request, operation, by) = (RequestId(request), "work".into(), "ann".into());
-    Submit { request, operation, args: None, priority: 0, run_at: None, by }
+    Submit { request, operation, args: None, priority: 0, run_at: None, by, precondition: None }
 }
 
 fn on(world: &mut World, name: &str, action: ResourceAction) -> Outcome {
@@ -51,7 +51,11 @@ fn act(world: &mut World, id: JobId, action: JobAction) -> Outcome {
 
 fn claim(world: &mut World, request: u128, max: usize) -> Outcome {
     let (session, request, kinds) = (SessionId(1), RequestId(request), vec!["task".into()]);
-    step(world, &Command::Claim(Claim { session, request, kinds, max, tenant: None }), NOW)
+    step(
+        world,
+        &Command::Claim(Claim { session, request, kinds, max, tenant: None, only: None }),
+        NOW,
+    )
 }
 
 #[track_caller]
@@ -117,7 +121,7 @@ fn args_and_spec_size_is_limited() {
     let args = |n| Submit { args: text(n), ..submit_request(1) };
     invalid(&submit(&mut world, "a", args(limits::ARGS_BYTES_MAX + 1)), "args has 65537 bytes");
     submitted(submit(&mut world, "a", args(limits::ARGS_BYTES_MAX)));
-    let put = |n: usize| ResourceAction::Put { spec: "x".repeat(n).into(), by: "ann".into() };
+    let put = |n: usize| ResourceAction::Put(Put::new("x".repeat(n).into(), "ann".into()));
     let refused = on(&mut world, "b", put(limits::SPEC_BYTES_MAX + 1));
     invalid(&refused, "spec has 65537 bytes");
     assert!(!world.records.contains_key(&key("b")), "a refused put makes nothing known");
@@ -165,6 +169,7 @@ fn claim_size_and_kinds_are_limited() {
             .collect(),
         max: 1,
         tenant: None,
+        only: None,
     };
     invalid(&step(&mut world, &Command::Claim(naming(0)), NOW), "0 kinds");
     let many = limits::CLAIM_KINDS_MAX + 1;
@@ -182,7 +187,7 @@ fn oldest_claim_is_evicted_at_the_limit() {
     }
     let finish = |world: &mut World, (id, token)| {
         let finish = Finish::Ok { state: None, result: None };
-        act(world, id, JobAction::Finish { token, finish })
+        act(world, id, JobAction::Finish { token, finish, update: None })
     };
     for request in 1..=kept {
         let job = claimed(claim(&mut world, request, 1)).remove(0);
@@ -243,9 +248,14 @@ fn job_keeps_the_latest_attempts_and_counts_all() {
     let rounds = limits::ATTEMPTS_KEPT as u128 + 3;
     for request in 1..=rounds {
         let (_, token) = claimed(claim(&mut world, request, 1)).remove(0);
-        let finish =
-            Finish::Failed { code: "BUSY".into(), message: "".into(), class: None, state: None };
-        act(&mut world, id, JobAction::Finish { token, finish });
+        let finish = Finish::Failed {
+            code: "BUSY".into(),
+            message: "".into(),
+            class: None,
+            state: None,
+            delay_ms: None,
+        };
+        act(&mut world, id, JobAction::Finish { token, finish, update: None });
     }
     let job = world.records[&key("a")].job(id).expect("in backoff");
     assert_eq!(u128::from(job.attempt), rounds);
@@ -291,13 +301,15 @@ fn progress_percent_and_message_are_limited() {
 fn invalid_finish_is_refused_and_does_not_end_the_attempt() {
     let mut world = world();
     let (id, token) = running(&mut world);
-    let mut finish = |finish| act(&mut world, id, JobAction::Finish { token, finish });
+    let mut finish =
+        |finish| act(&mut world, id, JobAction::Finish { token, finish, update: None });
     let ok = |n: usize| Finish::Ok { state: None, result: Some("x".repeat(n).into()) };
     let failed = |code: usize, message: usize| Finish::Failed {
         code: "C".repeat(code).into(),
         message: "m".repeat(message).into(),
         class: Some(Class::Permanent),
         state: None,
+        delay_ms: None,
     };
     invalid(&finish(ok(limits::RESULT_BYTES_MAX + 1)), "result has 65537 bytes");
     invalid(&finish(failed(0, 0)), "code of the failure is empty");
@@ -315,7 +327,7 @@ fn result_of_maximum_size_is_accepted() {
     let (id, token) = running(&mut world);
     let result = Some("x".repeat(limits::RESULT_BYTES_MAX).into());
     let finish = Finish::Ok { state: None, result };
-    let done = act(&mut world, id, JobAction::Finish { token, finish });
+    let done = act(&mut world, id, JobAction::Finish { token, finish, update: None });
     assert_eq!(done, Outcome::Finished { state: JobState::Succeeded, already: false });
 }
 
@@ -357,7 +369,7 @@ fn requests_to_stop_do_not_count_as_lost_tenures() {
     assert_eq!(revoked.len(), jobs);
     // A finished job no longer needs a request to stop.
     let (id, token) = taken[0];
-    act(&mut world, id, JobAction::Finish { token, finish: Finish::Cancelled });
+    act(&mut world, id, JobAction::Finish { token, finish: Finish::Cancelled, update: None });
     let Outcome::Alive { revoked, .. } = step(&mut world, &heartbeat, NOW) else {
         panic!("the session ended")
     };
@@ -380,9 +392,9 @@ fn step_without_changes_keeps_records_created_in_the_same_batch() {
     // Same batch: its history is not sealed yet.
     assert_eq!(submitted(submit(&mut world, "a", submit_request(1))), first);
     assert!(world.records.contains_key(&key("a")));
-    on(&mut world, "b", ResourceAction::Put { spec: "1".into(), by: "ann".into() });
-    on(&mut world, "b", ResourceAction::Delete { by: "ann".into() });
-    let gone = on(&mut world, "b", ResourceAction::Delete { by: "ann".into() });
+    on(&mut world, "b", ResourceAction::Put(Put::new("1".into(), "ann".into())));
+    on(&mut world, "b", ResourceAction::Delete { by: "ann".into(), precondition: None });
+    let gone = on(&mut world, "b", ResourceAction::Delete { by: "ann".into(), precondition: None });
     assert_eq!(gone, Outcome::Refused(Refusal::NoSuchResource));
     let events = world.take_changes().events;
     assert_eq!(world.seal(events).len(), 5);
@@ -394,7 +406,7 @@ fn tenure_of_a_job_cannot_be_released_or_withdrawn() {
     let (id, token) = running(&mut world);
     let mut lock = |action| step(&mut world, &Command::Lock { key: key("a"), action }, NOW);
     let refused = Outcome::Refused(Refusal::TenureOfJob(id));
-    assert_eq!(lock(LockAction::Release { token, locks: None }), refused);
+    assert_eq!(lock(LockAction::Release { token, locks: None, to: None }), refused);
     assert_eq!(lock(LockAction::Withdraw { request: RequestId(1) }), refused);
     let other = Acquire {
         locks: LockName::main().into(),
@@ -417,7 +429,7 @@ fn scheduled_job_runs_by_priority_once_due() {
     let urgent = submitted(submit(&mut world, "a", urgent));
     submitted(submit(&mut world, "b", Submit { priority: 1, ..submit_request(3) }));
     let (session, kinds) = (SessionId(1), vec!["task".into()]);
-    let claim = Claim { session, request: RequestId(1), kinds, max: 1, tenant: None };
+    let claim = Claim { session, request: RequestId(1), kinds, max: 1, tenant: None, only: None };
     let first = claimed(step(&mut world, &Command::Claim(claim), NOW.plus(1_000)));
     assert_eq!(first[0].0, urgent);
 }

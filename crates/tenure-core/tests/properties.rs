@@ -187,7 +187,7 @@ fn creates_session(command: &Command, session: SessionId) -> bool {
 fn with_token(token: Token, verb: usize, locks: Option<LockSet>) -> LockAction {
     match verb {
         0 => LockAction::Renew { token, ttl_ms: None },
-        1 => LockAction::Release { token, locks },
+        1 => LockAction::Release { token, locks, to: None },
         _ => LockAction::Break {
             token,
             locks,

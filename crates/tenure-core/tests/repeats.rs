@@ -67,13 +67,13 @@ fn a_submit_with_the_id_of_another_is_refused() {
     check_reused_submits(&mut world, &first, id, later);
 
     let (session, request, kinds) = (SessionId(1), RequestId(2), vec!["task".into()]);
-    let claim = Claim { session, request, kinds, max: 1, tenant: None };
+    let claim = Claim { session, request, kinds, max: 1, tenant: None, only: None };
     let Outcome::Claimed(claimed) = step(&mut world, &Command::Claim(claim), later) else {
         panic!("not claimed")
     };
     check_reused_submits(&mut world, &first, id, later);
     let (token, finish) = (claimed[0].tenure.token, Finish::Ok { state: None, result: None });
-    let action = JobAction::Finish { token, finish };
+    let action = JobAction::Finish { token, finish, update: None };
     let finished = step(&mut world, &Command::Job { id, action }, later);
     assert!(matches!(finished, Outcome::Finished { .. }), "{finished:?}");
     // The job has left the lane.
@@ -176,7 +176,7 @@ fn an_acquire_with_the_id_of_another_is_refused() {
     let rest = Acquire { wait_ms: 4_000, ..second };
     assert!(matches!(lock(&mut world, LockAction::Acquire(rest)), Outcome::Waiting { .. }));
 
-    let release = LockAction::Release { token: Token(1), locks: Some(lock_set(&["b"])) };
+    let release = LockAction::Release { token: Token(1), locks: Some(lock_set(&["b"])), to: None };
     assert_eq!(lock(&mut world, release), Outcome::Released { already: false });
     assert!(granted(&lock(&mut world, LockAction::Acquire(first))), "a part of it is still held");
 }

@@ -22,7 +22,14 @@ fn job_of_an_undeclared_kind_waits_after_its_worker_expires() {
     };
     let claim = |n: u128| {
         let (session, request) = (SessionId(n), RequestId(100 + n));
-        Command::Claim(Claim { session, request, kinds: vec!["task".into()], max: 1, tenant: None })
+        Command::Claim(Claim {
+            session,
+            request,
+            kinds: vec!["task".into()],
+            max: 1,
+            tenant: None,
+            only: None,
+        })
     };
     let submit = Submit {
         request: RequestId(9),
@@ -31,6 +38,7 @@ fn job_of_an_undeclared_kind_waits_after_its_worker_expires() {
         priority: 0,
         run_at: None,
         by: "A".into(),
+        precondition: None,
     };
     step(&mut world, &open(1), Millis(0));
     let action = ResourceAction::Submit(submit);

@@ -123,7 +123,8 @@ mod tests {
     }
 
     fn command(token: u64) -> Command {
-        let action = JobAction::Finish { token: Token(token), finish: Finish::HandBack };
+        let action =
+            JobAction::Finish { token: Token(token), finish: Finish::HandBack, update: None };
         Command::Job { id: JobId(1), action }
     }
 

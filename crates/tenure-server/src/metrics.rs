@@ -74,7 +74,9 @@ tenure_app::define_metrics! {
     RUNNING: Gauge "tenure_jobs_running_duration_seconds" ["kind,operation"]
         "Age of the longest-running attempt";
     ATTEMPTS: Counter "tenure_job_attempts_total" ["kind,operation,outcome,code"]
-        "Ended attempts: ok, failed, cancelled, handed_back or lost; the code has the reason";
+        "Ended attempts: ok, failed, cancelled, handed_back, deferred or lost; the code has the reason";
+    NOT_STARTED: Counter "tenure_jobs_not_started_total" ["kind,operation"]
+        "Jobs that failed because they had not started by their start deadline";
     DEPTH: Gauge "tenure_queue_depth" ["kind"]
         "Jobs queued or in backoff";
     OLDEST: Gauge "tenure_queue_oldest_seconds" ["kind"]
@@ -144,6 +146,7 @@ pub struct Metrics {
     lost: Counters<1>,
     fenced: Counter,
     attempts: Counters<4>,
+    not_started: Counters<2>,
     store_batch: Histogram,
     store_commands: Histogram,
     store_sweep: Histogram,
@@ -187,6 +190,7 @@ impl Metrics {
             lost,
             fenced: register(to, FENCED, Counter::default()),
             attempts: register(to, ATTEMPTS, Family::default()),
+            not_started: register(to, NOT_STARTED, Family::default()),
             store_batch: register(to, STORE_BATCH, Histogram::new(STORE_BUCKETS)),
             store_commands: register(to, STORE_COMMANDS, Histogram::new(COMMANDS_BUCKETS)),
             store_sweep: register(to, STORE_SWEEP, Histogram::new(STORE_BUCKETS)),
@@ -280,6 +284,13 @@ impl Metrics {
                     ("code", code),
                 ];
                 self.attempts.get_or_create(&labels).inc();
+            }
+            MetricEvent::NotStarted { key, operation } => {
+                let labels = [
+                    ("kind", labels.kinds.label(key.kind())),
+                    ("operation", labels.operations.label(operation)),
+                ];
+                self.not_started.get_or_create(&labels).inc();
             }
             MetricEvent::Fenced => drop(self.fenced.inc()),
             // Not a lock request.

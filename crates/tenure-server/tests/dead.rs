@@ -30,6 +30,7 @@ async fn bury(store: &Memory, name: &str, code: &str) -> String {
         priority: 0,
         run_at: None,
         by: "ann".into(),
+        precondition: None,
     };
     let claim = Claim {
         session,
@@ -37,6 +38,7 @@ async fn bury(store: &Memory, name: &str, code: &str) -> String {
         kinds: vec!["pipeline".into()],
         max: 1,
         tenant: None,
+        only: None,
     };
     let commands = vec![
         Command::Open { session, tenant: "*".into(), name: "w".into(), ttl_ms: 60_000 },
@@ -47,8 +49,8 @@ async fn bury(store: &Memory, name: &str, code: &str) -> String {
     let Some(Outcome::Claimed(jobs)) = outcomes.pop() else { panic!("{outcomes:?}") };
     let (id, token) = (jobs[0].job.id, jobs[0].tenure.token);
     let (class, message) = (Some(Class::Transient), format!("{name} broke").into());
-    let finish = Finish::Failed { code: code.into(), message, class, state: None };
-    let action = JobAction::Finish { token, finish };
+    let finish = Finish::Failed { code: code.into(), message, class, state: None, delay_ms: None };
+    let action = JobAction::Finish { token, finish, update: None };
     store.apply(vec![Command::Job { id, action }]).await.expect("in memory");
     id.to_string()
 }

@@ -106,6 +106,7 @@ impl Fixture {
             priority: 0,
             run_at: None,
             by: "ann".into(),
+            precondition: None,
         };
         let action = ResourceAction::Submit(submit);
         self.send(Command::Resource { key: key(path), action }).await;
@@ -114,7 +115,8 @@ impl Fixture {
     async fn claim(&mut self, kind: &str) -> (JobId, Token) {
         self.requests += 1;
         let (session, request) = (SessionId(1), RequestId(self.requests));
-        let claim = Claim { session, request, kinds: vec![kind.into()], max: 1, tenant: None };
+        let claim =
+            Claim { session, request, kinds: vec![kind.into()], max: 1, tenant: None, only: None };
         match self.send(Command::Claim(claim)).await {
             Outcome::Claimed(jobs) => (jobs[0].job.id, jobs[0].tenure.token),
             other => panic!("{other:?} is not the outcome of a claim"),
@@ -122,7 +124,8 @@ impl Fixture {
     }
 
     async fn finish(&self, (id, token): (JobId, Token), finish: Finish) -> Outcome {
-        self.send(Command::Job { id, action: JobAction::Finish { token, finish } }).await
+        self.send(Command::Job { id, action: JobAction::Finish { token, finish, update: None } })
+            .await
     }
 
     /// Advances the clock with sweeps in between, and heartbeats of the sessions `alive`.
@@ -148,7 +151,7 @@ fn key(path: &str) -> ResourceKey {
 
 fn failed(code: &str) -> Finish {
     let (code, message) = (code.into(), "no".into());
-    Finish::Failed { code, message, class: None, state: None }
+    Finish::Failed { code, message, class: None, state: None, delay_ms: None }
 }
 
 const GRANTED: &str = r#"tenure_lock_acquisitions_total{kind="k",result="granted"} +1"#;
@@ -168,13 +171,13 @@ async fn a_lock_counts_its_grant_its_refusals_and_its_end() {
     fixture.acquire("k/a", 2, 60_000).await;
     assert_eq!(fixture.increases().await, [""; 0]);
     fixture.advance(2, &[1, 2]).await;
-    fixture.lock("k/a", LockAction::Release { token, locks: None }).await;
+    fixture.lock("k/a", LockAction::Release { token, locks: None, to: None }).await;
     let held_sum = r#"tenure_lock_held_duration_seconds_sum{kind="k",operation=""} +2"#;
     let waited_sum = r#"tenure_lock_wait_time_seconds_sum{kind="k"} +2"#;
     let both = [GRANTED, HELD_COUNT, held_sum, WAITED_COUNT, waited_sum];
     assert_eq!(fixture.increases().await, both);
     // A repeated request counts once.
-    fixture.lock("k/a", LockAction::Release { token, locks: None }).await;
+    fixture.lock("k/a", LockAction::Release { token, locks: None, to: None }).await;
     assert_eq!(fixture.increases().await, [""; 0]);
 }
 
@@ -326,7 +329,7 @@ async fn a_thousand_names_give_at_most_a_hundred_label_values() {
     for n in 0..1_000 {
         let token = fixture.acquire(&format!("kind{n}/a"), 1, 0).await.expect("it is free");
         if n % 2 == 0 {
-            let release = LockAction::Release { token, locks: None };
+            let release = LockAction::Release { token, locks: None, to: None };
             fixture.lock(&format!("kind{n}/a"), release).await;
         }
     }

@@ -31,6 +31,7 @@ fn tenure() -> TenureView {
         age_ms: 5,
         expires_in_ms: 6,
         waiters: 2,
+        heartbeat_age_ms: 0,
     }
 }
 

@@ -236,7 +236,7 @@ impl Sim {
             tenant: tenant(),
         };
         let kinds = vec![key.kind().into()];
-        let claim = Claim { session, request, kinds, max: 1, tenant: tenant() };
+        let claim = Claim { session, request, kinds, max: 1, tenant: tenant(), only: None };
         let commands = [
             Command::Heartbeat { session, seen: 0, tenant: tenant() },
             Command::Close { session, tenant: tenant() },

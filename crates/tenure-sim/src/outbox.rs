@@ -28,7 +28,7 @@ impl OutboxCommand {
     /// Creates a release of a tenure, or of some of its locks.
     #[must_use]
     pub fn release(held: &Held, locks: Option<LockSet>, now: BootInstant) -> Self {
-        let action = LockAction::Release { token: held.token, locks };
+        let action = LockAction::Release { token: held.token, locks, to: None };
         Self::new(Command::Lock { key: held.key.clone(), action }, now)
     }
 

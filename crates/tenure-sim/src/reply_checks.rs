@@ -95,7 +95,7 @@ fn check_lock_reply(
             check_released(model, key, *token, *already, batch)
         }
         (
-            LockAction::Release { token, locks: None } | LockAction::Renew { token, .. },
+            LockAction::Release { token, locks: None, .. } | LockAction::Renew { token, .. },
             Outcome::Refused(Refusal::Lost { .. }),
         ) => check_lost(model, key, *token),
         (LockAction::Withdraw { request }, Outcome::Withdrawn { .. }) => {

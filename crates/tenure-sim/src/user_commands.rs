@@ -2,7 +2,7 @@
 //! and resumes of resources. Each stays in the outbox until it is answered.
 
 use tenure_core::{
-    Command, JobAction, JobId, Millis, Outcome, RequestId, ResourceAction, ResourceKey, Submit,
+    Command, JobAction, JobId, Millis, Outcome, Put, RequestId, ResourceAction, ResourceKey, Submit,
 };
 
 use crate::holder::{Env, Process};
@@ -46,7 +46,7 @@ impl Process {
         match env.rng.within(0, 99) {
             0..12 => {
                 let spec = env.rng.within(0, 3).to_string().into();
-                Some(resource_command(key, ResourceAction::Put { spec, by: by() }))
+                Some(resource_command(key, ResourceAction::Put(Put::new(spec, by()))))
             }
             12..28 => {
                 let (by, reason) = (by(), reason());
@@ -68,7 +68,9 @@ impl Process {
                 let (by, reason) = (by(), reason());
                 Some(resource_command(key, ResourceAction::Resume { by, reason }))
             }
-            46..48 => Some(resource_command(key, ResourceAction::Delete { by: by() })),
+            46..48 => {
+                Some(resource_command(key, ResourceAction::Delete { by: by(), precondition: None }))
+            }
             // Longer lanes could not drain in time.
             _ if env.job_model.unfinished(Some(&key)) >= LANE_JOBS_MAX => None,
             _ => Some(resource_command(
@@ -94,7 +96,7 @@ impl Process {
         let run_at = env.rng.chance(100).then(|| env.rng.within(0, 4_000));
         let run_at = run_at.map(|ms| Millis(env.store_now.0 + ms));
         let (request, by) = (RequestId(env.rng.id()), format!("h{}", self.index).into());
-        Submit { request, operation, args: None, priority, run_at, by }
+        Submit { request, operation, args: None, priority, run_at, by, precondition: None }
     }
 }
 

@@ -196,7 +196,7 @@ pub(crate) fn late_finish_command(id: JobId, token: Token, env: &mut Env<'_>) ->
 }
 
 fn job_finish(id: JobId, token: Token, finish: Finish) -> Command {
-    Command::Job { id, action: JobAction::Finish { token, finish } }
+    Command::Job { id, action: JobAction::Finish { token, finish, update: None } }
 }
 
 fn draw_finish(env: &mut Env<'_>) -> Finish {
@@ -205,6 +205,7 @@ fn draw_finish(env: &mut Env<'_>) -> Finish {
         message: "it failed".into(),
         class,
         state: None,
+        delay_ms: None,
     };
     match env.rng.within(0, 99) {
         0..15 => failed("BUSY", Some(Class::Transient)),
@@ -223,5 +224,5 @@ fn draw_claim(session: SessionId, env: &mut Env<'_>) -> Claim {
         kinds.truncate(3);
     }
     let max = if env.rng.chance(250) { 2 } else { 1 };
-    Claim { session, request: RequestId(env.rng.id()), kinds, max, tenant: None }
+    Claim { session, request: RequestId(env.rng.id()), kinds, max, tenant: None, only: None }
 }

@@ -394,7 +394,8 @@ impl Drop for PendingClaim {
 
 /// Builds the command that hands back a job whose claimant is gone, without counting the attempt.
 fn hand_back(job: &Assignment) -> QueuedCommand {
-    let action = JobAction::Finish { token: job.tenure.token, finish: Finish::HandBack };
+    let action =
+        JobAction::Finish { token: job.tenure.token, finish: Finish::HandBack, update: None };
     let command = Command::Job { id: job.job.id, action };
     let (reply, _) = oneshot::channel();
     QueuedCommand { command, reply: ReplyTo::Single(reply), waits: false }

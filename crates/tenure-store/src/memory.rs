@@ -355,7 +355,15 @@ mod tests {
         let submit = |request, run_at| {
             let (request, operation) = (RequestId(request), "work".into());
             let by = "ann".into();
-            let submit = Submit { request, operation, args: None, priority: 0, run_at, by };
+            let submit = Submit {
+                request,
+                operation,
+                args: None,
+                priority: 0,
+                run_at,
+                by,
+                precondition: None,
+            };
             let key = "t/task/r".parse().expect("a valid key");
             Command::Resource { key, action: ResourceAction::Submit(submit) }
         };
@@ -366,6 +374,7 @@ mod tests {
             kinds: vec!["task".into()],
             max: 1,
             tenant: None,
+            only: None,
         };
         let commands = vec![
             Command::Open { session, tenant, name, ttl_ms: 1_000 },

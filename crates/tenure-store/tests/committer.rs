@@ -72,7 +72,14 @@ fn close() -> Command {
 
 fn claim(request: u128) -> Claim {
     let kinds = vec!["task".into()];
-    Claim { session: SessionId(1), request: RequestId(request), kinds, max: 1, tenant: None }
+    Claim {
+        session: SessionId(1),
+        request: RequestId(request),
+        kinds,
+        max: 1,
+        tenant: None,
+        only: None,
+    }
 }
 
 fn submit() -> Command {
@@ -87,6 +94,7 @@ fn submit_to(name: &str, request: u128) -> Command {
         priority: 0,
         run_at: None,
         by: "A".into(),
+        precondition: None,
     };
     let key = format!("t/task/{name}").parse().expect("a valid key");
     Command::Resource { key, action: ResourceAction::Submit(submit) }
@@ -197,7 +205,7 @@ async fn a_repeated_claim_keeps_its_jobs_when_the_first_caller_disconnects() {
     let Outcome::Claimed(jobs) = claimed.expect("memory is available") else { panic!("refused") };
     busy.await.expect("no panic").expect("memory is available");
     let finish = Finish::Ok { state: None, result: None };
-    let action = JobAction::Finish { token: jobs[0].tenure.token, finish };
+    let action = JobAction::Finish { token: jobs[0].tenure.token, finish, update: None };
     let done = committer.submit(Command::Job { id: jobs[0].job.id, action }).await;
     let done = done.expect("memory is available");
     assert!(matches!(done, Outcome::Finished { already: false, .. }), "{done:?}");

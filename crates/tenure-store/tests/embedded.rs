@@ -31,7 +31,7 @@ fn acquire(name: &str, request: u128) -> Command {
 
 fn release(name: &str, token: Token) -> Command {
     let key = ResourceKey::new("t", "cluster", name).expect("a valid name");
-    Command::Lock { key, action: LockAction::Release { token, locks: None } }
+    Command::Lock { key, action: LockAction::Release { token, locks: None, to: None } }
 }
 
 async fn grant(store: &Embedded, name: &str, request: u128) -> Result<Token, StoreError> {

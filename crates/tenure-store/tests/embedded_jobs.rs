@@ -40,11 +40,12 @@ async fn start_job(store: &Embedded) -> (JobId, Token) {
         priority: 0,
         run_at: None,
         by: "A".into(),
+        precondition: None,
     };
     apply_one(store, Command::Resource { key: key(), action: ResourceAction::Submit(submit) })
         .await;
     let kinds = vec!["cluster".into()];
-    let claim = Claim { session, request: RequestId(3), kinds, max: 1, tenant: None };
+    let claim = Claim { session, request: RequestId(3), kinds, max: 1, tenant: None, only: None };
     match apply_one(store, Command::Claim(claim)).await {
         Outcome::Claimed(jobs) => (jobs[0].job.id, jobs[0].tenure.token),
         other => panic!("unexpected reply to a claim: {other:?}"),
@@ -53,7 +54,7 @@ async fn start_job(store: &Embedded) -> (JobId, Token) {
 
 fn ok(id: JobId, token: Token) -> Command {
     let finish = Finish::Ok { state: None, result: None };
-    Command::Job { id, action: JobAction::Finish { token, finish } }
+    Command::Job { id, action: JobAction::Finish { token, finish, update: None } }
 }
 
 async fn settle(store: &Embedded) {

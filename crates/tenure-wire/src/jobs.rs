@@ -148,6 +148,7 @@ impl JobInfo {
             followed_by: self.followed_by,
             previous: None,
             log_bytes: 0,
+            deferrals: 0,
         }
     }
 }

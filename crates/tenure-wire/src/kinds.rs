@@ -21,8 +21,8 @@ pub struct KindInfo {
     pub operations: Vec<OperationInfo>,
     /// Operation that is submitted while the desired and the observed generation differ.
     pub reconcile: Option<String>,
-    /// What a lane does while its first job is in backoff: `hold` blocks it, `pass` lets the next
-    /// job run.
+    /// What a lane does while a job is in backoff: `hold` blocks it, `reserve` lets jobs run that
+    /// need none of its locks, `pass` lets the next job run.
     pub backoff: String,
     /// Maximum number of running jobs.
     pub running_max: Option<usize>,
@@ -90,6 +90,7 @@ impl KindInfo {
             reconcile: text(kind.reconcile.as_ref()),
             backoff: match kind.backoff {
                 Backoff::Hold => "hold".to_owned(),
+                Backoff::Reserve => "reserve".to_owned(),
                 Backoff::Pass => "pass".to_owned(),
             },
             running_max: kind.running_max,

@@ -150,7 +150,7 @@ pub struct ReadyResponse {
 }
 
 /// Stable problem codes. Each is documented in `docs/errors/CODE.md`.
-pub const CODES: [&str; 13] = [
+pub const CODES: [&str; 14] = [
     "held",
     "lost",
     "rejected",
@@ -164,6 +164,7 @@ pub const CODES: [&str; 13] = [
     "too_large",
     "unavailable",
     "timeout",
+    "precondition_failed",
 ];
 
 /// RFC 9457 problem details. Which optional fields are present depends on the code.
@@ -190,7 +191,7 @@ pub struct Problem {
     /// Reason code that distinguishes refusals with the same code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What is not declared.
+    /// What is not declared, or does not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     /// Current tenure of the lock.
@@ -232,6 +233,14 @@ pub struct Problem {
     /// States from which the operation may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Vec<String>>,
+    /// Generation of the resource; missing if it does not exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Uint64>))]
+    pub generation: Option<u64>,
+    /// Generation that the request requires; missing if the resource must not exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Uint64>))]
+    pub wanted_generation: Option<u64>,
 }
 
 /// Formats an instant as RFC 3339 in UTC.

@@ -310,6 +310,7 @@ impl TenureInfo {
             age_ms: self.age_ms,
             expires_in_ms: self.expires_in_ms,
             waiters: self.waiters,
+            heartbeat_age_ms: 0,
         })
     }
 }

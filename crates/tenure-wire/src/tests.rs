@@ -52,6 +52,7 @@ fn job() -> Job {
         followed_by: Some(JobId(2)),
         previous: None,
         log_bytes: 0,
+        deferrals: 0,
     }
 }
 
@@ -125,9 +126,11 @@ fn assignment_survives_a_round_trip() {
         age_ms: 1,
         expires_in_ms: 2,
         waiters: 3,
+        heartbeat_age_ms: 0,
     };
     let (job, spec) = (Box::new(job()), Some("null".into()));
-    let mut sent = Assignment { tenure, job, spec, limit_ms: Some(60_000), attempts_max: 3 };
+    let mut sent =
+        Assignment { tenure, job, spec, limit_ms: Some(60_000), attempts_max: 3, status: None };
     let info = round_trip(&AssignmentInfo::new(&sent));
     // `null` means no desired state, in JSON as in Rust.
     sent.spec = None;
@@ -141,6 +144,7 @@ fn finish_survives_a_round_trip() {
         message: "no room".into(),
         class,
         state: Some("FAILED".into()),
+        delay_ms: None,
     };
     for finish in [
         Finish::Ok { state: None, result: None },

@@ -88,6 +88,7 @@ impl AssignmentInfo {
             spec: to_optional_document(self.spec.as_ref()),
             limit_ms: self.limit_ms,
             attempts_max: self.attempts_max,
+            status: None,
         })
     }
 }
@@ -146,6 +147,8 @@ pub enum FinishOutcome {
     Cancelled,
     /// Handed back unfinished.
     HandedBack,
+    /// Could not be done yet; repeated later, and not counted as an attempt.
+    Deferred,
 }
 
 /// `POST /v1/jobs/{id}/finish`
@@ -171,6 +174,9 @@ pub struct FinishRequest {
     /// Whether a retry may help, if the worker knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transient: Option<bool>,
+    /// Time until the next attempt in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<u64>,
 }
 
 impl FinishRequest {
@@ -185,6 +191,7 @@ impl FinishRequest {
             code: None,
             message: None,
             transient: None,
+            delay_ms: None,
         };
         let text = |text: &Option<Text>| text.as_deref().map(str::to_owned);
         match finish {
@@ -192,12 +199,19 @@ impl FinishRequest {
                 let result = parse_optional_document(result.as_ref());
                 Self { state: text(state), result, ..plain(FinishOutcome::Ok) }
             }
-            Finish::Failed { code, message, class, state } => Self {
+            Finish::Failed { code, message, class, state, delay_ms } => Self {
                 state: text(state),
                 code: Some(code.to_string()),
                 message: Some(message.to_string()),
                 transient: class.map(|class| class == Class::Transient),
+                delay_ms: *delay_ms,
                 ..plain(FinishOutcome::Failed)
+            },
+            Finish::Deferred { delay_ms, code, message } => Self {
+                code: Some(code.to_string()),
+                message: Some(message.to_string()),
+                delay_ms: Some(*delay_ms),
+                ..plain(FinishOutcome::Deferred)
             },
             Finish::Cancelled => plain(FinishOutcome::Cancelled),
             Finish::HandBack => plain(FinishOutcome::HandedBack),
@@ -208,10 +222,14 @@ impl FinishRequest {
     /// allow.
     pub fn to_finish(&self) -> Result<Finish, String> {
         let state = self.state.as_deref().map(Into::into);
-        let failure = self.code.is_some() || self.message.is_some() || self.transient.is_some();
+        let failure = self.code.is_some()
+            || self.message.is_some()
+            || self.transient.is_some()
+            || self.delay_ms.is_some();
         match self.outcome {
             FinishOutcome::Ok if failure => {
-                Err("`code`, `message` and `transient` go with the outcome `failed`".to_owned())
+                Err("`code`, `message`, `transient` and `delay_ms` go with the outcome `failed`"
+                    .to_owned())
             }
             FinishOutcome::Ok => {
                 Ok(Finish::Ok { state, result: self.result.as_ref().map(to_document) })
@@ -224,7 +242,20 @@ impl FinishRequest {
                 let message = self.message.as_deref().unwrap_or_default().into();
                 let class = |helps| if helps { Class::Transient } else { Class::Permanent };
                 let class = self.transient.map(class);
-                Ok(Finish::Failed { code: code.into(), message, class, state })
+                let delay_ms = self.delay_ms;
+                Ok(Finish::Failed { code: code.into(), message, class, state, delay_ms })
+            }
+            FinishOutcome::Deferred
+                if self.state.is_some() || self.result.is_some() || self.transient.is_some() =>
+            {
+                Err("the outcome `deferred` has only `delay_ms`, `code` and `message`".to_owned())
+            }
+            FinishOutcome::Deferred => {
+                let code = self.code.as_deref().ok_or("the outcome `deferred` needs a `code`")?;
+                let delay_ms =
+                    self.delay_ms.ok_or("the outcome `deferred` needs the `delay_ms`")?;
+                let message = self.message.as_deref().unwrap_or_default().into();
+                Ok(Finish::Deferred { delay_ms, code: code.into(), message })
             }
             FinishOutcome::Cancelled | FinishOutcome::HandedBack
                 if failure || self.state.is_some() || self.result.is_some() =>

@@ -62,7 +62,7 @@ impl ResourceHandle {
     /// Sets the desired state, serialized as JSON, and creates the resource if it does not exist.
     pub async fn put(&self, spec: &impl Serialize) -> Result<Put, Error> {
         let spec = to_json("spec", spec)?;
-        match self.send(ResourceAction::Put { spec, by: self.by.clone() }).await? {
+        match self.send(ResourceAction::Put(tenure_core::Put::new(spec, self.by.clone()))).await? {
             Outcome::Put { generation, job, .. } => {
                 let job =
                     job.map(|id| JobHandle::new(Arc::clone(&self.transport), id, self.by.clone()));
@@ -74,7 +74,7 @@ impl ResourceHandle {
 
     /// Deletes the state and the desired state of a resource that is not in use.
     pub async fn delete(&self) -> Result<(), Error> {
-        match self.send(ResourceAction::Delete { by: self.by.clone() }).await? {
+        match self.send(ResourceAction::Delete { by: self.by.clone(), precondition: None }).await? {
             Outcome::Deleted => Ok(()),
             other => Err(Error::from_outcome("delete", other)),
         }

@@ -138,6 +138,7 @@ mod tests {
             priority: 0,
             run_at: None,
             by: "ann".into(),
+            precondition: None,
         };
         let key = ResourceKey::new("acme", "cluster", name).expect("a valid name");
         Command::Resource { key, action: ResourceAction::Submit(submit) }
@@ -153,7 +154,7 @@ mod tests {
         let commands = vec![
             Command::Open { session, tenant, name, ttl_ms: 30_000 },
             submit("c1", 1),
-            Command::Claim(Claim { session, request, kinds, max: 1, tenant: None }),
+            Command::Claim(Claim { session, request, kinds, max: 1, tenant: None, only: None }),
             submit("c2", 3),
         ];
         store.apply(commands).await.expect("in memory");

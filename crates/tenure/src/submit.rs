@@ -54,6 +54,7 @@ impl Submission {
             priority: 0,
             run_at: None,
             by,
+            precondition: None,
         };
         Self { transport, key, submit, args_error: None }
     }

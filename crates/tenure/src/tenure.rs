@@ -322,7 +322,7 @@ impl Tenure {
 
     /// Releases the lock and waits until the store confirms it.
     pub async fn release(mut self) -> Result<(), Error> {
-        let action = LockAction::Release { token: self.inner.token, locks: None };
+        let action = LockAction::Release { token: self.inner.token, locks: None, to: None };
         let command = Command::Lock { key: self.inner.key.clone(), action };
         let outcome = self.inner.session.shared().transport.send(command, Duration::ZERO).await?;
         self.released = true;
@@ -346,7 +346,7 @@ impl fmt::Debug for Tenure {
 impl Drop for Tenure {
     fn drop(&mut self) {
         if !self.released && self.check().is_ok() {
-            let action = LockAction::Release { token: self.inner.token, locks: None };
+            let action = LockAction::Release { token: self.inner.token, locks: None, to: None };
             self.inner.session.enqueue_cleanup(lock_cleanup(&self.inner.key, action));
         }
     }

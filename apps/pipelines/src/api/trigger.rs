@@ -44,6 +44,7 @@ impl Trigger<'_> {
             priority: 0,
             run_at: None,
             by: trigger_by.filter(|by| !by.is_empty()).map_or(caller.name.clone(), Text::from),
+            precondition: None,
         };
         let key = self.wait_for_slot().await?;
         if let Some(external_id) = self.find_external_run(filled).await? {

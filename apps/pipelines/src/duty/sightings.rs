@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 use tenure_app::DutyContext;
-use tenure_core::{Command, Millis, Outcome, ResourceAction, ResourceKey};
+use tenure_core::{Command, Millis, Outcome, Put, ResourceAction, ResourceKey};
 use tenure_store::StoreError;
 use tenure_store::store::{PAGE_MAX, ResourceQuery};
 
@@ -103,7 +103,7 @@ async fn put(
 ) -> Result<Millis, ScheduleError> {
     let sighting = Sighting { schedule: schedule.map(str::to_owned), since_ms: since.0 };
     let spec = serde_json::to_string(&sighting).expect("no map with keys that are not texts");
-    let action = ResourceAction::Put { spec: spec.into(), by: TRIGGERED_BY.into() };
+    let action = ResourceAction::Put(Put::new(spec.into(), TRIGGERED_BY.into()));
     match cx.committer.submit(Command::Resource { key: key.clone(), action }).await? {
         Outcome::Put { .. } => Ok(since),
         other => Err(ScheduleError::Pipeline(format!("the schedule cannot be stored: {other:?}"))),

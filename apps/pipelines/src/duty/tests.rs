@@ -102,11 +102,13 @@ impl Fixture {
         let (tenant, name) = ("acme".into(), "w".into());
         self.send(Command::Open { session, tenant, name, ttl_ms: 60_000 }).await;
         let (request, kinds) = (random::request_id(), vec![KIND.into()]);
-        let claim = Command::Claim(Claim { session, request, kinds, max: 1, tenant: None });
+        let claim =
+            Command::Claim(Claim { session, request, kinds, max: 1, tenant: None, only: None });
         let Outcome::Claimed(jobs) = self.send(claim).await else { panic!("not claimed") };
         let (id, token) = (jobs[0].job.id, jobs[0].tenure.token);
         let finish = Finish::Ok { state: None, result: None };
-        self.send(Command::Job { id, action: JobAction::Finish { token, finish } }).await;
+        self.send(Command::Job { id, action: JobAction::Finish { token, finish, update: None } })
+            .await;
     }
 
     async fn send(&self, command: Command) -> Outcome {
@@ -212,8 +214,8 @@ async fn new_or_changed_schedule_starts_with_its_next_tick() {
 /// An operator deletes the resource of a pipeline, or puts another desired state on it.
 #[tokio::test]
 async fn lost_sighting_does_not_cost_a_tick() {
-    let delete = ResourceAction::Delete { by: "ann".into() };
-    let put = ResourceAction::Put { spec: "{}".into(), by: "ann".into() };
+    let delete = ResourceAction::Delete { by: "ann".into(), precondition: None };
+    let put = ResourceAction::Put(tenure_core::Put::new("{}".into(), "ann".into()));
     for action in [delete, put] {
         let fixture = Fixture::with_known_schedule("0 * * * *").await;
         start_log();

@@ -140,7 +140,8 @@ impl Lock {
                 }
             }
             Self::Release { lock, token } => {
-                let action = LockAction::Release { token: Token(*token), locks: named_lock(lock) };
+                let action =
+                    LockAction::Release { token: Token(*token), locks: named_lock(lock), to: None };
                 let result = match send(server, &transport, lock, action).await? {
                     Outcome::Released { already: true } => "already released",
                     _ => "released",

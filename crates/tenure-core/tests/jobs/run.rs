@@ -421,7 +421,8 @@ impl Run {
         let (tenant, name) = ("*".into(), "all".into());
         step(&mut world, &Command::Open { session, tenant, name, ttl_ms: 60_000 }, self.now);
         let (request, kinds) = (RequestId(99), vec![kind.name.clone()]);
-        let claim = Claim { session, request, kinds, max: limits::CLAIM_MAX, tenant: None };
+        let claim =
+            Claim { session, request, kinds, max: limits::CLAIM_MAX, tenant: None, only: None };
         match step(&mut world, &Command::Claim(claim), self.now) {
             Outcome::Claimed(jobs) => jobs.iter().map(|assignment| assignment.job.id).collect(),
             other => panic!("{other:?}"),

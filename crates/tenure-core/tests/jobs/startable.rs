@@ -91,5 +91,6 @@ fn view(key: &ResourceKey, tenure: &Tenure) -> TenureView {
         age_ms: 0,
         expires_in_ms: 0,
         waiters: 0,
+        heartbeat_age_ms: 0,
     }
 }

@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use tenure_core::retry::Class;
 use tenure_core::{
-    Acquire, Claim, Claimant, Command, Finish, JobAction, LockAction, LockName, Millis, RequestId,
-    ResourceAction, ResourceKey, SessionId, Submit, Token,
+    Acquire, Claim, Claimant, Command, Finish, JobAction, LockAction, LockName, Millis, Put,
+    RequestId, ResourceAction, ResourceKey, SessionId, Submit, Token,
 };
 
 use crate::run::Run;
@@ -96,7 +96,13 @@ pub(crate) fn templates() -> impl Strategy<Value = Vec<(Template, u64)>> {
 fn finish(n: usize) -> Finish {
     let failed = |code: &str, class, state: Option<&str>| {
         let state = state.map(Into::into);
-        Finish::Failed { code: code.into(), message: "it failed".into(), class, state }
+        Finish::Failed {
+            code: code.into(),
+            message: "it failed".into(),
+            class,
+            state,
+            delay_ms: None,
+        }
     };
     match n {
         0 | 1 => Finish::Ok { state: None, result: Some("1".into()) },
@@ -128,8 +134,7 @@ impl Run {
                 self.submit(*at, *operation, *request, *priority, run_at)
             }
             Template::Put { at, spec } => {
-                let action =
-                    ResourceAction::Put { spec: spec.to_string().into(), by: "ann".into() };
+                let action = ResourceAction::Put(Put::new(spec.to_string().into(), "ann".into()));
                 Command::Resource { key: self.key(*at), action }
             }
             Template::Manage { at, verb } => {
@@ -137,7 +142,7 @@ impl Run {
                 let action = match verb {
                     0 => ResourceAction::Pause { by, reason },
                     1 => ResourceAction::Resume { by, reason },
-                    _ => ResourceAction::Delete { by },
+                    _ => ResourceAction::Delete { by, precondition: None },
                 };
                 Command::Resource { key: self.key(*at), action }
             }
@@ -151,11 +156,15 @@ impl Run {
                     kinds,
                     max: *max,
                     tenant: None,
+                    only: None,
                 })
             }
             Template::Finish { job, token, finish: n } => {
-                let action =
-                    JobAction::Finish { token: self.token(*job, *token), finish: finish(*n) };
+                let action = JobAction::Finish {
+                    token: self.token(*job, *token),
+                    finish: finish(*n),
+                    update: None,
+                };
                 Command::Job { id: self.job(*job), action }
             }
             Template::Say { job, token, log } => {
@@ -193,7 +202,7 @@ impl Run {
                 lock(
                     at,
                     match verb {
-                        0 => LockAction::Release { token, locks },
+                        0 => LockAction::Release { token, locks, to: None },
                         _ => LockAction::Break {
                             token,
                             locks,
@@ -220,7 +229,8 @@ impl Run {
         let names: Vec<_> = self.kind(&key).operations.keys().cloned().collect();
         let operation = names[operation % names.len()].clone();
         let (request, by) = (RequestId(request), "ann".into());
-        let ask = Submit { request, operation, args: None, priority, run_at, by };
+        let ask =
+            Submit { request, operation, args: None, priority, run_at, by, precondition: None };
         Command::Resource { key, action: ResourceAction::Submit(ask) }
     }
 }

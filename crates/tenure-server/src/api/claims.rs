@@ -47,6 +47,7 @@ pub(super) async fn claim(
         kinds: body.kinds.into_iter().map(kind_name).collect::<Result<_, _>>()?,
         max: body.max,
         tenant: caller.bound_tenant().cloned(),
+        only: None,
     };
     match wait_for_jobs(&state, &claim, timeout).await? {
         Outcome::Claimed(jobs) => {
@@ -160,7 +161,7 @@ pub(super) async fn finish(
     }
     let finish = body.to_finish().map_err(|why| Problem::invalid(&why))?;
     state.services.check_job(&on.caller, on.id).await?;
-    let action = JobAction::Finish { token: body.token, finish };
+    let action = JobAction::Finish { token: body.token, finish, update: None };
     match state.services.submit(Command::Job { id: on.id, action }).await? {
         Outcome::Finished { state, already } => Ok(Json(FinishResponse { state, already })),
         other => Err(Problem::unexpected(&other)),

@@ -50,6 +50,7 @@ pub(super) async fn submit(
         priority: body.priority,
         run_at: body.run_at.as_deref().map(run_at).transpose()?,
         by: on.caller.name.clone(),
+        precondition: None,
     };
     let action = ResourceAction::Submit(submit);
     let command = Command::Resource { key: on.key, action };

@@ -211,7 +211,8 @@ pub(super) async fn release(
     on: OnResource,
     Body(body): Body<ReleaseRequest>,
 ) -> Result<Json<ReleaseResponse>, Problem> {
-    let action = LockAction::Release { token: body.token, locks: locks(body.lock.as_ref())? };
+    let action =
+        LockAction::Release { token: body.token, locks: locks(body.lock.as_ref())?, to: None };
     match state.services.submit(Command::Lock { key: on.key, action }).await? {
         Outcome::Released { already } => Ok(Json(ReleaseResponse { released: true, already })),
         other => Err(Problem::unexpected(&other)),

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use tenure_core::{Command, Outcome, Refusal, ResourceAction, ResourceKey};
+use tenure_core::{Command, Outcome, Put, Refusal, ResourceAction, ResourceKey};
 use tenure_store::store::{ResourceDetail, ResourceQuery};
 use tenure_wire::request_schemas::RequiredReasonRequest;
 use tenure_wire::{
@@ -37,7 +37,7 @@ pub(super) async fn put(
     on: OnResource,
     Body(body): DocumentBody<PutResourceRequest>,
 ) -> Result<Json<PutResourceResponse>, Problem> {
-    let action = ResourceAction::Put { spec: document("spec", &body.spec)?, by: on.caller.name };
+    let action = ResourceAction::Put(Put::new(document("spec", &body.spec)?, on.caller.name));
     match state.services.submit(Command::Resource { key: on.key.clone(), action }).await? {
         Outcome::Put { job, snapshot: Some(resource), .. } => {
             // Not read back: another writer may have put another spec by now.
@@ -90,7 +90,7 @@ pub(super) async fn delete(
     State(state): State<ServerState>,
     on: OnResource,
 ) -> Result<Json<DeleteResourceResponse>, Problem> {
-    let action = ResourceAction::Delete { by: on.caller.name };
+    let action = ResourceAction::Delete { by: on.caller.name, precondition: None };
     state.services.submit(Command::Resource { key: on.key, action }).await?;
     Ok(Json(DeleteResourceResponse { deleted: true }))
 }

@@ -13,6 +13,7 @@ macro_rules! pages {
 pages! {
     "held" "lost" "rejected" "bad_transition" "not_found" "conflict" "invalid" "unauthenticated"
     "forbidden" "rate_limited" "too_large" "unavailable" "timeout"
+    "precondition_failed"
 }
 
 /// Renders the page of a code, if the code exists.

@@ -89,6 +89,7 @@ impl Fixture {
             priority: 0,
             run_at: None,
             by: "ann".into(),
+            precondition: None,
         };
         let action = ResourceAction::Submit(submit);
         let outcome = self.send(Command::Resource { key: key(name), action }).await;
@@ -98,7 +99,8 @@ impl Fixture {
 
     async fn claim(&self) -> Option<(JobId, Token)> {
         let (request, kinds) = (random::request_id(), vec!["db".into()]);
-        let claim = Claim { session: self.session, request, kinds, max: 1, tenant: None };
+        let claim =
+            Claim { session: self.session, request, kinds, max: 1, tenant: None, only: None };
         match self.send(Command::Claim(claim)).await {
             Outcome::Claimed(jobs) => jobs.first().map(|job| (job.job.id, job.tenure.token)),
             other => panic!("{other:?} is not the outcome of a claim"),
@@ -107,8 +109,11 @@ impl Fixture {
 
     async fn fail(&self, (id, token): (JobId, Token)) -> JobState {
         let (code, message) = ("BUSY".into(), "later".into());
-        let finish = Finish::Failed { code, message, class: None, state: None };
-        match self.send(Command::Job { id, action: JobAction::Finish { token, finish } }).await {
+        let finish = Finish::Failed { code, message, class: None, state: None, delay_ms: None };
+        match self
+            .send(Command::Job { id, action: JobAction::Finish { token, finish, update: None } })
+            .await
+        {
             Outcome::Finished { state, .. } => state,
             other => panic!("{other:?} is not the outcome of a finish"),
         }
@@ -230,7 +235,7 @@ async fn a_lock_past_its_maximum_age_is_warned_about_once_and_stays_held() {
         assert_eq!(fixture.run(&mut duty).await, DutyReport { count, new, note: None });
     }
     let released = |name: &str| {
-        let action = LockAction::Release { token: Token(1), locks: None };
+        let action = LockAction::Release { token: Token(1), locks: None, to: None };
         Command::Lock { key: key(name), action }
     };
     for name in ["a", "b"] {
@@ -286,7 +291,9 @@ async fn retention_prunes_old_jobs_and_events_in_several_steps() {
     for n in 0..600 {
         let (id, token) = fixture.start_job(&format!("r{n}")).await;
         let finish = Finish::Ok { state: None, result: None };
-        fixture.send(Command::Job { id, action: JobAction::Finish { token, finish } }).await;
+        fixture
+            .send(Command::Job { id, action: JobAction::Finish { token, finish, update: None } })
+            .await;
         old.push(id);
     }
     let dead = fixture.bury_job("dead").await;

@@ -10,7 +10,7 @@ use tenure_core::history::Event;
 use tenure_core::job::AttemptOutcome;
 use tenure_core::recent_submits::RecentSubmit;
 use tenure_core::{
-    Claim, Command, Finish, Job, JobAction, JobId, Kind, Kinds, LockAction, Millis, Outcome,
+    Claim, Command, Finish, Job, JobAction, JobId, Kind, Kinds, LockAction, Millis, Outcome, Put,
     Record, RequestId, ResourceAction, SessionId, Submit, Text, Token,
 };
 use tenure_sim::job_model::Stage;
@@ -41,18 +41,31 @@ pub(crate) fn kinds(kind: Kind) -> Arc<Kinds> {
 /// Creates a submit of an operation.
 pub(crate) fn submit(request: u128, operation: &str) -> Submit {
     let (request, operation, by) = (RequestId(request), operation.into(), "ann".into());
-    Submit { request, operation, args: None, priority: 0, run_at: None, by }
+    Submit { request, operation, args: None, priority: 0, run_at: None, by, precondition: None }
 }
 
 /// Creates a claim of a session.
 pub(crate) fn claim(request: u128, session: u128) -> Claim {
     let kinds = vec![key().kind().into()];
-    Claim { session: SessionId(session), request: RequestId(request), kinds, max: 1, tenant: None }
+    Claim {
+        session: SessionId(session),
+        request: RequestId(request),
+        kinds,
+        max: 1,
+        tenant: None,
+        only: None,
+    }
 }
 
 /// Creates a failure that may be retried.
 pub(crate) fn failed() -> Finish {
-    Finish::Failed { code: "BUSY".into(), message: "".into(), class: None, state: None }
+    Finish::Failed {
+        code: "BUSY".into(),
+        message: "".into(),
+        class: None,
+        state: None,
+        delay_ms: None,
+    }
 }
 
 impl State {
@@ -64,7 +77,7 @@ impl State {
         let mut commands = Vec::new();
         commands.extend(jobs.submits.iter().map(|s| resource(ResourceAction::Submit(s.clone()))));
         commands.extend(jobs.claims.iter().cloned().map(Command::Claim));
-        let put = |spec: &Text| ResourceAction::Put { spec: spec.clone(), by: by.clone() };
+        let put = |spec: &Text| ResourceAction::Put(Put::new(spec.clone(), by.clone()));
         commands.extend(jobs.specs.iter().map(|spec| resource(put(spec))));
         for id in self.job_model.jobs.keys().copied() {
             let (by, reason) = (by.clone(), reason.clone());
@@ -72,7 +85,7 @@ impl State {
             for token in (1..=self.record.token.0).map(Token) {
                 let finish = |finish: &Finish| {
                     let finish = finish.clone();
-                    Command::Job { id, action: JobAction::Finish { token, finish } }
+                    Command::Job { id, action: JobAction::Finish { token, finish, update: None } }
                 };
                 commands.extend(jobs.finishes.iter().map(finish));
             }

@@ -254,7 +254,7 @@ impl State {
             commands.push(lock(LockAction::Renew { token, ttl_ms: None }));
             for locks in [None, part.clone()].into_iter().take(1 + usize::from(part.is_some())) {
                 let (by, reason): (Text, Text) = ("ann".into(), "stuck".into());
-                commands.push(lock(LockAction::Release { token, locks: locks.clone() }));
+                commands.push(lock(LockAction::Release { token, locks: locks.clone(), to: None }));
                 commands.push(lock(LockAction::Break { token, locks, by, reason, end_job: false }));
             }
         }

@@ -180,7 +180,7 @@ fn is_new_work(command: &Command) -> bool {
         Command::Open { .. } | Command::Claim(_) => true,
         Command::Lock { action, .. } => matches!(action, LockAction::Acquire(_)),
         Command::Resource { action, .. } => {
-            matches!(action, ResourceAction::Submit(_) | ResourceAction::Put { .. })
+            matches!(action, ResourceAction::Submit(_) | ResourceAction::Put(_))
         }
         Command::Heartbeat { .. }
         | Command::Close { .. }
@@ -206,7 +206,14 @@ mod tests {
 
     fn claim() -> QueuedCommand {
         let (session, request) = (SessionId(1), RequestId(1));
-        queued(Command::Claim(Claim { session, request, kinds: Vec::new(), max: 1, tenant: None }))
+        queued(Command::Claim(Claim {
+            session,
+            request,
+            kinds: Vec::new(),
+            max: 1,
+            tenant: None,
+            only: None,
+        }))
     }
 
     fn heartbeat() -> QueuedCommand {

@@ -26,18 +26,19 @@ pub(super) fn submit(key: &ResourceKey, operation: &str, request: u128) -> Comma
         priority: 0,
         run_at: None,
         by: "A".into(),
+        precondition: None,
     };
     Command::Resource { key: key.clone(), action: ResourceAction::Submit(submit) }
 }
 
 pub(super) fn claim(kind: &str, request: u128, max: usize) -> Claim {
     let (session, request) = (SessionId(1), RequestId(request));
-    Claim { session, request, kinds: vec![kind.into()], max, tenant: None }
+    Claim { session, request, kinds: vec![kind.into()], max, tenant: None, only: None }
 }
 
 fn ok(id: JobId, token: Token) -> Command {
     let finish = Finish::Ok { state: None, result: None };
-    Command::Job { id, action: JobAction::Finish { token, finish } }
+    Command::Job { id, action: JobAction::Finish { token, finish, update: None } }
 }
 
 pub(super) async fn claimed(store: &dyn Store, claim: Claim) -> Vec<(JobId, Token)> {

@@ -217,7 +217,7 @@ fn acquire(name: &str, session: u128, request: u128, wait_ms: u64) -> Command {
 }
 
 fn release(name: &str, token: u64) -> Command {
-    let action = LockAction::Release { token: Token(token), locks: None };
+    let action = LockAction::Release { token: Token(token), locks: None, to: None };
     Command::Lock { key: key(name), action }
 }
 

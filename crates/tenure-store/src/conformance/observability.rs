@@ -50,8 +50,8 @@ fn ended(name: &str, held_ms: u64, how: EndKind) -> MetricEvent {
 
 fn fail(id: JobId, token: Token, code: &str) -> Command {
     let (code, message) = (code.into(), "no".into());
-    let finish = Finish::Failed { code, message, class: None, state: None };
-    Command::Job { id, action: JobAction::Finish { token, finish } }
+    let finish = Finish::Failed { code, message, class: None, state: None, delay_ms: None };
+    Command::Job { id, action: JobAction::Finish { token, finish, update: None } }
 }
 
 /// Advances the clock in steps and sweeps after each.

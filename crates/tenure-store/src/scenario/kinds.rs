@@ -12,7 +12,19 @@ use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy, ResourceKey
 /// Never: they are valid.
 #[must_use]
 pub fn kinds() -> Arc<Kinds> {
-    let all = [cluster(), pipeline(), shoot(), report(), task(), capped(), scheduler()];
+    let all = [
+        cluster(),
+        pipeline(),
+        shoot(),
+        report(),
+        task(),
+        capped(),
+        scheduler(),
+        roller(),
+        check(),
+        careful(),
+        lease(),
+    ];
     Arc::new(Kinds::new(all).expect("valid kinds"))
 }
 
@@ -74,6 +86,46 @@ fn task() -> Kind {
 /// At most two running jobs, and one per tenant.
 fn capped() -> Kind {
     Kind::new("capped").operation(Operation::new("work")).running_max(Some(2), Some(1))
+}
+
+/// A job in backoff reserves its locks; jobs must start within a minute.
+fn roller() -> Kind {
+    let operation = |name: &str, lock: &str| {
+        let lock: LockName = lock.parse().expect("a lock");
+        Operation { locks: lock.into(), ..Operation::new(name) }.retry(three_attempts())
+    };
+    Kind::new("roller")
+        .operation(operation("roll", "config").start_deadline_ms(60_000))
+        .operation(operation("scale", "downscaling"))
+        .backoff(Backoff::Reserve)
+}
+
+/// Grouped and ephemeral.
+fn check() -> Kind {
+    let run = Operation::new("run").retry(Retry { attempts: 2, ..three_attempts() });
+    Kind::new("check").operation(run).grouped().ephemeral_ms(600_000)
+}
+
+/// A stale margin.
+fn careful() -> Kind {
+    Kind::new("careful").operation(Operation::new("work")).stale_margin_ms(5_000)
+}
+
+/// Timers end what is in use, but not while it is paused for maintenance.
+fn lease() -> Kind {
+    Kind::new("lease")
+        .states(&["FREE", "IN_USE", "RENEWING", "ENDED"])
+        .operation(Operation { ok: Some("IN_USE".into()), ..Operation::new("use") })
+        .operation(
+            Operation::new("renew")
+                .path(&["IN_USE"], "RENEWING", "IN_USE", "IN_USE")
+                .meets("end", Policy::Reject),
+        )
+        .operation(
+            Operation { ok: Some("ENDED".into()), ..Operation::new("end") }
+                .meets("renew", Policy::Reject)
+                .meets("end", Policy::Attach),
+        )
 }
 
 /// Operations with one or several locks.

@@ -123,7 +123,7 @@ impl Runner {
                 let (key, _, _) = Arguments::parse(&words[1..]).locks();
                 render_history(&driver.history(&key).await, &mut self.jobs)
             }
-            "job" | "why" | "state" => self.inspect(&words, driver).await,
+            "job" | "why" | "state" | "status" => self.inspect(&words, driver).await,
             "verify" => {
                 let problems = driver.verify().await;
                 if problems.is_empty() { "ok".to_owned() } else { problems.join("; ") }
@@ -181,7 +181,10 @@ impl Runner {
         match verb {
             "acquire" => LockAction::Acquire(self.acquire(actor, arguments, locks)),
             "renew" => LockAction::Renew { token: arguments.token(), ttl_ms: arguments.ms("ttl") },
-            "release" => LockAction::Release { token: arguments.token(), locks: only },
+            "release" => {
+                let to = arguments.options.get("to").map(|name| (*name).into());
+                LockAction::Release { token: arguments.token(), locks: only, to }
+            }
             "withdraw" => LockAction::Withdraw { request: self.request(arguments) },
             "break" => LockAction::Break {
                 token: arguments.token(),
@@ -234,6 +237,16 @@ macro_rules! for_each_scenario {
     ([$($run:tt)+] $($args:tt)*) => {
         $($run)+! { $($args)*
             a_bound_caller_uses_only_sessions_of_its_tenant,
+            a_claim_can_be_restricted_to_a_group,
+            a_conditional_write_loses_to_a_faster_one,
+            a_deferred_attempt_is_not_counted,
+            a_job_in_backoff_can_reserve_its_locks,
+            a_job_that_starts_too_late_fails,
+            a_leader_can_hand_over_to_a_named_candidate,
+            a_refused_timer_is_repeated,
+            a_stale_margin_delays_the_take_over,
+            a_status_is_written_with_the_token,
+            a_timer_submits_its_operation_once,
             a_break_can_end_the_job_in_the_same_step,
             breaking_a_tenure_ends_it_and_notifies_its_holder,
             a_change_during_a_sync_is_synced,

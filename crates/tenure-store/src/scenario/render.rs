@@ -56,7 +56,18 @@ pub(super) fn render(outcome: &Outcome, jobs: &mut Vec<JobId>) -> String {
         Outcome::Put { generation, job: Some(job), .. } => {
             format!("generation={generation} {}", job_name(*job, jobs))
         }
+        Outcome::TimersSet { snapshot } => {
+            let timers = snapshot.iter().flat_map(|resource| &resource.timers);
+            let timer = |timer: &tenure_core::timers::Timer| {
+                format!("{}@{}s", timer.operation, timer.due.0 / 1_000)
+            };
+            std::iter::once("timers".to_owned())
+                .chain(timers.map(timer))
+                .collect::<Vec<_>>()
+                .join(" ")
+        }
         Outcome::Deleted => "deleted".to_owned(),
+        Outcome::Forgotten => "forgotten".to_owned(),
         Outcome::Paused(true) => "paused".to_owned(),
         Outcome::Paused(false) => "resumed".to_owned(),
         Outcome::Refused(refusal) => render_refusal(refusal, jobs),
@@ -78,6 +89,11 @@ fn render_refusal(refusal: &Refusal, jobs: &mut Vec<JobId>) -> String {
         Refusal::BadTransition { state, .. } => format!("{code} {state}"),
         Refusal::WrongJobState { state, .. } => format!("{code} {}", state.as_str()),
         Refusal::InUse { job: Some(job) } => format!("{code} {}", job_name(*job, jobs)),
+        Refusal::PreconditionFailed { generation: Some(is), .. } => {
+            format!("{code} generation={is}")
+        }
+        Refusal::PreconditionFailed { generation: None, .. } => format!("{code} generation=none"),
+        Refusal::NotWaiting { to } => format!("{code} not waiting {to}"),
         _ => code.to_string(),
     }
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tenure_core::retry::Class;
 use tenure_core::{
-    Acquire, Claim, Claimant, Command, Finish, JobAction, LockAction, LockName, RequestId,
+    Acquire, Claim, Claimant, Command, Finish, JobAction, LockAction, LockName, Put, RequestId,
     ResourceAction, ResourceKey, SessionId, Submit,
 };
 
@@ -38,6 +38,7 @@ fn finish() -> impl Strategy<Value = Finish> {
         message: "it failed".into(),
         class,
         state: None,
+        delay_ms: None,
     };
     prop_oneof![
         4 => Just(Finish::Ok { state: None, result: Some("1".into()) }),
@@ -52,11 +53,11 @@ fn resource_action() -> impl Strategy<Value = ResourceAction> {
     let (by, reason) = (|| "ann".into(), || "so".into());
     prop_oneof![
         4 => (0..3_u8).prop_map(move |n| {
-            ResourceAction::Put { spec: n.to_string().into(), by: by() }
+            ResourceAction::Put(Put::new(n.to_string().into(), by()))
         }),
         1 => Just(ResourceAction::Pause { by: by(), reason: reason() }),
         2 => Just(ResourceAction::Resume { by: by(), reason: reason() }),
-        1 => Just(ResourceAction::Delete { by: by() }),
+        1 => Just(ResourceAction::Delete { by: by(), precondition: None }),
     ]
 }
 
@@ -113,6 +114,7 @@ impl Pair {
                     priority: *priority,
                     run_at: (*ahead_ms > 0).then(|| self.now().plus(*ahead_ms)),
                     by: by(),
+                    precondition: None,
                 };
                 Command::Resource { key: key.clone(), action: ResourceAction::Submit(submit) }
             }
@@ -124,7 +126,10 @@ impl Pair {
             }
             Template::Finish { pick, finish } => {
                 let (id, token) = self.attempt(*pick);
-                Command::Job { id, action: JobAction::Finish { token, finish: finish.clone() } }
+                Command::Job {
+                    id,
+                    action: JobAction::Finish { token, finish: finish.clone(), update: None },
+                }
             }
             Template::Report { pick, log } => {
                 let (id, token) = self.attempt(*pick);
@@ -174,6 +179,7 @@ impl Pair {
             kinds: self.kinds.iter().map(|kind| kind.name.clone()).collect(),
             max,
             tenant: None,
+            only: None,
         }
     }
 }

@@ -56,7 +56,7 @@ fn lock_action() -> impl Strategy<Value = LockAction> {
                 })
             }),
         3 => (token(), prop::option::of(locks()))
-            .prop_map(|(token, locks)| LockAction::Release { token, locks }),
+            .prop_map(|(token, locks)| LockAction::Release { token, locks, to: None }),
         1 => (token(), prop::option::of(Just(5_000)))
             .prop_map(|(token, ttl_ms)| LockAction::Renew { token, ttl_ms }),
         1 => request().prop_map(|request| LockAction::Withdraw { request }),

@@ -111,7 +111,7 @@ pub(crate) fn acquire(name: &str, session: u128, request: u128) -> Command {
 }
 
 pub(crate) fn release(name: &str, token: Token) -> Command {
-    Command::Lock { key: key(name), action: LockAction::Release { token, locks: None } }
+    Command::Lock { key: key(name), action: LockAction::Release { token, locks: None, to: None } }
 }
 
 pub(crate) fn granted_token(outcome: &Outcome) -> Token {
@@ -147,6 +147,7 @@ pub(crate) fn submit(key: &str, operation: &str, request: u128) -> Command {
         priority: 0,
         run_at: None,
         by: "ann".into(),
+        precondition: None,
     };
     let action = ResourceAction::Submit(submit);
     Command::Resource { key: key.parse().expect("valid key"), action }
@@ -154,12 +155,19 @@ pub(crate) fn submit(key: &str, operation: &str, request: u128) -> Command {
 
 pub(crate) fn claim_request(session: u128, request: u128, kind: &str, max: usize) -> Claim {
     let kinds = vec![kind.into()];
-    Claim { session: SessionId(session), request: RequestId(request), kinds, max, tenant: None }
+    Claim {
+        session: SessionId(session),
+        request: RequestId(request),
+        kinds,
+        max,
+        tenant: None,
+        only: None,
+    }
 }
 
 pub(crate) fn finish(id: JobId, token: Token) -> Command {
     let finish = Finish::Ok { state: None, result: None };
-    Command::Job { id, action: JobAction::Finish { token, finish } }
+    Command::Job { id, action: JobAction::Finish { token, finish, update: None } }
 }
 
 /// Returns the assignments of a claim.

@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde::Serialize;
 use serde_json::Value;
 use tenure_core::{
-    Claim, JobAction, JobId, Outcome, Refusal, RequestId, ResourceAction, ResourceKey, Submit,
+    Claim, JobAction, JobId, Outcome, Put, Refusal, RequestId, ResourceAction, ResourceKey, Submit,
     Text, Token,
 };
 
@@ -31,7 +31,7 @@ impl HttpTransport {
     ) -> Result<Outcome, Error> {
         let path = resource_path(key);
         match action {
-            ResourceAction::Put { spec, .. } => {
+            ResourceAction::Put(Put { spec, .. }) => {
                 let body = PutResourceRequest { spec: parse_json("spec", &spec)? };
                 let answer: PutResourceResponse = self.put(&path, &body).await?;
                 let (generation, job) = (answer.resource.generation, answer.job);
@@ -49,6 +49,9 @@ impl HttpTransport {
             }
             ResourceAction::Resume { reason, .. } => {
                 self.post_pause(&format!("{path}/resume"), &reason).await
+            }
+            ResourceAction::SetTimers { .. } => {
+                Err(Error::Protocol("timers are not available over HTTP".to_owned()))
             }
             ResourceAction::Submit(submit) => self.submit(&format!("{path}/jobs"), submit).await,
         }
@@ -98,10 +101,13 @@ impl HttpTransport {
     pub(super) async fn job(&self, id: JobId, action: JobAction) -> Result<Outcome, Error> {
         let path = |verb| format!("/v1/jobs/{id}/{verb}");
         match action {
-            JobAction::Finish { token, finish } => {
+            JobAction::Finish { token, finish, .. } => {
                 let body = FinishRequest::new(token, &finish);
                 let answer: FinishResponse = self.post_without_id(&path("finish"), &body).await?;
                 Ok(Outcome::Finished { state: answer.state, already: answer.already })
+            }
+            JobAction::Status { .. } => {
+                Err(Error::Protocol("status is not available over HTTP".to_owned()))
             }
             JobAction::Progress { token, percent, message } => {
                 let body = ProgressRequest { token, percent, message: message.to_string() };

@@ -183,7 +183,7 @@ impl HttpTransport {
                 let body = RenewRequest { lock: None, token, ttl_ms };
                 Ok(Outcome::Renewed(self.tenure(&path("renew"), &body).await?))
             }
-            LockAction::Release { token, locks: set } => {
+            LockAction::Release { token, locks: set, .. } => {
                 let body = ReleaseRequest { lock: locks(set), token };
                 let answer: ReleaseResponse =
                     self.post(&path("release"), None, &body, Duration::ZERO).await?;
@@ -202,8 +202,8 @@ impl HttpTransport {
                     self.post(&path("break"), None, &body, Duration::ZERO).await?;
                 Ok(Outcome::Broken)
             }
-            LockAction::Settle => {
-                Err(Error::Protocol("settle is not available over HTTP".to_owned()))
+            LockAction::Settle | LockAction::Forget { .. } => {
+                Err(Error::Protocol("settle and forget are not available over HTTP".to_owned()))
             }
         }
     }

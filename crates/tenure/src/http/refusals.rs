@@ -1,7 +1,7 @@
 //! Maps problem documents of the API back to errors and refusals.
 
 use reqwest::StatusCode;
-use tenure_core::{JobId, JobRequirement, JobState, Refusal};
+use tenure_core::{JobId, JobRequirement, JobState, Precondition, Refusal};
 
 use crate::error::Error;
 use crate::wire::{CORRUPT, Problem, TenureInfo};
@@ -50,6 +50,12 @@ fn refusal_from_problem(problem: Problem) -> Error {
         ("rejected" | "bad_transition" | "not_found" | "conflict", _) => {
             return job_refusal(problem).map_or_else(|error| error, Error::Refused);
         }
+        ("precondition_failed", _) => Refusal::PreconditionFailed {
+            wanted: (problem.wanted_generation)
+                .map_or(Precondition::Absent, Precondition::Generation),
+            generation: problem.generation,
+        },
+        ("too_large", _) => Refusal::TooLarge(problem.detail),
         ("invalid", _) => Refusal::Invalid(problem.detail),
         _ => return unknown(&problem),
     })
@@ -86,6 +92,9 @@ fn job_refusal(problem: Problem) -> Result<Refusal, Error> {
         }
         (_, Some("in_use")) => Refusal::InUse { job: problem.job },
         (_, Some("job_tenure")) => Refusal::TenureOfJob(problem.job.unwrap_or(JobId(0))),
+        (_, Some("not_waiting")) => {
+            Refusal::NotWaiting { to: problem.subject.unwrap_or_default().into() }
+        }
         (_, Some("request_reused")) => Refusal::RequestReused,
         _ => return Err(unknown(&problem)),
     })

@@ -296,6 +296,7 @@ fn failed_finish(job: &Context, failure: &Failure) -> Finish {
         message: truncate(&message, limits::MESSAGE_BYTES_MAX).into(),
         class: failure.class,
         state: failure.state.as_deref().map(Into::into),
+        delay_ms: None,
     }
 }
 
@@ -303,7 +304,7 @@ fn failed_finish(job: &Context, failure: &Failure) -> Finish {
 async fn report_finish(job: &Context, mut finish: Finish) -> AttemptResult {
     let mut backoff = RETRY_BACKOFF_MIN;
     loop {
-        let action = JobAction::Finish { token: job.token(), finish: finish.clone() };
+        let action = JobAction::Finish { token: job.token(), finish: finish.clone(), update: None };
         let response = tokio::select! {
             biased;
             _ = job.lost() => return settle_lost(job),
@@ -348,11 +349,14 @@ fn fallback_finish(finish: Finish, refusal: &Refusal) -> Finish {
             message,
             class: Some(Class::Permanent),
             state: None,
+            delay_ms: None,
         },
-        Finish::Failed { code, message, class, state: Some(_) } => {
-            Finish::Failed { code, message, class, state: None }
+        Finish::Failed { code, message, class, state: Some(_), delay_ms } => {
+            Finish::Failed { code, message, class, state: None, delay_ms }
         }
-        Finish::Failed { .. } | Finish::Cancelled | Finish::HandBack => Finish::HandBack,
+        Finish::Failed { .. } | Finish::Deferred { .. } | Finish::Cancelled | Finish::HandBack => {
+            Finish::HandBack
+        }
     }
 }
 

@@ -70,7 +70,7 @@ struct Inner {
 
 impl Context {
     pub(crate) fn new(session: Session, assignment: Assignment) -> Self {
-        let Assignment { tenure, job, spec, limit_ms, attempts_max } = assignment;
+        let Assignment { tenure, job, spec, limit_ms, attempts_max, .. } = assignment;
         // The response may be a repeated one, so the tenure may be older than this moment.
         let started = BootInstant::now() - Duration::from_millis(tenure.age_ms);
         Self(Arc::new(Inner {
@@ -314,7 +314,11 @@ impl Context {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.settled.load(Ordering::Relaxed) && self.tenure.check().is_ok() {
-            let action = JobAction::Finish { token: self.tenure.token, finish: Finish::HandBack };
+            let action = JobAction::Finish {
+                token: self.tenure.token,
+                finish: Finish::HandBack,
+                update: None,
+            };
             self.tenure
                 .session
                 .enqueue_cleanup(CleanupCommand(Command::Job { id: self.job.id, action }));

@@ -39,7 +39,7 @@ async fn a_frozen_session_loses_its_job_and_its_late_report_is_refused() {
         assert_eq!(&*job.attempts[1].worker, "healthy");
         // The report that the frozen worker would have sent late.
         let finish = Finish::Ok { state: None, result: None };
-        let action = JobAction::Finish { token, finish };
+        let action = JobAction::Finish { token, finish, update: None };
         let late = bed.committer.submit(Command::Job { id, action }).await.unwrap();
         assert!(matches!(late, Outcome::Refused(Refusal::Lost { .. })), "{late:?}");
         healthy.stop().await;

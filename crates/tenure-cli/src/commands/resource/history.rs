@@ -18,6 +18,9 @@ use tenure_cli_kit::listing::fetch;
 use tenure_cli_kit::text::{format_duration, print_line, sanitize, table};
 use tenure_cli_kit::{Done, Output, ServerArgs, print_json};
 
+/// Number of characters of a patch of the status that a line shows.
+const MERGE_CHARS_SHOWN: usize = 80;
+
 pub(super) async fn run(
     server: &ServerArgs,
     resource: &ResourcePath,
@@ -83,6 +86,16 @@ fn describe(event: &Event) -> String {
         Event::Fenced { token, verb } => format!("{verb} with token {token}, which had ended"),
         Event::Created { state } => format!("in state {state}"),
         Event::Specified { generation, by, .. } => format!("generation {generation} by {by}"),
+        Event::Observed { token, merge } => {
+            format!("with token {token}: {}", shortened(merge))
+        }
+        Event::TimerSet { operation, due: Some(due), by } => {
+            format!("{operation} at {} by {by}", tenure_wire::instant(*due))
+        }
+        Event::TimerSet { operation, due: None, by } => format!("{operation} by {by}"),
+        Event::TimerFired { operation, id } => format!("{operation} as job {id}"),
+        Event::TimerRefused { operation, error } => format!("{operation}{}", failure(Some(error))),
+        Event::NotStarted { id, error } => format!("job {id}{}", failure(Some(error))),
         Event::Deleted { by } => format!("by {by}"),
         Event::Paused { requested } | Event::Resumed { requested } => requester(requested),
         Event::Submitted { job, verdict, .. } => {
@@ -101,6 +114,14 @@ fn describe(event: &Event) -> String {
         Event::Incident { id, error, state } => {
             format!("job {id}{}{}", failure(Some(error)), new_state(state.as_ref()))
         }
+    }
+}
+
+/// Returns the start of a patch.
+fn shortened(merge: &str) -> String {
+    match merge.char_indices().nth(MERGE_CHARS_SHOWN) {
+        Some((end, _)) => format!("{}…", &merge[..end]),
+        None => merge.to_owned(),
     }
 }
 

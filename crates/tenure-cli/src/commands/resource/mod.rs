@@ -299,7 +299,7 @@ async fn put(server: &ServerArgs, resource: &ResourcePath, spec: &str, output: O
 }
 
 async fn delete(server: &ServerArgs, resource: &ResourcePath, output: Output) -> Done {
-    let action = ResourceAction::Delete { by: process_name().into() };
+    let action = ResourceAction::Delete { by: process_name().into(), precondition: None };
     send(server, &server.transport()?, resource, action).await?;
     print_result(
         resource,
