@@ -3,6 +3,7 @@
 //! Names are validated when they are parsed and never again. See [`LockPath`] for the notation of
 //! the command line and the API.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -119,6 +120,12 @@ impl ResourceKey {
         let (tenant, rest) = self.0.split_once('/').expect("a key is built from three parts");
         let (kind, name) = rest.split_once('/').expect("a key is built from three parts");
         (tenant, kind, name)
+    }
+}
+
+impl Borrow<str> for ResourceKey {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 

@@ -553,6 +553,12 @@ impl Kinds {
         own.or_else(|| self.get(key.kind())?.lock_max_age_ms)
     }
 
+    /// Returns the time after which a deleted resource of an ephemeral kind is forgotten.
+    #[must_use]
+    pub fn ephemeral_ms(&self, key: &ResourceKey) -> Option<u64> {
+        self.get(key.kind())?.ephemeral_ms
+    }
+
     /// Iterates over the kinds, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Kind>> {
         self.0.values()

@@ -369,7 +369,10 @@ impl StepContext<'_> {
     fn forget(&mut self, n: u64) -> Result<Outcome, Refusal> {
         let is_recent = |recent: &RecentRequest| self.now.since(recent.at) <= limits::RECENT_TTL_MS;
         let record = &self.record;
+        // Events of this batch are not part of the chain yet.
+        let has_new_events = || self.changes.events.iter().any(|(key, _, _)| key == self.key);
         if record.chain.n != n
+            || has_new_events()
             || record.resource.is_some()
             || record.is_live()
             || record.recent.iter().any(is_recent)

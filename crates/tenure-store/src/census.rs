@@ -172,7 +172,7 @@ impl Ledger {
     pub fn census(&self, after: Option<&ResourceKey>, now: Millis) -> CensusPage {
         let mut census = Census { now, ..Census::default() };
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut keys = self.live.range((from, Bound::Unbounded));
+        let mut keys = self.live.range::<ResourceKey, _>((from, Bound::Unbounded));
         let mut last = None;
         for key in keys.by_ref().take(CENSUS_PAGE_MAX) {
             last = Some(key);

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tenure_core::{
     Acquire, Assignment, Claim, Claimant, Command, Finish, JobAction, LockAction, Outcome, Refusal,
-    ResourceKey, Text,
+    ResourceKey,
 };
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
@@ -265,7 +265,7 @@ async fn commit(store: &dyn Store, mut queues: CommandReceiver, sweep: Sweep) {
             }
             hint = hints.recv() => {
                 match hint {
-                    Ok(Hint::Ready(kind)) => claims.wake(&kind, &mut batch),
+                    Ok(Hint::Ready(key)) => claims.wake(&key, &mut batch),
                     Ok(Hint::Lagged) => claims.wake_all(&mut batch),
                     Ok(_) => {}
                     Err(_) => claims.wake_all(&mut batch),
@@ -294,14 +294,34 @@ impl WaitingClaims {
             |queued: &QueuedCommand| is_claim(&queued.command) && queued.reply.is_closed();
         self.0.retain(|claim| !is_abandoned(claim));
         batch.retain(|queued| !is_abandoned(queued));
-        let may_start = batch.iter().filter(|queued| may_make_ready(&queued.command)).count();
-        let capacity = BATCH_MAX.saturating_sub(batch.len());
-        batch.extend(self.0.drain(..may_start.min(capacity).min(self.0.len())));
+        self.join(batch);
         let mut undelivered = self.apply(store, batch).await;
         while !undelivered.is_empty() {
             let mut returned: Vec<QueuedCommand> = undelivered.iter().map(hand_back).collect();
             undelivered = self.apply(store, &mut returned).await;
         }
+    }
+
+    /// Moves as many waiting claims into the batch as it has commands that may make a resource
+    /// ready. A restricted claim joins only for a resource in its scope.
+    fn join(&mut self, batch: &mut Vec<QueuedCommand>) {
+        let capacity = BATCH_MAX.saturating_sub(batch.len());
+        let may_start = batch.iter().map(|queued| &queued.command).filter(|c| may_make_ready(c));
+        if !self.0.iter().any(is_restricted) {
+            let count = may_start.count().min(capacity).min(self.0.len());
+            batch.extend(self.0.drain(..count));
+            return;
+        }
+        let mut joining = Vec::new();
+        for command in may_start.take(capacity) {
+            let first = match command.key() {
+                Some(key) => self.0.iter().position(|queued| covers(queued, key)),
+                // The resource of a job is not known here.
+                None => self.0.iter().position(|queued| !is_restricted(queued)),
+            };
+            joining.extend(first.and_then(|at| self.0.remove(at)));
+        }
+        batch.append(&mut joining);
     }
 
     /// Applies a batch and sends the replies. Returns the jobs whose claimant is gone.
@@ -342,19 +362,27 @@ impl WaitingClaims {
         undelivered
     }
 
-    /// Moves the first claim of this kind whose caller is still present into the batch.
-    fn wake(&mut self, kind: &Text, batch: &mut Vec<QueuedCommand>) {
-        let claims_kind = |queued: &QueuedCommand| match &queued.command {
-            Command::Claim(claim) => !queued.reply.is_closed() && claim.kinds.contains(kind),
-            _ => false,
-        };
-        let first = self.0.iter().position(claims_kind);
+    /// Moves the first claim that may take a job of this resource, and whose caller is still
+    /// present, into the batch.
+    fn wake(&mut self, key: &ResourceKey, batch: &mut Vec<QueuedCommand>) {
+        let can_take = |queued: &QueuedCommand| !queued.reply.is_closed() && covers(queued, key);
+        let first = self.0.iter().position(can_take);
         batch.extend(first.and_then(|at| self.0.remove(at)));
     }
 
     fn wake_all(&mut self, batch: &mut Vec<QueuedCommand>) {
         batch.extend(self.0.drain(..self.0.len().min(BATCH_MAX)));
     }
+}
+
+/// Returns whether a waiting claim may take a job of a resource, as far as its scope says.
+fn covers(queued: &QueuedCommand, key: &ResourceKey) -> bool {
+    matches!(&queued.command, Command::Claim(claim) if claim.covers(key))
+}
+
+/// Returns whether a claim is restricted to a group or a resource.
+fn is_restricted(queued: &QueuedCommand) -> bool {
+    matches!(&queued.command, Command::Claim(claim) if claim.only.is_some())
 }
 
 /// Returns whether a command may make a resource ready to be claimed.

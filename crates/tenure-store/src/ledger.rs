@@ -14,7 +14,7 @@ use tenure_core::map::Map;
 use tenure_core::world::LogChunk;
 use tenure_core::{
     Changes, Command, Incarnation, Job, JobId, Kinds, MetricEvent, Millis, Outcome, Record,
-    ResourceKey, Session, SessionId, TenureView, World, step,
+    ResourceKey, Session, SessionId, TenureView, Token, TokenFloors, World, step,
 };
 
 use crate::fences::Fences;
@@ -73,6 +73,9 @@ pub struct Batch {
     pub grace: bool,
     /// History to append, in order.
     pub history: Vec<(ResourceKey, SealedEntry)>,
+    /// Resources to delete with all that is stored of them, before anything else is written, with
+    /// their last tokens. The token floors have changed.
+    pub forgotten: Vec<(ResourceKey, Token)>,
     /// Finished jobs to write: jobs that ended, and finished jobs that were retried or discarded.
     pub finished: Vec<(ResourceKey, Box<Job>)>,
     /// Ids of the jobs in `finished`.
@@ -93,13 +96,16 @@ impl Batch {
     /// Returns whether nothing has to be written.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.records.is_empty() && self.sessions.is_empty() && self.logs.is_empty()
+        self.records.is_empty()
+            && self.sessions.is_empty()
+            && self.logs.is_empty()
+            && self.forgotten.is_empty()
     }
 
     /// Converts the batch into the hints to send once it is durable.
     pub fn into_hints(self) -> impl Iterator<Item = Hint> {
         let granted = self.granted.into_iter().map(|tenure| Hint::Granted(Arc::new(tenure)));
-        let ready = self.ready.into_iter().map(|key| Hint::Ready(key.kind().into()));
+        let ready = self.ready.into_iter().map(Hint::Ready);
         let notified = self.notified.into_iter().map(Hint::Notified);
         let finished = self.finished_ids;
         let ended = (!finished.is_empty()).then(|| Hint::JobsEnded(finished.into()));
@@ -154,7 +160,19 @@ impl Ledger {
 
     /// Removes a record in order to apply the changes of another server and insert it again.
     pub fn take_record(&mut self, key: &ResourceKey) -> Box<Record> {
-        self.world.remove_record(key).unwrap_or_else(|| Box::new(Record::new(key)))
+        self.world.remove_record(key).unwrap_or_else(|| self.world.floors.new_record(key))
+    }
+
+    /// Removes a resource that another server has forgotten.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn forget(&mut self, key: &ResourceKey, token: Token) {
+        self.world.forget(key, token);
+        self.live.remove(key);
+    }
+
+    /// Replaces the token floors by stored ones.
+    pub fn set_floors(&mut self, floors: TokenFloors) {
+        self.world.floors = floors;
     }
 
     /// Inserts a session that was loaded from storage or changed by another server.
@@ -426,6 +444,7 @@ impl Ledger {
         batch.finished_ids.extend(finished.iter().map(|(_, job)| job.id));
         batch.finished.extend(finished);
         batch.logs.extend(changes.logs);
+        batch.forgotten.extend(changes.forgotten);
         batch.ready.extend(changes.ready);
         batch.notified.extend(changes.notified);
         batch.facts.extend(changes.metric_events);

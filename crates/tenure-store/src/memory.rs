@@ -10,22 +10,25 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use tenure_core::history::SealedEntry;
+use tenure_core::ready::GroupCounts;
 use tenure_core::verify::ChainCheckpoint;
 use tenure_core::world::LogChunk;
 use tenure_core::{
     Command, Incarnation, Job, JobId, JobState, Kinds, Millis, Outcome, ResourceKey, TenureView,
+    Text,
 };
 use tokio::sync::broadcast;
 
 use crate::census::{Census, group_of};
 use crate::clock::{Clock, ServerClock};
+use crate::forget;
 use crate::keys::{KeyRing, MemoryKeys};
 use crate::ledger::{Batch, Ledger};
 use crate::observer::{Observer, Observers};
 use crate::store::{
     HINTS_MAX, Hint, HistoryQuery, HistoryRow, JobPage, JobQuery, JobView, LogLine, LogQuery, Page,
     Pruned, Reads, ResourceDetail, ResourceQuery, ResourceView, Result, Retention, SafetyClass,
-    Status, Store, Swept, TenureQuery, WorkerView, matches_filter,
+    Status, Store, Swept, TenureQuery, WorkerView, key_range, matches_filter,
 };
 use crate::view;
 
@@ -123,7 +126,11 @@ impl Store for Memory {
         let now = self.clock.now();
         let mut rows = self.rows();
         let jobs = rows.prune_jobs(retention, now);
-        Ok(Pruned { jobs, lines: rows.prune_lines(retention, now) })
+        let lines = rows.prune_lines(retention, now);
+        let commands = rows.forgettable(retention.rows_max, now);
+        let (outcomes, batch) = rows.ledger.apply(&commands, now);
+        self.publish(&mut rows, batch);
+        Ok(Pruned { jobs, lines, resources: forget::count(&outcomes) })
     }
 
     async fn declare(&self, kinds: Arc<Kinds>) -> Result<()> {
@@ -208,6 +215,10 @@ impl Reads for Memory {
         Ok(self.rows().resources(&query))
     }
 
+    async fn group(&self, tenant: Text, kind: Text, group: Text) -> Result<GroupCounts> {
+        Ok(self.rows().ledger.group(&tenant, &kind, &group))
+    }
+
     async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>> {
         let rows = self.rows();
         let lines = rows.logs.get(&query.job).map_or(&[][..], Vec::as_slice);
@@ -239,10 +250,19 @@ impl Reads for Memory {
 
 impl Rows {
     fn append(&mut self, batch: &Batch) {
+        for (key, _) in &batch.forgotten {
+            self.checkpoints.remove(key);
+            for position in self.positions.remove(key).into_iter().flatten() {
+                self.lines.remove(&position);
+            }
+        }
         for (key, sealed) in &batch.history {
             self.position += 1;
             self.positions.entry(key.clone()).or_default().push_back(self.position);
             self.lines.insert(self.position, (key.clone(), sealed.clone()));
+        }
+        for key in &batch.records {
+            self.positions.entry(key.clone()).or_default();
         }
         for (key, job) in &batch.finished {
             self.finished.insert(job.id, JobView { key: key.clone(), job: job.clone() });
@@ -294,8 +314,14 @@ impl Rows {
     }
 
     fn resources(&self, query: &ResourceQuery) -> Page<ResourceView> {
-        let from = query.after.clone().map_or(Bound::Unbounded, Bound::Excluded);
-        let keys = self.positions.range((from, Bound::Unbounded)).map(|(key, _)| key);
+        let (first, end) =
+            key_range(query.tenant.as_ref(), query.kind.as_ref(), query.group.as_ref());
+        let from = match &query.after {
+            Some(after) if after.as_str() >= &*first => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(&*first),
+        };
+        let keys = self.positions.range::<str, _>((from, Bound::Unbounded)).map(|(key, _)| key);
+        let keys = keys.take_while(|key| key.as_str() < &*end);
         let views = keys.filter_map(|key| self.ledger.resource(key));
         let matching = views.filter(|view| query.matches(&view.key, &view.resource));
         let mut items: Vec<_> = matching.take(query.limit + 1).collect();
@@ -305,13 +331,33 @@ impl Rows {
         Page { items, next }
     }
 
+    /// Returns the commands that forget what is left of resources that do not exist any more.
+    fn forgettable(&self, max: usize, now: Millis) -> Vec<Command> {
+        let world = self.ledger.world();
+        let is_idle = |record: &tenure_core::Record| record.resource.is_none() && !record.is_live();
+        let idle = world.records.iter().filter(|(_, record)| is_idle(record));
+        let may_forget = |key: &ResourceKey| {
+            let last = self.positions.get(key).and_then(VecDeque::back);
+            let last_at = last.and_then(|at| self.lines.get(at)).map(|(_, sealed)| sealed.at);
+            forget::may_forget(&world.kinds, key, last_at, now)
+        };
+        let mut idle: Vec<_> = idle.filter(|(key, _)| may_forget(key)).collect();
+        idle.sort_unstable_by_key(|(key, _)| *key);
+        idle.into_iter()
+            .take(max)
+            .map(|(key, record)| forget::command(key, record.chain.n))
+            .collect()
+    }
+
     fn prune_jobs(&mut self, retention: Retention, now: Millis) -> usize {
-        let is_expired = |job: &Job| {
+        let kinds = &self.ledger.world().kinds;
+        let is_expired = |key: &ResourceKey, job: &Job| {
             let dead = job.state == JobState::Dead;
             let keep_ms = if dead { retention.dead_ms } else { retention.jobs_ms };
+            let keep_ms = kinds.ephemeral_ms(key).unwrap_or(keep_ms).min(keep_ms);
             job.ended_at.is_some_and(|at| now.since(at) > keep_ms)
         };
-        let expired = self.finished.iter().filter(|(_, view)| is_expired(&view.job));
+        let expired = self.finished.iter().filter(|(_, view)| is_expired(&view.key, &view.job));
         let expired: Vec<JobId> = expired.map(|(id, _)| *id).take(retention.rows_max).collect();
         for id in &expired {
             self.finished.remove(id);

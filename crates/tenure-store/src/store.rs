@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_core::history::Hash;
+use tenure_core::ready::GroupCounts;
 use tenure_core::record::Waiter;
 use tenure_core::resource::Resource;
 use tenure_core::verify::ChainCheckpoint;
@@ -158,6 +159,10 @@ pub trait Reads: Send + Sync {
     /// Lists resources that have a state, ordered by key.
     async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceView>>;
 
+    /// Counts the unfinished jobs of a group of a grouped kind. The cost does not depend on other
+    /// groups.
+    async fn group(&self, tenant: Text, kind: Text, group: Text) -> Result<GroupCounts>;
+
     /// Lists log chunks of a job, oldest first.
     async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>>;
 
@@ -174,8 +179,8 @@ pub trait Reads: Send + Sync {
 pub enum Hint {
     /// A queued request was granted its locks. The view can be returned as the answer.
     Granted(Arc<TenureView>),
-    /// A resource of this kind has a job that can be claimed.
-    Ready(Text),
+    /// This resource has a job that can be claimed.
+    Ready(ResourceKey),
     /// The next heartbeat of this session carries a notification.
     Notified(SessionId),
     /// These jobs ended.
@@ -204,6 +209,8 @@ pub struct TenureQuery {
     pub kind: Option<Text>,
     /// Resource name.
     pub name: Option<Text>,
+    /// Group of the resource.
+    pub group: Option<Text>,
     /// Holder name.
     pub holder: Option<Text>,
     /// Exclusive start of the page.
@@ -252,6 +259,8 @@ pub struct JobQuery {
     pub kind: Option<Text>,
     /// Resource name.
     pub name: Option<Text>,
+    /// Group of the resource.
+    pub group: Option<Text>,
     /// Operation.
     pub operation: Option<Text>,
     /// State.
@@ -269,6 +278,7 @@ impl JobQuery {
         matches_filter(&self.tenant, key.tenant())
             && matches_filter(&self.kind, key.kind())
             && matches_filter(&self.name, key.name())
+            && matches_group(&self.group, key)
             && matches_filter(&self.operation, &job.operation)
             && self.state.is_none_or(|state| state == job.state)
     }
@@ -307,6 +317,8 @@ pub struct ResourceQuery {
     pub tenant: Option<Text>,
     /// Kind.
     pub kind: Option<Text>,
+    /// Group.
+    pub group: Option<Text>,
     /// State.
     pub state: Option<Text>,
     /// Exclusive start of the page.
@@ -321,6 +333,7 @@ impl ResourceQuery {
     pub fn matches(&self, key: &ResourceKey, resource: &Resource) -> bool {
         matches_filter(&self.tenant, key.tenant())
             && matches_filter(&self.kind, key.kind())
+            && matches_group(&self.group, key)
             && matches_filter(&self.state, &resource.state)
     }
 }
@@ -379,7 +392,7 @@ pub struct Retention {
     pub dead_ms: u64,
     /// History.
     pub history_ms: u64,
-    /// Maximum number of jobs, and of history lines, deleted per call.
+    /// Maximum number of jobs, of history lines, and of resources deleted per call.
     pub rows_max: usize,
 }
 
@@ -390,6 +403,33 @@ pub struct Pruned {
     pub jobs: usize,
     /// History lines.
     pub lines: usize,
+    /// Resources of which nothing remains.
+    pub resources: usize,
+}
+
+/// Returns whether a resource passes an optional filter by group.
+pub(crate) fn matches_group(group: &Option<Text>, key: &ResourceKey) -> bool {
+    group.as_ref().is_none_or(|group| key.group() == Some(group))
+}
+
+/// Returns the half-open range of the keys of a tenant, of one of its kinds, or of names that start
+/// with a group. `0` is the character after `/`, `;` the one after `:`.
+pub(crate) fn key_range(
+    tenant: Option<&Text>,
+    kind: Option<&Text>,
+    group: Option<&Text>,
+) -> (String, String) {
+    match (tenant, kind, group) {
+        (Some(tenant), Some(kind), Some(group)) => {
+            let prefix = format!("{tenant}/{kind}/{group}");
+            (format!("{prefix}:"), format!("{prefix};"))
+        }
+        (Some(tenant), Some(kind), None) => {
+            (format!("{tenant}/{kind}/"), format!("{tenant}/{kind}0"))
+        }
+        (Some(tenant), None, _) => (format!("{tenant}/"), format!("{tenant}0")),
+        (None, _, _) => (String::new(), char::MAX.to_string()),
+    }
 }
 
 /// Returns whether `value` passes an optional equality filter.

@@ -3,13 +3,14 @@
 use std::cmp::Reverse;
 use std::ops::Bound;
 
+use tenure_core::ready::GroupCounts;
 use tenure_core::why::EngineContext;
 use tenure_core::{JobId, JobState, Millis, ResourceKey, Session, TenureView};
 
 use crate::ledger::Ledger;
 use crate::store::{
     JobPage, JobQuery, JobView, Page, ResourceDetail, ResourceView, TenureQuery, WorkerView,
-    matches_filter,
+    key_range, matches_filter, matches_group,
 };
 
 impl Ledger {
@@ -22,13 +23,14 @@ impl Ledger {
     /// Lists the current tenures.
     #[must_use]
     pub fn tenures(&self, query: &TenureQuery, now: Millis) -> Page<TenureView> {
-        let from = match &query.after {
-            Some(key) => Bound::Excluded(key.clone()),
-            None => Bound::Unbounded,
-        };
+        let (first, end) =
+            key_range(query.tenant.as_ref(), query.kind.as_ref(), query.group.as_ref());
+        let after = query.after.as_ref().map_or("", ResourceKey::as_str);
+        let from = if after < &*first { Bound::Included(&*first) } else { Bound::Excluded(after) };
         let mut page = Page { items: Vec::new(), next: None };
         let mut resources = 0;
-        for key in self.live.range((from, Bound::Unbounded)) {
+        let in_range = self.live.range::<str, _>((from, Bound::Unbounded));
+        for key in in_range.take_while(|key| key.as_str() < &*end) {
             let views = self.tenure_views(key, now);
             let matching: Vec<_> = views.into_iter().filter(|view| query.matches(view)).collect();
             if matching.is_empty() {
@@ -89,6 +91,12 @@ impl Ledger {
     pub fn resource(&self, key: &ResourceKey) -> Option<ResourceView> {
         let resource = self.world().records.get(key)?.resource.clone()?;
         Some(ResourceView { key: key.clone(), resource })
+    }
+
+    /// Counts the unfinished jobs of a group.
+    #[must_use]
+    pub fn group(&self, tenant: &str, kind: &str, group: &str) -> GroupCounts {
+        self.world().ready.group_counts(tenant, kind, group)
     }
 
     /// Returns a live job.
@@ -201,6 +209,7 @@ impl TenureQuery {
         matches_filter(&self.tenant, view.key.tenant())
             && matches_filter(&self.kind, view.key.kind())
             && matches_filter(&self.name, view.key.name())
+            && matches_group(&self.group, &view.key)
             && matches_filter(&self.holder, &view.holder)
     }
 }

@@ -123,7 +123,7 @@ impl RunFilter {
         let filtered = self.pipeline.is_some() || (self.status.is_some() && state.is_none());
         let limit = if filtered { PAGE_MAX } else { (self.limit + 1).min(PAGE_MAX) };
         let (tenant, kind) = (self.tenant.clone(), Some(KIND.into()));
-        JobQuery { tenant, kind, name: None, operation: None, state, after, limit }
+        JobQuery { tenant, kind, name: None, operation: None, state, after, limit, group: None }
     }
 }
 
@@ -234,7 +234,8 @@ pub(super) async fn pipelines(
     let mut after = None;
     loop {
         let (tenant, kind) = (tenant.map(Text::from), Some(KIND.into()));
-        let query = ResourceQuery { tenant, kind, state: None, after, limit: PAGE_MAX };
+        let query =
+            ResourceQuery { tenant, kind, state: None, after, limit: PAGE_MAX, group: None };
         let page = services.store().reads().resources(query).await?;
         for view in page.items {
             let key = &view.key;

@@ -92,6 +92,7 @@ async fn page(
         state: Some(JobState::Dead),
         after,
         limit,
+        group: None,
     };
     Ok(state.services.store().reads().jobs(query).await?)
 }

@@ -118,6 +118,7 @@ pub(super) async fn list(
         state: wanted.map_err(|why: String| Problem::invalid(&format!("state: {why}")))?,
         after: job_cursor(params.cursor)?,
         limit: page_size(params.limit)?,
+        group: None,
     };
     let page = state.services.store().reads().jobs(query).await?;
     let items = page.items.iter().map(|shown| JobInfo::new(&shown.key, &shown.job)).collect();

@@ -356,6 +356,7 @@ pub(super) async fn list(
         holder: params.holder.map(Into::into),
         after: after.map_err(|error| Problem::invalid(&error))?,
         limit: page_size(params.limit)?,
+        group: None,
     };
     let page = state.services.store().reads().tenures(query).await?;
     let items = page.items.iter().flat_map(TenureInfo::per_lock).collect();

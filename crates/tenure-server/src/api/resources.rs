@@ -207,6 +207,7 @@ pub(super) async fn list(
         state: params.state.map(Into::into),
         after: after.map_err(|error| Problem::invalid(&format!("cursor: {error}")))?,
         limit: page_size(params.limit)?,
+        group: None,
     };
     let page = state.services.store().reads().resources(query).await?;
     let items = page.items.iter();

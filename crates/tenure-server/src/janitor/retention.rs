@@ -1,4 +1,4 @@
-//! Retention: prunes jobs, logs and history past their retention time.
+//! Retention: prunes jobs, logs, history and resources past their retention time.
 //!
 //! It works in small steps with pauses in between, so that the store's writer is never blocked for
 //! long. The store folds pruned history into one checkpoint per resource, so `verify` still holds.
@@ -13,7 +13,7 @@ use tenure_store::store::Retention;
 
 pub(super) const NAME: &str = "retention";
 
-/// Maximum number of jobs, and of events, that one step prunes.
+/// Maximum number of jobs, of events, and of resources that one step prunes.
 const ROWS_MAX: usize = 500;
 /// Maximum number of steps of one run; the next run continues.
 const STEPS_MAX: usize = 2_000;
@@ -43,8 +43,9 @@ impl Duty for RetentionDuty {
             };
             let step = stopwatch();
             let pruned = cx.store().prune(keep).await?;
-            pruned_rows += pruned.jobs + pruned.lines;
-            if pruned.jobs < ROWS_MAX && pruned.lines < ROWS_MAX {
+            let counts = [pruned.jobs, pruned.lines, pruned.resources];
+            pruned_rows += counts.iter().sum::<usize>();
+            if counts.iter().all(|count| *count < ROWS_MAX) {
                 break;
             }
             // A pause as long as the step leaves half of the writer's time to others.

@@ -242,6 +242,7 @@ pub async fn resources_with_a_state_are_listed(harness: &mut impl Harness) {
         state: state.map(Into::into),
         after,
         limit: 2,
+        group: None,
     };
     let (mut names, mut after) = (Vec::new(), None);
     loop {

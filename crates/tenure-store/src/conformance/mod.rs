@@ -3,6 +3,7 @@
 //! A store provides a [`Harness`]; [`crate::store_conformance`] expands to one test per scenario
 //! and case, so that a failure names the store and the behaviour.
 
+mod forget;
 mod jobs;
 mod keys;
 mod observability;
@@ -23,6 +24,7 @@ use crate::committer::Committer;
 use crate::scenario::{self, Driver};
 use crate::store::{Hint, HistoryQuery, PAGE_MAX, Store, TenureQuery};
 use crate::verify::verify;
+pub use forget::*;
 pub use jobs::*;
 pub use keys::*;
 pub use observability::*;
@@ -70,6 +72,8 @@ macro_rules! store_conformance {
                 resources_with_a_state_are_listed,
                 logs_are_fenced_and_bounded,
                 pruning_leaves_what_verify_needs,
+                a_forgotten_lock_leaves_no_row_and_its_tokens_go_on,
+                an_ephemeral_resource_leaves_with_its_jobs_and_history,
                 workers_are_listed_with_their_jobs,
                 every_fact_is_reported_once,
                 a_census_counts_locks_waiters_and_jobs,
@@ -99,6 +103,7 @@ macro_rules! store_conformance {
                 all_rows_survive_a_restart,
                 api_keys_survive_a_restart,
                 maximum_ages_of_locks_survive_a_restart,
+                token_floors_survive_a_restart,
             );
         }
     };

@@ -14,6 +14,7 @@ use tenure_core::{Millis, Record, ResourceKey, Session, SessionId};
 
 use super::checkpoint::Checkpointer;
 use super::error::Error;
+use super::forget::Examined;
 use super::format::{check_format, migrate};
 use super::ownership::{IncarnationRecord, restrict_files};
 use super::room::Room;
@@ -33,8 +34,10 @@ pub(crate) struct Database {
     pub(super) connection: Connection,
     checkpointer: Checkpointer,
     path: PathBuf,
+    /// How far pruning has examined resources and jobs of ephemeral kinds.
+    pub(super) examined: Examined,
     /// Rows of the resources in memory.
-    rows: HashMap<ResourceKey, ResourceRow>,
+    pub(super) rows: HashMap<ResourceKey, ResourceRow>,
     /// Dirty resources in order of age, with the first line that their row does not include. An
     /// entry that does not match its row is stale: the row was written back since.
     dirty: VecDeque<(ResourceKey, i64)>,
@@ -46,10 +49,10 @@ pub(crate) struct Database {
 
 /// Location and write-back state of a resource.
 #[derive(Clone, Copy, Debug)]
-struct ResourceRow {
-    id: i64,
+pub(super) struct ResourceRow {
+    pub(super) id: i64,
     /// Last history line of the resource.
-    last: i64,
+    pub(super) last: i64,
     /// First history line that the stored row does not include; 0 if the row is clean,
     /// [`NOT_STORED`] if there is no row yet.
     dirty_since: i64,
@@ -84,6 +87,7 @@ impl Database {
             connection,
             checkpointer,
             path: path.to_path_buf(),
+            examined: Examined::default(),
             rows: HashMap::new(),
             dirty: VecDeque::new(),
             next_resource: 1,
@@ -126,7 +130,7 @@ impl Database {
         }
     }
 
-    fn damaged(&self, what: String) -> Error {
+    pub(super) fn damaged(&self, what: String) -> Error {
         Error::Damaged { path: self.path.clone(), what }
     }
 
@@ -298,6 +302,7 @@ impl Database {
     /// acknowledgement of the commit was lost.
     pub(crate) fn write(&mut self, ledger: &Ledger, batch: &Batch) -> rusqlite::Result<()> {
         self.in_transaction(|database| {
+            database.write_forgotten(ledger, batch)?;
             for id in &batch.sessions {
                 database.write_session(ledger, *id)?;
             }

@@ -9,10 +9,14 @@ use super::error::Error;
 /// Application id of a Tenure store in the SQLite header: "TENU".
 const APPLICATION_ID: i64 = 0x5445_4e55;
 /// Current format.
-const FORMAT: i64 = 3;
+const FORMAT: i64 = 4;
 /// Migration to each format from the previous one.
-const MIGRATIONS: [&str; 3] =
-    [include_str!("schema.sql"), include_str!("jobs.sql"), include_str!("keys.sql")];
+const MIGRATIONS: [&str; 4] = [
+    include_str!("schema.sql"),
+    include_str!("jobs.sql"),
+    include_str!("keys.sql"),
+    include_str!("engine.sql"),
+];
 
 /// Migrates a file to the current format, one version at a time.
 pub(super) fn migrate(connection: &Connection) -> rusqlite::Result<()> {

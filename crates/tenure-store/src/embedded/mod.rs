@@ -8,6 +8,7 @@
 mod checkpoint;
 mod database;
 mod error;
+mod forget;
 mod format;
 mod jobs;
 mod keys;
@@ -23,8 +24,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
+use tenure_core::ready::GroupCounts;
 use tenure_core::verify::ChainCheckpoint;
-use tenure_core::{Command, Incarnation, JobId, Kinds, Outcome, ResourceKey, TenureView};
+use tenure_core::{Command, Incarnation, JobId, Kinds, Outcome, ResourceKey, TenureView, Text};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::census::{Census, group_of};
@@ -294,6 +296,10 @@ impl Reads for Embedded {
         }
         items.retain(|view| query.matches(&view.key, &view.resource));
         Ok(Page { items, next })
+    }
+
+    async fn group(&self, tenant: Text, kind: Text, group: Text) -> Result<GroupCounts> {
+        self.request(|reply| WriterRequest::Group([tenant, kind, group], reply)).await
     }
 
     async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>> {

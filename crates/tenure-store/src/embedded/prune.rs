@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Row, params};
 use tenure_core::history::Hash;
 use tenure_core::verify::ChainCheckpoint;
-use tenure_core::{JobId, Millis, ResourceKey};
+use tenure_core::{Command, JobId, Kinds, Millis, ResourceKey};
 
 use super::database::Database;
 use super::jobs::millis_to_sql;
@@ -24,11 +24,21 @@ struct ExpiredLine {
 }
 
 impl Database {
-    /// Deletes up to `rows_max` jobs and history lines that are past their retention.
-    pub(crate) fn prune(&mut self, retention: Retention, now: Millis) -> rusqlite::Result<Pruned> {
+    /// Deletes up to `rows_max` jobs and history lines that are past their retention. Also returns
+    /// the commands that forget resources.
+    pub(crate) fn prune(
+        &mut self,
+        retention: Retention,
+        kinds: &Kinds,
+        now: Millis,
+    ) -> rusqlite::Result<(Pruned, Vec<Command>)> {
         self.in_transaction(|database| {
-            let jobs = database.prune_jobs(retention, now)?;
-            Ok(Pruned { jobs, lines: database.prune_lines(retention, now)? })
+            let max = retention.rows_max;
+            let mut jobs = database.prune_jobs(retention, now)?;
+            jobs += database.prune_ephemeral_jobs(kinds, max - jobs, now)?;
+            let lines = database.prune_lines(retention, now)?;
+            let commands = database.forgettable(kinds, max, now)?;
+            Ok((Pruned { jobs, lines, resources: 0 }, commands))
         })
     }
 
@@ -44,11 +54,17 @@ impl Database {
         let mut query = self.connection.prepare_cached(sql)?;
         let expired: Vec<[u8; 16]> =
             query.query_map(values, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-        for id in &expired {
+        self.delete_jobs(&expired)?;
+        Ok(expired.len())
+    }
+
+    /// Deletes finished jobs with their logs.
+    pub(super) fn delete_jobs(&self, ids: &[[u8; 16]]) -> rusqlite::Result<()> {
+        for id in ids {
             self.connection.prepare_cached("DELETE FROM jobs WHERE id = ?1")?.execute([id])?;
             self.connection.prepare_cached("DELETE FROM logs WHERE job = ?1")?.execute([id])?;
         }
-        Ok(expired.len())
+        Ok(())
     }
 
     fn prune_lines(&self, retention: Retention, now: Millis) -> rusqlite::Result<usize> {

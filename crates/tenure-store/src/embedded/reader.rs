@@ -10,6 +10,7 @@ use tenure_core::{JobId, JobState, Millis, Record, ResourceKey};
 use super::error::Error;
 use crate::store::{
     HistoryQuery, HistoryRow, JobQuery, JobView, LogLine, LogQuery, ResourceQuery, ResourceView,
+    key_range, matches_group,
 };
 
 /// Read-only connection to the file.
@@ -94,19 +95,24 @@ impl Reader {
             // The table has finished jobs only: avoid a full scan without results.
             return Ok(Vec::new());
         }
-        // A literal, so that SQLite uses the partial index of dead letters.
-        let state = match query.state {
-            Some(JobState::Dead) => "state = 'dead'",
-            _ => "(?3 IS NULL OR state = ?3)",
+        // Literals, so that SQLite uses a partial index.
+        let selection = match (query.state, &query.group, &query.tenant, &query.kind) {
+            (_, Some(_), Some(_), Some(_)) => {
+                "instr(key, ':') > 0 AND key >= ?4 AND key < ?5 AND (?3 IS NULL OR state = ?3)"
+            }
+            (Some(JobState::Dead), _, _, _) => "state = 'dead' AND key >= ?4 AND key < ?5",
+            _ => "(?3 IS NULL OR state = ?3) AND +key >= ?4 AND +key < ?5",
         };
         let sql = format!(
-            "SELECT key, body FROM jobs WHERE id < ?1 AND {state} \
+            "SELECT key, body FROM jobs WHERE id < ?1 AND {selection} \
              AND (?2 IS NULL OR operation = ?2) AND ?3 IS ?3 ORDER BY id DESC"
         );
+        let (from, to) =
+            key_range(query.tenant.as_ref(), query.kind.as_ref(), query.group.as_ref());
         let below = query.after.map_or([255; 16], |id| id.0.to_be_bytes());
         let state = query.state.map(JobState::as_str);
         let mut statement = self.0.prepare_cached(&sql)?;
-        let values = params![below, query.operation.as_deref(), state];
+        let values = params![below, query.operation.as_deref(), state, from, to];
         let found = statement.query_map(values, parse_job)?;
         let matches = |view: &rusqlite::Result<JobView>| {
             view.as_ref().map_or(true, |view| query.matches(&view.key, &view.job))
@@ -129,16 +135,8 @@ impl Reader {
         let sql = "SELECT key, body FROM resources WHERE key > ?1 AND key >= ?2 AND key < ?3 \
                    AND state IS NOT NULL ORDER BY key";
         let after = query.after.as_ref().map_or("", ResourceKey::as_str);
-        let prefix = match (&query.tenant, &query.kind) {
-            (Some(tenant), Some(kind)) => format!("{tenant}/{kind}"),
-            (Some(tenant), None) => tenant.to_string(),
-            (None, _) => String::new(),
-        };
-        // All keys under `prefix/`: `0` is the character after `/`.
-        let (from, to) = match prefix.as_str() {
-            "" => (String::new(), char::MAX.to_string()),
-            prefix => (format!("{prefix}/"), format!("{prefix}0")),
-        };
+        let (from, to) =
+            key_range(query.tenant.as_ref(), query.kind.as_ref(), query.group.as_ref());
         let read = |row: &Row<'_>| {
             let (key, body): (String, String) = (row.get(0)?, row.get(1)?);
             let record: Record = parse(&body)?;
@@ -150,7 +148,8 @@ impl Reader {
         for row in found {
             let (key, resource) = row?;
             let is_kind = query.kind.as_ref().is_none_or(|kind| **kind == *key.kind());
-            if let Some(resource) = resource.filter(|_| is_kind) {
+            let is_selected = is_kind && matches_group(&query.group, &key);
+            if let Some(resource) = resource.filter(|_| is_selected) {
                 views.push(ResourceView { key, resource });
             }
             if views.len() > query.limit {

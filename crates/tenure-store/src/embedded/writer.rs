@@ -10,7 +10,8 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use rusqlite::ffi;
-use tenure_core::{Command, JobId, Kinds, Millis, Outcome, ResourceKey, TenureView};
+use tenure_core::ready::GroupCounts;
+use tenure_core::{Command, JobId, Kinds, Millis, Outcome, ResourceKey, TenureView, Text};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::database::Database;
@@ -18,6 +19,7 @@ use super::error::Error;
 use super::ownership::{IncarnationRecord, Ownership};
 use crate::census::CensusPage;
 use crate::clock::Clock;
+use crate::forget;
 use crate::ledger::{Batch, Ledger};
 use crate::observer::Observers;
 use crate::store::{
@@ -39,6 +41,8 @@ pub(crate) enum WriterRequest {
     Job(JobId, oneshot::Sender<Result<Option<JobView>>>),
     Jobs(JobQuery, oneshot::Sender<Result<LiveJobs>>),
     Resources(Vec<ResourceKey>, oneshot::Sender<Result<Vec<ResourceView>>>),
+    /// Tenant, kind and group.
+    Group([Text; 3], oneshot::Sender<Result<GroupCounts>>),
     Workers(oneshot::Sender<Result<Vec<WorkerView>>>),
     Census(Option<ResourceKey>, oneshot::Sender<Result<CensusPage>>),
     LastPosition(ResourceKey, oneshot::Sender<Result<i64>>),
@@ -139,6 +143,10 @@ impl Writer {
                     keys.iter().filter_map(|key| ledger.resource(key)).collect()
                 })));
             }
+            WriterRequest::Group([tenant, kind, group], reply) => {
+                let count = |ledger: &Ledger, _| ledger.group(&tenant, &kind, &group);
+                drop(reply.send(self.read(count)));
+            }
             WriterRequest::Workers(reply) => drop(reply.send(self.read(Ledger::workers))),
             WriterRequest::Census(after, reply) => {
                 drop(reply.send(self.read(|ledger, now| ledger.census(after.as_ref(), now))));
@@ -221,7 +229,14 @@ impl Writer {
     fn prune(&mut self, retention: Retention) -> Result<Pruned> {
         let now = self.clock.now();
         self.ensure_loaded()?;
-        self.database.prune(retention, now).map_err(|error| self.handle_write_error(error))
+        let kinds = Arc::clone(&self.kinds);
+        let prune = self.database.prune(retention, &kinds, now);
+        let (mut pruned, commands) = prune.map_err(|error| self.handle_write_error(error))?;
+        pruned.resources = forget::count(&self.apply(&commands)?);
+        for key in commands.iter().filter_map(Command::key) {
+            self.track_idle(key);
+        }
+        Ok(pruned)
     }
 
     /// Runs a closure with the database, for tables that are not part of the model.
@@ -319,6 +334,7 @@ impl Writer {
         let sessions = self.database.sessions()?;
         let now = self.clock.now();
         let mut ledger = Ledger::load(self.record.incarnation, sessions, now);
+        ledger.set_floors(self.database.floors()?);
         ledger.declare(Arc::clone(&self.kinds), now);
         self.database.load_live(&mut ledger, now)?;
         self.idle.clear();

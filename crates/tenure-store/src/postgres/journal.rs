@@ -13,7 +13,7 @@ use tenure_core::map::Map;
 use tenure_core::session::Worker;
 use tenure_core::world::LogChunk;
 use tenure_core::{
-    Job, JobId, Millis, Record, RequestId, ResourceKey, Session, SessionId, Text, World,
+    Job, JobId, Millis, Record, RequestId, ResourceKey, Session, SessionId, Text, Token, World,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -73,6 +73,8 @@ pub(super) struct DecodedEntry {
     pub(super) removed_sessions: Vec<SessionId>,
     pub(super) finished_jobs: Vec<FinishedJob>,
     pub(super) logs: Vec<LogChunk>,
+    /// Forgotten resources with their last tokens. The events of the entry follow.
+    pub(super) forgotten: Vec<(ResourceKey, Token)>,
 }
 
 /// The expiry and worker of each session as last written to the journal.
@@ -89,6 +91,9 @@ impl Entry {
     ) -> Self {
         let (mut body, event_ranges) = encode_events(batch);
         let infallible = "writing to a string never fails";
+        for (key, token) in &batch.forgotten {
+            writeln!(body, "F {key} {token}").expect(infallible);
+        }
         let mut whole: Vec<&ResourceKey> =
             batch.unreplayable.iter().chain(&batch.progressed).collect();
         whole.sort_unstable();
@@ -260,12 +265,17 @@ impl DecodedEntry {
                 let text: Text = parse_body("a piece of a log", word()?)?;
                 self.logs.push(LogChunk { job, attempt, at, text });
             }
+            "F" => {
+                let (key, token) = pair()?;
+                let token = token.parse().map_err(|e| corrupt("a token", &e))?;
+                self.forgotten.push((parse_key(key)?, Token(token)));
+            }
             _ => return Err(malformed()),
         }
         Ok(())
     }
 
-    /// Returns the resources that the entry changed.
+    /// Returns the resources that the entry changed, except for those that it only forgot.
     pub(super) fn keys(&self) -> impl Iterator<Item = &ResourceKey> {
         self.events.iter().map(|(key, _, _)| key).chain(self.records.keys())
     }

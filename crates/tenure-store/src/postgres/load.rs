@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::incarnation::{Identity, JournalProbe, identity_columns};
 use super::journal::DecodedEntry;
 use super::replica::Replica;
-use super::rows::{FLUSHED, HEAD, NOW, RECORD_COLUMNS, parse_session};
+use super::rows::{FLUSHED, HEAD, NOW, RECORD_COLUMNS, parse_body, parse_session};
 use super::{Shared, corrupt};
 use crate::store::{Hint, Result};
 
@@ -25,7 +25,8 @@ impl Shared {
         let last_seen = self.identity().last_seen.id;
         let sql = format!(
             "SELECT {FLUSHED}, {HEAD}, (SELECT nonce FROM tenure.journal WHERE id = $1), \
-             (SELECT value::bigint FROM tenure.meta WHERE key = 'born'), {NOW}, {}",
+             (SELECT value::bigint FROM tenure.meta WHERE key = 'born'), {NOW}, \
+             (SELECT value FROM tenure.meta WHERE key = 'floors'), {}",
             identity_columns(None)
         );
         let rows = client.query_typed(&sql, &[(&last_seen as _, Type::INT8)]).await?;
@@ -33,7 +34,7 @@ impl Shared {
         let (flushed, head): (i64, i64) = (row.get(0), row.get(1));
         let born = row.get::<_, Option<i64>>(3).unwrap_or(0);
         let probe = JournalProbe { head, nonce: row.get(2) };
-        let incarnation = self.advance_identity(Identity::parse(row, 5)?, probe)?;
+        let incarnation = self.advance_identity(Identity::parse(row, 6)?, probe)?;
         let sessions = self.read_paged(client, SESSIONS, None, |rows| {
             rows.iter().map(parse_session).collect::<Result<Vec<_>>>()
         });
@@ -47,6 +48,9 @@ impl Shared {
         let missing = || corrupt("the journal", &format!("entry {flushed} is missing"));
         let position = DecodedEntry::parse(entry.ok_or_else(missing)?, 0)?.position;
         let mut replica = Replica::new(incarnation, sessions, position);
+        if let Some(floors) = row.get::<_, Option<&str>>(5) {
+            replica.ledger.set_floors(parse_body("the token floors", floors)?);
+        }
         for (condition, since) in [(LIVE, None), (CHANGED_SINCE_FLUSH, Some(&flushed))] {
             let sql = format!(
                 "SELECT {RECORD_COLUMNS} FROM tenure.resources r WHERE {condition} AND r.key > $1 \

@@ -8,13 +8,14 @@ use super::{corrupt, incarnation, user_connections};
 use crate::store::{Result, StoreError};
 
 /// Names and SQL of the migrations. The nth one creates version n.
-const MIGRATIONS: [(&str, &str); 6] = [
+const MIGRATIONS: [(&str, &str); 7] = [
     ("0001_tables", include_str!("0001_tables.sql")),
     ("0002_keys", include_str!("0002_keys.sql")),
     ("0003_records", include_str!("0003_records.sql")),
     ("0004_pages", include_str!("0004_pages.sql")),
     ("0005_held", include_str!("0005_held.sql")),
     ("0006_audit", include_str!("0006_audit.sql")),
+    ("0007_engine", include_str!("0007_engine.sql")),
 ];
 /// The schema version that this program creates.
 pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;

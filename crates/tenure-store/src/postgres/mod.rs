@@ -32,6 +32,7 @@ mod columns;
 mod connection;
 mod doctor;
 mod failure;
+mod forget;
 mod incarnation;
 mod journal;
 mod keys;
@@ -109,6 +110,8 @@ struct Shared {
     /// The journal head that was last read on behalf of a reader.
     head: tokio::sync::Mutex<Option<read::Head>>,
     flush_connection: Connection,
+    /// How far pruning has examined resources and jobs of ephemeral kinds.
+    examined: Mutex<forget::Examined>,
     /// Serializes flushes and pruning in this process.
     flush_lock: tokio::sync::Mutex<()>,
     /// Whether the last flush failed. Writers then wait only for a flush that is already running.
@@ -185,6 +188,7 @@ impl Postgres {
             reader: Pool::new((0..settings.pool).map(|_| connection()).collect()),
             head: tokio::sync::Mutex::default(),
             flush_connection: connection(),
+            examined: Mutex::default(),
             flush_lock: tokio::sync::Mutex::default(),
             flush_failing: AtomicBool::new(false),
             flush_requested: Arc::clone(&flush_requested),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tenure_core::{JobId, SessionId, TenureView, Text};
+use tenure_core::{JobId, ResourceKey, SessionId, TenureView};
 use tokio::runtime::Handle;
 use tokio::sync::{broadcast, mpsc};
 use tokio_postgres::AsyncMessage;
@@ -46,7 +46,7 @@ struct Message {
 #[serde(rename_all = "snake_case")]
 enum HintMessage {
     Granted(Box<TenureView>),
-    Ready(Text),
+    Ready(ResourceKey),
     Notified(SessionId),
     #[serde(rename = "over")]
     JobEnded(JobId),
@@ -56,7 +56,7 @@ impl HintMessage {
     fn from_hint(hint: &Hint) -> Vec<Self> {
         match hint {
             Hint::Granted(tenure) => vec![Self::Granted(Box::new((**tenure).clone()))],
-            Hint::Ready(kind) => vec![Self::Ready(kind.clone())],
+            Hint::Ready(key) => vec![Self::Ready(key.clone())],
             Hint::Notified(session) => vec![Self::Notified(*session)],
             Hint::JobsEnded(jobs) => jobs.iter().copied().map(Self::JobEnded).collect(),
             Hint::Lagged => Vec::new(),
@@ -66,7 +66,7 @@ impl HintMessage {
     fn into_hint(self) -> Hint {
         match self {
             Self::Granted(tenure) => Hint::Granted(Arc::new(*tenure)),
-            Self::Ready(kind) => Hint::Ready(kind),
+            Self::Ready(key) => Hint::Ready(key),
             Self::Notified(session) => Hint::Notified(session),
             Self::JobEnded(job) => Hint::JobsEnded([job].into()),
         }
@@ -168,9 +168,13 @@ async fn run_sender(
 
 /// Packs hints into as few payloads as possible. Returns at least one, which is the hello.
 fn build_payloads(id: &str, hints: impl Iterator<Item = HintMessage>) -> Vec<String> {
-    let mut kinds = BTreeSet::new();
+    // One resource of each kind and group stands for all that became ready.
+    let mut ready: BTreeSet<(String, Option<String>)> = BTreeSet::new();
     let hints = hints.filter(|hint| match hint {
-        HintMessage::Ready(kind) => kinds.insert(kind.clone()),
+        HintMessage::Ready(key) => {
+            let kind = format!("{}/{}", key.tenant(), key.kind());
+            ready.insert((kind, key.group().map(str::to_owned)))
+        }
         _ => true,
     });
     let mut payloads = Vec::new();

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tenure_core::map::Map;
 use tenure_core::session::SessionEnd;
 use tenure_core::{Job, ResourceKey, Session};
 use tokio_postgres::types::Type;
@@ -239,7 +240,12 @@ fn build_statements(snapshot: &BacklogSnapshot, after: i64) -> Statements<'_> {
     let (sessions, removed_sessions) = session_columns(snapshot, after);
     let resources = ResourceColumns::new(snapshot, after);
     let (new_jobs, other_jobs) = job_columns(snapshot, after);
+    let (forgotten, floors) = forgotten_columns(snapshot, after);
     let all = [
+        // Before the rows of resources with the same names.
+        ("DELETE FROM tenure.pages WHERE key = ANY($1)", forgotten.clone()),
+        ("DELETE FROM tenure.resources WHERE key = ANY($1)", forgotten),
+        (UPSERT_FLOORS, floors),
         (UPSERT_SESSIONS, sessions),
         ("DELETE FROM tenure.sessions WHERE id = ANY($1)", removed_sessions),
         (UPSERT_RESOURCES, resources.with_record),
@@ -444,10 +450,32 @@ fn push_job<'a>(columns: &mut Columns<'a>, key: &'a ResourceKey, job: &'a Job) {
     columns.push(texts, [Some(i64::from(job.attempt)), Some(bigint(job.due)), ended]);
 }
 
+const UPSERT_FLOORS: &str = "\
+    INSERT INTO tenure.meta (key, value) SELECT 'floors', unnest($1::text[]) \
+    ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+
+/// Returns the resources to delete, and the token floors if there are any.
+fn forgotten_columns(snapshot: &BacklogSnapshot, after: i64) -> (Columns<'_>, Columns<'_>) {
+    let (mut forgotten, mut floors) = (Columns::new(1, 0), Columns::new(1, 0));
+    for (_, key) in snapshot.forgotten.iter().filter(|(entry, _)| *entry > after) {
+        forgotten.push([borrowed(key.as_str())], []);
+    }
+    if !snapshot.forgotten.is_empty() {
+        floors.push([owned(json(&snapshot.floors))], []);
+    }
+    (forgotten, floors)
+}
+
 /// Returns the history events after entry `after`, in order.
 fn events(snapshot: &BacklogSnapshot, after: i64) -> impl Iterator<Item = UnflushedEvent<'_>> {
+    let forgotten: Map<&ResourceKey, i64> =
+        snapshot.forgotten.iter().map(|(entry, key)| (key, *entry)).collect();
     let entries = snapshot.events.iter().filter(move |events| events.entry > after);
-    entries.flat_map(|events| events.iter())
+    entries.flat_map(move |events| {
+        // What preceded it was forgotten, too.
+        let first = |key| forgotten.get(key).copied().unwrap_or_default();
+        events.iter().filter(|event| events.entry >= first(event.key)).collect::<Vec<_>>()
+    })
 }
 
 const INSERT_LOGS: &str = "\

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use tenure_core::history::Entry;
 use tenure_core::verify::ChainCheckpoint;
-use tenure_core::{JobId, Millis};
+use tenure_core::{Command, JobId, Millis};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::batch::Work;
 use super::client::PgClient;
 use super::columns::{Columns, borrowed, owned};
 use super::failure::Failure;
@@ -17,17 +18,22 @@ use super::pages::{self, Page};
 use super::projection::FLUSH_LOCK;
 use super::rows::{NOW, RECORD_COLUMNS, parse_body, parse_event, parse_key, parse_record};
 use super::{Shared, bigint, corrupt, counter};
+use crate::forget;
 use crate::store::{HistoryRow, Pruned, Result, Retention};
 
 impl Shared {
-    /// Deletes jobs and history that have exceeded their retention.
+    /// Deletes jobs, history and resources that have exceeded their retention.
     pub(super) async fn prune(&self, keep: Retention) -> Result<Pruned> {
         self.flush_to_head().await?;
         let prune = move |shared: Arc<Self>| async move { shared.prune_now(keep).await };
-        self.run_detached(&self.background_runtime, prune).await
+        let (mut pruned, commands) = self.run_detached(&self.background_runtime, prune).await?;
+        if !commands.is_empty() {
+            pruned.resources = forget::count(&self.execute(Work::Apply(commands)).await?.outcomes);
+        }
+        Ok(pruned)
     }
 
-    async fn prune_now(&self, keep: Retention) -> Result<Pruned> {
+    async fn prune_now(&self, keep: Retention) -> Result<(Pruned, Vec<Command>)> {
         let _guard = self.flush_lock.lock().await;
         let client = self.flush_connection.client().await?;
         let pruned = self.prune_with(&client, keep).await;
@@ -41,16 +47,18 @@ impl Shared {
         &self,
         client: &PgClient,
         keep: Retention,
-    ) -> std::result::Result<Pruned, Failure> {
+    ) -> std::result::Result<(Pruned, Vec<Command>), Failure> {
         let clock = client.query_typed(&format!("SELECT {NOW}"), &[]).await?;
         let clock = clock.first().ok_or_else(|| corrupt("the clock", &"no row"))?;
         let now = self.now(clock.get(0));
         let rows = i64::try_from(keep.rows_max).unwrap_or(i64::MAX);
         let before = |ms: u64| bigint(Millis(now.0.saturating_sub(ms)));
-        let jobs =
+        let mut jobs =
             self.prune_jobs(client, before(keep.jobs_ms), before(keep.dead_ms), rows).await?;
+        jobs += self.prune_ephemeral_jobs(client, keep.rows_max - jobs, now).await?;
         let lines = self.prune_events(client, before(keep.history_ms), rows).await?;
-        Ok(Pruned { jobs, lines })
+        let commands = self.forgettable(client, keep.rows_max, now).await?;
+        Ok((Pruned { jobs, lines, resources: 0 }, commands))
     }
 
     async fn prune_jobs(

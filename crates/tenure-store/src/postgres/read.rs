@@ -6,6 +6,7 @@
 use std::time::Instant;
 
 use async_trait::async_trait;
+use tenure_core::ready::GroupCounts;
 use tenure_core::verify::ChainCheckpoint;
 use tenure_core::{JobId, JobState, Millis, ResourceKey, TenureView, Text};
 use tokio_postgres::Row;
@@ -24,6 +25,7 @@ use crate::clock::stopwatch;
 use crate::store::{
     HistoryQuery, HistoryRow, JobPage, JobQuery, JobView, LogLine, LogQuery, Page, Reads,
     ResourceDetail, ResourceQuery, ResourceView, Result, StoreError, TenureQuery, WorkerView,
+    key_range,
 };
 use crate::view;
 
@@ -100,6 +102,9 @@ impl Shared {
                    AND ($5 = '' OR split_part(key, '/', 2) = $5) \
                    AND ($6 = '' OR split_part(key, '/', 3) = $6) \
                    ORDER BY id DESC LIMIT $7";
+        if query.group.is_some() {
+            return self.query_jobs_of_group(query).await;
+        }
         let below = query.after.map_or_else(|| "g".to_owned(), |id| text(&id));
         let state = query.state.map_or("", JobState::as_str);
         let (operation, tenant) = (or_empty(&query.operation), or_empty(&query.tenant));
@@ -115,6 +120,35 @@ impl Shared {
             (&rows as _, Type::INT8),
         ];
         self.reader.query(sql, &params).await
+    }
+
+    /// Queries the jobs of a group. With a tenant and a kind the cost does not depend on others.
+    async fn query_jobs_of_group(&self, query: &JobQuery) -> Result<Vec<Row>> {
+        let sql = format!(
+            "SELECT key, body FROM tenure.jobs WHERE strpos(key, ':') > 0 \
+             AND key >= $1 AND key < $2 AND ({GROUP_OF_KEY}) = $3 \
+             AND id < $4 AND ($5 = '' OR state = $5) AND ($6 = '' OR operation = $6) \
+             AND ($7 = '' OR split_part(key, '/', 1) = $7) \
+             AND ($8 = '' OR split_part(key, '/', 2) = $8) ORDER BY id DESC LIMIT $9"
+        );
+        let (tenant, kind, group) = (&query.tenant, &query.kind, &query.group);
+        let (from, to) = key_range(tenant.as_ref(), kind.as_ref(), group.as_ref());
+        let below = query.after.map_or_else(|| "g".to_owned(), |id| text(&id));
+        let state = query.state.map_or("", JobState::as_str);
+        let (operation, group) = (or_empty(&query.operation), or_empty(group));
+        let (tenant, kind) = (or_empty(tenant), or_empty(kind));
+        let params = [
+            (&from as _, Type::TEXT),
+            (&to as _, Type::TEXT),
+            (&group as _, Type::TEXT),
+            (&below as _, Type::TEXT),
+            (&state as _, Type::TEXT),
+            (&operation as _, Type::TEXT),
+            (&tenant as _, Type::TEXT),
+            (&kind as _, Type::TEXT),
+            (&sql_limit(query.limit + 1) as _, Type::INT8),
+        ];
+        self.reader.query(&sql, &params).await
     }
 
     /// Queries the jobs of one resource: live ones, newest first, then finished ones, last finished
@@ -164,15 +198,8 @@ fn or_empty(text: &Option<Text>) -> String {
     text.as_deref().unwrap_or("").to_owned()
 }
 
-/// Returns the half-open range of the keys of a tenant, or of one of its kinds. `0` is the
-/// character after `/`.
-fn key_range(tenant: Option<&Text>, kind: Option<&Text>) -> (String, String) {
-    match (tenant, kind) {
-        (Some(tenant), Some(kind)) => (format!("{tenant}/{kind}/"), format!("{tenant}/{kind}0")),
-        (Some(tenant), None) => (format!("{tenant}/"), format!("{tenant}0")),
-        (None, _) => (String::new(), char::MAX.to_string()),
-    }
-}
+/// SQL expression for the group of a key: what precedes the last colon of the name.
+const GROUP_OF_KEY: &str = "substring(split_part(key, '/', 3) FROM '^(.+):[^:]*$')";
 
 fn sql_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
@@ -280,11 +307,14 @@ impl Reads for Shared {
         let sql = format!(
             "SELECT {RECORD_COLUMNS} FROM tenure.resources r WHERE r.state IS NOT NULL \
              AND r.key > $1 AND r.key >= $2 AND r.key < $3 AND ($4 = '' OR r.kind = $4) \
-             AND ($5 = '' OR r.state = $5) ORDER BY r.key LIMIT $6"
+             AND ($5 = '' OR r.state = $5) AND ($7 = '' OR ({GROUP_OF_KEY}) = $7) \
+             ORDER BY r.key LIMIT $6"
         );
         let after = query.after.as_ref().map_or("", ResourceKey::as_str);
-        let (from, to) = key_range(query.tenant.as_ref(), query.kind.as_ref());
+        let (from, to) =
+            key_range(query.tenant.as_ref(), query.kind.as_ref(), query.group.as_ref());
         let (kind, state) = (or_empty(&query.kind), or_empty(&query.state));
+        let group = or_empty(&query.group);
         let params = [
             (&after as _, Type::TEXT),
             (&from as _, Type::TEXT),
@@ -292,6 +322,7 @@ impl Reads for Shared {
             (&kind as _, Type::TEXT),
             (&state as _, Type::TEXT),
             (&sql_limit(query.limit + 1) as _, Type::INT8),
+            (&group as _, Type::TEXT),
         ];
         let rows = self.reader.query(&sql, &params).await?;
         let view = |row: &Row| {
@@ -304,6 +335,11 @@ impl Reads for Shared {
         items.truncate(query.limit);
         let next = items.last().filter(|_| has_more).map(|view| view.key.clone());
         Ok(Page { items, next })
+    }
+
+    async fn group(&self, tenant: Text, kind: Text, group: Text) -> Result<GroupCounts> {
+        let count = |replica: &mut Replica, _| replica.ledger.group(&tenant, &kind, &group);
+        self.read_replica(count).await
     }
 
     async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>> {

@@ -13,7 +13,8 @@ use tenure_core::record::{Tenure, Waiter};
 use tenure_core::resource::Resource;
 use tenure_core::world::LogChunk;
 use tenure_core::{
-    Incarnation, Job, JobId, JobState, Millis, Record, ResourceKey, Session, SessionId, Text, Token,
+    Incarnation, Job, JobId, JobState, Millis, Record, ResourceKey, Session, SessionId, Text,
+    Token, TokenFloors,
 };
 
 use super::corrupt;
@@ -66,6 +67,9 @@ pub(super) struct Backlog {
     finished_jobs: Map<JobId, (i64, Arc<FinishedJob>)>,
     events: VecDeque<Arc<UnflushedEvents>>,
     logs: VecDeque<Arc<UnflushedLog>>,
+    /// Forgotten resources whose rows may still exist, with the last entry that forgot them. Their
+    /// new records stay in memory, so that the old rows are not read.
+    forgotten: Map<ResourceKey, i64>,
     /// Entries that servers that are behind may need, with their instants.
     recent_entries: VecDeque<(i64, Millis)>,
     /// Entries up to which the journal may be truncated, and up to which it has been.
@@ -107,6 +111,9 @@ pub(super) struct BacklogSnapshot {
     pub(super) new_jobs: Map<JobId, i64>,
     pub(super) events: Vec<Arc<UnflushedEvents>>,
     pub(super) logs: Vec<Arc<UnflushedLog>>,
+    /// Forgotten resources, with the last entry that forgot them.
+    pub(super) forgotten: Vec<(i64, ResourceKey)>,
+    pub(super) floors: TokenFloors,
     /// Range of entries to delete from the journal: after the first, up to and including the last.
     pub(super) truncate: (i64, i64),
     /// See [`Backlog::flushed_at_least`].
@@ -167,6 +174,9 @@ impl Replica {
             hash,
             range,
         });
+        for (key, _) in &batch.forgotten {
+            self.mark_forgotten(key, after.id);
+        }
         let logs = std::mem::take(&mut batch.logs);
         self.backlog.append(before, after, text, events.collect(), logs);
         for (key, job) in batch.finished.drain(..) {
@@ -205,6 +215,10 @@ impl Replica {
             set_journaled(&session, &mut self.journaled);
             self.backlog.sessions.insert(session.id, id);
             self.ledger.insert_session(session);
+        }
+        for (key, token) in &entry.forgotten {
+            self.ledger.forget(key, *token);
+            self.mark_forgotten(key, id);
         }
         let mut replayed: Map<ResourceKey, Box<Record>> = Map::default();
         let mut spans = Vec::with_capacity(entry.events.len());
@@ -261,6 +275,17 @@ impl Replica {
         }
         self.backlog.append(before, entry.position, entry.body, spans, entry.logs);
         Ok(())
+    }
+
+    /// Marks the rows of a resource for deletion. Its new record stays in memory until then.
+    fn mark_forgotten(&mut self, key: &ResourceKey, entry: i64) {
+        self.backlog.records.remove(key);
+        self.backlog.written_events.remove(key);
+        self.backlog.forgotten.insert(key.clone(), entry);
+        if !self.ledger.has_record(key) {
+            let record = self.ledger.take_record(key);
+            self.ledger.insert_record(key, record, self.position.at);
+        }
     }
 
     fn mark_dirty(&mut self, key: &ResourceKey, entry: i64) {
@@ -344,6 +369,8 @@ impl Replica {
             new_jobs: backlog.new_jobs.clone(),
             events: backlog.events.iter().cloned().collect(),
             logs: backlog.logs.iter().cloned().collect(),
+            forgotten: backlog.forgotten.iter().map(|(key, entry)| (*entry, key.clone())).collect(),
+            floors: world.floors.clone(),
             truncate: (backlog.truncated, truncate),
             flushed_at_least: backlog.flushed_at_least,
             replica_nonce: self.nonce,
@@ -367,6 +394,7 @@ impl Replica {
         backlog.flushed = entry;
         backlog.records.retain(|_, dirty| dirty.last > entry);
         backlog.sessions.retain(|_, last| *last > entry);
+        backlog.forgotten.retain(|_, last| *last > entry);
         backlog.jobs.retain(|_, last| *last > entry);
         backlog.new_jobs.retain(|_, submitted| *submitted > entry);
         backlog.finished_jobs.retain(|_, (last, _)| *last > entry);
@@ -386,7 +414,9 @@ impl Replica {
             return;
         }
         let idle = |key: &&ResourceKey| {
-            !self.ledger.is_live(key) && !self.backlog.records.contains_key(*key)
+            !self.ledger.is_live(key)
+                && !self.backlog.records.contains_key(*key)
+                && !self.backlog.forgotten.contains_key(*key)
         };
         let idle: Vec<ResourceKey> = world.records.keys().filter(idle).cloned().collect();
         for key in &idle {
