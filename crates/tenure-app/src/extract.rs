@@ -5,7 +5,7 @@ use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Query, Request
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tenure_core::{JobId, RequestId, ResourceKey, SessionId, Text};
+use tenure_core::{JobId, Precondition, RequestId, ResourceKey, SessionId, Text};
 use tenure_wire::Object;
 
 use crate::caller::Caller;
@@ -197,6 +197,11 @@ pub struct Idempotency {
 }
 
 impl Idempotency {
+    /// Returns the request id within a scope, if the request has a key.
+    pub fn id_if_sent(self, scope: &str) -> Result<Option<RequestId>, Problem> {
+        if self.key.is_some() { self.id(scope).map(Some) } else { Ok(None) }
+    }
+
     /// Returns the request id within a scope; different scopes may use the same key.
     pub fn id(self, scope: &str) -> Result<RequestId, Problem> {
         match self.key {
@@ -219,4 +224,47 @@ where
         let caller = Caller::from_request_parts(parts, state).await?;
         Ok(Self { key, caller, services })
     }
+}
+
+/// The condition of `If-Match` or `If-None-Match`, if the request has one.
+pub struct IfMatch(pub Option<Precondition>);
+
+impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let header = |name: &str| {
+            let mut values = parts.headers.get_all(name).iter();
+            let first = values.next().map(|value| value.as_bytes());
+            if values.next().is_some() {
+                return Err(Problem::invalid(&format!("the header {name} is repeated")));
+            }
+            Ok(first)
+        };
+        let condition = match (header("if-match")?, header("if-none-match")?) {
+            (None, None) => None,
+            (Some(wanted), None) => Some(parse_generation(wanted).ok_or_else(|| {
+                let detail = "If-Match must be a generation in quotes, such as \"3\"";
+                Problem::invalid(&detail)
+            })?),
+            (None, Some(b"*")) => Some(Precondition::Absent),
+            (None, Some(_)) => {
+                let detail = "If-None-Match must be *: the resource must not exist";
+                return Err(Problem::invalid(&detail));
+            }
+            (Some(_), Some(_)) => {
+                return Err(Problem::invalid(&"give either If-Match or If-None-Match"));
+            }
+        };
+        Ok(Self(condition))
+    }
+}
+
+/// Parses a generation in quotes.
+fn parse_generation(value: &[u8]) -> Option<Precondition> {
+    let digits = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok().map(Precondition::Generation)
 }

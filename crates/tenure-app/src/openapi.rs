@@ -11,7 +11,7 @@ use utoipa::openapi::{Ref, RefOr, Required, Response, Schema};
 use utoipa::{IntoParams, IntoResponses, PartialSchema};
 
 use crate::caller::Caller;
-use crate::extract::{Idempotency, OnJob, OnResource, OnSession};
+use crate::extract::{Idempotency, IfMatch, OnJob, OnResource, OnSession};
 
 type In = Option<ParameterIn>;
 
@@ -42,6 +42,19 @@ impl IntoParams for Idempotency {
         let description = "Repeating a request with the same key returns the same response";
         let schema = schema::IdempotencyKey::schema();
         vec![optional(ParameterIn::Header, "Idempotency-Key", description, schema)]
+    }
+}
+
+impl IntoParams for IfMatch {
+    fn into_params(_: impl Fn() -> In) -> Vec<Parameter> {
+        let generation = "Only if the resource exists and its desired state has this generation";
+        let absent = "Only if the resource does not exist";
+        let header =
+            |name, description, schema| optional(ParameterIn::Header, name, description, schema);
+        vec![
+            header("If-Match", generation, schema::Generation::schema()),
+            header("If-None-Match", absent, schema::Any::schema()),
+        ]
     }
 }
 
@@ -80,12 +93,14 @@ fn parameter(
 }
 
 /// Problems that several operations respond with: status, name and meaning.
-pub const PROBLEMS: [(u16, &str, &str); 9] = [
+pub const PROBLEMS: [(u16, &str, &str); 11] = [
+    (400, "BadRequest", "The request cannot be applied as a whole; nothing was changed"),
     (401, "Unauthenticated", "The key is missing or unknown"),
     (403, "Forbidden", "The role of the key is too low, or it is bound to another tenant"),
     (404, "NotFound", "The object does not exist"),
     (408, "Timeout", "The body did not arrive in time; nothing was changed"),
     (409, "Conflict", "The request conflicts with the current state; see `code` and `detail`"),
+    (412, "PreconditionFailed", "The condition of the request does not hold"),
     (413, "TooLarge", "The body exceeds the limit of this route"),
     (422, "Invalid", "The input is invalid; `detail` names the field and the remedy"),
     (429, "RateLimited", "Too many requests with this key; retry later"),
@@ -118,6 +133,10 @@ problem_responses! {
     NotFound = 404;
     /// The operation can respond with 409.
     Conflict = 409;
+    /// The operation can respond with 400.
+    BadRequest = 400;
+    /// The operation can respond with 412.
+    PreconditionFailed = 412;
     /// The operation can respond with 503. Operations that require a key always can.
     Unavailable = 503;
 }

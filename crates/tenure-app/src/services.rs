@@ -230,6 +230,14 @@ pub fn page_size(limit: Option<usize>) -> Result<usize, Problem> {
     }
 }
 
+/// Returns the group of a list, which requires a kind: groups are part of the names of one kind.
+pub fn group_filter(group: Option<String>, kind: &Option<String>) -> Result<Option<Text>, Problem> {
+    if group.is_some() && kind.is_none() {
+        return Err(Problem::invalid(&"group requires kind: give both"));
+    }
+    Ok(group.map(Into::into))
+}
+
 /// Parses the cursor of a list of jobs.
 pub fn job_cursor(cursor: Option<String>) -> Result<Option<JobId>, Problem> {
     let cursor = cursor.map(|cursor| cursor.parse()).transpose();

@@ -37,7 +37,7 @@ pub struct Timer {
 
 impl Timer {
     /// Returns the next instant at which it has to be examined.
-    fn next_check(&self, now: Millis) -> Millis {
+    pub(crate) fn next_check(&self, now: Millis) -> Millis {
         match &self.refused {
             Some((_, since)) => {
                 let retries = now.since(*since) / limits::TIMER_RETRY_MS;

@@ -10,6 +10,7 @@ use crate::job::{Failure, Job, JobState, Progress, RequestedBy};
 use crate::key::{LockName, Text};
 use crate::kind::{Kind, Operation};
 use crate::lane::Blocker;
+use crate::limits;
 use crate::outcome::TenureView;
 use crate::record::Record;
 use crate::resource::Resource;
@@ -58,6 +59,15 @@ pub enum Why {
         /// Number of attempts so far.
         attempt: u32,
         /// Error of the latest attempt.
+        error: Option<Failure>,
+    },
+    /// Its latest attempt was deferred by its worker.
+    Deferred {
+        /// Time until the next attempt.
+        for_ms: u64,
+        /// Number of consecutive attempts that were deferred.
+        deferrals: u32,
+        /// Reason of the latest deferral.
         error: Option<Failure>,
     },
     /// Scheduled for later.
@@ -121,6 +131,15 @@ pub enum Why {
         /// Error of its last attempt.
         error: Option<Failure>,
     },
+    /// The resource has no unfinished job; a timer will submit one.
+    Timer {
+        /// Operation that is submitted.
+        operation: Text,
+        /// Time until then.
+        for_ms: u64,
+        /// Why the submit was refused, if it was: it is repeated every minute.
+        error: Option<Failure>,
+    },
     /// The resource has no unfinished job.
     Idle,
 }
@@ -135,6 +154,7 @@ impl Why {
             Self::Paused(_) => "paused",
             Self::NotDeclared => "not_declared",
             Self::Backoff { .. } => "backoff",
+            Self::Deferred { .. } => "deferred",
             Self::Scheduled { .. } => "scheduled",
             Self::State { .. } => "state",
             Self::Behind { .. } => "behind",
@@ -144,6 +164,7 @@ impl Why {
             Self::Ready { .. } => "ready",
             Self::Finished { state, .. } => state.as_str(),
             Self::DeadLetter { .. } => JobState::Dead.as_str(),
+            Self::Timer { .. } => "timer",
             Self::Idle => "idle",
         }
     }
@@ -198,11 +219,18 @@ pub fn explain_resource(record: &Record, context: &EngineContext) -> (Option<Job
 }
 
 /// Explains a resource without unfinished jobs by its last job, and returns that job if it needs
-/// the attention of an operator.
+/// the attention of an operator; otherwise by its next timer.
 #[must_use]
-pub fn explain_idle(last: Option<&Job>, now: Millis) -> (Option<JobId>, Why) {
+pub fn explain_idle(record: &Record, last: Option<&Job>, now: Millis) -> (Option<JobId>, Why) {
     let Some(job) = last.filter(|job| job.state == JobState::Dead) else {
-        return (None, Why::Idle);
+        let timers = record.resource.iter().flat_map(|resource| &resource.timers);
+        let next = timers.min_by_key(|timer| timer.next_check(now));
+        let why = next.map(|timer| Why::Timer {
+            operation: timer.operation.clone(),
+            for_ms: timer.next_check(now).since(now),
+            error: timer.refused.as_ref().map(|(error, _)| error.clone()),
+        });
+        return (None, why.unwrap_or(Why::Idle));
     };
     let why = Why::DeadLetter {
         job: job.id,
@@ -258,10 +286,12 @@ fn behind(other: &Job, context: &EngineContext) -> Why {
 }
 
 fn explain_not_due(job: &Job, for_ms: u64) -> Why {
+    let error = job.error.clone();
     match job.state {
-        JobState::Backoff => {
-            Why::Backoff { for_ms, attempt: job.attempt, error: job.error.clone() }
+        JobState::Backoff if job.deferrals > 0 => {
+            Why::Deferred { for_ms, deferrals: job.deferrals, error }
         }
+        JobState::Backoff => Why::Backoff { for_ms, attempt: job.attempt, error },
         _ => Why::Scheduled { for_ms },
     }
 }
@@ -342,6 +372,24 @@ impl fmt::Display for Why {
                 write!(f, "in backoff for {} after attempt {attempt}", HumanDuration(*for_ms))?;
                 match error {
                     Some(error) => write!(f, " failed with {}: {}", error.code, error.message),
+                    None => Ok(()),
+                }
+            }
+            Self::Deferred { for_ms, deferrals, error } => {
+                let (for_ms, max) = (HumanDuration(*for_ms), limits::DEFERRALS_MAX);
+                write!(
+                    f,
+                    "deferred by its worker for {for_ms}, {deferrals} of at most {max} times in a row"
+                )?;
+                match error {
+                    Some(error) => write!(f, ": {} {}", error.code, error.message),
+                    None => Ok(()),
+                }
+            }
+            Self::Timer { operation, for_ms, error } => {
+                write!(f, "idle: a timer submits {operation} in {}", HumanDuration(*for_ms))?;
+                match error {
+                    Some(error) => write!(f, "; it was refused: {}", error.message),
                     None => Ok(()),
                 }
             }

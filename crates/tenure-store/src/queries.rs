@@ -44,7 +44,8 @@ impl dyn Reads + '_ {
             return Ok(Some(explained));
         }
         let last = self.last_job(key).await?;
-        Ok(Some(why::explain_idle(last.map(|view| view.job).as_deref(), detail.context.now)))
+        let (last, now) = (last.map(|view| view.job), detail.context.now);
+        Ok(Some(why::explain_idle(&detail.record, last.as_deref(), now)))
     }
 
     /// Returns the job of a resource that was submitted last.

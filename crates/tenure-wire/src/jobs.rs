@@ -72,6 +72,14 @@ pub struct JobInfo {
     pub followed_by: Option<JobId>,
     /// Generation of the resource that the latest attempt saw.
     pub generation: u64,
+    /// Number of consecutive attempts that were deferred.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub deferrals: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 impl JobInfo {
@@ -102,6 +110,7 @@ impl JobInfo {
             retry_of: job.retry_of,
             followed_by: job.followed_by,
             generation: job.generation,
+            deferrals: job.deferrals,
         }
     }
 
@@ -148,7 +157,7 @@ impl JobInfo {
             followed_by: self.followed_by,
             previous: None,
             log_bytes: 0,
-            deferrals: 0,
+            deferrals: self.deferrals,
         }
     }
 }
@@ -232,7 +241,7 @@ impl FailureInfo {
         Self { code: failure.code.to_string(), message: failure.message.to_string() }
     }
 
-    fn to_failure(&self) -> Failure {
+    pub(super) fn to_failure(&self) -> Failure {
         Failure { code: self.code.as_str().into(), message: self.message.as_str().into() }
     }
 }

@@ -28,6 +28,15 @@ pub struct KindInfo {
     pub running_max: Option<usize>,
     /// Maximum number of running jobs per tenant.
     pub tenant_running_max: Option<usize>,
+    /// Whether names have the form `GROUP:REST`.
+    #[serde(default)]
+    pub grouped: bool,
+    /// Time in milliseconds after which a deleted resource leaves with its jobs and history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ephemeral_ms: Option<u64>,
+    /// Time in milliseconds for which locks stay held after the session of their holder expired.
+    #[serde(default)]
+    pub stale_margin_ms: u64,
 }
 
 /// An operation of a kind.
@@ -52,6 +61,9 @@ pub struct OperationInfo {
     pub locks: Vec<String>,
     /// Time limit of one attempt in milliseconds.
     pub limit_ms: Option<u64>,
+    /// Time in milliseconds after which a job that has not started fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_deadline_ms: Option<u64>,
     /// Retry policy.
     pub retry: RetryInfo,
     /// Policy by the name of the queued or running operation that it meets.
@@ -95,6 +107,9 @@ impl KindInfo {
             },
             running_max: kind.running_max,
             tenant_running_max: kind.tenant_running_max,
+            grouped: kind.grouped,
+            ephemeral_ms: kind.ephemeral_ms,
+            stale_margin_ms: kind.stale_margin_ms,
         }
     }
 }
@@ -112,6 +127,7 @@ impl OperationInfo {
             ends: texts(&operation.ends),
             locks: operation.locks.iter().map(LockName::to_string).collect(),
             limit_ms: operation.limit_ms,
+            start_deadline_ms: operation.start_deadline_ms,
             retry: RetryInfo::new(&operation.retry),
             meets: meets.map(|(name, policy)| (name.to_string(), policy.as_str().into())).collect(),
             command: !operation.run.is_empty(),

@@ -14,6 +14,7 @@ mod jobs;
 mod kinds;
 mod locks;
 mod object;
+mod observed;
 #[cfg(feature = "openapi")]
 pub mod request_schemas;
 mod resources;
@@ -52,14 +53,18 @@ pub use locks::{
     WithdrawRequest, WithdrawResponse,
 };
 pub use object::Object;
+pub use observed::{
+    GroupInfo, StatusRequest, TimerInfo, TimerRequest, TimerRequests, status_update, timer_changes,
+    timer_requests,
+};
 pub use resources::{
     DeleteResourceResponse, PauseResponse, PutResourceRequest, PutResourceResponse, ResourceInfo,
 };
 pub use status::{AttentionInfo, JobCountsInfo, LockCountsInfo, StatusResponse, WorkerCountsInfo};
 pub use why::{BlockingJobInfo, WhyResponse};
 pub use work::{
-    AppendLogRequest, AssignmentInfo, ClaimRequest, ClaimResponse, FinishOutcome, FinishRequest,
-    FinishResponse, ProgressRequest, ReportResponse,
+    AppendLogRequest, AssignmentInfo, ClaimRequest, ClaimResponse, ClaimScopeRequest,
+    FinishOutcome, FinishRequest, FinishResponse, ProgressRequest, ReportResponse,
 };
 pub use workers::{ControllerInfo, DutyInfo, JanitorResponse, WorkerInfo, WorkerJobInfo};
 

@@ -105,6 +105,10 @@ pub struct ReleaseRequest {
     /// Token of the tenure.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::FencingToken))]
     pub token: Token,
+    /// Waiter to grant the locks to, ahead of all others: the name or the id of its session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::HolderName>))]
+    pub to: Option<String>,
 }
 
 /// `POST …/withdraw`
@@ -232,6 +236,9 @@ pub struct TenureInfo {
     pub max_age_ms: Option<u64>,
     /// Time in milliseconds after which the tenure expires without a heartbeat.
     pub expires_in_ms: u64,
+    /// Time since the last heartbeat of the holder in milliseconds.
+    #[serde(default)]
+    pub heartbeat_age_ms: u64,
     /// Number of waiting requests.
     pub waiters: usize,
 }
@@ -272,6 +279,7 @@ impl TenureInfo {
             age_ms: view.age_ms,
             max_age_ms: view.max_age_ms,
             expires_in_ms: view.expires_in_ms,
+            heartbeat_age_ms: view.heartbeat_age_ms,
             waiters: view.waiters,
         }
     }
@@ -310,7 +318,7 @@ impl TenureInfo {
             age_ms: self.age_ms,
             expires_in_ms: self.expires_in_ms,
             waiters: self.waiters,
-            heartbeat_age_ms: 0,
+            heartbeat_age_ms: self.heartbeat_age_ms,
         })
     }
 }

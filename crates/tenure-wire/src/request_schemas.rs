@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::dead_letters::DeadLetterFilter;
 use super::locks::Locks;
+use super::observed::TimerRequests;
 use super::schema;
 
 /// Acquires locks, with or without a session.
@@ -85,6 +86,8 @@ pub enum FinishRequestSchema {
     Succeeded(FinishSucceededRequest),
     /// The attempt failed.
     Failed(FinishFailedRequest),
+    /// The attempt could not do its work yet.
+    Deferred(FinishDeferredRequest),
     /// The attempt was cancelled or handed back.
     Stopped(FinishStoppedRequest),
 }
@@ -103,6 +106,12 @@ pub struct FinishSucceededRequest {
     pub state: Option<String>,
     /// Result of the job.
     pub result: Option<Value>,
+    /// Merge patch (RFC 7396) for the status of the resource.
+    #[schema(value_type = Option<BTreeMap<String, Value>>)]
+    pub merge: Option<Value>,
+    /// Timers to set, by operation; `null` removes a timer.
+    #[serde(default)]
+    pub timers: TimerRequests,
 }
 
 /// The attempt failed.
@@ -124,6 +133,15 @@ pub struct FinishFailedRequest {
     pub message: Option<String>,
     /// Whether a retry may help, if the worker knows.
     pub transient: Option<bool>,
+    /// Backoff before the next attempt in milliseconds, instead of that of the retry policy.
+    #[schema(value_type = Option<schema::Delay>)]
+    pub delay_ms: Option<u64>,
+    /// Merge patch (RFC 7396) for the status of the resource.
+    #[schema(value_type = Option<BTreeMap<String, Value>>)]
+    pub merge: Option<Value>,
+    /// Timers to set, by operation; `null` removes a timer.
+    #[serde(default)]
+    pub timers: TimerRequests,
 }
 
 /// The attempt was cancelled on request, or handed back unfinished.
@@ -135,6 +153,42 @@ pub struct FinishStoppedRequest {
     pub token: u64,
     /// Outcome of the attempt.
     pub outcome: StoppedOutcome,
+    /// Merge patch (RFC 7396) for the status of the resource.
+    #[schema(value_type = Option<BTreeMap<String, Value>>)]
+    pub merge: Option<Value>,
+    /// Timers to set, by operation; `null` removes a timer.
+    #[serde(default)]
+    pub timers: TimerRequests,
+}
+
+/// The attempt could not do its work yet. It is repeated after the delay and is not counted, unless
+/// it was deferred 100 times in a row.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "token": 1, "outcome": "deferred", "delay_ms": 60_000, "code": "QUOTA"
+}))]
+pub struct FinishDeferredRequest {
+    /// Token of the attempt's tenure.
+    #[schema(value_type = schema::FencingToken)]
+    pub token: u64,
+    /// Outcome of the attempt.
+    pub outcome: DeferredOutcome,
+    /// Time until the next attempt in milliseconds.
+    #[schema(value_type = schema::Delay)]
+    pub delay_ms: u64,
+    /// Reason for programs.
+    #[schema(value_type = schema::FailureCode)]
+    pub code: String,
+    /// Message for people.
+    #[schema(value_type = Option<schema::FailureMessage>)]
+    pub message: Option<String>,
+    /// Merge patch (RFC 7396) for the status of the resource.
+    #[schema(value_type = Option<BTreeMap<String, Value>>)]
+    pub merge: Option<Value>,
+    /// Timers to set, by operation; `null` removes a timer.
+    #[serde(default)]
+    pub timers: TimerRequests,
 }
 
 /// The attempt succeeded.
@@ -151,6 +205,14 @@ pub enum SucceededOutcome {
 pub enum FailedOutcome {
     /// Failed.
     Failed,
+}
+
+/// The attempt could not do its work yet.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeferredOutcome {
+    /// Deferred.
+    Deferred,
 }
 
 /// The attempt neither succeeded nor failed.

@@ -5,12 +5,17 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tenure_core::resource::Resource;
-use tenure_core::{Job, JobId, ResourceKey};
+use tenure_core::status::Status;
+use tenure_core::{Job, JobId, ResourceKey, Token};
 
 use super::jobs::{JobInfo, RequestedByInfo};
+use super::observed::{TimerInfo, TimerRequests, status_instant};
 #[cfg(feature = "openapi")]
 use super::schema;
-use super::{instant, parse_optional_document, parse_server_instant, to_optional_document};
+use super::{
+    instant, parse_document, parse_optional_document, parse_server_instant, to_document,
+    to_optional_document,
+};
 
 /// A resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +39,20 @@ pub struct ResourceInfo {
     pub generation: u64,
     /// Generation that was last reconciled.
     pub observed_generation: u64,
+    /// Status: what the holders of its jobs know about the resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Value>,
+    /// Token of the tenure that wrote the status last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::FencingToken>))]
+    pub status_token: Option<Token>,
+    /// Time of the last change of the status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::Instant>))]
+    pub status_at: Option<String>,
+    /// Timers, in the order in which they were set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timers: Vec<TimerInfo>,
     /// Who paused the resource. While it is paused, no job starts.
     pub paused: Option<RequestedByInfo>,
     /// Running job.
@@ -64,6 +83,10 @@ impl ResourceInfo {
             spec: parse_optional_document(resource.spec.as_ref()),
             generation: resource.generation,
             observed_generation: resource.observed,
+            status: resource.status.as_ref().map(|status| parse_document(&status.document)),
+            status_token: resource.status.as_ref().map(|status| status.token),
+            status_at: resource.status.as_ref().map(|status| instant(status.at)),
+            timers: resource.timers.iter().map(TimerInfo::new).collect(),
             paused: resource.paused.as_ref().map(RequestedByInfo::new),
             current_job: current.and_then(|id| resource.job(id)).map(to_info),
             queue: others().take(queue_max).map(|job| to_info(job)).collect(),
@@ -76,7 +99,13 @@ impl ResourceInfo {
     pub fn to_resource(&self) -> Resource {
         let jobs = self.current_job.iter().chain(&self.queue);
         let lane: VecDeque<_> = jobs.map(|job| Box::new(job.to_job())).collect();
+        let status = self.status.as_ref().map(|status| {
+            let (document, token) = (to_document(status), self.status_token.unwrap_or_default());
+            Box::new(Status { document, token, at: status_instant(self.status_at.as_ref()) })
+        });
         Resource {
+            status,
+            timers: self.timers.iter().map(TimerInfo::to_timer).collect(),
             spec: to_optional_document(self.spec.as_ref()),
             generation: self.generation,
             observed: self.observed_generation,
@@ -95,6 +124,9 @@ impl ResourceInfo {
 pub struct PutResourceRequest {
     /// Desired state.
     pub spec: Value,
+    /// Timers to set in the same step, by operation; `null` removes a timer.
+    #[serde(default, skip_serializing_if = "TimerRequests::is_empty")]
+    pub timers: TimerRequests,
 }
 
 /// Result of putting a resource.

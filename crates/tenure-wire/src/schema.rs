@@ -127,6 +127,12 @@ schemas! {
     ClaimSize => integer(1, limits::CLAIM_MAX as u64);
     /// Maximum number of items of a page.
     PageSize => integer(1, limits::PAGE_MAX as u64);
+    /// Time until an attempt or a timer, in milliseconds.
+    Delay => integer(0, limits::DELAY_MS_MAX).examples([60_000]);
+    /// Generation of a resource in quotes, as in `ETag`.
+    Generation => string().pattern(Some(r#"^"[0-9]{1,19}"$"#)).examples(["\"3\""]);
+    /// Always `*`.
+    Any => string_enum(["*"].into_iter());
     /// An `Idempotency-Key`, unique for each new request.
     IdempotencyKey => string().min_length(Some(1)).max_length(Some(256))
         .pattern(Some(r"^[!-~]([\t -~]*[!-~])?$")).examples(["4d0c9f6f2c4e4c7f8a5b1e2d3c4b5a69"]);

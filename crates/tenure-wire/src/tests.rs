@@ -4,9 +4,11 @@ use serde_json::{Value, json};
 use tenure_core::job::{Attempt, AttemptOutcome, Failure, Progress, RequestedBy};
 use tenure_core::resource::Resource;
 use tenure_core::retry::Class;
+use tenure_core::status::Status;
+use tenure_core::timers::Timer;
 use tenure_core::{
     Assignment, Finish, Job, JobId, JobState, LockName, Millis, RequestId, ResourceKey, SessionId,
-    TenureView, Token,
+    StatusUpdate, TenureView, TimerChange, TimerSetting, Token,
 };
 
 use super::*;
@@ -96,12 +98,21 @@ fn job_is_serialized_as_documented() {
 fn resource_survives_a_round_trip() {
     let mut waiting = job();
     (waiting.id, waiting.state) = (JobId(10), JobState::Queued);
+    let failure = Failure { code: "bad_transition".into(), message: "no".into() };
+    let timer =
+        |refused| Timer { operation: "expire".into(), due: Millis(5), by: "ann".into(), refused };
     let resource = Resource {
         spec: Some(r#"{"nodes":3}"#.into()),
         generation: 4,
         observed: 3,
         paused: Some(RequestedBy { by: "ann".into(), reason: "x".into(), at: Millis(1) }),
         lane: [Box::new(job()), Box::new(waiting)].into(),
+        status: Some(Box::new(Status {
+            document: r#"{"a":1}"#.into(),
+            token: Token(4),
+            at: Millis(8),
+        })),
+        timers: vec![timer(None), timer(Some((failure, Millis(6))))],
         ..Resource::new("READY".into(), Millis(9))
     };
     let info = round_trip(&ResourceInfo::new(&key(), &resource, 10));
@@ -126,11 +137,11 @@ fn assignment_survives_a_round_trip() {
         age_ms: 1,
         expires_in_ms: 2,
         waiters: 3,
-        heartbeat_age_ms: 0,
+        heartbeat_age_ms: 4,
     };
-    let (job, spec) = (Box::new(job()), Some("null".into()));
+    let (job, spec, status) = (Box::new(job()), Some("null".into()), Some("{\"a\":1}".into()));
     let mut sent =
-        Assignment { tenure, job, spec, limit_ms: Some(60_000), attempts_max: 3, status: None };
+        Assignment { tenure, job, spec, limit_ms: Some(60_000), attempts_max: 3, status };
     let info = round_trip(&AssignmentInfo::new(&sent));
     // `null` means no desired state, in JSON as in Rust.
     sent.spec = None;
@@ -144,9 +155,12 @@ fn finish_survives_a_round_trip() {
         message: "no room".into(),
         class,
         state: Some("FAILED".into()),
-        delay_ms: None,
+        delay_ms: class.map(|_| 7),
     };
+    let updates = [None, Some(Box::new(update()))];
+    let mut updates = updates.iter().cycle();
     for finish in [
+        Finish::Deferred { delay_ms: 5, code: "QUOTA".into(), message: "".into() },
         Finish::Ok { state: None, result: None },
         Finish::Ok { state: Some("DEGRADED".into()), result: Some("[1,2]".into()) },
         failed(None),
@@ -155,9 +169,31 @@ fn finish_survives_a_round_trip() {
         Finish::Cancelled,
         Finish::HandBack,
     ] {
-        let request = round_trip(&FinishRequest::new(Token(5), &finish));
+        let update = updates.next().expect("endless").as_deref();
+        let request = round_trip(&FinishRequest::new(Token(5), &finish, update));
         assert_eq!((request.token, request.to_finish()), (Token(5), Ok(finish)));
+        assert_eq!(request.to_update().unwrap().as_deref(), update);
     }
+}
+
+fn update() -> StatusUpdate {
+    let timer = |operation: &str, setting| TimerChange { operation: operation.into(), setting };
+    StatusUpdate {
+        merge: Some(r#"{"a":{"b":null}}"#.into()),
+        timers: vec![
+            timer("create", TimerSetting::At(Millis(1_000))),
+            timer("expire", TimerSetting::After(5)),
+            timer("scale", TimerSetting::Remove),
+        ],
+    }
+}
+
+#[test]
+fn status_survives_a_round_trip() {
+    let request = round_trip(&StatusRequest::new(Token(5), &update()));
+    let received = status_update(request.merge.as_ref(), &request.timers).unwrap();
+    assert_eq!((request.token, received.as_deref()), (Token(5), Some(&update())));
+    assert_eq!(status_update(None, &TimerRequests::new()), Ok(None));
 }
 
 #[test]

@@ -46,7 +46,13 @@ pub struct WhyResponse {
     /// Number of attempts started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// Failure of the latest attempt.
+    /// Number of consecutive attempts that were deferred.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deferrals: Option<u32>,
+    /// Operation that a timer submits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
+    /// Failure of the latest attempt, or refusal of the timer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<FailureInfo>,
     /// State of the resource that prevents the start, or final state of the job.
@@ -115,6 +121,14 @@ impl WhyResponse {
             Why::Backoff { for_ms, attempt, error } => {
                 let (for_ms, attempt) = (Some(*for_ms), Some(*attempt));
                 Self { for_ms, attempt, error: failure(error), ..plain }
+            }
+            Why::Deferred { for_ms, deferrals, error } => {
+                let (for_ms, deferrals) = (Some(*for_ms), Some(*deferrals));
+                Self { for_ms, deferrals, error: failure(error), ..plain }
+            }
+            Why::Timer { operation, for_ms, error } => {
+                let (operation, for_ms) = (Some(operation.to_string()), Some(*for_ms));
+                Self { operation, for_ms, error: failure(error), ..plain }
             }
             Why::Scheduled { for_ms } => Self { for_ms: Some(*for_ms), ..plain },
             Why::State { state, from } => {

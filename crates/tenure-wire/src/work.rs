@@ -4,10 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tenure_core::key::InvalidName;
 use tenure_core::retry::Class;
-use tenure_core::{Assignment, Finish, JobState, RequestId, SessionId, Text, Token};
+use tenure_core::{Assignment, Finish, JobState, RequestId, SessionId, StatusUpdate, Text, Token};
 
 use super::jobs::JobInfo;
 use super::locks::TenureInfo;
+use super::observed::{TimerRequests, status_update, timer_requests};
 #[cfg(feature = "openapi")]
 use super::schema;
 use super::{parse_optional_document, to_document, to_optional_document};
@@ -23,7 +24,8 @@ pub struct ClaimRequest {
     /// Session of the worker.
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Id))]
     pub session: SessionId,
-    /// Kinds to claim jobs of.
+    /// Kinds to claim jobs of. May be left out with `only`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<schema::KindName>))]
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 256))]
     pub kinds: Vec<String>,
@@ -35,6 +37,28 @@ pub struct ClaimRequest {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = schema::Uint64))]
     pub wait_ms: u64,
+    /// Restriction to one kind, and one of its groups or resources.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only: Option<ClaimScopeRequest>,
+}
+
+/// Restriction of a claim, within the tenant of the request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "kind": "test", "group": "build-7" })))]
+pub struct ClaimScopeRequest {
+    /// Kind.
+    #[cfg_attr(feature = "openapi", schema(value_type = schema::KindName))]
+    pub kind: String,
+    /// Group of a grouped kind. Excludes `name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::ResourceName>))]
+    pub group: Option<String>,
+    /// Name of the resource. Excludes `group`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<schema::ResourceName>))]
+    pub name: Option<String>,
 }
 
 fn one() -> usize {
@@ -59,6 +83,9 @@ pub struct AssignmentInfo {
     pub tenure: TenureInfo,
     /// Desired state of the resource.
     pub spec: Option<Value>,
+    /// Status of the resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Value>,
     /// Time limit of the attempt in milliseconds.
     pub limit_ms: Option<u64>,
     /// Maximum number of attempts.
@@ -73,6 +100,7 @@ impl AssignmentInfo {
             job: JobInfo::new(&assignment.tenure.key, &assignment.job),
             tenure: TenureInfo::new(&assignment.tenure),
             spec: parse_optional_document(assignment.spec.as_ref()),
+            status: parse_optional_document(assignment.status.as_ref()),
             limit_ms: assignment.limit_ms,
             attempts_max: assignment.attempts_max,
         }
@@ -88,7 +116,7 @@ impl AssignmentInfo {
             spec: to_optional_document(self.spec.as_ref()),
             limit_ms: self.limit_ms,
             attempts_max: self.attempts_max,
-            status: None,
+            status: to_optional_document(self.status.as_ref()),
         })
     }
 }
@@ -177,12 +205,18 @@ pub struct FinishRequest {
     /// Time until the next attempt in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
+    /// Merge patch (RFC 7396) for the status of the resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merge: Option<Value>,
+    /// Timers to set, by operation; `null` removes a timer.
+    #[serde(default, skip_serializing_if = "TimerRequests::is_empty")]
+    pub timers: TimerRequests,
 }
 
 impl FinishRequest {
     /// Creates the request of a worker.
     #[must_use]
-    pub fn new(token: Token, finish: &Finish) -> Self {
+    pub fn new(token: Token, finish: &Finish, update: Option<&StatusUpdate>) -> Self {
         let plain = |outcome| Self {
             token,
             outcome,
@@ -192,6 +226,8 @@ impl FinishRequest {
             message: None,
             transient: None,
             delay_ms: None,
+            merge: update.and_then(|update| parse_optional_document(update.merge.as_ref())),
+            timers: update.map(|update| timer_requests(&update.timers)).unwrap_or_default(),
         };
         let text = |text: &Option<Text>| text.as_deref().map(str::to_owned);
         match finish {
@@ -216,6 +252,11 @@ impl FinishRequest {
             Finish::Cancelled => plain(FinishOutcome::Cancelled),
             Finish::HandBack => plain(FinishOutcome::HandedBack),
         }
+    }
+
+    /// Returns the update of the status and the timers. Fails with a message that names the field.
+    pub fn to_update(&self) -> Result<Option<Box<StatusUpdate>>, String> {
+        status_update(self.merge.as_ref(), &self.timers)
     }
 
     /// Converts to the model. Fails with a message that names the field that the outcome does not

@@ -24,6 +24,7 @@ pub mod submit;
 pub mod tenure;
 pub mod trace;
 pub mod transport;
+pub mod update;
 #[cfg(feature = "worker")]
 pub mod worker;
 
@@ -33,7 +34,8 @@ pub use tenure_core::key::InvalidName;
 pub use tenure_core::retry::{Class, Retry};
 pub use tenure_core::{
     Code, Job, JobId, JobState, Kind, Kinds, LockName, LockPath, LockSet, Millis, Operation,
-    Policy, Refusal, RequestId, ResourceKey, SessionId, TenureView, Text, Token, Verdict,
+    Policy, Precondition, Refusal, RequestId, ResourceKey, SessionId, TenureView, Text, Token,
+    Verdict,
 };
 /// The JSON types of the HTTP API.
 pub use tenure_wire as wire;
@@ -47,5 +49,6 @@ pub use session::Session;
 pub use submit::{Submission, Submitted};
 pub use tenure::{Lost, Tenure};
 pub use transport::Transport;
+pub use update::Update;
 #[cfg(feature = "worker")]
 pub use worker::{Context, Done, Failure, Handler, Worker};

@@ -2,17 +2,22 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde::Serialize;
-use tenure_core::{Command, Outcome, Refusal, ResourceAction, ResourceKey, Text};
+use tenure_core::{
+    Command, Outcome, Precondition, Refusal, ResourceAction, ResourceKey, Text, TimerChange,
+    TimerSetting,
+};
 
 use crate::error::Error;
 use crate::items::Items;
 use crate::job::{BY_DEFAULT, JobHandle};
+use crate::random;
 use crate::submit::{Submission, to_json};
-use crate::transport::Transport;
+use crate::transport::{Transport, send_with_retries};
+use crate::update::{Update, millis, whole_millis};
 use crate::wire::{HistoryEntry, ResourceInfo, WhyResponse};
 
 /// A resource, addressed by its key; see [`crate::Client::resource`].
@@ -21,6 +26,7 @@ pub struct ResourceHandle {
     transport: Arc<dyn Transport>,
     key: ResourceKey,
     by: Text,
+    precondition: Option<Precondition>,
 }
 
 /// Result of [`ResourceHandle::put`].
@@ -35,7 +41,16 @@ pub struct Put {
 
 impl ResourceHandle {
     pub(crate) fn new(transport: Arc<dyn Transport>, key: ResourceKey) -> Self {
-        Self { transport, key, by: BY_DEFAULT.into() }
+        Self { transport, key, by: BY_DEFAULT.into(), precondition: None }
+    }
+
+    /// Makes every put, delete, submit and change of a timer through the returned handle conditional:
+    /// it is refused with [`Refusal::PreconditionFailed`] unless the condition holds in the step
+    /// that applies it.
+    #[must_use]
+    pub fn only_if(mut self, precondition: Precondition) -> Self {
+        self.precondition = Some(precondition);
+        self
     }
 
     /// Sets the name of the caller. A server that authenticates the caller overrides it.
@@ -61,8 +76,23 @@ impl ResourceHandle {
 
     /// Sets the desired state, serialized as JSON, and creates the resource if it does not exist.
     pub async fn put(&self, spec: &impl Serialize) -> Result<Put, Error> {
-        let spec = to_json("spec", spec)?;
-        match self.send(ResourceAction::Put(tenure_core::Put::new(spec, self.by.clone()))).await? {
+        self.put_with(spec, Update::new()).await
+    }
+
+    /// Like [`Self::put`], and sets timers in the same step. The update must not have a status:
+    /// only the holder of a job writes it.
+    pub async fn put_with(&self, spec: &impl Serialize, update: Update) -> Result<Put, Error> {
+        if update.has_merge() {
+            let message = "a put has no status; the holder of a job writes it";
+            return Err(Error::Refused(Refusal::Invalid(message.to_owned())));
+        }
+        let put = tenure_core::Put {
+            request: Some(random::request_id()),
+            precondition: self.precondition,
+            timers: update.timers().to_vec(),
+            ..tenure_core::Put::new(to_json("spec", spec)?, self.by.clone())
+        };
+        match self.send_with_retries(ResourceAction::Put(put)).await? {
             Outcome::Put { generation, job, .. } => {
                 let job =
                     job.map(|id| JobHandle::new(Arc::clone(&self.transport), id, self.by.clone()));
@@ -74,9 +104,35 @@ impl ResourceHandle {
 
     /// Deletes the state and the desired state of a resource that is not in use.
     pub async fn delete(&self) -> Result<(), Error> {
-        match self.send(ResourceAction::Delete { by: self.by.clone(), precondition: None }).await? {
+        let (by, precondition) = (self.by.clone(), self.precondition);
+        match self.send(ResourceAction::Delete { by, precondition }).await? {
             Outcome::Deleted => Ok(()),
             other => Err(Error::from_outcome("delete", other)),
+        }
+    }
+
+    /// Sets or moves a timer: at `at`, or at once if that has passed, the engine submits
+    /// `operation` under the policies of the kind.
+    pub async fn set_timer(&self, operation: &str, at: SystemTime) -> Result<(), Error> {
+        self.change_timer(operation, TimerSetting::At(millis(at))).await
+    }
+
+    /// Like [`Self::set_timer`], after `delay`.
+    pub async fn set_timer_after(&self, operation: &str, delay: Duration) -> Result<(), Error> {
+        self.change_timer(operation, TimerSetting::After(whole_millis(delay))).await
+    }
+
+    /// Removes the timer of an operation, if there is one.
+    pub async fn remove_timer(&self, operation: &str) -> Result<(), Error> {
+        self.change_timer(operation, TimerSetting::Remove).await
+    }
+
+    async fn change_timer(&self, operation: &str, setting: TimerSetting) -> Result<(), Error> {
+        let timers = vec![TimerChange { operation: operation.into(), setting }];
+        let (by, precondition) = (self.by.clone(), self.precondition);
+        match self.send(ResourceAction::SetTimers { timers, by, precondition }).await? {
+            Outcome::TimersSet { .. } => Ok(()),
+            other => Err(Error::from_outcome("set the timer", other)),
         }
     }
 
@@ -95,7 +151,12 @@ impl ResourceHandle {
     /// Builds a job submission, like [`crate::Client::submit`].
     pub fn submit(&self, operation: &str) -> Submission {
         let key = Ok(self.key.clone());
-        Submission::new(Arc::clone(&self.transport), key, operation, self.by.clone())
+        let submission =
+            Submission::new(Arc::clone(&self.transport), key, operation, self.by.clone());
+        match self.precondition {
+            Some(precondition) => submission.only_if(precondition),
+            None => submission,
+        }
     }
 
     /// Streams the history, newest first.
@@ -124,6 +185,12 @@ impl ResourceHandle {
             Outcome::Paused(_) => Ok(()),
             other => Err(Error::from_outcome("pause", other)),
         }
+    }
+
+    /// Sends an action that carries a request id.
+    async fn send_with_retries(&self, action: ResourceAction) -> Result<Outcome, Error> {
+        let command = Command::Resource { key: self.key.clone(), action };
+        send_with_retries(&*self.transport, &command).await
     }
 
     async fn send(&self, action: ResourceAction) -> Result<Outcome, Error> {

@@ -5,12 +5,12 @@
 //! resource.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::Value;
 use tenure_core::{
-    Command, Millis, Outcome, Refusal, RequestId, ResourceAction, ResourceKey, Submit, Text,
+    Command, Outcome, Precondition, Refusal, RequestId, ResourceAction, ResourceKey, Submit, Text,
     Verdict,
 };
 
@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::job::JobHandle;
 use crate::random;
 use crate::transport::{Transport, send_with_retries};
+use crate::update::millis;
 
 /// Builder for a job submission; see [`crate::Client::submit`].
 #[must_use = "a submission does nothing until it is sent"]
@@ -76,9 +77,14 @@ impl Submission {
 
     /// Delays the job until `at`.
     pub fn run_at(mut self, at: SystemTime) -> Self {
-        let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.submit.run_at =
-            Some(Millis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)));
+        self.submit.run_at = Some(millis(at));
+        self
+    }
+
+    /// Submits only if the condition on the resource holds; otherwise it is refused with
+    /// [`Refusal::PreconditionFailed`].
+    pub fn only_if(mut self, precondition: Precondition) -> Self {
+        self.submit.precondition = Some(precondition);
         self
     }
 

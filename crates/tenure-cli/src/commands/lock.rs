@@ -64,6 +64,9 @@ pub(super) enum Lock {
         /// Token of the tenure
         #[arg(long)]
         token: u64,
+        /// Waiter to grant it to, ahead of all others: name or id of its session
+        #[arg(long, value_name = "HOLDER")]
+        to: Option<String>,
     },
     /// Forcibly end a tenure, with all its locks
     ///
@@ -93,6 +96,9 @@ pub(super) struct Ls {
     /// Only this resource name
     #[arg(long)]
     name: Option<String>,
+    /// Only this group of a grouped kind
+    #[arg(long, requires = "kind")]
+    group: Option<String>,
     /// Only this holder
     #[arg(long)]
     holder: Option<String>,
@@ -139,9 +145,9 @@ impl Lock {
                     other => Err(unexpected(&other)),
                 }
             }
-            Self::Release { lock, token } => {
-                let action =
-                    LockAction::Release { token: Token(*token), locks: named_lock(lock), to: None };
+            Self::Release { lock, token, to } => {
+                let (token, to) = (Token(*token), to.as_deref().map(Into::into));
+                let action = LockAction::Release { token, locks: named_lock(lock), to };
                 let result = match send(server, &transport, lock, action).await? {
                     Outcome::Released { already: true } => "already released",
                     _ => "released",
@@ -244,6 +250,7 @@ impl Ls {
         let filters = [
             ("kind", self.kind.clone()),
             ("name", self.name.clone()),
+            ("group", self.group.clone()),
             ("holder", self.holder.clone()),
         ];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);

@@ -5,12 +5,13 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use futures_util::FutureExt as _;
+use serde_json::Value;
 use tenure_core::session::ALL_TENANTS;
-use tenure_core::{Claim, Command, JobAction, Outcome, ResourceKey, Text};
+use tenure_core::{Claim, ClaimScope, Command, JobAction, Outcome, ResourceKey, Text};
 use tenure_wire::request_schemas::FinishRequestSchema;
 use tenure_wire::{
-    AppendLogRequest, AssignmentInfo, ClaimRequest, ClaimResponse, FinishRequest, FinishResponse,
-    ProgressRequest, ReportResponse,
+    AppendLogRequest, AssignmentInfo, ClaimRequest, ClaimResponse, ClaimScopeRequest,
+    FinishRequest, FinishResponse, ProgressRequest, ReportResponse, StatusRequest, status_update,
 };
 
 use crate::ServerState;
@@ -18,7 +19,7 @@ use crate::in_flight::shutting_down;
 use tenure_app::Caller;
 use tenure_app::Problem;
 use tenure_app::extract::{Body, DocumentBody, Idempotency, OnJob, document};
-use tenure_app::openapi::{Conflict, NotFound};
+use tenure_app::openapi::{BadRequest, Conflict, NotFound};
 use tenure_app::services::wait_timeout;
 
 /// Claims jobs for a worker, or waits until one is ready.
@@ -41,13 +42,14 @@ pub(super) async fn claim(
     Body(body): Body<ClaimRequest>,
 ) -> Result<Json<ClaimResponse>, Problem> {
     let timeout = wait_timeout(Some(body.wait_ms));
+    let (kinds, only) = scope(&caller, body.kinds, body.only)?;
     let claim = Claim {
         session: body.session,
         request: key.id(&body.session.to_string())?,
-        kinds: body.kinds.into_iter().map(kind_name).collect::<Result<_, _>>()?,
+        kinds: kinds.into_iter().map(kind_name).collect::<Result<_, _>>()?,
         max: body.max,
         tenant: caller.bound_tenant().cloned(),
-        only: None,
+        only,
     };
     match wait_for_jobs(&state, &claim, timeout).await? {
         Outcome::Claimed(jobs) => {
@@ -56,6 +58,38 @@ pub(super) async fn claim(
         Outcome::Refused(refusal) => Err(refusal.into()),
         other => Err(Problem::unexpected(&other)),
     }
+}
+
+/// Returns the kinds of a claim and its restriction, which belongs to the tenant of the caller.
+fn scope(
+    caller: &Caller,
+    kinds: Vec<String>,
+    only: Option<ClaimScopeRequest>,
+) -> Result<(Vec<String>, Option<ClaimScope>), Problem> {
+    let Some(ClaimScopeRequest { kind, group, name }) = only else { return Ok((kinds, None)) };
+    if !kinds.is_empty() && kinds != [kind.as_str()] {
+        let detail = "`kinds` must be left out or contain only the kind of `only`";
+        return Err(Problem::invalid(&detail));
+    }
+    let part = |part: &str| {
+        let key = caller.resource(&kind, part)?;
+        Ok::<_, Problem>((key.tenant().into(), key.name().into()))
+    };
+    let only = match (group, name) {
+        (None, None) => None,
+        (Some(group), None) => {
+            let (tenant, group) = part(&group)?;
+            Some(ClaimScope::Group { tenant, group })
+        }
+        (None, Some(name)) => {
+            let (tenant, name) = part(&name)?;
+            Some(ClaimScope::Resource { tenant, name })
+        }
+        (Some(_), Some(_)) => {
+            return Err(Problem::invalid(&"only: give either `group` or `name`"));
+        }
+    };
+    Ok((vec![kind], only))
 }
 
 /// Validates the name of a kind, which need not be declared.
@@ -138,7 +172,42 @@ async fn record(
     }
 }
 
-/// Finishes an attempt: ok, failed, cancelled or handed back.
+/// Updates the status and the timers of the resource on behalf of an attempt.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/status",
+    tag = "work",
+    operation_id = "update_status",
+    params(OnJob),
+    request_body = StatusRequest,
+    responses(
+        (status = 200, description = "Recorded", body = ReportResponse),
+        BadRequest, NotFound, Conflict
+    )
+)]
+pub(super) async fn status(
+    State(state): State<ServerState>,
+    on: OnJob,
+    Body(body): DocumentBody<StatusRequest>,
+) -> Result<Json<ReportResponse>, Problem> {
+    check_merge(body.merge.as_ref())?;
+    let update = status_update(body.merge.as_ref(), &body.timers);
+    let update = update.map_err(|why| Problem::invalid(&why))?;
+    let update = update.ok_or_else(|| Problem::invalid(&"give `merge`, `timers`, or both"))?;
+    record(&state, on, JobAction::Status { token: body.token, update }).await
+}
+
+/// Refuses a merge patch that is not an object: it would replace the whole status.
+fn check_merge(merge: Option<&Value>) -> Result<(), Problem> {
+    let Some(merge) = merge else { return Ok(()) };
+    if !merge.is_object() {
+        return Err(Problem::new(400, "invalid", "`merge` must be a JSON object"));
+    }
+    document("merge", merge)?;
+    Ok(())
+}
+
+/// Finishes an attempt: ok, failed, deferred, cancelled or handed back.
 #[utoipa::path(
     post,
     path = "/v1/jobs/{id}/finish",
@@ -148,7 +217,7 @@ async fn record(
     request_body = FinishRequestSchema,
     responses(
         (status = 200, description = "The new state of the job", body = FinishResponse),
-        NotFound, Conflict
+        BadRequest, NotFound, Conflict
     )
 )]
 pub(super) async fn finish(
@@ -159,9 +228,11 @@ pub(super) async fn finish(
     if let Some(result) = &body.result {
         document("result", result)?;
     }
+    check_merge(body.merge.as_ref())?;
     let finish = body.to_finish().map_err(|why| Problem::invalid(&why))?;
+    let update = body.to_update().map_err(|why| Problem::invalid(&why))?;
     state.services.check_job(&on.caller, on.id).await?;
-    let action = JobAction::Finish { token: body.token, finish, update: None };
+    let action = JobAction::Finish { token: body.token, finish, update };
     match state.services.submit(Command::Job { id: on.id, action }).await? {
         Outcome::Finished { state, already } => Ok(Json(FinishResponse { state, already })),
         other => Err(Problem::unexpected(&other)),

@@ -17,9 +17,11 @@ use utoipa::IntoParams;
 use crate::ServerState;
 use tenure_app::Caller;
 use tenure_app::Problem;
-use tenure_app::extract::{Body, DocumentBody, Idempotency, OnJob, OnResource, Params, document};
-use tenure_app::openapi::{Conflict, NotFound};
-use tenure_app::services::{job_cursor, page_size, wait_timeout};
+use tenure_app::extract::{
+    Body, DocumentBody, Idempotency, IfMatch, OnJob, OnResource, Params, document,
+};
+use tenure_app::openapi::{Conflict, NotFound, PreconditionFailed};
+use tenure_app::services::{group_filter, job_cursor, page_size, wait_timeout};
 
 type Accepted<T> = Result<(StatusCode, Json<T>), Problem>;
 
@@ -29,17 +31,18 @@ type Accepted<T> = Result<(StatusCode, Json<T>), Problem>;
     path = "/v1/resources/{kind}/{name}/jobs",
     tag = "jobs",
     operation_id = "submit_job",
-    params(OnResource, Idempotency),
+    params(OnResource, Idempotency, IfMatch),
     request_body = SubmitRequest,
     responses(
         (status = 202, description = "The verdict, and the job in effect", body = SubmitResponse),
-        NotFound, Conflict
+        NotFound, Conflict, PreconditionFailed
     )
 )]
 pub(super) async fn submit(
     State(state): State<ServerState>,
     on: OnResource,
     key: Idempotency,
+    IfMatch(precondition): IfMatch,
     Body(body): DocumentBody<SubmitRequest>,
 ) -> Accepted<SubmitResponse> {
     state.services.live.check_submit(&on.key, &body.operation, body.args.as_ref())?;
@@ -50,7 +53,7 @@ pub(super) async fn submit(
         priority: body.priority,
         run_at: body.run_at.as_deref().map(run_at).transpose()?,
         by: on.caller.name.clone(),
-        precondition: None,
+        precondition,
     };
     let action = ResourceAction::Submit(submit);
     let command = Command::Resource { key: on.key, action };
@@ -81,6 +84,9 @@ pub(super) struct ListParams {
     /// Filter by name.
     #[param(value_type = String, required = false, inline)]
     name: Option<String>,
+    /// Filter by group; requires `kind`.
+    #[param(value_type = String, required = false, inline)]
+    group: Option<String>,
     /// Filter by operation.
     #[param(value_type = String, required = false, inline)]
     operation: Option<String>,
@@ -112,13 +118,13 @@ pub(super) async fn list(
     let wanted = params.state.map(|word| word.parse()).transpose();
     let query = JobQuery {
         tenant: caller.only_tenant(),
-        kind: params.kind.map(Into::into),
+        kind: params.kind.clone().map(Into::into),
         name: params.name.map(Into::into),
         operation: params.operation.map(Into::into),
         state: wanted.map_err(|why: String| Problem::invalid(&format!("state: {why}")))?,
         after: job_cursor(params.cursor)?,
         limit: page_size(params.limit)?,
-        group: None,
+        group: group_filter(params.group, &params.kind)?,
     };
     let page = state.services.store().reads().jobs(query).await?;
     let items = page.items.iter().map(|shown| JobInfo::new(&shown.key, &shown.job)).collect();

@@ -28,7 +28,7 @@ use tenure_app::Problem;
 use tenure_app::Services;
 use tenure_app::extract::{Body, Idempotency, OnResource, Params};
 use tenure_app::openapi::{Conflict, NotFound};
-use tenure_app::services::page_size;
+use tenure_app::services::{group_filter, page_size};
 
 /// Acquires locks of a resource, or waits for them.
 #[utoipa::path(
@@ -211,8 +211,8 @@ pub(super) async fn release(
     on: OnResource,
     Body(body): Body<ReleaseRequest>,
 ) -> Result<Json<ReleaseResponse>, Problem> {
-    let action =
-        LockAction::Release { token: body.token, locks: locks(body.lock.as_ref())?, to: None };
+    let (token, to) = (body.token, body.to.map(Into::into));
+    let action = LockAction::Release { token, locks: locks(body.lock.as_ref())?, to };
     match state.services.submit(Command::Lock { key: on.key, action }).await? {
         Outcome::Released { already } => Ok(Json(ReleaseResponse { released: true, already })),
         other => Err(Problem::unexpected(&other)),
@@ -318,6 +318,9 @@ pub(super) struct ListParams {
     /// Filter by holder.
     #[param(value_type = String, required = false, inline)]
     holder: Option<String>,
+    /// Filter by group; requires `kind`.
+    #[param(value_type = String, required = false, inline)]
+    group: Option<String>,
     /// Only `true` is supported: free locks are not listed.
     #[param(value_type = schema::OnlyTrue, required = false, inline)]
     held: Option<bool>,
@@ -351,12 +354,12 @@ pub(super) async fn list(
     let after = params.cursor.map(|cursor| cursor.parse()).transpose();
     let query = TenureQuery {
         tenant: caller.only_tenant(),
-        kind: params.kind.map(Into::into),
+        kind: params.kind.clone().map(Into::into),
         name: params.name.map(Into::into),
         holder: params.holder.map(Into::into),
         after: after.map_err(|error| Problem::invalid(&error))?,
         limit: page_size(params.limit)?,
-        group: None,
+        group: group_filter(params.group, &params.kind)?,
     };
     let page = state.services.store().reads().tenures(query).await?;
     let items = page.items.iter().flat_map(TenureInfo::per_lock).collect();

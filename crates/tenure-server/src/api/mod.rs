@@ -6,6 +6,7 @@ mod controllers;
 mod dead;
 mod documents;
 pub(crate) mod events;
+mod groups;
 mod health;
 mod history;
 mod janitor;
@@ -18,6 +19,7 @@ mod resources;
 mod sessions;
 pub(crate) mod signin;
 mod status;
+mod timers;
 mod workers;
 
 use axum::Router;
@@ -142,6 +144,8 @@ fn resource_routes() -> OpenApiRouter<ServerState> {
         .routes(routes!(resources::pause))
         .routes(routes!(resources::resume))
         .routes(routes!(resources::why))
+        .routes(routes!(timers::set, timers::remove))
+        .routes(routes!(groups::show))
         .routes(routes!(history::of_resource))
 }
 
@@ -155,6 +159,7 @@ fn job_routes() -> OpenApiRouter<ServerState> {
         .routes(routes!(jobs::retry))
         .routes(routes!(jobs::discard))
         .routes(routes!(claims::progress))
+        .routes(routes!(claims::status))
         .routes(routes!(claims::finish))
         .routes(routes!(logs::read, claims::log))
 }

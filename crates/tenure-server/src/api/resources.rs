@@ -2,22 +2,24 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderName;
+use axum::http::header::ETAG;
 use serde::Deserialize;
 use tenure_core::{Command, Outcome, Put, Refusal, ResourceAction, ResourceKey};
 use tenure_store::store::{ResourceDetail, ResourceQuery};
 use tenure_wire::request_schemas::RequiredReasonRequest;
 use tenure_wire::{
     DeleteResourceResponse, ListResponse, PauseResponse, PutResourceRequest, PutResourceResponse,
-    ReasonRequest, ResourceInfo, WhyResponse, schema,
+    ReasonRequest, ResourceInfo, WhyResponse, schema, timer_changes,
 };
 use utoipa::IntoParams;
 
 use crate::ServerState;
 use tenure_app::Caller;
 use tenure_app::Problem;
-use tenure_app::extract::{Body, DocumentBody, OnResource, Params, document};
-use tenure_app::openapi::{Conflict, NotFound};
-use tenure_app::services::page_size;
+use tenure_app::extract::{Body, DocumentBody, Idempotency, IfMatch, OnResource, Params, document};
+use tenure_app::openapi::{Conflict, NotFound, PreconditionFailed};
+use tenure_app::services::{group_filter, page_size};
 
 /// Maximum number of waiting jobs shown with each resource of a list.
 const QUEUE_LISTED: usize = 10;
@@ -28,21 +30,33 @@ const QUEUE_LISTED: usize = 10;
     path = "/v1/resources/{kind}/{name}",
     tag = "resources",
     operation_id = "put_resource",
-    params(OnResource),
+    params(OnResource, Idempotency, IfMatch),
     request_body = PutResourceRequest,
-    responses((status = 200, description = "The resource", body = PutResourceResponse), NotFound)
+    responses(
+        (status = 200, description = "The resource; its generation is the `ETag`",
+            body = PutResourceResponse),
+        NotFound, Conflict, PreconditionFailed
+    )
 )]
 pub(super) async fn put(
     State(state): State<ServerState>,
     on: OnResource,
+    key: Idempotency,
+    IfMatch(precondition): IfMatch,
     Body(body): DocumentBody<PutResourceRequest>,
-) -> Result<Json<PutResourceResponse>, Problem> {
-    let action = ResourceAction::Put(Put::new(document("spec", &body.spec)?, on.caller.name));
+) -> Tagged<PutResourceResponse> {
+    let put = Put {
+        request: key.id_if_sent(on.key.as_str())?,
+        precondition,
+        timers: timer_changes(&body.timers).map_err(|why| Problem::invalid(&why))?,
+        ..Put::new(document("spec", &body.spec)?, on.caller.name)
+    };
+    let action = ResourceAction::Put(put);
     match state.services.submit(Command::Resource { key: on.key.clone(), action }).await? {
         Outcome::Put { job, snapshot: Some(resource), .. } => {
             // Not read back: another writer may have put another spec by now.
             let resource = ResourceInfo::new(&on.key, &resource, ResourceInfo::QUEUE_SHOWN);
-            Ok(Json(PutResourceResponse { resource, job }))
+            Ok((tag(&resource), Json(PutResourceResponse { resource, job })))
         }
         other => Err(Problem::unexpected(&other)),
     }
@@ -55,13 +69,23 @@ pub(super) async fn put(
     tag = "resources",
     operation_id = "show_resource",
     params(OnResource),
-    responses((status = 200, description = "The resource", body = ResourceInfo), NotFound)
+    responses(
+        (status = 200, description = "The resource; its generation is the `ETag`",
+            body = ResourceInfo),
+        NotFound
+    )
 )]
-pub(super) async fn show(
-    State(state): State<ServerState>,
-    on: OnResource,
-) -> Result<Json<ResourceInfo>, Problem> {
-    Ok(Json(find(&state, &on.key).await?))
+pub(super) async fn show(State(state): State<ServerState>, on: OnResource) -> Tagged<ResourceInfo> {
+    let resource = find(&state, &on.key).await?;
+    Ok((tag(&resource), Json(resource)))
+}
+
+/// An answer with the generation of a resource as `ETag`.
+pub(super) type Tagged<T> = Result<([(HeaderName, String); 1], Json<T>), Problem>;
+
+/// Returns the `ETag` of a resource.
+pub(super) fn tag(resource: &ResourceInfo) -> [(HeaderName, String); 1] {
+    [(ETAG, format!("\"{}\"", resource.generation))]
 }
 
 async fn find(state: &ServerState, key: &ResourceKey) -> Result<ResourceInfo, Problem> {
@@ -80,17 +104,18 @@ async fn read(state: &ServerState, key: &ResourceKey) -> Result<Option<ResourceD
     path = "/v1/resources/{kind}/{name}",
     tag = "resources",
     operation_id = "delete_resource",
-    params(OnResource),
+    params(OnResource, IfMatch),
     responses(
         (status = 200, description = "Deleted", body = DeleteResourceResponse),
-        NotFound, Conflict
+        NotFound, Conflict, PreconditionFailed
     )
 )]
 pub(super) async fn delete(
     State(state): State<ServerState>,
     on: OnResource,
+    IfMatch(precondition): IfMatch,
 ) -> Result<Json<DeleteResourceResponse>, Problem> {
-    let action = ResourceAction::Delete { by: on.caller.name, precondition: None };
+    let action = ResourceAction::Delete { by: on.caller.name, precondition };
     state.services.submit(Command::Resource { key: on.key, action }).await?;
     Ok(Json(DeleteResourceResponse { deleted: true }))
 }
@@ -176,6 +201,9 @@ pub(super) struct ListParams {
     /// Filter by state.
     #[param(value_type = String, required = false, inline)]
     state: Option<String>,
+    /// Filter by group; requires `kind`.
+    #[param(value_type = String, required = false, inline)]
+    group: Option<String>,
     /// Maximum number of items; 100 by default.
     #[param(value_type = schema::PageSize, required = false, inline)]
     limit: Option<usize>,
@@ -203,11 +231,11 @@ pub(super) async fn list(
     let after = params.cursor.map(|cursor| cursor.parse()).transpose();
     let query = ResourceQuery {
         tenant: caller.only_tenant(),
-        kind: params.kind.map(Into::into),
+        kind: params.kind.clone().map(Into::into),
         state: params.state.map(Into::into),
         after: after.map_err(|error| Problem::invalid(&format!("cursor: {error}")))?,
         limit: page_size(params.limit)?,
-        group: None,
+        group: group_filter(params.group, &params.kind)?,
     };
     let page = state.services.store().reads().resources(query).await?;
     let items = page.items.iter();

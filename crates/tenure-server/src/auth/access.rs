@@ -52,6 +52,19 @@ const RULES: &[Rule] = &[
     Rule::write("POST", "/v1/resources/{kind}/{name}/resume", Role::Operator, "resource.resume"),
     Rule::read("/v1/resources/{kind}/{name}/why", Access::VIEWER),
     Rule::read("/v1/resources/{kind}/{name}/history", Access::VIEWER),
+    Rule::write(
+        "PUT",
+        "/v1/resources/{kind}/{name}/timers/{operation}",
+        Role::Operator,
+        "timer.set",
+    ),
+    Rule::write(
+        "DELETE",
+        "/v1/resources/{kind}/{name}/timers/{operation}",
+        Role::Operator,
+        "timer.remove",
+    ),
+    Rule::read("/v1/groups/{kind}/{group}", Access::VIEWER),
     // Jobs.
     Rule::read("/v1/jobs", Access::VIEWER),
     Rule::write("POST", "/v1/jobs/claim", Role::Worker, "job.claim"),
@@ -63,6 +76,7 @@ const RULES: &[Rule] = &[
     Rule::write("POST", "/v1/jobs/{id}/retry", Role::Operator, "job.retry"),
     Rule::write("POST", "/v1/jobs/{id}/discard", Role::Operator, "job.discard"),
     Rule::routine("/v1/jobs/{id}/progress", Role::Worker, "job.progress"),
+    Rule::routine("/v1/jobs/{id}/status", Role::Worker, "job.status"),
     Rule::write("POST", "/v1/jobs/{id}/finish", Role::Worker, "job.finish"),
     // Dead letters.
     Rule::read("/v1/dead", Access::VIEWER),

@@ -159,6 +159,7 @@ async fn rows_of_schema_version_2_are_migrated() {
                 INSERT INTO tenure.lines SELECT * FROM tenure.history; \
                 DROP VIEW tenure.history; DROP TABLE tenure.pages; \
                 DROP FUNCTION tenure.unfold; DROP TABLE tenure.audit; \
+                DROP INDEX tenure.jobs_of_group; \
                 ALTER TABLE tenure.lines RENAME TO history; \
                 UPDATE tenure.meta SET value = '2' WHERE key = 'version'";
     user.batch_execute(downgrade).await.expect("statement succeeds");

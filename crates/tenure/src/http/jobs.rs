@@ -6,18 +6,19 @@ use reqwest::Method;
 use serde::Serialize;
 use serde_json::Value;
 use tenure_core::{
-    Claim, JobAction, JobId, Outcome, Put, Refusal, RequestId, ResourceAction, ResourceKey, Submit,
-    Text, Token,
+    Claim, ClaimScope, JobAction, JobId, Outcome, Precondition, Put, Refusal, RequestId,
+    ResourceAction, ResourceKey, Submit, Text, TimerChange, Token,
 };
 
-use super::HttpTransport;
 use super::queries::resource_path;
+use super::{HttpTransport, RequestOptions};
 use crate::error::Error;
 use crate::wire::{
-    AppendLogRequest, CancelResponse, ClaimRequest, ClaimResponse, DeleteResourceResponse,
-    DiscardJobResponse, FinishRequest, FinishResponse, PauseResponse, ProgressRequest,
-    PutResourceRequest, PutResourceResponse, ReasonRequest, ReportResponse, SubmitRequest,
-    SubmitResponse, instant,
+    AppendLogRequest, CancelResponse, ClaimRequest, ClaimResponse, ClaimScopeRequest,
+    DeleteResourceResponse, DiscardJobResponse, FinishRequest, FinishResponse, PauseResponse,
+    ProgressRequest, PutResourceRequest, PutResourceResponse, ReasonRequest, ReportResponse,
+    ResourceInfo, StatusRequest, SubmitRequest, SubmitResponse, TimerRequest, instant,
+    timer_requests,
 };
 
 /// Maximum time that a server holds back a claim.
@@ -31,17 +32,22 @@ impl HttpTransport {
     ) -> Result<Outcome, Error> {
         let path = resource_path(key);
         match action {
-            ResourceAction::Put(Put { spec, .. }) => {
-                let body = PutResourceRequest { spec: parse_json("spec", &spec)? };
-                let answer: PutResourceResponse = self.put(&path, &body).await?;
+            ResourceAction::Put(Put { spec, request, precondition, timers, .. }) => {
+                let spec = parse_json("spec", &spec)?;
+                let body = PutResourceRequest { spec, timers: timer_requests(&timers) };
+                let id = request.map(|id| id.to_string());
+                let options = RequestOptions { id, precondition, tenant: None };
+                let answer: PutResourceResponse =
+                    self.call(Method::PUT, &path, options, Some(&body), Duration::ZERO).await?;
                 let (generation, job) = (answer.resource.generation, answer.job);
                 // The JSON of a resource does not have all its fields.
                 Ok(Outcome::Put { generation, job, snapshot: None })
             }
-            ResourceAction::Delete { .. } => {
+            ResourceAction::Delete { precondition, .. } => {
                 let none = None::<&()>;
+                let options = RequestOptions { precondition, ..RequestOptions::default() };
                 let _: DeleteResourceResponse =
-                    self.call(Method::DELETE, &path, None, none, Duration::ZERO).await?;
+                    self.call(Method::DELETE, &path, options, none, Duration::ZERO).await?;
                 Ok(Outcome::Deleted)
             }
             ResourceAction::Pause { reason, .. } => {
@@ -50,11 +56,30 @@ impl HttpTransport {
             ResourceAction::Resume { reason, .. } => {
                 self.post_pause(&format!("{path}/resume"), &reason).await
             }
-            ResourceAction::SetTimers { .. } => {
-                Err(Error::Protocol("timers are not available over HTTP".to_owned()))
+            ResourceAction::SetTimers { timers, precondition, .. } => {
+                self.set_timer(&path, &timers, precondition).await
             }
             ResourceAction::Submit(submit) => self.submit(&format!("{path}/jobs"), submit).await,
         }
+    }
+
+    async fn set_timer(
+        &self,
+        resource: &str,
+        timers: &[TimerChange],
+        precondition: Option<Precondition>,
+    ) -> Result<Outcome, Error> {
+        let [TimerChange { operation, setting }] = timers else {
+            let message = "over HTTP, several timers are set with a put or by the holder of a job";
+            return Err(Error::Protocol(message.to_owned()));
+        };
+        let path = format!("{resource}/timers/{operation}");
+        let body = TimerRequest::new(*setting);
+        let method = if body.is_some() { Method::PUT } else { Method::DELETE };
+        let options = RequestOptions { precondition, ..RequestOptions::default() };
+        let _: ResourceInfo =
+            self.call(method, &path, options, body.as_ref(), Duration::ZERO).await?;
+        Ok(Outcome::TimersSet { snapshot: None })
     }
 
     async fn post_pause(&self, path: &str, reason: &Text) -> Result<Outcome, Error> {
@@ -69,17 +94,19 @@ impl HttpTransport {
             priority: submit.priority,
             run_at: submit.run_at.map(instant),
         };
-        self.post_submit(path, submit.request, &body).await
+        self.post_submit(path, submit.request, submit.precondition, &body).await
     }
 
     async fn post_submit(
         &self,
         path: &str,
         request: RequestId,
+        precondition: Option<Precondition>,
         body: &impl Serialize,
     ) -> Result<Outcome, Error> {
-        let id = Some(request.to_string());
-        let answer: SubmitResponse = self.post(path, id, body, Duration::ZERO).await?;
+        let options = RequestOptions { id: Some(request.to_string()), precondition, tenant: None };
+        let answer: SubmitResponse =
+            self.call(Method::POST, path, options, Some(body), Duration::ZERO).await?;
         // The JSON of a job does not have all its fields.
         Ok(Outcome::Submitted { verdict: answer.verdict, job: answer.job.id, snapshot: None })
     }
@@ -91,9 +118,13 @@ impl HttpTransport {
             kinds: claim.kinds.iter().map(Text::to_string).collect(),
             max: claim.max,
             wait_ms: u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX),
+            only: scope_request(&claim),
         };
-        let id = Some(claim.request.to_string());
-        let answer: ClaimResponse = self.post("/v1/jobs/claim", id, &body, max_wait).await?;
+        let tenant = claim.only.as_ref().map(|only| only.tenant().to_string());
+        let options =
+            RequestOptions { id: Some(claim.request.to_string()), precondition: None, tenant };
+        let answer: ClaimResponse =
+            self.call(Method::POST, "/v1/jobs/claim", options, Some(&body), max_wait).await?;
         let assigned = answer.jobs.iter().map(|job| job.to_assignment(claim.request));
         Ok(Outcome::Claimed(assigned.collect::<Result<_, _>>()?))
     }
@@ -101,13 +132,13 @@ impl HttpTransport {
     pub(super) async fn job(&self, id: JobId, action: JobAction) -> Result<Outcome, Error> {
         let path = |verb| format!("/v1/jobs/{id}/{verb}");
         match action {
-            JobAction::Finish { token, finish, .. } => {
-                let body = FinishRequest::new(token, &finish);
+            JobAction::Finish { token, finish, update } => {
+                let body = FinishRequest::new(token, &finish, update.as_deref());
                 let answer: FinishResponse = self.post_without_id(&path("finish"), &body).await?;
                 Ok(Outcome::Finished { state: answer.state, already: answer.already })
             }
-            JobAction::Status { .. } => {
-                Err(Error::Protocol("status is not available over HTTP".to_owned()))
+            JobAction::Status { token, update } => {
+                self.post_update(&path("status"), &StatusRequest::new(token, &update)).await
             }
             JobAction::Progress { token, percent, message } => {
                 let body = ProgressRequest { token, percent, message: message.to_string() };
@@ -120,7 +151,7 @@ impl HttpTransport {
                 Ok(Outcome::Cancelled { state: answer.state })
             }
             JobAction::Retry { request, reason, .. } => {
-                self.post_submit(&path("retry"), request, &reason_body(&reason)).await
+                self.post_submit(&path("retry"), request, None, &reason_body(&reason)).await
             }
             JobAction::Discard { reason, .. } => {
                 let _: DiscardJobResponse =
@@ -147,6 +178,19 @@ impl HttpTransport {
     ) -> Result<T, Error> {
         self.post(path, None, body, Duration::ZERO).await
     }
+}
+
+/// Returns the restriction of a claim, which has one kind then.
+fn scope_request(claim: &Claim) -> Option<ClaimScopeRequest> {
+    let kind = claim.kinds.first()?.to_string();
+    Some(match claim.only.as_ref()? {
+        ClaimScope::Group { group, .. } => {
+            ClaimScopeRequest { kind, group: Some(group.to_string()), name: None }
+        }
+        ClaimScope::Resource { name, .. } => {
+            ClaimScopeRequest { kind, group: None, name: Some(name.to_string()) }
+        }
+    })
 }
 
 fn reason_body(reason: &Text) -> ReasonRequest {

@@ -17,12 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use reqwest::Method;
-use reqwest::header::{AUTHORIZATION, HeaderValue};
+pub use reqwest::Method;
+use reqwest::header::{AUTHORIZATION, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tenure_core::{
-    Acquire, Claimant, Command, LockAction, Outcome, Refusal, ResourceKey, SessionId, TenureView,
+    Acquire, Claimant, Command, LockAction, Outcome, Precondition, Refusal, ResourceKey, SessionId,
+    TenureView,
 };
 
 use crate::error::Error;
@@ -39,6 +40,17 @@ use crate::wire::{
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a request has besides its path and its body.
+#[derive(Debug, Default)]
+pub struct RequestOptions {
+    /// `Idempotency-Key`.
+    pub id: Option<String>,
+    /// Condition on the resource.
+    pub precondition: Option<Precondition>,
+    /// Tenant to act for, instead of that of the transport.
+    pub tenant: Option<String>,
+}
 
 /// Transport to a server over HTTP.
 pub struct HttpTransport {
@@ -100,7 +112,7 @@ impl HttpTransport {
         path: &str,
         max_wait: Duration,
     ) -> Result<T, Error> {
-        self.call(Method::GET, path, None, None::<&()>, max_wait).await
+        self.call(Method::GET, path, RequestOptions::default(), None::<&()>, max_wait).await
     }
 
     /// Sends a POST request that is not a [`Command`]; `id` is its `Idempotency-Key`.
@@ -111,7 +123,14 @@ impl HttpTransport {
         body: &impl Serialize,
         max_wait: Duration,
     ) -> Result<T, Error> {
-        self.call(Method::POST, path, id, Some(body), max_wait).await
+        self.call(
+            Method::POST,
+            path,
+            RequestOptions { id, ..RequestOptions::default() },
+            Some(body),
+            max_wait,
+        )
+        .await
     }
 
     /// Sends a PUT request.
@@ -120,29 +139,40 @@ impl HttpTransport {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, Error> {
-        self.call(Method::PUT, path, None, Some(body), Duration::ZERO).await
+        self.call(Method::PUT, path, RequestOptions::default(), Some(body), Duration::ZERO).await
     }
 
     /// Sends a DELETE request; `path` includes the query.
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
-        self.call(Method::DELETE, path, None, None::<&()>, Duration::ZERO).await
+        self.call(Method::DELETE, path, RequestOptions::default(), None::<&()>, Duration::ZERO)
+            .await
     }
 
-    async fn call<T: DeserializeOwned>(
+    /// Sends a request. The server may hold it back for up to `max_wait`.
+    pub async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
-        id: Option<String>,
+        options: RequestOptions,
         body: Option<&impl Serialize>,
         max_wait: Duration,
     ) -> Result<T, Error> {
         let url = format!("{}{path}", self.base);
         let mut request = self.http.request(method, url).header(AUTHORIZATION, self.key.clone());
         let timeout = RESPONSE_TIMEOUT.saturating_add(max_wait);
-        request = request.query(&[("tenant", &self.tenant)]).timeout(timeout);
+        let RequestOptions { id, precondition, tenant } = options;
+        let tenant = tenant.as_ref().unwrap_or(&self.tenant);
+        request = request.query(&[("tenant", tenant)]).timeout(timeout);
         if let Some(id) = id {
             request = request.header("idempotency-key", id);
         }
+        request = match precondition {
+            Some(Precondition::Generation(wanted)) => {
+                request.header(IF_MATCH, format!("\"{wanted}\""))
+            }
+            Some(Precondition::Absent) => request.header(IF_NONE_MATCH, "*"),
+            None => request,
+        };
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -183,8 +213,9 @@ impl HttpTransport {
                 let body = RenewRequest { lock: None, token, ttl_ms };
                 Ok(Outcome::Renewed(self.tenure(&path("renew"), &body).await?))
             }
-            LockAction::Release { token, locks: set, .. } => {
-                let body = ReleaseRequest { lock: locks(set), token };
+            LockAction::Release { token, locks: set, to } => {
+                let to = to.map(|to| to.to_string());
+                let body = ReleaseRequest { lock: locks(set), token, to };
                 let answer: ReleaseResponse =
                     self.post(&path("release"), None, &body, Duration::ZERO).await?;
                 Ok(Outcome::Released { already: answer.already })

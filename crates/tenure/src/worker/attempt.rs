@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use serde::de::IgnoredAny;
 use tenure_core::retry::{Class, TIME_LIMIT};
-use tenure_core::{Code, Command, Finish, JobAction, JobState, Outcome, Refusal, limits};
+use tenure_core::{
+    Code, Command, Finish, JobAction, JobState, Outcome, Refusal, StatusUpdate, limits,
+};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument as _;
@@ -24,6 +26,7 @@ use super::handler::{BAD_RESULT, Done, ERROR, Failure, Handler, PANIC};
 use super::text::truncate;
 use crate::clock::{BootInstant, sleep_until};
 use crate::error::Error;
+use crate::update::whole_millis;
 
 /// Initial delay before a report that got no response is sent again; doubles with each failure.
 const RETRY_BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -65,12 +68,13 @@ pub(crate) async fn run_attempt(
         _ = job.lost() => return settle_lost(&job),
         () = updates => {}
     }
-    report_finish(&job, choose_finish(&job, ended)).await
+    let (finish, update) = choose_finish(&job, ended);
+    report_finish(&job, finish, update).await
 }
 
 /// Hands back a job that was not started.
 pub(crate) async fn hand_back(job: Context) -> AttemptResult {
-    report_finish(&job, Finish::HandBack).await
+    report_finish(&job, Finish::HandBack, None).await
 }
 
 fn settle_lost(job: &Context) -> AttemptResult {
@@ -256,19 +260,22 @@ fn panic_failure(payload: &(dyn Any + Send)) -> Failure {
 }
 
 /// Decides what to report to the store.
-fn choose_finish(job: &Context, ended: HandlerEnd) -> Finish {
+type Finished = (Finish, Option<Box<StatusUpdate>>);
+
+fn choose_finish(job: &Context, ended: HandlerEnd) -> Finished {
     let failure = match ended {
         Some(Ok(Done { result: Some(result), .. })) if !is_json(&result) => {
             Some(Failure::permanent(BAD_RESULT, "the result is not a JSON document"))
         }
         Some(Ok(done)) => {
             let (state, result) = (done.state.map(Into::into), done.result.map(Into::into));
-            return Finish::Ok { state, result };
+            return (Finish::Ok { state, result }, done.update.to_model());
         }
         Some(Err(failure)) => Some(failure),
         None => None,
     };
-    match (job.cancel_reason(), failure) {
+    let update = failure.as_ref().and_then(|failure| failure.update.to_model());
+    let finish = match (job.cancel_reason(), failure) {
         (Some(CancelReason::JobCancelled), _) => Finish::Cancelled,
         (Some(CancelReason::TimeLimit), failure) => {
             let mut exceeded = Failure::new(TIME_LIMIT, CancelReason::TimeLimit);
@@ -278,7 +285,8 @@ fn choose_finish(job: &Context, ended: HandlerEnd) -> Finish {
         // Dropped without a stop request: the runtime is shutting down, and the worker with it.
         (Some(CancelReason::Shutdown), _) | (None, None) => Finish::HandBack,
         (None, Some(failure)) => failed_finish(job, &failure),
-    }
+    };
+    (finish, update)
 }
 
 fn is_json(text: &str) -> bool {
@@ -291,20 +299,25 @@ fn failed_finish(job: &Context, failure: &Failure) -> Finish {
     let code: String = code.chars().filter(|c| !c.is_control()).collect();
     let code = if code.is_empty() { ERROR } else { truncate(&code, limits::CODE_BYTES_MAX) };
     let message = job.redact(&failure.message);
-    Finish::Failed {
-        code: code.into(),
-        message: truncate(&message, limits::MESSAGE_BYTES_MAX).into(),
-        class: failure.class,
-        state: failure.state.as_deref().map(Into::into),
-        delay_ms: None,
+    let (code, message) = (code.into(), truncate(&message, limits::MESSAGE_BYTES_MAX).into());
+    let delay_ms = failure.delay.map(|delay| whole_millis(delay).min(limits::DELAY_MS_MAX));
+    if failure.deferred {
+        return Finish::Deferred { delay_ms: delay_ms.unwrap_or(0), code, message };
     }
+    let state = failure.state.as_deref().map(Into::into);
+    Finish::Failed { code, message, class: failure.class, state, delay_ms }
 }
 
 /// Reports the end of the attempt until the store responds or the tenure is lost.
-async fn report_finish(job: &Context, mut finish: Finish) -> AttemptResult {
+async fn report_finish(
+    job: &Context,
+    mut finish: Finish,
+    mut update: Option<Box<StatusUpdate>>,
+) -> AttemptResult {
     let mut backoff = RETRY_BACKOFF_MIN;
     loop {
-        let action = JobAction::Finish { token: job.token(), finish: finish.clone(), update: None };
+        let (token, finish_now) = (job.token(), finish.clone());
+        let action = JobAction::Finish { token, finish: finish_now, update: update.clone() };
         let response = tokio::select! {
             biased;
             _ = job.lost() => return settle_lost(job),
@@ -324,9 +337,13 @@ async fn report_finish(job: &Context, mut finish: Finish) -> AttemptResult {
                 job.signal(false);
                 return settle_lost(job);
             }
-            Err(Error::Refused(refusal)) if finish != Finish::HandBack => {
+            Err(Error::Refused(refusal)) if finish != Finish::HandBack || update.is_some() => {
                 tracing::error!(job = %job.id(), %refusal, "the store refused the result");
-                finish = fallback_finish(finish, &refusal);
+                let has_update = update.take().is_some();
+                // A failure is reported without the update that may be the cause.
+                if !has_update || matches!(finish, Finish::Ok { .. }) {
+                    finish = fallback_finish(finish, &refusal);
+                }
                 continue;
             }
             Ok(other) => tracing::error!(job = %job.id(), ?other, "unexpected response to finish"),
@@ -392,7 +409,7 @@ async fn send_update(job: &Context, action: JobAction) {
     }
 }
 
-async fn send_action(job: &Context, action: JobAction) -> Result<Outcome, Error> {
+pub(super) async fn send_action(job: &Context, action: JobAction) -> Result<Outcome, Error> {
     let command = Command::Job { id: job.id(), action };
     match job.session().shared().transport.send(command, Duration::ZERO).await? {
         Outcome::Refused(refusal) => Err(Error::Refused(refusal)),
@@ -401,7 +418,7 @@ async fn send_action(job: &Context, action: JobAction) -> Result<Outcome, Error>
 }
 
 /// Returns whether an error means that the attempt was ended by someone else.
-fn ends_attempt(error: &Error) -> bool {
+pub(super) fn ends_attempt(error: &Error) -> bool {
     let code = error.code();
     matches!(code, Some(Code::Lost | Code::NotFound)) || matches!(error, Error::NotFound(_))
 }

@@ -395,7 +395,7 @@ fn handle_line(
 fn to_result(end: CommandEnd, output: CommandOutput) -> Result<Done, Failure> {
     let failure = match (end.reason, end.status) {
         (EndReason::Exited, ExitKind::Code(0)) => {
-            return Ok(Done { state: output.state, result: output.result });
+            return Ok(Done { state: output.state, result: output.result, ..Done::default() });
         }
         (EndReason::Exited, ExitKind::Code(code)) => {
             let class = (code == EX_TEMPFAIL).then_some(Class::Transient);

@@ -14,17 +14,22 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use tenure_core::{
-    Assignment, Command, Finish, Job, JobAction, JobId, LockSet, ResourceKey, Text, Token,
+    Assignment, Command, Finish, Job, JobAction, JobId, LockSet, Outcome, Refusal, ResourceKey,
+    Text, Token,
 };
 use tokio::sync::watch;
 
+use super::attempt::{ends_attempt, send_action};
 use super::handler::{BAD_ARGS, Failure};
 use super::outbox::Outbox;
 use super::redact::{Redactor, StreamState};
 use super::text::{LOGGED_BYTES_MAX, strip_control, truncate};
 use crate::clock::BootInstant;
+use crate::error::Error;
 use crate::session::{CleanupCommand, Session};
 use crate::tenure::{Lost, TrackedTenure};
+use crate::transport::RETRY_DELAY;
+use crate::update::Update;
 
 /// Reason why the work should stop although the tenure is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +63,7 @@ struct Inner {
     tenure: TrackedTenure,
     job: Box<Job>,
     spec: Option<Text>,
+    status: Option<Text>,
     locks: LockSet,
     attempts_max: u32,
     deadline: Option<BootInstant>,
@@ -70,13 +76,14 @@ struct Inner {
 
 impl Context {
     pub(crate) fn new(session: Session, assignment: Assignment) -> Self {
-        let Assignment { tenure, job, spec, limit_ms, attempts_max, .. } = assignment;
+        let Assignment { tenure, job, spec, status, limit_ms, attempts_max } = assignment;
         // The response may be a repeated one, so the tenure may be older than this moment.
         let started = BootInstant::now() - Duration::from_millis(tenure.age_ms);
         Self(Arc::new(Inner {
             tenure: TrackedTenure::new(session, tenure.key, tenure.token),
             job,
             spec,
+            status,
             locks: tenure.locks,
             attempts_max,
             deadline: limit_ms.map(|limit| started + Duration::from_millis(limit)),
@@ -157,6 +164,54 @@ impl Context {
     #[must_use]
     pub fn spec(&self) -> Option<&str> {
         self.0.spec.as_deref()
+    }
+
+    /// Returns the status of the resource as JSON, as it was when the attempt began.
+    #[must_use]
+    pub fn status(&self) -> Option<&str> {
+        self.0.status.as_deref()
+    }
+
+    /// Writes status and timers of the resource with the token of the attempt. Retries while the
+    /// server is unavailable.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the tenure is lost: then nothing is written. Fails if the update is refused, for
+    /// example because the status would be too large.
+    pub async fn update(&self, update: Update) -> Result<(), Error> {
+        let Some(update) = update.to_model() else { return Ok(()) };
+        loop {
+            let action = JobAction::Status { token: self.token(), update: update.clone() };
+            let result = tokio::select! {
+                biased;
+                _ = self.lost() => {
+                    let (how, current) = (None, None);
+                    let lost = Refusal::Lost { token: self.token(), how, current };
+                    return Err(Error::Refused(lost));
+                }
+                result = send_action(self, action) => result,
+            };
+            match result {
+                Ok(Outcome::Noted { cancelling }) => {
+                    if cancelling {
+                        self.signal(true);
+                    }
+                    return Ok(());
+                }
+                Ok(other) => return Err(Error::from_outcome("update", other)),
+                Err(error) if error.is_unavailable() => {
+                    tracing::warn!(job = %self.id(), %error, "cannot write the status; retrying");
+                    tokio::time::sleep(RETRY_DELAY).await;
+                }
+                Err(error) => {
+                    if ends_attempt(&error) {
+                        self.signal(false);
+                    }
+                    return Err(error);
+                }
+            }
+        }
     }
 
     /// Returns the instant at which the time limit of the attempt is exceeded.

@@ -7,12 +7,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Serialize;
 use tenure_core::retry::Class;
 
 use super::context::Context;
+use crate::update::Update;
 
 /// Executes jobs.
 ///
@@ -65,6 +67,8 @@ pub struct Done {
     pub state: Option<String>,
     /// Result of the job as JSON.
     pub result: Option<String>,
+    /// Update of the resource, in the same step.
+    pub update: Update,
 }
 
 impl Done {
@@ -74,13 +78,20 @@ impl Done {
     ///
     /// Fails if `result` cannot be serialized as JSON.
     pub fn with(result: &impl Serialize) -> Result<Self, serde_json::Error> {
-        Ok(Self { state: None, result: Some(serde_json::to_string(result)?) })
+        Ok(Self { result: Some(serde_json::to_string(result)?), ..Self::default() })
     }
 
     /// Sets another declared end state of the resource.
     #[must_use]
     pub fn state(mut self, state: &str) -> Self {
         self.state = Some(state.to_owned());
+        self
+    }
+
+    /// Updates status and timers of the resource in the step that ends the attempt.
+    #[must_use]
+    pub fn update(mut self, update: Update) -> Self {
+        self.update = update;
         self
     }
 }
@@ -106,6 +117,13 @@ pub struct Failure {
     /// End state of the resource if this is the last attempt and the state differs from the
     /// declared one.
     pub state: Option<String>,
+    /// Time until the next attempt, instead of the backoff of the retry rule.
+    pub delay: Option<Duration>,
+    /// Whether the attempt is deferred: repeated after the delay without being counted, unless it
+    /// was deferred 100 times in a row.
+    pub deferred: bool,
+    /// Update of the resource, in the same step.
+    pub update: Update,
 }
 
 /// Code of a failure without a code of its own.
@@ -121,7 +139,15 @@ impl Failure {
     /// Creates a failure that the retry rule classifies by its code.
     #[must_use]
     pub fn new(code: &str, message: impl fmt::Display) -> Self {
-        Self { code: code.to_owned(), message: message.to_string(), class: None, state: None }
+        Self {
+            code: code.to_owned(),
+            message: message.to_string(),
+            class: None,
+            state: None,
+            delay: None,
+            deferred: false,
+            update: Update::new(),
+        }
     }
 
     /// Creates a failure that a retry may resolve.
@@ -134,6 +160,27 @@ impl Failure {
     #[must_use]
     pub fn permanent(code: &str, message: impl fmt::Display) -> Self {
         Self { class: Some(Class::Permanent), ..Self::new(code, message) }
+    }
+
+    /// Creates the result of an attempt that could not do its work yet: it is repeated after
+    /// `delay` and not counted.
+    #[must_use]
+    pub fn deferred(delay: Duration, code: &str, message: impl fmt::Display) -> Self {
+        Self { delay: Some(delay), deferred: true, ..Self::new(code, message) }
+    }
+
+    /// Sets the time until the next attempt, instead of the backoff of the retry rule.
+    #[must_use]
+    pub fn retry_after(mut self, delay: Duration) -> Self {
+        self.delay = Some(delay);
+        self
+    }
+
+    /// Updates status and timers of the resource in the step that ends the attempt.
+    #[must_use]
+    pub fn update(mut self, update: Update) -> Self {
+        self.update = update;
+        self
     }
 
     /// Sets another declared end state of the resource, used if this is the last attempt.

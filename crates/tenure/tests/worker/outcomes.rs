@@ -64,8 +64,8 @@ async fn the_result_of_the_handler_determines_the_end_of_the_job() {
             "quota" => Err(Failure::permanent("QUOTA", "too much").state("SMALL")),
             "later" if job.attempt() == 1 => Err(Failure::transient("BUSY", "later")),
             "typo" => Ok(Done::default().state("SMAL")),
-            "garbage" => Ok(Done { state: None, result: Some("{".to_owned()) }),
-            "big" => Ok(Done { state: None, result: Some("1".repeat(70_000)) }),
+            "garbage" => Ok(Done { result: Some("{".to_owned()), ..Done::default() }),
+            "big" => Ok(Done { result: Some("1".repeat(70_000)), ..Done::default() }),
             _ => Ok(().into()),
         }
     };

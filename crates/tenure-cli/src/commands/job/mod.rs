@@ -16,7 +16,7 @@ use tenure::http::HttpTransport;
 use tenure_core::{JobId, JobState};
 use tenure_wire::{CancelResponse, JobInfo, ReasonRequest};
 
-pub(super) use submit::verdict_text;
+pub(super) use submit::{parse_at, verdict_text};
 
 use super::why;
 use tenure_cli_kit::ServerArgs;
@@ -88,6 +88,9 @@ pub(super) struct Ls {
     /// Only this resource name
     #[arg(long)]
     name: Option<String>,
+    /// Only this group of a grouped kind
+    #[arg(long, requires = "kind")]
+    group: Option<String>,
     /// Only this operation
     #[arg(long)]
     operation: Option<String>,
@@ -120,6 +123,7 @@ impl Ls {
         let filters = [
             ("kind", self.kind.clone()),
             ("name", self.name.clone()),
+            ("group", self.group.clone()),
             ("operation", self.operation.clone()),
             ("state", self.state.map(|state| state.as_str().to_owned())),
         ];

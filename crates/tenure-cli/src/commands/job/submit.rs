@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tenure::http::HttpTransport;
+use tenure::http::{HttpTransport, Method, RequestOptions};
 use tenure_core::{JobState, Verdict};
 use tenure_wire::{ReasonRequest, SubmitRequest, SubmitResponse, instant, parse_instant};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::follow::{describe_end, exit_code, follow};
-use crate::commands::resource::ResourcePath;
+use crate::commands::resource::{Condition, ResourcePath};
 use crate::commands::why::explain_job;
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::document::{Arg, merge_args};
@@ -61,9 +61,12 @@ pub(in crate::commands) struct Submit {
     /// Repeated submits with the same key return the same job [default: a random key]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
+    #[command(flatten)]
+    condition: Condition,
 }
 
-fn parse_at(text: &str) -> Result<String, String> {
+/// Parses an instant, for example of `--at`.
+pub(in crate::commands) fn parse_at(text: &str) -> Result<String, String> {
     let hint = |why| format!("not an instant such as 2030-01-31T03:00:00Z: {why}");
     parse_instant(text).map(instant).map_err(hint)
 }
@@ -93,7 +96,8 @@ impl Submit {
             run_at: self.at.clone().or_else(|| self.after.map(clock::wall_time_in)),
         };
         let key = self.idempotency_key.clone();
-        let request = JobRequest { path: self.resource.route("/jobs"), key, follow: self.follow };
+        let (path, options) = (self.resource.route("/jobs"), self.condition.options(key));
+        let request = JobRequest { path, options, follow: self.follow };
         let remedy = |key| match body.run_at.as_ref().filter(|_| self.after.is_some()) {
             // Repeated, the delay gives another time, that is another request.
             Some(at) => format!("retry with --idempotency-key {key} --at {at} instead of --in"),
@@ -109,7 +113,8 @@ impl Retry {
         let transport = server.transport()?;
         let id = self.id.resolve(&transport, None).await?;
         let path = format!("/v1/jobs/{id}/retry");
-        let request = JobRequest { path, key: None, follow: self.follow };
+        let options = RequestOptions::default();
+        let request = JobRequest { path, options, follow: self.follow };
         let remedy = |_| format!("check with `tenure job show {id}`");
         request.run(&transport, &body, output, remedy).await
     }
@@ -118,7 +123,7 @@ impl Retry {
 /// A request that creates a job.
 struct JobRequest {
     path: String,
-    key: Option<String>,
+    options: RequestOptions,
     follow: bool,
 }
 
@@ -131,8 +136,11 @@ impl JobRequest {
         output: Output,
         remedy: impl Fn(String) -> String,
     ) -> Done {
-        let key = self.key.unwrap_or_else(|| tenure_store::random::request_id().to_string());
-        let sent = transport.post(&self.path, Some(key.clone()), body, Duration::ZERO).await;
+        let mut options = self.options;
+        let random_key = || tenure_store::random::request_id().to_string();
+        let key = options.id.get_or_insert_with(random_key).clone();
+        let sent =
+            transport.call(Method::POST, &self.path, options, Some(body), Duration::ZERO).await;
         let mut answer: SubmitResponse = sent.inspect_err(|error| {
             if error.is_unavailable() {
                 anstream::eprintln!("the job may have been submitted; {}", remedy(key));

@@ -1,5 +1,7 @@
 //! `tenure resource`: shows, pauses, changes and deletes resources.
 
+mod change;
+mod group;
 mod history;
 
 use std::fmt;
@@ -10,22 +12,23 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
+use tenure::Error;
 use tenure::http::HttpTransport;
-use tenure::{Error, Transport};
-use tenure_core::{Command, LockPath, Outcome, Refusal, ResourceAction};
+use tenure_core::{LockPath, Refusal};
 use tenure_wire::{
-    JobInfo, PauseResponse, PutResourceRequest, PutResourceResponse, ReasonRequest,
-    RequestedByInfo, ResourceInfo, ResourceLocksResponse,
+    JobInfo, PauseResponse, ReasonRequest, RequestedByInfo, ResourceInfo, ResourceLocksResponse,
+    TimerInfo,
 };
+
+pub(in crate::commands) use change::Condition;
 
 use super::job::jobs_table;
 use super::why;
+use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::color::{self, Tone};
-use tenure_cli_kit::document::read_json;
 use tenure_cli_kit::listing::{Empty, fetch, print_more_hint};
 use tenure_cli_kit::text::{age, cell, field_list, print_line, sanitize, table};
 use tenure_cli_kit::{Done, Output, print_json};
-use tenure_cli_kit::{ServerArgs, process_name};
 
 const NO_RESOURCES: Empty<'_> = Empty {
     none: "no resources",
@@ -42,7 +45,10 @@ Examples:
   tenure resource show database/orders
   tenure resource history database/orders
   tenure resource pause database/orders --reason \"disk is being replaced\"
-  tenure resource put database/orders --spec '{\"size\": 3}'")]
+  tenure resource put database/orders --spec '{\"size\": 3}'
+  tenure resource put database/orders --spec '{\"size\": 4}' --if-generation 1
+  tenure resource timer database/orders expire --in 8h
+  tenure resource group test/build-7")]
 pub(super) enum ResourceVerb {
     /// List resources
     Ls(Ls),
@@ -80,19 +86,10 @@ pub(super) enum ResourceVerb {
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Set the spec (desired state) of a resource; creates the resource if needed
-    Put {
-        /// KIND/NAME
-        resource: ResourcePath,
-        /// Spec: JSON, @FILE, or - for stdin
-        #[arg(long, value_name = "JSON")]
-        spec: String,
-    },
-    /// Delete a resource; its token counter and history are kept
-    Delete {
-        /// KIND/NAME
-        resource: ResourcePath,
-    },
+    Put(change::Put),
+    Timer(change::Timer),
+    Delete(change::Delete),
+    Group(group::Group),
 }
 
 /// Which resources to list
@@ -101,6 +98,9 @@ pub(super) struct Ls {
     /// Only this kind
     #[arg(long)]
     kind: Option<String>,
+    /// Only this group of a grouped kind
+    #[arg(long, requires = "kind")]
+    group: Option<String>,
     /// Only this state
     #[arg(long)]
     state: Option<String>,
@@ -158,15 +158,21 @@ impl ResourceVerb {
             Self::Resume { resource, reason } => {
                 set_paused(&server.transport()?, resource, "/resume", reason.clone(), output).await
             }
-            Self::Put { resource, spec } => put(server, resource, spec, output).await,
-            Self::Delete { resource } => delete(server, resource, output).await,
+            Self::Put(put) => put.run(server, output).await,
+            Self::Timer(timer) => timer.run(server, output).await,
+            Self::Delete(delete) => delete.run(server, output).await,
+            Self::Group(group) => group.run(server, output).await,
         }
     }
 }
 
 impl Ls {
     async fn run(&self, server: &ServerArgs, output: Output) -> Done {
-        let filters = [("kind", self.kind.clone()), ("state", self.state.clone())];
+        let filters = [
+            ("kind", self.kind.clone()),
+            ("group", self.group.clone()),
+            ("state", self.state.clone()),
+        ];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
         let list =
             fetch::<ResourceInfo>(&server.transport()?, "/v1/resources", &filters, limit).await?;
@@ -254,7 +260,12 @@ fn print(resource: &ResourceInfo, tenant: &str) -> anyhow::Result<()> {
         ("running", resource.current_job.as_ref().map(describe_running)),
         ("waiting", Some(resource.queue_length.to_string())),
         ("spec", resource.spec.as_ref().map(Value::to_string)),
+        ("status", resource.status.as_ref().map(Value::to_string)),
+        ("status since", resource.status_at.as_ref().map(|at| format!("{at} ({})", age(at)))),
     ]))?;
+    for timer in &resource.timers {
+        print_line(&describe_timer(timer))?;
+    }
     if !resource.queue.is_empty() {
         print_line("")?;
         print_line(&jobs_table(&resource.queue, tenant))?;
@@ -264,6 +275,12 @@ fn print(resource: &ResourceInfo, tenant: &str) -> anyhow::Result<()> {
         anstream::eprintln!("{hidden} more jobs are waiting; list them with `tenure job ls`");
     }
     Ok(())
+}
+
+fn describe_timer(timer: &TimerInfo) -> String {
+    let TimerInfo { operation, at, by, refused, .. } = timer;
+    let refused = refused.as_ref().map(|error| format!("; refused: {}", error.message));
+    sanitize(&format!("timer: submits {operation} at {at} for {by}{}", refused.unwrap_or_default()))
 }
 
 fn describe_running(job: &JobInfo) -> String {
@@ -285,42 +302,6 @@ async fn set_paused(
         transport.post(&resource.route(verb), None, &body, Duration::ZERO).await?;
     let result = if answer.paused { "paused" } else { "resumed" };
     print_result(resource, result, &answer, output)
-}
-
-async fn put(server: &ServerArgs, resource: &ResourcePath, spec: &str, output: Output) -> Done {
-    let body = PutResourceRequest { spec: read_json("--spec", spec)? };
-    let answer: PutResourceResponse = server.transport()?.put(&resource.route(""), &body).await?;
-    let generation = answer.resource.generation;
-    let result = match answer.job {
-        Some(job) => format!("generation {generation}, job {job} submitted"),
-        None => format!("generation {generation}"),
-    };
-    print_result(resource, &result, &answer, output)
-}
-
-async fn delete(server: &ServerArgs, resource: &ResourcePath, output: Output) -> Done {
-    let action = ResourceAction::Delete { by: process_name().into(), precondition: None };
-    send(server, &server.transport()?, resource, action).await?;
-    print_result(
-        resource,
-        "deleted",
-        &tenure_wire::DeleteResourceResponse { deleted: true },
-        output,
-    )
-}
-
-async fn send(
-    server: &ServerArgs,
-    transport: &HttpTransport,
-    resource: &ResourcePath,
-    action: ResourceAction,
-) -> anyhow::Result<Outcome> {
-    let ResourcePath { kind, name } = resource;
-    let key = tenure_core::ResourceKey::new(server.tenant(), kind, name).map_err(Error::from)?;
-    match transport.send(Command::Resource { key, action }, Duration::ZERO).await? {
-        Outcome::Refused(refusal) => Err(Error::Refused(refusal).into()),
-        outcome => Ok(outcome),
-    }
 }
 
 /// Prints the result: as a message on stderr, or as JSON on stdout.
