@@ -96,14 +96,7 @@ impl Resource {
                 self.generation = *generation;
                 self.last_put = *request;
             }
-            Event::Observed { token, merge } => {
-                let current = self.status.as_ref().map_or("{}", |status| &*status.document);
-                // The step that appended the event has checked that both are objects.
-                if let Ok(merged) = merge_patch(current, merge) {
-                    let (document, token) = (merged.into(), *token);
-                    self.status = Some(Box::new(Status { document, token, at }));
-                }
-            }
+            Event::Observed { token, merge } => self.merge_status(*token, merge, at),
             Event::TimerSet { operation, due, by } => self.set_timer(operation, *due, by),
             Event::TimerFired { operation, .. } => {
                 self.timers.retain(|timer| timer.operation != *operation);
@@ -165,6 +158,14 @@ impl Resource {
             _ => {}
         }
         None
+    }
+
+    fn merge_status(&mut self, token: Token, merge: &Text, at: Millis) {
+        let current = self.status.as_ref().map_or("{}", |status| &*status.document);
+        // The step that appended the event has checked that both are objects.
+        if let Ok(merged) = merge_patch(current, merge) {
+            self.status = Some(Box::new(Status { document: merged.into(), token, at }));
+        }
     }
 
     /// Starts an attempt. Its number comes from the event.

@@ -22,6 +22,7 @@ pub mod invariants;
 pub mod job;
 pub mod key;
 pub mod kind;
+mod kind_check;
 pub mod lane;
 pub mod limits;
 pub mod liveness;

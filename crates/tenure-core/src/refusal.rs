@@ -356,16 +356,8 @@ impl fmt::Display for Refusal {
             Self::TenureOfJob(job) => {
                 write!(f, "the tenure belongs to job {job}. Finish or cancel the job instead")
             }
-            Self::PreconditionFailed { wanted: Precondition::Absent, .. } => f.write_str(
-                "the resource exists already. Read it, and make the request conditional on its \
-                 generation",
-            ),
-            Self::PreconditionFailed { wanted: Precondition::Generation(wanted), generation } => {
-                match generation {
-                    Some(is) => write!(f, "the generation is {is}, not {wanted}")?,
-                    None => f.write_str("the resource does not exist")?,
-                }
-                f.write_str(". Read the resource and decide again")
+            Self::PreconditionFailed { wanted, generation } => {
+                write_precondition_failed(f, *wanted, *generation)
             }
             Self::NotWaiting { to } => {
                 write!(f, "{to} does not wait for these locks, so nothing was released. ")?;
@@ -377,6 +369,26 @@ impl fmt::Display for Refusal {
             ),
         }
     }
+}
+
+fn write_precondition_failed(
+    f: &mut fmt::Formatter<'_>,
+    wanted: Precondition,
+    generation: Option<u64>,
+) -> fmt::Result {
+    match (wanted, generation) {
+        (Precondition::Absent, _) => {
+            return f.write_str(
+                "the resource exists already. Read it, and make the request conditional on its \
+                 generation",
+            );
+        }
+        (Precondition::Generation(wanted), Some(is)) => {
+            write!(f, "the generation is {is}, not {wanted}")?;
+        }
+        (Precondition::Generation(_), None) => f.write_str("the resource does not exist")?,
+    }
+    f.write_str(". Read the resource and decide again")
 }
 
 fn write_held(f: &mut fmt::Formatter<'_>, tenure: &TenureView, queue_length: usize) -> fmt::Result {

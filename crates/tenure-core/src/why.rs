@@ -322,6 +322,25 @@ fn explain_startable(kind: &Kind, context: &EngineContext) -> Why {
 }
 
 impl Why {
+    fn write_deferred(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Deferred { for_ms, deferrals, error } = self else { return Ok(()) };
+        write!(f, "deferred by its worker for {}, ", HumanDuration(*for_ms))?;
+        write!(f, "{deferrals} of at most {} times in a row", limits::DEFERRALS_MAX)?;
+        match error {
+            Some(error) => write!(f, ": {} {}", error.code, error.message),
+            None => Ok(()),
+        }
+    }
+
+    fn write_timer(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Timer { operation, for_ms, error } = self else { return Ok(()) };
+        write!(f, "idle: a timer submits {operation} in {}", HumanDuration(*for_ms))?;
+        match error {
+            Some(error) => write!(f, "; it was refused: {}", error.message),
+            None => Ok(()),
+        }
+    }
+
     fn write_running(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Running { worker, for_ms, progress, cancel, .. } = self else { return Ok(()) };
         write!(f, "running on {worker} for {}", HumanDuration(*for_ms))?;
@@ -375,24 +394,8 @@ impl fmt::Display for Why {
                     None => Ok(()),
                 }
             }
-            Self::Deferred { for_ms, deferrals, error } => {
-                let (for_ms, max) = (HumanDuration(*for_ms), limits::DEFERRALS_MAX);
-                write!(
-                    f,
-                    "deferred by its worker for {for_ms}, {deferrals} of at most {max} times in a row"
-                )?;
-                match error {
-                    Some(error) => write!(f, ": {} {}", error.code, error.message),
-                    None => Ok(()),
-                }
-            }
-            Self::Timer { operation, for_ms, error } => {
-                write!(f, "idle: a timer submits {operation} in {}", HumanDuration(*for_ms))?;
-                match error {
-                    Some(error) => write!(f, "; it was refused: {}", error.message),
-                    None => Ok(()),
-                }
-            }
+            Self::Deferred { .. } => self.write_deferred(f),
+            Self::Timer { .. } => self.write_timer(f),
             Self::Scheduled { for_ms } => {
                 write!(f, "scheduled to start in {}", HumanDuration(*for_ms))
             }

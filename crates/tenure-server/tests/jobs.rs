@@ -323,8 +323,10 @@ async fn a_session_of_all_tenants_claims_jobs_of_every_tenant() {
 async fn kinds_and_workers_are_listed() {
     let server = server().await;
     let (_, kinds) = server.get("/v1/kinds").await;
-    let cluster = &kinds["items"].as_array().unwrap()[1];
-    assert_eq!(cluster["name"], "cluster");
+    let kinds = kinds["items"].as_array().unwrap();
+    let cluster = kinds.iter().find(|kind| kind["name"] == "cluster").unwrap();
+    let check = kinds.iter().find(|kind| kind["name"] == "check").unwrap();
+    assert_eq!((&check["grouped"], &check["ephemeral_ms"]), (&json!(true), &json!(600_000)));
     assert_eq!(cluster["operations"][0]["meets"]["destroy"], "reject");
     assert_eq!(cluster["operations"][0]["retry"]["attempts"], 3);
     let job = submit(&server, "task/t1", "work").await;

@@ -18,6 +18,7 @@ pub mod conformance;
 pub mod embedded;
 pub mod fault_injector;
 mod fences;
+mod filters;
 mod forget;
 pub mod keys;
 pub mod ledger;

@@ -12,13 +12,15 @@ use tenure_core::resource::Resource;
 use tenure_core::verify::ChainCheckpoint;
 use tenure_core::why::EngineContext;
 use tenure_core::{
-    Command, Incarnation, Job, JobId, JobState, Kinds, Millis, Outcome, Record, ResourceKey,
-    Session, SessionId, TenureView, Text,
+    Command, Incarnation, Job, JobId, Kinds, Millis, Outcome, Record, ResourceKey, Session,
+    SessionId, TenureView, Text,
 };
 use tokio::sync::broadcast;
 
 use crate::audit::SharedAudit;
 use crate::census::Census;
+pub use crate::filters::{JobQuery, ResourceQuery, TenureQuery};
+pub(crate) use crate::filters::{key_range, matches_filter, matches_group};
 use crate::keys::KeyRing;
 use crate::observer::Observer;
 
@@ -200,25 +202,6 @@ pub struct Swept {
     pub due: usize,
 }
 
-/// Filter of a list of tenures.
-#[derive(Clone, Debug, Default)]
-pub struct TenureQuery {
-    /// Tenant.
-    pub tenant: Option<Text>,
-    /// Kind.
-    pub kind: Option<Text>,
-    /// Resource name.
-    pub name: Option<Text>,
-    /// Group of the resource.
-    pub group: Option<Text>,
-    /// Holder name.
-    pub holder: Option<Text>,
-    /// Exclusive start of the page.
-    pub after: Option<ResourceKey>,
-    /// Maximum number of resources; all tenures of a resource are on one page.
-    pub limit: usize,
-}
-
 /// Page of rows ordered by resource key.
 #[derive(Clone, Debug)]
 pub struct Page<T> {
@@ -250,48 +233,6 @@ pub struct JobView {
     pub job: Box<Job>,
 }
 
-/// Filter of a list of jobs.
-#[derive(Clone, Debug, Default)]
-pub struct JobQuery {
-    /// Tenant.
-    pub tenant: Option<Text>,
-    /// Kind.
-    pub kind: Option<Text>,
-    /// Resource name.
-    pub name: Option<Text>,
-    /// Group of the resource.
-    pub group: Option<Text>,
-    /// Operation.
-    pub operation: Option<Text>,
-    /// State.
-    pub state: Option<JobState>,
-    /// Last job of the previous page.
-    pub after: Option<JobId>,
-    /// Maximum number of jobs.
-    pub limit: usize,
-}
-
-impl JobQuery {
-    /// Returns whether a job passes the filter. Ignores `after` and `limit`.
-    #[must_use]
-    pub fn matches(&self, key: &ResourceKey, job: &Job) -> bool {
-        matches_filter(&self.tenant, key.tenant())
-            && matches_filter(&self.kind, key.kind())
-            && matches_filter(&self.name, key.name())
-            && matches_group(&self.group, key)
-            && matches_filter(&self.operation, &job.operation)
-            && self.state.is_none_or(|state| state == job.state)
-    }
-
-    /// Returns the resource if the filter selects exactly one.
-    #[must_use]
-    pub fn resource(&self) -> Option<ResourceKey> {
-        let (tenant, kind, name) =
-            (self.tenant.as_ref()?, self.kind.as_ref()?, self.name.as_ref()?);
-        ResourceKey::new(tenant, kind, name).ok()
-    }
-}
-
 /// Page of jobs.
 #[derive(Clone, Debug, Default)]
 pub struct JobPage {
@@ -308,34 +249,6 @@ pub struct ResourceView {
     pub key: ResourceKey,
     /// State and lane.
     pub resource: Box<Resource>,
-}
-
-/// Filter of a list of resources.
-#[derive(Clone, Debug, Default)]
-pub struct ResourceQuery {
-    /// Tenant.
-    pub tenant: Option<Text>,
-    /// Kind.
-    pub kind: Option<Text>,
-    /// Group.
-    pub group: Option<Text>,
-    /// State.
-    pub state: Option<Text>,
-    /// Exclusive start of the page.
-    pub after: Option<ResourceKey>,
-    /// Maximum number of resources. A page may have fewer and still not be the last.
-    pub limit: usize,
-}
-
-impl ResourceQuery {
-    /// Returns whether a resource passes the filter. Ignores `after` and `limit`.
-    #[must_use]
-    pub fn matches(&self, key: &ResourceKey, resource: &Resource) -> bool {
-        matches_filter(&self.tenant, key.tenant())
-            && matches_filter(&self.kind, key.kind())
-            && matches_group(&self.group, key)
-            && matches_filter(&self.state, &resource.state)
-    }
 }
 
 /// Filter of a list of log chunks.
@@ -405,36 +318,6 @@ pub struct Pruned {
     pub lines: usize,
     /// Resources of which nothing remains.
     pub resources: usize,
-}
-
-/// Returns whether a resource passes an optional filter by group.
-pub(crate) fn matches_group(group: &Option<Text>, key: &ResourceKey) -> bool {
-    group.as_ref().is_none_or(|group| key.group() == Some(group))
-}
-
-/// Returns the half-open range of the keys of a tenant, of one of its kinds, or of names that start
-/// with a group. `0` is the character after `/`, `;` the one after `:`.
-pub(crate) fn key_range(
-    tenant: Option<&Text>,
-    kind: Option<&Text>,
-    group: Option<&Text>,
-) -> (String, String) {
-    match (tenant, kind, group) {
-        (Some(tenant), Some(kind), Some(group)) => {
-            let prefix = format!("{tenant}/{kind}/{group}");
-            (format!("{prefix}:"), format!("{prefix};"))
-        }
-        (Some(tenant), Some(kind), None) => {
-            (format!("{tenant}/{kind}/"), format!("{tenant}/{kind}0"))
-        }
-        (Some(tenant), None, _) => (format!("{tenant}/"), format!("{tenant}0")),
-        (None, _, _) => (String::new(), char::MAX.to_string()),
-    }
-}
-
-/// Returns whether `value` passes an optional equality filter.
-pub(crate) fn matches_filter(filter: &Option<Text>, value: &str) -> bool {
-    filter.as_ref().is_none_or(|filter| **filter == *value)
 }
 
 /// Selection of history lines.

@@ -44,8 +44,8 @@ impl ResourceHandle {
         Self { transport, key, by: BY_DEFAULT.into(), precondition: None }
     }
 
-    /// Makes every put, delete, submit and change of a timer through the returned handle conditional:
-    /// it is refused with [`Refusal::PreconditionFailed`] unless the condition holds in the step
+    /// Makes every put, delete, submit and change of a timer of the returned handle conditional: it
+    /// is refused with [`Refusal::PreconditionFailed`] unless the condition holds in the step
     /// that applies it.
     #[must_use]
     pub fn only_if(mut self, precondition: Precondition) -> Self {

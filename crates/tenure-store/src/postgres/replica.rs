@@ -252,16 +252,8 @@ impl Replica {
             }
             spans.push(EventSpan { key, n, hash, range });
         }
-        let whole: Vec<ResourceKey> = entry.records.keys().cloned().collect();
         replayed.retain(|key, _| !entry.records.contains_key(key));
-        for (key, record) in replayed.into_iter().chain(entry.records) {
-            self.ledger.insert_record(&key, record, at);
-            self.mark_dirty(&key, id);
-        }
-        for key in whole {
-            self.mark_outside_history(&key, id);
-            self.mark_jobs_dirty(&key, id, |job| job.state != JobState::Queued);
-        }
+        self.replace_records(replayed, entry.records, entry.position);
         for key in lanes {
             self.mark_jobs_dirty(&key, id, |_| true);
         }
@@ -275,6 +267,25 @@ impl Replica {
         }
         self.backlog.append(before, entry.position, entry.body, spans, entry.logs);
         Ok(())
+    }
+
+    /// Replaces the records that an entry changes: those of which it contains the events, and those
+    /// that it contains as a whole.
+    fn replace_records(
+        &mut self,
+        replayed: Map<ResourceKey, Box<Record>>,
+        whole: Map<ResourceKey, Box<Record>>,
+        Position { id, at, .. }: Position,
+    ) {
+        let keys: Vec<ResourceKey> = whole.keys().cloned().collect();
+        for (key, record) in replayed.into_iter().chain(whole) {
+            self.ledger.insert_record(&key, record, at);
+            self.mark_dirty(&key, id);
+        }
+        for key in keys {
+            self.mark_outside_history(&key, id);
+            self.mark_jobs_dirty(&key, id, |job| job.state != JobState::Queued);
+        }
     }
 
     /// Marks the rows of a resource for deletion. Its new record stays in memory until then.

@@ -56,16 +56,7 @@ pub(super) fn render(outcome: &Outcome, jobs: &mut Vec<JobId>) -> String {
         Outcome::Put { generation, job: Some(job), .. } => {
             format!("generation={generation} {}", job_name(*job, jobs))
         }
-        Outcome::TimersSet { snapshot } => {
-            let timers = snapshot.iter().flat_map(|resource| &resource.timers);
-            let timer = |timer: &tenure_core::timers::Timer| {
-                format!("{}@{}s", timer.operation, timer.due.0 / 1_000)
-            };
-            std::iter::once("timers".to_owned())
-                .chain(timers.map(timer))
-                .collect::<Vec<_>>()
-                .join(" ")
-        }
+        Outcome::TimersSet { .. } => "timers".to_owned(),
         Outcome::Deleted => "deleted".to_owned(),
         Outcome::Forgotten => "forgotten".to_owned(),
         Outcome::Paused(true) => "paused".to_owned(),
