@@ -40,9 +40,11 @@ fn describe(base: &str, error: &reqwest::Error, timeout: Duration) -> String {
         );
     }
     if is(io::ErrorKind::ConnectionRefused) {
-        return "cannot connect: nothing listens on this address; start a server with `tenure \
-                serve` or name it with --server"
-            .to_owned();
+        let command = serve_command(base);
+        return format!(
+            "cannot connect: nothing listens on this address; start a server with `{command}` or \
+             name it with --server"
+        );
     }
     if error.is_connect() {
         let cause = causes(error).last().map(ToString::to_string).unwrap_or_default();
@@ -57,6 +59,16 @@ fn describe(base: &str, error: &reqwest::Error, timeout: Duration) -> String {
     "the connection was closed; if this happens again, check the log of the server and whether its \
      address needs https://"
         .to_owned()
+}
+
+/// Returns the command that starts a server at an address of this machine.
+fn serve_command(base: &str) -> String {
+    let address = base.strip_prefix("http://").unwrap_or_default();
+    let is_local = ["127.0.0.1:", "localhost:", "[::1]:"].iter().any(|at| address.starts_with(at));
+    match is_local && !address.ends_with(":7117") {
+        true => format!("tenure serve --listen {address}"),
+        false => "tenure serve".to_owned(),
+    }
 }
 
 /// Describes a failure of TLS.
@@ -113,6 +125,19 @@ fn io_kind(cause: &(dyn StdError + 'static)) -> Option<io::ErrorKind> {
 mod tests {
     use super::*;
     use crate::http::tls::plain_http_config;
+
+    #[test]
+    fn the_command_starts_a_server_at_the_address() {
+        for (base, command) in [
+            ("http://127.0.0.1:7117", "tenure serve"),
+            ("http://127.0.0.1:7300", "tenure serve --listen 127.0.0.1:7300"),
+            ("http://[::1]:7300", "tenure serve --listen [::1]:7300"),
+            ("http://db1:7300", "tenure serve"),
+            ("https://127.0.0.1:7300", "tenure serve"),
+        ] {
+            assert_eq!(serve_command(base), command);
+        }
+    }
 
     #[tokio::test]
     async fn a_server_that_does_not_answer_is_not_taken_for_an_unreachable_one() {
