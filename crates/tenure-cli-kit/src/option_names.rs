@@ -4,7 +4,7 @@
 use tenure_config::duration;
 
 /// What the API calls an input of a request, and what the command line calls it.
-const SPELLINGS: [(&str, &str); 16] = [
+const SPELLINGS: [(&str, &str); 17] = [
     ("?tenant=NAME", "--tenant NAME"),
     ("?tenant=", "--tenant"),
     (
@@ -17,6 +17,7 @@ const SPELLINGS: [(&str, &str); 16] = [
         "--idempotency-key was used for another request; choose another key for each request",
     ),
     ("`reason` is missing", "--reason is missing"),
+    ("its ttl_ms is fixed", "its --ttl is fixed"),
     ("run_at is more than", "--at or --in is more than"),
     ("priority is ", "--priority is "),
     ("the session name is empty", "--holder is empty"),
@@ -43,12 +44,14 @@ pub(crate) fn name_options(text: String) -> String {
     name_duration(&text).unwrap_or(text)
 }
 
-/// Rewrites `args has 70000 bytes` and `the args has a NUL character`.
+/// Rewrites `args has 70000 bytes` and `the spec has a NUL character`.
 fn name_document(text: &str) -> Option<String> {
-    let (before, after) = text.split_once("args has ")?;
-    let before = before.strip_suffix("the ").unwrap_or(before);
-    let is_word = before.is_empty() || before.ends_with(' ');
-    is_word.then(|| format!("{before}--args has {after}"))
+    ["args", "spec"].iter().find_map(|document| {
+        let (before, after) = text.split_once(&format!("{document} has "))?;
+        let before = before.strip_suffix("the ").unwrap_or(before);
+        let is_word = before.is_empty() || before.ends_with(' ');
+        is_word.then(|| format!("{before}--{document} has {after}"))
+    })
 }
 
 /// Rewrites `wait_ms is 90000000; it must be at most 86400000`.
@@ -103,6 +106,8 @@ mod tests {
             ),
             ("args has 70000 bytes; at most 65536", "--args has 70000 bytes; at most 65536"),
             ("the args has a NUL character", "--args has a NUL character"),
+            ("db/x: spec has 9 bytes; at most 8", "db/x: --spec has 9 bytes; at most 8"),
+            ("--args has 70000 bytes", "--args has 70000 bytes"),
             ("db/x: the session name is empty", "db/x: --holder is empty"),
             ("the purpose has control characters", "--reason has control characters"),
             ("priority is 9999; it must be", "--priority is 9999; it must be"),

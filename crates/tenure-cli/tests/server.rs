@@ -199,6 +199,7 @@ fn unusable_data_locations_are_reported() {
 
 #[test]
 fn a_data_directory_in_which_everyone_can_create_files_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().expect("a temporary directory");
     for mode in [0o777, 0o1777] {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).expect("it is ours");

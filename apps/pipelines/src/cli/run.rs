@@ -154,8 +154,12 @@ fn shown_id(response: &TriggerResponse) -> String {
     response.pipeline_logging_id.map_or_else(|| sanitize(external), |id| id.to_string())
 }
 
-/// Puts the option before each problem `NAME: it …` of a parameter.
+/// Puts the option before each problem `NAME: it …` of a parameter. The API sends them as `args`.
 fn name_parameters(why: &str) -> String {
+    let why = match why.strip_prefix("args has ") {
+        Some(rest) => format!("--param has {rest}"),
+        None => why.to_owned(),
+    };
     let problems = why.split("; ").map(|problem| match problem.split_once(": it ") {
         Some((name, _)) if !name.contains(' ') => format!("--param {problem}"),
         _ => problem.to_owned(),

@@ -100,6 +100,14 @@ fn describe_tls(cause: &(dyn StdError + 'static)) -> Option<String> {
              tenure.toml, and set TENURE_CA to the CA"
                 .to_owned()
         }
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            let names: Vec<_> = presented.iter().map(|name| plain_name(name)).collect();
+            let (expected, names) = (expected.to_str(), names.join(", "));
+            format!(
+                "the certificate of the server is for {names}, not for {expected}; use a name of \
+                 the certificate in --server, or issue one for {expected}"
+            )
+        }
         other => {
             format!(
                 "the certificate of the server is invalid: {other}; use a host name of the \
@@ -107,6 +115,12 @@ fn describe_tls(cause: &(dyn StdError + 'static)) -> Option<String> {
             )
         }
     })
+}
+
+/// Returns the name in `DnsName("db1")`, which is how the verifier gives the names of a certificate.
+fn plain_name(name: &str) -> &str {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"')
 }
 
 /// Returns the causes of an error, outermost first. An [`io::Error`] hides the error it wraps.
