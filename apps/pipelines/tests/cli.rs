@@ -326,8 +326,16 @@ fn each_kind_of_failure_has_its_exit_code() {
     for (expected, part, args) in [
         (4, "`tenure pipeline ls` lists the declared pipelines", vec!["pipeline", "run", "none"]),
         (4, "the tenant has no such pipeline", vec!["pipeline", "run", "none", "--follow"]),
-        (2, "rows: it must be of type integer, not \"many\"", with(&["--param", "rows=many"])),
-        (2, "rows: it must be of type integer, not \"5\"", with(&["--param", "rows:=\"5\""])),
+        (
+            2,
+            "--param rows: it must be of type integer, not \"many\"",
+            with(&["--param", "rows=many"]),
+        ),
+        (
+            2,
+            "--param rows: it must be of type integer, not \"5\"",
+            with(&["--param", "rows:=\"5\""]),
+        ),
         (2, "did you mean", with(&["--param", "row:=3"])),
         (2, "--param rows is given twice", with(&["--param", "rows:=3", "--param", "rows:=4"])),
         (2, "NAME=TEXT or NAME:=JSON", with(&["--param", "rows"])),

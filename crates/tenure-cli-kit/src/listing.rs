@@ -1,13 +1,14 @@
 //! Paginated lists of the API.
 
 use serde::de::DeserializeOwned;
-use tenure::client::tenant_option;
+use tenure::client::{DEFAULT_TENANT, tenant_option};
 use tenure::http::HttpTransport;
 use tenure_core::session::ALL_TENANTS;
 use tenure_wire::ListResponse;
 
 use tenure_core::limits::PAGE_MAX;
 
+use crate::hint;
 use crate::text::{query, sanitize};
 
 /// Reads up to `limit` items of the list at `path`, page by page.
@@ -37,8 +38,11 @@ pub struct Empty<'a> {
     pub none: &'a str,
     /// The noun of one item: `lock`.
     pub item: &'a str,
-    /// What to do then, with a command: `try: tenure exec demo/a -- sleep 60`.
+    /// What to do then: `no kinds are declared`, or a command after `try: ` or `see: `, which gets
+    /// the option of the tenant.
     pub hint: &'a str,
+    /// Whether the command of the hint acts in one tenant.
+    pub hint_in_one_tenant: bool,
     /// The command that lists everything.
     pub list: &'a str,
 }
@@ -46,20 +50,27 @@ pub struct Empty<'a> {
 impl Empty<'_> {
     /// Prints the message about the list of a tenant. `filters` are options with their values.
     pub fn print(&self, tenant: &str, filters: &[(&str, Option<String>)]) {
-        anstream::eprintln!("{}", self.text(&sanitize(tenant), filters));
+        hint::print(&self.text(&sanitize(tenant), filters));
     }
 
     fn text(&self, tenant: &str, filters: &[(&str, Option<String>)]) -> String {
         let given = filters.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
-        let given: Vec<_> =
-            given.map(|(name, value)| format!("--{name} {}", sanitize(value))).collect();
-        let Self { none, item, hint, list } = self;
+        let given: Vec<_> = given
+            .map(|(name, value)| format!("--{name} {}", hint::quote(&sanitize(value))))
+            .collect();
+        let Self { none, item, hint, list, .. } = self;
         let option = tenant_option(tenant);
         if given.is_empty() {
             let place = match tenant {
                 ALL_TENANTS => "any tenant".to_owned(),
                 tenant => format!("tenant {tenant}"),
             };
+            let option = match tenant {
+                ALL_TENANTS if self.hint_in_one_tenant => format!(" --tenant {DEFAULT_TENANT}"),
+                _ => option,
+            };
+            let is_command = hint.starts_with("try: ") || hint.contains("see: ");
+            let hint = if is_command { hint::add_options(hint, &option) } else { hint.to_string() };
             format!("{none} in {place}; {hint}")
         } else {
             let given = given.join(" ");
@@ -88,6 +99,7 @@ mod tests {
             none: "no locks are held",
             item: "lock",
             hint: "try: tenure exec demo/a -- sleep 60",
+            hint_in_one_tenant: true,
             list: "tenure lock ls",
         };
         let filters = |kind: Option<&str>| [("kind", kind.map(str::to_owned)), ("name", None)];
@@ -97,7 +109,16 @@ mod tests {
                 None,
                 "no locks are held in tenant default; try: tenure exec demo/a -- sleep 60",
             ),
-            ("*", None, "no locks are held in any tenant; try: tenure exec demo/a -- sleep 60"),
+            (
+                "acme",
+                None,
+                "no locks are held in tenant acme; try: tenure exec demo/a --tenant acme -- sleep 60",
+            ),
+            (
+                "*",
+                None,
+                "no locks are held in any tenant; try: tenure exec demo/a --tenant default -- sleep 60",
+            ),
             (
                 "default",
                 Some("db\u{1b}[2J"),

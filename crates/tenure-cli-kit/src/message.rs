@@ -6,8 +6,9 @@ use std::sync::OnceLock;
 use serde_json::json;
 
 use crate::color::Tone;
+use crate::option_names::name_options;
 use crate::text::sanitize_line;
-use crate::{Output, problem};
+use crate::{Output, hint, problem};
 
 static JSON: OnceLock<bool> = OnceLock::new();
 
@@ -58,24 +59,11 @@ pub fn error(error: &anyhow::Error, output: Output) {
     }
 }
 
-/// What the API calls an input of a request, and what the command line calls it.
-const SPELLINGS: [(&str, &str); 5] = [
-    ("?tenant=NAME", "--tenant NAME"),
-    ("?tenant=", "--tenant"),
-    (
-        "send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`",
-        "pass a valid key with --key or TENURE_KEY",
-    ),
-    ("an Idempotency-Key", "--idempotency-key"),
-    ("`reason` is missing", "--reason is missing"),
-];
-
-/// Returns the text of an error with its causes, in the words of the command line. Parts of it come
-/// from other parties.
+/// Returns the text of an error with its causes, in the words of the command line and with commands
+/// that can be run. Parts of it come from other parties.
 #[must_use]
 pub fn describe(error: &anyhow::Error) -> String {
-    let text = format!("{error:#}");
-    let text = SPELLINGS.iter().fold(text, |text, (api, option)| text.replace(api, option));
+    let text = hint::complete(&name_options(format!("{error:#}")));
     let lines: Vec<_> = text.lines().map(sanitize_line).collect();
     lines.join("\n")
 }
@@ -85,19 +73,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_the_api_are_described_in_words_of_the_command_line() {
-        for (api, expected) in [
-            (
-                "a resource belongs to one tenant: name it with ?tenant=NAME, not *",
-                "a resource belongs to one tenant: name it with --tenant NAME, not *",
-            ),
-            (
-                "the key is bound to its own tenant; leave ?tenant= out",
-                "the key is bound to its own tenant; leave --tenant out",
-            ),
-            ("disk \u{1b}[2Jis full\n  line 3: bad", "disk is full\n  line 3: bad"),
-        ] {
-            assert_eq!(describe(&anyhow::anyhow!(api.to_owned())), expected);
-        }
+    fn control_characters_of_errors_are_removed() {
+        let error = anyhow::anyhow!("disk \u{1b}[2Jis full\n  line 3: bad");
+        assert_eq!(describe(&error), "disk is full\n  line 3: bad");
     }
 }

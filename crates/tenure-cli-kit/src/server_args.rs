@@ -8,8 +8,10 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use tenure::client::{DEFAULT_TENANT, tenant_of_key};
 use tenure::http::HttpTransport;
+use tenure_core::ResourceKey;
 use tenure_core::session::ALL_TENANTS;
 
+use crate::document::usage_error;
 use crate::problem;
 
 /// Default address of a server.
@@ -56,6 +58,11 @@ impl DataDir {
         Ok(base.join("tenure"))
     }
 
+    /// Returns the directory that was named.
+    pub(crate) fn option(&self) -> Option<&PathBuf> {
+        self.dir.as_ref()
+    }
+
     /// Returns the file to which a running server writes its address.
     pub fn address_file(&self) -> anyhow::Result<PathBuf> {
         Ok(self.dir()?.join("server.url"))
@@ -87,6 +94,27 @@ impl ServerArgs {
     /// Returns the tenant to act for.
     pub fn tenant(&self) -> &str {
         self.named_tenant().unwrap_or(DEFAULT_TENANT)
+    }
+
+    /// Returns the one tenant that resources belong to, or an error that asks for one.
+    pub fn one_tenant(&self) -> anyhow::Result<&str> {
+        let tenant = self.tenant();
+        if tenant == ALL_TENANTS {
+            let why = "a resource belongs to one tenant: name it with --tenant NAME, not *";
+            return Err(usage_error(why.to_owned()));
+        }
+        ResourceKey::new(tenant, "kind", "name").map_err(|error| usage_error(error.to_string()))?;
+        Ok(tenant)
+    }
+
+    /// Returns the address that was named.
+    pub(crate) fn server_option(&self) -> Option<&str> {
+        self.server.as_deref()
+    }
+
+    /// Returns the tenant that was named.
+    pub(crate) fn tenant_option(&self) -> Option<&str> {
+        self.tenant.as_deref()
     }
 
     /// Returns the tenant of `--tenant` or of the key, or `*` if there is none.

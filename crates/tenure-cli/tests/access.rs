@@ -225,6 +225,14 @@ fn a_server_with_a_certificate_serves_tls_and_clients_verify_it() {
         assert_eq!(refused.status.code(), Some(69), "{ca:?}: {}", stderr(&refused));
         assert!(stderr(&refused).contains("ertificate"), "{ca:?}: {}", stderr(&refused));
     }
+    let text = stderr(&list(Some("server.key")));
+    assert!(text.contains("there is no certificate in"), "{text}");
+    let mut renamed = tenure(server.dir.path());
+    renamed.env("TENURE_CA", server.dir.path().join("ca.crt"));
+    renamed.env("TENURE_SERVER", server.url.replace("127.0.0.1", "localhost"));
+    let renamed = renamed.args(["lock", "ls"]).output().expect("the binary runs");
+    let text = stderr(&renamed);
+    assert!(text.contains("is for 127.0.0.1, not for localhost; use a name of"), "{text}");
     let mut plain = tenure(server.dir.path());
     plain.env("TENURE_SERVER", server.url.replace("https", "http"));
     let plain = plain.args(["lock", "ls"]).output().expect("the binary runs");
@@ -280,7 +288,8 @@ fn an_invalid_certificate_prevents_the_start_and_is_named() {
         .output()
         .expect("the binary runs");
     assert!(!run.status.success());
-    assert!(stderr(&run).contains(".pem"), "{}", stderr(&run));
+    let text = stderr(&run);
+    assert!(text.contains("c.pem") && text.contains("does not contain a certificate"), "{text}");
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod harness;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::process::Command;
 
 use common::{Server, free_address, stderr, stdout, tenure};
 use harness::{Site, id_in};
@@ -79,6 +80,142 @@ fn errors_name_options_not_parts_of_requests() {
             assert!(!text.contains(word), "{args:?}: {text}");
         }
     }
+}
+
+const EXPIRED_KEY: [&str; 10] =
+    ["key", "create", "--role", "viewer", "--name", "a", "--reason", "x", "--expires", "0s"];
+
+#[test]
+fn errors_name_options_with_values_as_they_are_typed() {
+    let site = Site::start();
+    let long = "x".repeat(300);
+    for (part, command) in [
+        (
+            "--ttl is 5d; it must be between 1s and 1d",
+            &["lock", "acquire", "a/b", "--ttl", "5d"][..],
+        ),
+        ("--wait is 9d; it must be at most 1d", &["lock", "acquire", "a/b", "--wait", "9d"]),
+        ("--max-age is 0s; it must be between", &["lock", "acquire", "a/b", "--max-age", "0s"]),
+        ("--holder is empty", &["lock", "acquire", "a/b", "--holder", ""]),
+        ("--reason has 300 bytes", &["lock", "acquire", "a/b", "--reason", &long]),
+        ("a/b: there is no tenure with token 9", &["lock", "renew", "a/b", "--token", "9"]),
+        ("--ttl is 5d; it must be", &["exec", "a/b", "--ttl", "5d", "--", "true"]),
+        ("--ttl must be at least 3s", &["exec", "a/b", "--ttl", "1s", "--", "true"]),
+        ("--wait must be at most 1d", &["exec", "a/b", "--wait", "9d", "--", "true"]),
+        ("--limit must be more than 0s", &["exec", "a/b", "--limit", "0s", "--", "true"]),
+        ("--holder is empty", &["exec", "a/b", "--holder", "", "--", "true"]),
+        (
+            "--priority is 9999; it must",
+            &["job", "submit", "report/a", "run", "--priority", "9999"],
+        ),
+        ("--at or --in is more than", &["job", "submit", "report/a", "run", "--in", "400d"]),
+        (
+            "--name must have 1 to",
+            &["key", "create", "--role", "viewer", "--name", "", "--reason", "x"],
+        ),
+        ("--since is \"x\"; write", &["audit", "--since", "x"]),
+        ("name it with --tenant NAME", &["--tenant", "*", "lock", "acquire", "a/b"]),
+        ("name it with --tenant NAME", &["--tenant", "*", "exec", "a/b", "--", "true"]),
+        ("`tenure resource ls` lists all", &["resource", "pause", "a/b", "--reason", "x"]),
+        ("--reason has 600 bytes", &["resource", "pause", "a/b", "--reason", &long.repeat(2)]),
+        ("--expires must be more than 0s", &EXPIRED_KEY),
+    ] {
+        let (code, text) = site.code(command);
+        assert_ne!(code, 0, "{command:?}");
+        assert!(text.contains(part), "{command:?}: {text}");
+        for field in ["_ms", "run_at", "session name", "the purpose", "Put it"] {
+            assert!(!text.contains(field), "{command:?}: {text}");
+        }
+    }
+    let submit = ["job", "submit", "report/a", "run", "--idempotency-key", "k"];
+    site.ok(&submit);
+    let (_, text) = site.code(&[&submit[..], &["--priority", "1"]].concat());
+    assert!(text.contains("--idempotency-key was used for another request"), "{text}");
+}
+
+#[test]
+fn a_request_that_may_have_been_received_is_one_json_error() {
+    let server = Server::start();
+    let submit = ["--server", "http://127.0.0.1:1", "job", "submit", "report/a", "run"];
+    let (code, error) = json_error(&server, &submit);
+    assert_eq!((code, &error["code"]), (69, &json!("unavailable")), "{error}");
+    let message = error["message"].as_str().expect("a text");
+    assert!(message.contains("may have been submitted; retry with --idempotency-key"), "{message}");
+}
+
+/// Runs the commands of a message in a shell.
+fn run_hints(server: &Server, text: &str) {
+    let (mut commands, mut parts) = (Vec::new(), text.split('`').skip(1).step_by(2));
+    commands.extend(parts.by_ref().filter(|part| part.starts_with("tenure ")));
+    for start in ["try: ", "see: ", "without filters: "] {
+        let listed = text.split_once(start).map(|(_, commands)| commands.trim().split(", "));
+        commands.extend(listed.into_iter().flatten());
+    }
+    assert!(!commands.is_empty(), "no command in {text:?}");
+    for command in commands {
+        let command = command.replace("TEXT", "because").replace("sleep 60", "true");
+        let script = format!("tenure() {{ '{}' \"$@\"; }}; {command}", common::TENURE);
+        // Nothing is known from the environment.
+        let data = server.file("elsewhere");
+        let mut shell = Command::new("bash");
+        shell
+            .args(["-c", &script])
+            .env_clear()
+            .env("TENURE_DATA", data)
+            .env("TENURE_KEY", server.key());
+        let output = shell.output().expect("bash runs");
+        assert!(output.status.success(), "{command}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn commands_in_messages_can_be_run() {
+    let site = Site::start();
+    let server = &site.server;
+    let url = server.url();
+    let dead = {
+        let worker = site.worker("w1");
+        let id = id_in(&site.ok(&["job", "submit", "report/dead", "run", "--tenant", "default"]));
+        worker.claim().fail("DISK_FULL", "disk is full", true);
+        id
+    };
+    for tenant in ["default", "acme", "*"] {
+        for list in [
+            &["lock", "ls", "--kind", "none"][..],
+            &["lock", "ls"],
+            &["job", "ls", "--kind", "none"],
+            &["resource", "ls", "--kind", "none"],
+            &["key", "ls"],
+            &["dead", "ls", "--kind", "none"],
+            &["pipeline", "runs"],
+            &["resource", "history", "cluster/none"],
+        ] {
+            if tenant == "*" && list[1] == "history" {
+                continue;
+            }
+            let output = server.run(&[list, &["--server", &url, "--tenant", tenant]].concat());
+            assert!(output.status.success(), "{list:?}: {}", stderr(&output));
+            // The hint of another tenant may have filled a list of all tenants.
+            if tenant != "*" || stdout(&output).is_empty() {
+                run_hints(server, &stderr(&output));
+            }
+        }
+    }
+    let acme = ["--server", &*url, "--tenant", "acme"];
+    for list in [["job", "ls"], ["resource", "ls"]] {
+        let output = server.run(&[&list[..], &acme].concat());
+        let text = stderr(&output);
+        assert!(
+            text.contains("; try: tenure job submit database/demo create --tenant acme"),
+            "{text}"
+        );
+    }
+    let output = server.run(&["why", "report/dead", "--server", &url]);
+    let text = stdout(&output).lines().next().expect("a sentence").to_owned();
+    assert!(text.contains(&format!("`tenure dead ls --server {url}`")), "{text}");
+    // The second command would discard what the first one retried.
+    run_hints(server, text.split_once(", or discard").expect("two ways").0.trim());
+    assert_eq!(site.state(&dead), "redriven");
 }
 
 /// Accepts one connection, reads a part of the request and answers with `bytes`.

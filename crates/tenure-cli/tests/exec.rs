@@ -166,7 +166,11 @@ fn an_unreachable_server_exits_with_125_and_names_the_remedy() {
     fs::write(dir.path().join("server.url"), "http://127.0.0.1:1").expect("it is writable");
     let output = tenure(dir.path()).args(["exec", "a/b", "--", "true"]).output().expect("it runs");
     assert_eq!(output.status.code(), Some(125));
-    assert!(stderr(&output).contains("start a server with `tenure serve`"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("start a server with `tenure serve --listen"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -284,6 +288,27 @@ fn a_given_wait_includes_the_start_of_the_server() {
     assert_eq!(shown().lines().count(), 1, "one line for one change: {}", shown());
     let history = server.run(&["resource", "history", "cluster/c1"]);
     assert!(stdout(&history).contains("night"), "{}", stdout(&history));
+}
+
+#[test]
+fn a_wait_finds_a_server_that_was_stopped_and_started_again() {
+    let mut server = Server::start();
+    server.signal("TERM");
+    assert!(server.wait().success());
+    assert!(!server.file("server.url").exists(), "a stopped server has no address");
+    let output = server.run(&["exec", "cluster/c1", "--", "true"]);
+    assert!(stderr(&output).contains("With --wait DUR this command waits"), "{}", stderr(&output));
+    let output = server.run(&["exec", "cluster/c1", "--wait", "1ms", "--", "true"]);
+    assert!(stderr(&output).contains("not answer within --wait 1ms"), "{}", stderr(&output));
+    let errors = server.file("errors");
+    let mut waiter = server.tenure();
+    waiter.args(["exec", "cluster/c1", "--wait", "60s", "--", "true"]);
+    waiter.stderr(fs::File::create(&errors).expect("it is writable"));
+    let mut waiter = waiter.spawn().expect("the binary runs");
+    let shown = || fs::read_to_string(&errors).expect("it was created");
+    until(|| shown().contains("waiting for cluster/c1: "));
+    server.launch();
+    assert!(waiter.wait().expect("it is ours").success(), "{}", shown());
 }
 
 #[test]

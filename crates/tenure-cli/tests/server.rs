@@ -198,6 +198,21 @@ fn unusable_data_locations_are_reported() {
 }
 
 #[test]
+fn a_data_directory_in_which_everyone_can_create_files_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for mode in [0o777, 0o1777] {
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).expect("it is ours");
+        let output = tenure(dir.path()).args(["serve", "--listen", "127.0.0.1:0"]).output();
+        let output = output.expect("it runs");
+        assert_eq!(output.status.code(), Some(1), "{mode:o}");
+        let remedy = format!("chmod 700 {}", dir.path().display());
+        assert!(stderr(&output).contains(&remedy), "{}", stderr(&output));
+        assert_eq!(fs::read_dir(dir.path()).expect("it exists").count(), 0, "nothing is created");
+    }
+}
+
+#[test]
 fn errors_have_distinct_exit_codes() {
     let server = Server::start();
     let code = |args: &[&str]| server.run(args).status.code();

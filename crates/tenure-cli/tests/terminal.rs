@@ -87,11 +87,11 @@ fn empty_lists_say_what_would_fill_them() {
             "lock ls --kind db --holder ann",
             "no lock matches --kind db --holder ann; without filters: tenure lock ls",
         ),
-        ("job ls", "no jobs in tenant default; try: tenure job submit KIND/NAME OPERATION"),
+        ("job ls", "no jobs in tenant default; try: tenure job submit database/demo create"),
         ("job ls --state dead", "no job matches --state dead; without filters: tenure job ls"),
         (
             "resource ls",
-            "no resources in tenant default; try: tenure job submit KIND/NAME OPERATION",
+            "no resources in tenant default; try: tenure job submit database/demo create",
         ),
         (
             "resource ls --state READY",
@@ -104,17 +104,26 @@ fn empty_lists_say_what_would_fill_them() {
         (
             "key ls",
             "no keys were created in any tenant; try: tenure key create --role operator --name ann \
-             --reason \"on call\"",
+             --reason \"on call\" --tenant default",
         ),
         (
             "key ls --tenant acme",
             "no keys were created in tenant acme; try: tenure key create --role operator --name \
-             ann --reason \"on call\"",
+             ann --reason \"on call\" --tenant acme",
         ),
         (
             "dead ls --tenant *",
             "no dead letters in any tenant; jobs that failed permanently are not dead letters; \
              see: tenure job ls --state failed --tenant '*'",
+        ),
+        (
+            "lock ls --tenant acme",
+            "no locks are held in tenant acme; try: tenure exec demo/a --tenant acme -- sleep 60",
+        ),
+        (
+            "audit --who nobody",
+            "no audit entry matches --who nobody --tenant '*'; without filters: tenure audit \
+             --tenant '*'",
         ),
         (
             "worker ls",

@@ -13,6 +13,19 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     milliseconds(text).map(Duration::from_millis).ok_or_else(hint)
 }
 
+/// Formats a duration as it is typed: [`parse`] returns it.
+#[must_use]
+pub fn format(ms: u64) -> String {
+    let (mut text, mut rest) = (String::new(), ms);
+    for (unit, length) in UNITS.into_iter() {
+        if rest >= length {
+            text += &format!("{}{unit}", rest / length);
+            rest %= length;
+        }
+    }
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
 fn milliseconds(text: &str) -> Option<u64> {
     let mut rest = text;
     let mut units = &UNITS[..];
@@ -51,6 +64,7 @@ mod tests {
             ("0s", 0),
         ] {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
+            assert_eq!(format(ms), text);
         }
     }
 

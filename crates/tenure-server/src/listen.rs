@@ -18,7 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{Error, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -44,6 +44,10 @@ const IDLE_GRACE: Duration = Duration::from_millis(250);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed accept, for example when out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+
+/// What is wrong with a file that contains something else.
+const NONE_FOUND: &str =
+    "tls_certificate and tls_key name PEM files, and this one does not contain";
 
 /// Failure to load the TLS certificate or key.
 #[derive(Debug, thiserror::Error)]
@@ -79,14 +83,18 @@ pub enum TlsError {
 pub fn load_tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     let bad = |what, path: &Path| {
         let path = path.to_path_buf();
-        move |error: rustls::pki_types::pem::Error| TlsError::File {
+        move |error: Error| TlsError::File {
             what,
             path,
-            why: error.to_string(),
+            why: match error {
+                Error::NoItemsFound => format!("{NONE_FOUND} {what}"),
+                error => error.to_string(),
+            },
         }
     };
     let chain = CertificateDer::pem_file_iter(certificate)
         .and_then(|all| all.collect::<Result<Vec<_>, _>>())
+        .and_then(|chain| if chain.is_empty() { Err(Error::NoItemsFound) } else { Ok(chain) })
         .map_err(bad("a certificate", certificate))?;
     let private_key = PrivateKeyDer::from_pem_file(key).map_err(bad("a private key", key))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -379,6 +380,44 @@ async fn slow_and_malformed_clients_are_cut_off_and_others_are_served() {
     let answer = raw(&server, format!("GET /healthz HTTP/1.1\r\n{many}\r\n").as_bytes()).await;
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
     assert_eq!(server.get("/v1/locks").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_head_that_a_proxy_may_understand_differently_is_refused() {
+    let server = server().await;
+    let send = async |version: &str, headers: &[String]| {
+        let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+        let head = format!("GET /v1/locks HTTP/{version}\r\n{headers}connection: close\r\n\r\n");
+        raw(&server, head.as_bytes()).await
+    };
+    let (host, key) = ("host: x".to_owned(), format!("x-api-key: {KEY}"));
+    let answer = send("1.1", &[host.clone(), key.clone()]).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = send("1.0", from_ref(&key)).await;
+    assert!(answer.starts_with("HTTP/1.0 200"), "HTTP/1.0 has no Host: {answer}");
+    let answer = send("1.1", from_ref(&key)).await;
+    assert!(answer.starts_with("HTTP/1.1 422") && answer.contains("needs a Host"), "{answer}");
+    let bearer = format!("authorization: Bearer {KEY}");
+    for second in [
+        host.as_str(),
+        "authorization: Bearer other",
+        "x-api-key: other",
+        "idempotency-key: a",
+        "x-tenure-csrf: a",
+    ] {
+        let (name, _) = second.split_once(':').expect("a header");
+        let first = match name {
+            "authorization" => bearer.clone(),
+            "x-api-key" => key.clone(),
+            _ => second.to_owned(),
+        };
+        let mut headers = vec![first, second.to_owned()];
+        let others = [&host, &bearer].into_iter().filter(|line| !line.starts_with(name)).cloned();
+        headers.extend(others);
+        let answer = send("1.1", &headers).await;
+        let detail = format!("more than one {name} header");
+        assert!(answer.starts_with("HTTP/1.1 422") && answer.contains(&detail), "{answer}");
+    }
 }
 
 #[tokio::test]

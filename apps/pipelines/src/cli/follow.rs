@@ -16,7 +16,7 @@ use tenure_cli_kit::color;
 use tenure_cli_kit::exit;
 use tenure_cli_kit::log_text::read_available;
 use tenure_cli_kit::text::{format_duration, sanitize, sanitize_line};
-use tenure_cli_kit::{Output, follow};
+use tenure_cli_kit::{Output, follow, hint};
 
 /// Follows a run and returns its final state. Returns `None` if `interrupt` comes first, after a
 /// note that the run continues.
@@ -29,10 +29,10 @@ pub(super) async fn follow(
     let (logs, display) = (LogReader::new(id, None), Display::new(pipeline, output));
     let ended = follow::follow(Follower { transport, id, logs, display }, interrupt).await?;
     if ended.is_none() {
-        anstream::eprintln!(
+        hint::print(&format!(
             "detached: run {id} continues. Follow it with `tenure pipeline show -f {id}`, stop it \
              with `tenure pipeline cancel {id}`"
-        );
+        ));
     }
     Ok(ended)
 }

@@ -8,7 +8,9 @@ use crate::wire::{ParameterInfo, PipelineInfo, TriggerRequest, TriggerResponse};
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Map, Value};
+use tenure::Error;
 use tenure::http::HttpTransport;
+use tenure_core::Refusal;
 use tenure_core::session::ALL_TENANTS;
 use tenure_wire::ListResponse;
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,7 +21,7 @@ use tenure_cli_kit::CliContext;
 use tenure_cli_kit::document::{Arg, parameter_map, usage_error};
 use tenure_cli_kit::exit;
 use tenure_cli_kit::text::{print_line, sanitize};
-use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{Done, Output, hint, print_json};
 
 /// Maximum time that a server delays the response while another run is active; see `retries` and
 /// `delay` of [pipelines].
@@ -91,7 +93,7 @@ impl Run {
             }
             return Ok(ExitCode::from(exit::INTERRUPTED));
         };
-        anstream::eprintln!("{}", describe_end(&detail.run));
+        hint::print(&describe_end(&detail.run));
         match cx.output {
             Output::Json => print_json(&detail)?,
             Output::Table => print_line(&format!("{} {id}", detail.run.status.as_str()))?,
@@ -129,13 +131,14 @@ impl Run {
         let key = self.idempotency_key.clone().unwrap_or_else(random);
         let path = format!("/pipelines/run/{name}");
         match transport.post(&path, Some(key.clone()), body, TRIGGER_DELAY_MAX).await {
-            Err(error) if error.is_unavailable() => {
-                anstream::eprintln!(
-                    "the run may have been triggered; retry with --idempotency-key {key}"
+            Err(Error::Unavailable(why)) => {
+                let why = format!(
+                    "{why}. The run may have been triggered; retry with --idempotency-key {key}"
                 );
-                Err(error.into())
+                Err(Error::Unavailable(why).into())
             }
-            Err(error @ tenure::Error::NotFound(_)) => Err(error).with_context(|| {
+            Err(Error::Refused(Refusal::Invalid(why))) => Err(usage_error(name_parameters(&why))),
+            Err(error @ Error::NotFound(_)) => Err(error).with_context(|| {
                 format!(
                     "{name} was not triggered; `tenure pipeline ls` lists the declared pipelines"
                 )
@@ -149,6 +152,19 @@ impl Run {
 fn shown_id(response: &TriggerResponse) -> String {
     let external = response.external_id.as_deref().unwrap_or_default();
     response.pipeline_logging_id.map_or_else(|| sanitize(external), |id| id.to_string())
+}
+
+/// Puts the option before each problem `NAME: it …` of a parameter. The API sends them as `args`.
+fn name_parameters(why: &str) -> String {
+    let why = match why.strip_prefix("args has ") {
+        Some(rest) => format!("--param has {rest}"),
+        None => why.to_owned(),
+    };
+    let problems = why.split("; ").map(|problem| match problem.split_once(": it ") {
+        Some((name, _)) if !name.contains(' ') => format!("--param {problem}"),
+        _ => problem.to_owned(),
+    });
+    problems.collect::<Vec<_>>().join("; ")
 }
 
 /// Parses a parameter given as text by its declared type. Leaves unknown parameters to the server.

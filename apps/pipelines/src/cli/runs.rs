@@ -36,7 +36,8 @@ pub(crate) struct Runs {
 const NO_RUNS: Empty<'_> = Empty {
     none: "no runs",
     item: "run",
-    hint: "try: tenure pipeline run ID",
+    hint: "see: tenure pipeline ls",
+    hint_in_one_tenant: false,
     list: "tenure pipeline runs",
 };
 

@@ -6,8 +6,17 @@ use clap::Args;
 use tenure_wire::AuditResponse;
 
 use tenure_cli_kit::ServerArgs;
+use tenure_cli_kit::listing::Empty;
 use tenure_cli_kit::text::{print_line, query, sanitize, table};
 use tenure_cli_kit::{Done, Output, print_json};
+
+const NO_ENTRIES: Empty<'_> = Empty {
+    none: "no audit entries",
+    item: "audit entry",
+    hint: "actions are recorded unless `audit` in [server] of tenure.toml is off",
+    hint_in_one_tenant: false,
+    list: "tenure audit",
+};
 
 /// Show the audit log: actions, and requests that were refused
 ///
@@ -53,6 +62,10 @@ impl AuditVerb {
         }
         if output == Output::Json {
             print_json(&list)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if list.items.is_empty() {
+            NO_ENTRIES.print(server.tenant_or_all(), &parts[..3]);
             return Ok(ExitCode::SUCCESS);
         }
         let rows = list.items.iter().map(|entry| {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tenure::client::tenant_option;
 use tenure::http::HttpTransport;
 use tenure_core::{Code, JobId};
 use tenure_wire::{
@@ -141,12 +140,12 @@ impl Ls {
 
     /// Jobs that failed permanently are what a user without dead letters may look for.
     fn print_none(&self, server: &ServerArgs) {
-        let option = tenant_option(server.tenant());
-        let failed = format!("tenure job ls --state failed{option}");
         let empty = Empty {
             none: "no dead letters",
             item: "dead letter",
-            hint: &format!("jobs that failed permanently are not dead letters; see: {failed}"),
+            hint: "jobs that failed permanently are not dead letters; see: tenure job ls --state \
+                   failed",
+            hint_in_one_tenant: false,
             list: "tenure dead ls",
         };
         empty.print(server.tenant(), &[("kind", self.kind.clone())]);

@@ -18,11 +18,12 @@ use tenure::exec::{
 use tenure::tenure::Waiting;
 use tenure::trace::TraceParent;
 use tenure::{Client, Error, Session, Tenure};
-use tenure_core::limits::CREDENTIAL_VARIABLES;
+use tenure_core::limits::{self, CREDENTIAL_VARIABLES};
 use tenure_core::{Code, LockPath, Refusal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use tenure_cli_kit::document::usage_error;
 use tenure_cli_kit::status_line::StatusLine;
 use tenure_cli_kit::text::{format_duration, parse_duration, sanitize};
 use tenure_cli_kit::{Output, ServerArgs, exit, message, process_name};
@@ -30,7 +31,9 @@ use tenure_cli_kit::{Output, ServerArgs, exit, message, process_name};
 /// Interval at which the queue position is polled while waiting for the lock.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the lock, unless `--wait` is given.
-const WAIT_DEFAULT: Duration = Duration::from_secs(24 * 60 * 60);
+const WAIT_DEFAULT: Duration = WAIT_MAX;
+/// Maximum of `--wait`.
+const WAIT_MAX: Duration = Duration::from_millis(limits::WAIT_MS_MAX);
 
 /// Run a command under a lock
 ///
@@ -92,17 +95,29 @@ impl Exec {
         }
     }
 
-    async fn try_run(&self, server: &ServerArgs) -> anyhow::Result<u8> {
+    /// Checks what can be checked without a server.
+    fn check(&self, server: &ServerArgs) -> anyhow::Result<()> {
+        server.one_tenant()?;
         if self.ttl < TTL_MIN {
-            anyhow::bail!(
-                "--ttl must be at least {TTL_MIN:?}, so that a command can be stopped in time"
-            );
+            let why = "so that a command can be stopped in time";
+            return Err(usage_error(format!("--ttl must be at least {TTL_MIN:?}, {why}")));
         }
+        if self.wait.is_some_and(|wait| wait > WAIT_MAX) {
+            return Err(usage_error(format!("--wait must be at most {}", duration(WAIT_MAX))));
+        }
+        if self.limit.is_some_and(|limit| limit.is_zero()) {
+            let why = "--limit must be more than 0s; without it there is no time limit";
+            return Err(usage_error(why.to_owned()));
+        }
+        Ok(())
+    }
+
+    async fn try_run(&self, server: &ServerArgs) -> anyhow::Result<u8> {
+        self.check(server)?;
         let terminal = Terminal::foreground();
         let mut signals = catch_signals(terminal.is_some())?;
-        let client = Client::with_transport(Arc::new(server.transport()?), server.tenant());
         let (session, tenure) = tokio::select! {
-            held = self.hold(&client) => held.with_context(|| self.lock.to_string())?,
+            held = self.hold(server) => held.with_context(|| self.lock.to_string())?,
             // Dropping the future withdraws the request and closes the session.
             Some(signal) = signals.receiver.recv() => return Ok(signal_exit_code(signal)),
         };
@@ -185,18 +200,31 @@ impl Exec {
 
     /// Opens a session and acquires the lock. A server that restarts meanwhile does not end the
     /// wait; at the start, it must be up unless `--wait` is given.
-    async fn hold(&self, client: &Client) -> Result<(Session, Tenure), Error> {
+    async fn hold(&self, server: &ServerArgs) -> anyhow::Result<(Session, Tenure)> {
         let until = BootInstant::now() + self.wait.unwrap_or(WAIT_DEFAULT);
         let mut answered = self.wait.is_some();
         let mut status = StatusLine::new();
         loop {
-            let error = match self.try_hold(client, until, &mut answered, &mut status).await {
+            // A server on this machine publishes its address when it starts.
+            let client = Client::with_transport(Arc::new(server.transport()?), server.tenant());
+            let error = match self.try_hold(&client, until, &mut answered, &mut status).await {
                 Err(error) if is_interruption(&error) && answered && !until.has_passed() => error,
-                held => return held,
+                Err(Error::Unavailable(why)) => return Err(self.unavailable(&why).into()),
+                held => return Ok(held?),
             };
             status.show(&format!("waiting for {}: {error}", self.lock), "unavailable");
             tokio::time::sleep(POLL_INTERVAL.min(until.remaining())).await;
         }
+    }
+
+    /// Returns the error for a server that did not answer.
+    fn unavailable(&self, why: &str) -> Error {
+        Error::Unavailable(match self.wait {
+            Some(wait) if !wait.is_zero() => {
+                format!("{why}. It did not answer within --wait {}", duration(wait))
+            }
+            _ => format!("{why}. With --wait DUR this command waits for the server"),
+        })
     }
 
     async fn try_hold(
@@ -253,6 +281,11 @@ impl Exec {
         let vars = vars.into_iter().map(|(name, value)| (name.into(), value.into()));
         vars.chain(trace.variables()).collect()
     }
+}
+
+/// Returns a duration as it is typed.
+fn duration(duration: Duration) -> String {
+    tenure_config::duration::format(duration.as_millis().try_into().unwrap_or(u64::MAX))
 }
 
 /// Returns whether the server was down for a while, so that another attempt may succeed.

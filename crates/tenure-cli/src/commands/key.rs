@@ -9,6 +9,7 @@ use tenure_wire::{CreateKeyRequest, CreateKeyResponse, KeyInfo, ListResponse, Re
 
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::color;
+use tenure_cli_kit::document::usage_error;
 use tenure_cli_kit::listing::Empty;
 use tenure_cli_kit::text::{parse_duration, print_line, sanitize, table};
 use tenure_cli_kit::{Done, Output, print_json, resolve_key};
@@ -18,6 +19,7 @@ const NO_KEYS: Empty<'_> = Empty {
     none: "no keys were created",
     item: "key",
     hint: "try: tenure key create --role operator --name ann --reason \"on call\"",
+    hint_in_one_tenant: true,
     list: "tenure key ls",
 };
 
@@ -81,6 +83,10 @@ impl Key {
 
 impl Create {
     async fn run(&self, server: &ServerArgs, output: Output) -> Done {
+        if self.expires.is_some_and(|expires| expires.is_zero()) {
+            let why = "--expires must be more than 0s; without it the key does not expire";
+            return Err(usage_error(why.to_owned()));
+        }
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let body = CreateKeyRequest {
             name: self.name.clone(),

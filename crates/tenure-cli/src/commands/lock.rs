@@ -13,6 +13,7 @@ use tenure_core::{
 use tenure_wire::{ResourceLocksResponse, TenureInfo};
 
 use tenure_cli_kit::color::{self, Tone};
+use tenure_cli_kit::document::usage_error;
 use tenure_cli_kit::listing::{Empty, fetch, print_more_hint};
 use tenure_cli_kit::text::{format_duration, parse_duration, print_line, sanitize, tenant_table};
 use tenure_cli_kit::{Done, Output, print_json};
@@ -22,6 +23,7 @@ const NO_LOCKS: Empty<'_> = Empty {
     none: "no locks are held",
     item: "lock",
     hint: "try: tenure exec demo/a -- sleep 60",
+    hint_in_one_tenant: true,
     list: "tenure lock ls",
 };
 
@@ -191,9 +193,9 @@ async fn send(
     path: &LockPath,
     action: LockAction,
 ) -> anyhow::Result<Outcome> {
-    let key = path.resource(server.tenant())?;
+    let key = path.resource(server.one_tenant()?)?;
     match transport.send(Command::Lock { key, action }, Duration::ZERO).await? {
-        Outcome::Refused(refusal) => Err(Error::Refused(refusal).into()),
+        Outcome::Refused(refusal) => Err(Error::Refused(refusal)).with_context(|| path.to_string()),
         outcome => Ok(outcome),
     }
 }
@@ -206,13 +208,13 @@ impl AcquireArgs {
     }
 
     async fn run(&self, server: &ServerArgs, transport: &HttpTransport, output: Output) -> Done {
-        let key = self.locks[0].resource(server.tenant())?;
-        if let Some(other) =
-            self.locks.iter().find(|l| l.resource(server.tenant()) != Ok(key.clone()))
-        {
-            anyhow::bail!(
+        let tenant = server.one_tenant()?;
+        let key = self.locks[0].resource(tenant)?;
+        let of_other = |lock: &&LockPath| lock.resource(tenant) != Ok(key.clone());
+        if let Some(other) = self.locks.iter().find(of_other) {
+            return Err(usage_error(format!(
                 "{other} belongs to another resource; locks acquired together must share one"
-            );
+            )));
         }
         let locks = LockSet::new(self.locks.iter().map(|path| path.lock.clone()).collect())?;
         let name = self.holder.clone().unwrap_or_else(process_name).into();

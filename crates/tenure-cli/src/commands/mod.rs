@@ -30,6 +30,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use tenure_app::Apps;
 use tenure_cli_kit::color::ColorMode;
 use tenure_cli_kit::document::usage_error;
+use tenure_cli_kit::hint::{self, Scope};
 use tenure_cli_kit::{CliContext, Done, Output, ServerArgs, exit};
 
 use crate::{apps, log};
@@ -165,6 +166,23 @@ fn command() -> clap::Command {
     AddedVerbs::new(&apps::installed()).command()
 }
 
+/// Returns whether the command line has this verb.
+fn is_verb(name: &str) -> bool {
+    command().find_subcommand(name).is_some()
+}
+
+/// Returns what a command in a message acts on.
+fn hint_scope(words: &str) -> Scope {
+    let mut words = words.split(' ');
+    match words.next().unwrap_or_default() {
+        "serve" => Scope::Data,
+        "bench" | "completions" | "config" | "demo" | "migrate" => Scope::Nothing,
+        // Of files of an app.
+        verb if is_verb(verb) && words.next() != Some("check") => Scope::Server,
+        _ => Scope::Nothing,
+    }
+}
+
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
     let apps = apps::installed();
@@ -183,11 +201,13 @@ pub fn run() -> ExitCode {
     if let Some((verb, verb_matches)) = added.find(&matches) {
         let Shared { server, output, color } = parse_matches(&matches);
         color.apply();
+        hint::remember(&server, hint_scope);
         let cx = CliContext { server, output };
         return with_log(None, output, || on_runtime(verb.run(verb_matches, &cx)));
     }
     let Cli { command, shared: Shared { server, output, color } } = parse_matches(&matches);
     color.apply();
+    hint::remember(&server, hint_scope);
     let log = match &command {
         Verb::Serve(serve) => Some(serve.log.log_format),
         Verb::Worker(worker) => worker.log_format(),

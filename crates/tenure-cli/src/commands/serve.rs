@@ -341,19 +341,37 @@ fn create_data_dir(dir: &Path) -> anyhow::Result<()> {
         let dir = dir.display();
         format!("cannot create the data directory {dir}; choose another with --data DIR")
     })?;
-    let found = fs::metadata(dir);
-    if found.is_ok_and(|found| others_can_replace_files(found.mode(), found.uid())) {
-        let dir = dir.display();
-        tracing::warn!("other users can replace files in {dir}; run `chmod 700 {dir}`");
+    let shown = dir.display();
+    let Ok(found) = fs::metadata(dir) else { return Ok(()) };
+    match writers(found.mode(), found.uid() == rustix::process::geteuid().as_raw()) {
+        Writers::Everyone => bail!(
+            "every user can create files in the data directory {shown}, also an admin key: run \
+             `chmod 700 {shown}`, or choose a private directory with --data DIR"
+        ),
+        Writers::Group => {
+            tracing::warn!("other users can replace files in {shown}; run `chmod 700 {shown}`");
+        }
+        Writers::Owner => {}
     }
     Ok(())
 }
 
-/// Returns whether others can remove and create files in a directory of this user. That of another
-/// user, such as a volume of a container, is not ours to change.
-fn others_can_replace_files(mode: u32, uid: u32) -> bool {
-    let sticky = mode & 0o1000 != 0;
-    mode & 0o022 != 0 && !sticky && uid == rustix::process::geteuid().as_raw()
+/// Who can create files in a directory.
+#[derive(Debug, PartialEq, Eq)]
+enum Writers {
+    Owner,
+    Group,
+    Everyone,
+}
+
+/// Returns who can create files in a directory. One of another user, such as a volume of a container,
+/// is for that user to protect, unless the sticky bit marks it as shared.
+fn writers(mode: u32, is_ours: bool) -> Writers {
+    let is_shared = mode & 0o1000 != 0;
+    if mode & 0o002 != 0 && (is_ours || is_shared) {
+        return Writers::Everyone;
+    }
+    if mode & 0o020 != 0 && is_ours && !is_shared { Writers::Group } else { Writers::Owner }
 }
 
 /// The file with the server's address, for the CLI on the same machine. Removed on drop.
@@ -440,6 +458,24 @@ impl StopHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_in_which_everyone_can_create_files_is_not_private() {
+        for (mode, is_ours, expected) in [
+            (0o700, true, Writers::Owner),
+            (0o755, true, Writers::Owner),
+            (0o770, true, Writers::Group),
+            (0o1770, true, Writers::Owner),
+            (0o777, true, Writers::Everyone),
+            (0o702, true, Writers::Everyone),
+            (0o1777, true, Writers::Everyone),
+            (0o1777, false, Writers::Everyone),
+            (0o777, false, Writers::Owner),
+            (0o2775, false, Writers::Owner),
+        ] {
+            assert_eq!(writers(mode, is_ours), expected, "{mode:o} {is_ours}");
+        }
+    }
 
     #[test]
     fn an_address_to_listen_on_has_a_host_and_a_port() {

@@ -8,7 +8,7 @@ use tenure_wire::{AttentionInfo, StatusResponse};
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::color::Tone;
 use tenure_cli_kit::text::{count, field_list, format_duration, print_line, sanitize};
-use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{Done, Output, hint, print_json};
 
 /// Show the deployment on one screen: server, store, locks, jobs, workers, what needs attention
 ///
@@ -88,7 +88,8 @@ fn format_attention(conditions: &[AttentionInfo]) -> String {
     let line = |condition: &AttentionInfo| {
         let (text, command) = (sanitize(&condition.text), sanitize(&condition.command));
         let hint = (!text.contains(&command)).then(|| format!("; see: {command}"));
-        format!("  {}{}", Tone::Attention.paint(&text), hint.unwrap_or_default())
+        let hint = hint.map(|hint| hint::complete(&hint)).unwrap_or_default();
+        format!("  {}{hint}", Tone::Attention.paint(&hint::complete(&text)))
     };
     let lines: Vec<_> = conditions.iter().map(line).collect();
     format!("\nneeds attention:\n{}", lines.join("\n"))

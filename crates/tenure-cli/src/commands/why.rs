@@ -11,7 +11,7 @@ use tenure_wire::WhyResponse;
 use super::resource::ResourcePath;
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::text::{field_list, format_duration, print_line, sanitize};
-use tenure_cli_kit::{Done, JobArg, Output, print_json};
+use tenure_cli_kit::{Done, JobArg, Output, hint, print_json};
 
 /// Explain what a job or a resource is waiting for
 #[derive(Args)]
@@ -79,7 +79,8 @@ fn print(subject: &str, answer: &WhyResponse, output: Output) -> Done {
     match output {
         Output::Json => print_json(answer)?,
         Output::Table => {
-            print_line(&format!("{subject}: {}", sanitize(&answer.text)))?;
+            let text = hint::complete(&sanitize(&answer.text));
+            print_line(&format!("{subject}: {text}"))?;
             let details = format_details(answer);
             if !details.is_empty() {
                 print_line(&details)?;

@@ -15,6 +15,7 @@ const NO_WORKERS: Empty<'_> = Empty {
     none: "no workers claim jobs",
     item: "worker",
     hint: "try: tenure worker --config tenure.toml",
+    hint_in_one_tenant: false,
     list: "tenure worker ls",
 };
 

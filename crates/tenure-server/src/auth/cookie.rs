@@ -25,8 +25,8 @@ const ADMIN: &str = "admin";
 pub struct Signer {
     /// Secret shared by all servers of the store.
     secret: String,
-    /// Derived from the admin key, which is not in the store: read access to the store does not
-    /// suffice to forge a cookie of the admin.
+    /// Derived from the admin key, which is not in the store: whoever can read the store, or a
+    /// backup of it, can forge no cookie.
     admin_fingerprint: String,
 }
 
@@ -81,10 +81,7 @@ impl Signer {
     }
 
     fn sign(&self, usage: &str, text: &str) -> String {
-        let of_admin = text.starts_with(&format!("{ADMIN}."));
-        let usage =
-            if of_admin { format!("{usage} {}", self.admin_fingerprint) } else { usage.into() };
-        hex(&self.mac(&usage, text))
+        hex(&self.mac(&format!("{usage} {}", self.admin_fingerprint), text))
     }
 
     /// Computes a MAC with the shared secret; `usage` separates the uses of it.
@@ -139,8 +136,17 @@ mod tests {
         assert_eq!(signer.read(&HeaderMap::new(), Millis(0)), None);
         let (admin, _) = signer.issue(None, Millis(0));
         assert_eq!(signer.read(&with(&admin), Millis(1)).expect("valid").key, None);
+    }
+
+    #[test]
+    fn the_secret_of_the_store_does_not_suffice_to_forge_a_cookie() {
+        let signer = Signer::new("secret".to_owned(), "root".to_owned());
         let store_reader = Signer::new("secret".to_owned(), "a guess".to_owned());
-        assert_eq!(store_reader.read(&with(&admin), Millis(1)), None);
+        for key in [None, Some("k1")] {
+            let (forged, csrf) = store_reader.issue(key, Millis(0));
+            assert_eq!(signer.read(&with(&forged), Millis(1)), None, "{key:?}");
+            assert_ne!(signer.sign("csrf", &forged), csrf, "{key:?}");
+        }
     }
 
     #[test]

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{ConnectInfo, MatchedPath, Query, Request, State};
-use axum::http::StatusCode;
-use axum::http::header::HOST;
 use axum::http::request::Parts;
+use axum::http::{StatusCode, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -23,6 +22,24 @@ use crate::audit::{AuditClass, PendingEntry};
 use tenure_app::access::{Access, Audit, Rule};
 use tenure_app::{Caller, Problem};
 
+/// Headers that a request has at most once.
+const SINGLE_HEADERS: [&str; 5] =
+    ["host", "authorization", "x-api-key", "idempotency-key", "x-tenure-csrf"];
+
+/// Refuses a head that a proxy may have understood differently.
+fn check_head(parts: &Parts) -> Result<(), Problem> {
+    let count = |name: &str| parts.headers.get_all(name).iter().count();
+    if let Some(name) = SINGLE_HEADERS.into_iter().find(|name| count(name) > 1) {
+        // A proxy may have used the other one.
+        let detail = format!("the request has more than one {name} header; send one");
+        return Err(Problem::invalid(&detail));
+    }
+    if parts.version == Version::HTTP_11 && count("host") == 0 {
+        return Err(Problem::invalid(&"a request of HTTP/1.1 needs a Host header; send one"));
+    }
+    Ok(())
+}
+
 /// Authorizes a request, runs its handler and writes the audit entry.
 pub(crate) async fn guard(
     State(state): State<ServerState>,
@@ -35,10 +52,8 @@ pub(crate) async fn guard(
         // A route without a rule is refused to every caller.
         return Problem::method_not_allowed(&parts.method).into_response();
     };
-    if parts.headers.get_all(HOST).iter().nth(1).is_some() {
-        // A proxy may have used the other one.
-        let detail = "the request has more than one Host header; send one";
-        return Problem::invalid(&detail).into_response();
+    if let Err(problem) = check_head(&parts) {
+        return problem.into_response();
     }
     let mut audited = AuditedRequest::start(&state, rule, &parts);
     let response = match authorize(&state, rule, &parts, &mut audited).await {

@@ -40,9 +40,11 @@ fn describe(base: &str, error: &reqwest::Error, timeout: Duration) -> String {
         );
     }
     if is(io::ErrorKind::ConnectionRefused) {
-        return "cannot connect: nothing listens on this address; start a server with `tenure \
-                serve` or name it with --server"
-            .to_owned();
+        let command = serve_command(base);
+        return format!(
+            "cannot connect: nothing listens on this address; start a server with `{command}` or \
+             name it with --server"
+        );
     }
     if error.is_connect() {
         let cause = causes(error).last().map(ToString::to_string).unwrap_or_default();
@@ -57,6 +59,16 @@ fn describe(base: &str, error: &reqwest::Error, timeout: Duration) -> String {
     "the connection was closed; if this happens again, check the log of the server and whether its \
      address needs https://"
         .to_owned()
+}
+
+/// Returns the command that starts a server at an address of this machine.
+fn serve_command(base: &str) -> String {
+    let address = base.strip_prefix("http://").unwrap_or_default();
+    let is_local = ["127.0.0.1:", "localhost:", "[::1]:"].iter().any(|at| address.starts_with(at));
+    match is_local && !address.ends_with(":7117") {
+        true => format!("tenure serve --listen {address}"),
+        false => "tenure serve".to_owned(),
+    }
 }
 
 /// Describes a failure of TLS.
@@ -88,6 +100,14 @@ fn describe_tls(cause: &(dyn StdError + 'static)) -> Option<String> {
              tenure.toml, and set TENURE_CA to the CA"
                 .to_owned()
         }
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            let names: Vec<_> = presented.iter().map(|name| plain_name(name)).collect();
+            let (expected, names) = (expected.to_str(), names.join(", "));
+            format!(
+                "the certificate of the server is for {names}, not for {expected}; use a name of \
+                 the certificate in --server, or issue one for {expected}"
+            )
+        }
         other => {
             format!(
                 "the certificate of the server is invalid: {other}; use a host name of the \
@@ -95,6 +115,12 @@ fn describe_tls(cause: &(dyn StdError + 'static)) -> Option<String> {
             )
         }
     })
+}
+
+/// Returns the name in `DnsName("db1")`, which is how the verifier gives the names of a certificate.
+fn plain_name(name: &str) -> &str {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"')
 }
 
 /// Returns the causes of an error, outermost first. An [`io::Error`] hides the error it wraps.
@@ -113,6 +139,19 @@ fn io_kind(cause: &(dyn StdError + 'static)) -> Option<io::ErrorKind> {
 mod tests {
     use super::*;
     use crate::http::tls::plain_http_config;
+
+    #[test]
+    fn the_command_starts_a_server_at_the_address() {
+        for (base, command) in [
+            ("http://127.0.0.1:7117", "tenure serve"),
+            ("http://127.0.0.1:7300", "tenure serve --listen 127.0.0.1:7300"),
+            ("http://[::1]:7300", "tenure serve --listen [::1]:7300"),
+            ("http://db1:7300", "tenure serve"),
+            ("https://127.0.0.1:7300", "tenure serve"),
+        ] {
+            assert_eq!(serve_command(base), command);
+        }
+    }
 
     #[tokio::test]
     async fn a_server_that_does_not_answer_is_not_taken_for_an_unreachable_one() {

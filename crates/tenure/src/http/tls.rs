@@ -49,6 +49,11 @@ pub fn client_config() -> Result<ClientConfig, Error> {
             return Err(Error::Unavailable(format!("invalid CA certificate in {path}: {error}")));
         }
     }
+    if roots.is_empty() {
+        return Err(Error::Unavailable(format!(
+            "there is no certificate in {path}; set {CA_VARIABLE} to a PEM file of CA certificates"
+        )));
+    }
     config_with_roots(roots)
 }
 

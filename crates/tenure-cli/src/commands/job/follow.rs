@@ -15,7 +15,7 @@ use tenure::job::LogReader;
 use tenure_cli_kit::follow;
 use tenure_cli_kit::log_text::read_available;
 use tenure_cli_kit::text::{sanitize, sanitize_line, span};
-use tenure_cli_kit::{color, exit};
+use tenure_cli_kit::{color, exit, hint};
 
 /// Displays the progress of a job until it finishes, and returns it. Returns `None` after
 /// `interrupt`, which leaves the job running.
@@ -29,10 +29,10 @@ pub(super) async fn follow(
     let follower = JobFollower { transport, id, logs, display };
     let finished = follow::follow(follower, interrupt).await?;
     if finished.is_none() {
-        anstream::eprintln!(
+        hint::print(&format!(
             "detached: job {id} keeps running. Follow it with `tenure job show -f {id}`, stop it \
              with `tenure job cancel {id}`"
-        );
+        ));
     }
     Ok(finished)
 }

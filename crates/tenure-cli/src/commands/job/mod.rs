@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use tenure::http::HttpTransport;
 use tenure_core::{JobId, JobState};
-use tenure_wire::{CancelResponse, JobInfo, ReasonRequest};
+use tenure_wire::{CancelResponse, JobInfo, KindInfo, ListResponse, OperationInfo, ReasonRequest};
 
 pub(super) use submit::{parse_at, verdict_text};
 
@@ -31,7 +31,8 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 const NO_JOBS: Empty<'_> = Empty {
     none: "no jobs",
     item: "job",
-    hint: "try: tenure job submit KIND/NAME OPERATION",
+    hint: "see: tenure job submit --help",
+    hint_in_one_tenant: true,
     list: "tenure job ls",
 };
 
@@ -128,10 +129,13 @@ impl Ls {
             ("state", self.state.map(|state| state.as_str().to_owned())),
         ];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
-        let list = fetch::<JobInfo>(&server.transport()?, "/v1/jobs", &filters, limit).await?;
+        let transport = server.transport()?;
+        let list = fetch::<JobInfo>(&transport, "/v1/jobs", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
-            Output::Table if list.items.is_empty() => NO_JOBS.print(server.tenant(), &filters),
+            Output::Table if list.items.is_empty() => {
+                print_without_jobs(NO_JOBS, server, &transport, &filters).await;
+            }
             Output::Table => {
                 print_line(&jobs_table(&list.items, server.tenant()))?;
                 print_more_hint(&list);
@@ -139,6 +143,35 @@ impl Ls {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Prints the message about a list that the first job would fill, with a command that submits one.
+pub(super) async fn print_without_jobs(
+    empty: Empty<'_>,
+    server: &ServerArgs,
+    transport: &HttpTransport,
+    filters: &[(&str, Option<String>)],
+) {
+    let is_filtered = filters.iter().any(|(_, value)| value.is_some());
+    // Informational only: without an answer the general hint remains.
+    let kinds = if is_filtered { None } else { transport.get("/v1/kinds").await.ok() };
+    let hint = kinds.map(|kinds: ListResponse<KindInfo>| submit_hint(&kinds.items));
+    Empty { hint: hint.as_deref().unwrap_or(empty.hint), ..empty }.print(server.tenant(), filters);
+}
+
+/// Returns the command that submits a job which a new resource allows. The kinds of apps have verbs
+/// of their own.
+fn submit_hint(kinds: &[KindInfo]) -> String {
+    let of_app = |kind: &&KindInfo| super::is_verb(&kind.name);
+    let first = kinds.iter().filter(|kind| !of_app(kind)).find_map(|kind| {
+        let may_start =
+            |one: &&OperationInfo| one.from.is_empty() || one.from.contains(&kind.initial);
+        Some((&kind.name, &kind.operations.iter().find(may_start)?.name))
+    });
+    first.map_or_else(
+        || "no kinds are declared; declare one in the tenure.toml of the server".to_owned(),
+        |(kind, operation)| format!("try: tenure job submit {kind}/demo {operation}"),
+    )
 }
 
 /// Formats jobs as a table. Resources of a tenant other than `tenant` include their tenant.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+use tenure::Error;
 use tenure::http::{HttpTransport, Method, RequestOptions};
 use tenure_core::{JobState, Verdict};
 use tenure_wire::{ReasonRequest, SubmitRequest, SubmitResponse, instant, parse_instant};
@@ -17,7 +18,7 @@ use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::document::{Arg, merge_args};
 use tenure_cli_kit::text::{parse_duration, print_line, sanitize};
 use tenure_cli_kit::{Done, JobArg, Output, print_json};
-use tenure_cli_kit::{clock, color, exit};
+use tenure_cli_kit::{clock, color, exit, hint};
 
 /// Submit a job: one operation on one resource
 ///
@@ -141,11 +142,14 @@ impl JobRequest {
         let key = options.id.get_or_insert_with(random_key).clone();
         let sent =
             transport.call(Method::POST, &self.path, options, Some(body), Duration::ZERO).await;
-        let mut answer: SubmitResponse = sent.inspect_err(|error| {
-            if error.is_unavailable() {
-                anstream::eprintln!("the job may have been submitted; {}", remedy(key));
+        let mut answer: SubmitResponse = match sent {
+            Err(Error::Unavailable(why)) => {
+                let remedy = remedy(key);
+                let why = format!("{why}. The job may have been submitted; {remedy}");
+                return Err(Error::Unavailable(why).into());
             }
-        })?;
+            sent => sent?,
+        };
         // Installed before the verdict is printed: from then on Ctrl-C only stops following.
         let interrupt = self.follow.then(|| signal(SignalKind::interrupt())).transpose()?;
         if output == Output::Table {
@@ -155,7 +159,7 @@ impl JobRequest {
         if let Some(interrupt) = interrupt {
             match follow(transport, &answer.job, interrupt).await? {
                 Some(job) => {
-                    anstream::eprintln!("{}", describe_end(&job));
+                    hint::print(&describe_end(&job));
                     (code, answer.job) = (exit_code(job.state), job);
                     if output == Output::Table {
                         let (id, state) = (answer.job.id, answer.job.state);
@@ -191,7 +195,7 @@ async fn print_verdict(transport: &HttpTransport, answer: &SubmitResponse) -> an
     let runs = |why: &str| matches!(why, "ready" | "running" | "succeeded");
     let started = answer.verdict == Verdict::Started;
     if let Some(why) = why.filter(|why| !(started && runs(&why.why))) {
-        anstream::eprintln!("{}", sanitize(&why.text));
+        hint::print(&sanitize(&why.text));
     }
     Ok(())
 }

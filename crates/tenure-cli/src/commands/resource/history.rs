@@ -16,7 +16,7 @@ use super::ResourcePath;
 use crate::commands::job::verdict_text;
 use tenure_cli_kit::listing::fetch;
 use tenure_cli_kit::text::{format_duration, print_line, sanitize, table};
-use tenure_cli_kit::{Done, Output, ServerArgs, print_json};
+use tenure_cli_kit::{Done, Output, ServerArgs, hint, print_json};
 
 /// Number of characters of a patch of the status that a line shows.
 const MERGE_CHARS_SHOWN: usize = 80;
@@ -38,10 +38,10 @@ pub(super) async fn run(
     if list.items.is_empty() {
         let tenant = sanitize(server.tenant());
         let option = tenant_option(&tenant);
-        anstream::eprintln!(
+        hint::print(&format!(
             "{resource} has no history in tenant {tenant}; see: tenure resource ls{option}, \
              tenure lock ls{option}"
-        );
+        ));
     } else {
         list.items.reverse();
         let rows: Result<Vec<_>, _> = list.items.iter().map(row).collect();

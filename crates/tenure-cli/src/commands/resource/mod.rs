@@ -22,18 +22,19 @@ use tenure_wire::{
 
 pub(in crate::commands) use change::Condition;
 
-use super::job::jobs_table;
+use super::job::{jobs_table, print_without_jobs};
 use super::why;
 use tenure_cli_kit::ServerArgs;
 use tenure_cli_kit::color::{self, Tone};
 use tenure_cli_kit::listing::{Empty, fetch, print_more_hint};
 use tenure_cli_kit::text::{age, cell, field_list, print_line, sanitize, table};
-use tenure_cli_kit::{Done, Output, print_json};
+use tenure_cli_kit::{Done, Output, hint, print_json};
 
 const NO_RESOURCES: Empty<'_> = Empty {
     none: "no resources",
     item: "resource",
-    hint: "try: tenure job submit KIND/NAME OPERATION",
+    hint: "see: tenure job submit --help",
+    hint_in_one_tenant: true,
     list: "tenure resource ls",
 };
 
@@ -174,11 +175,13 @@ impl Ls {
             ("state", self.state.clone()),
         ];
         let limit = self.limit.try_into().unwrap_or(usize::MAX);
-        let list =
-            fetch::<ResourceInfo>(&server.transport()?, "/v1/resources", &filters, limit).await?;
+        let transport = server.transport()?;
+        let list = fetch::<ResourceInfo>(&transport, "/v1/resources", &filters, limit).await?;
         match output {
             Output::Json => print_json(&list)?,
-            Output::Table if list.items.is_empty() => NO_RESOURCES.print(server.tenant(), &filters),
+            Output::Table if list.items.is_empty() => {
+                print_without_jobs(NO_RESOURCES, server, &transport, &filters).await;
+            }
             Output::Table => {
                 print_line(&resources_table(&list.items, server.tenant()))?;
                 print_more_hint(&list);
@@ -272,7 +275,7 @@ fn print(resource: &ResourceInfo, tenant: &str) -> anyhow::Result<()> {
     }
     let hidden = resource.queue_length - resource.queue.len().min(resource.queue_length);
     if hidden > 0 {
-        anstream::eprintln!("{hidden} more jobs are waiting; list them with `tenure job ls`");
+        hint::print(&format!("{hidden} more jobs are waiting; list them with `tenure job ls`"));
     }
     Ok(())
 }
