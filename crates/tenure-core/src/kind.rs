@@ -12,6 +12,7 @@ use crate::key::{LockName, LockSet, ResourceKey, Text};
 use crate::limits;
 pub use crate::policy::Policy;
 use crate::retry::Retry;
+use crate::run::RunOptions;
 
 /// What happens to the rest of a lane while a job is in backoff.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -56,6 +57,8 @@ pub struct Operation {
     pub run: Vec<String>,
     /// Environment variables of the command.
     pub env: BTreeMap<String, String>,
+    /// Options of the command.
+    pub run_options: RunOptions,
 }
 
 impl Operation {
@@ -77,6 +80,7 @@ impl Operation {
             meets: BTreeMap::new(),
             run: Vec::new(),
             env: BTreeMap::new(),
+            run_options: RunOptions::default(),
         }
     }
 
@@ -400,6 +404,9 @@ impl Kind {
         }
         if operation.run.first().is_some_and(String::is_empty) {
             problems.add("run begins with an empty word: it must name a program");
+        }
+        for problem in operation.run_options.problems(!operation.run.is_empty()) {
+            problems.add(problem);
         }
         check_limit(operation.limit_ms, problems);
         let range = 1..=limits::RUN_AHEAD_MS_MAX;

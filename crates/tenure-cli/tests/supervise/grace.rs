@@ -99,7 +99,8 @@ async fn a_delayed_watchdog_does_not_take_a_renewed_lock_for_lost_during_a_long_
     let process = traces.process("command").await;
     command.stop_within(StopReason::Requested, ENDLESS);
     until("the command got TERM", || traces.has("termed")).await;
-    let stopped = Stopped::new(&process.parent()).await;
+    let watchdog = process.parent();
+    let stopped = Stopped::new(&watchdog).await;
     command.extend(FAR);
     until("the first deadlines have passed", || (first.kill_at + SLACK).has_passed()).await;
     drop(stopped);

@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure_core::Operation;
+use tenure_core::{Operation, RunOptions};
 use tokio::time::{Sleep, timeout};
 
 use super::context::{CancelReason, Context};
@@ -97,7 +97,14 @@ impl Command {
     /// Creates a handler that runs the declared command of an operation, with its options.
     #[must_use]
     pub fn declared(operation: &Operation) -> Self {
-        Self::new(&operation.run).env(&operation.env)
+        let RunOptions { dir, cancel_grace_ms, output_file, output_bytes_max } =
+            operation.run_options.clone();
+        let mut command = Self::new(&operation.run).env(&operation.env);
+        command.dir = dir.map(Into::into);
+        command.cancel_grace = cancel_grace_ms.map(Duration::from_millis);
+        command.output_file =
+            output_file.map(|path| OutputFile { path: path.into(), bytes_max: output_bytes_max });
+        command
     }
 
     /// Creates a handler that runs this program with these arguments. Of the environment of this
@@ -260,6 +267,26 @@ impl Command {
     /// For handlers that classify the end themselves. Such a handler [must
     /// complete](Handler::must_complete), for example by [`completing`](super::completing): if its
     /// future is dropped while the command runs, the command is killed and the session abandoned.
+    ///
+    /// ```
+    /// use tenure::exec::{EndReason, ExitKind};
+    /// use tenure::worker::completing;
+    /// use tenure::{Client, Context, Done, Failure, Worker, worker::Command};
+    ///
+    /// async fn create(job: Context) -> Result<Done, Failure> {
+    ///     let exit = Command::new(["./create.sh"]).dir("/srv").execute(&job).await?;
+    ///     match (exit.reason, exit.status) {
+    ///         (EndReason::Exited, ExitKind::Code(3)) => {
+    ///             Err(Failure::permanent("QUOTA", exit.output.tail))
+    ///         }
+    ///         _ => exit.into_result(),
+    ///     }
+    /// }
+    ///
+    /// # fn worker(client: &Client) -> Worker {
+    /// Worker::new(client, "creator").handle("database", completing(create))
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

@@ -16,15 +16,12 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
+use tenure_core::run::{ATTEMPT_PLACEHOLDER, JOB_PLACEHOLDER};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::context::Context;
 
-/// Stands for the id of the job in the path.
-const JOB: &str = "{job}";
-/// Stands for the number of the attempt in the path.
-const ATTEMPT: &str = "{attempt}";
 /// Replaces the first line that exceeds the maximum size.
 const FULL: &[u8] = b"[the file is full: what follows is dropped]\n";
 /// Only the owner may read it: redaction is a last resort.
@@ -37,7 +34,7 @@ const DISK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where the output of a command is written.
 #[derive(Clone, Debug)]
 pub(super) struct OutputFile {
-    /// May contain [`JOB`] and [`ATTEMPT`].
+    /// May contain the placeholders of [`tenure_core::run`].
     pub(super) path: PathBuf,
     /// Maximum size, without the notice that it was reached.
     pub(super) bytes_max: Option<u64>,
@@ -63,8 +60,8 @@ impl OutputFile {
     fn path_for(&self, job: &Context) -> PathBuf {
         match self.path.to_str() {
             Some(path) => {
-                let path = path.replace(JOB, &job.id().to_string());
-                path.replace(ATTEMPT, &job.attempt().to_string()).into()
+                let path = path.replace(JOB_PLACEHOLDER, &job.id().to_string());
+                path.replace(ATTEMPT_PLACEHOLDER, &job.attempt().to_string()).into()
             }
             None => self.path.clone(),
         }
