@@ -11,7 +11,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -84,6 +84,8 @@ async fn within(ended: Ended) -> io::Result<()> {
 pub(super) struct Writer {
     path: PathBuf,
     chunks: mpsc::Sender<String>,
+    /// Number of chunks that wait for capacity; those of a dropped reader wait for ever.
+    waiting: AtomicUsize,
     ended: Ended,
     /// Nothing more is written when this is dropped: the next attempt may use the same file.
     _open: Open,
@@ -117,13 +119,16 @@ impl Writer {
                 Err(error) => drop(created.send(Err(error))),
             }
         })?;
-        Ok((Self { path, chunks, ended, _open: Open(is_open) }, creation))
+        let waiting = AtomicUsize::new(0);
+        Ok((Self { path, chunks, waiting, ended, _open: Open(is_open) }, creation))
     }
 
     /// Appends whole lines. Waits while the disk is slow.
     pub(super) async fn write(&self, lines: String) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         // Fails after an error, which `finish` returns.
         self.chunks.send(lines).await.ok();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Waits until everything is written, for a limited time.
@@ -132,10 +137,13 @@ impl Writer {
     ///
     /// Returns a message if something is missing in the file.
     pub(super) async fn finish(self) -> Result<(), String> {
-        let Self { path, chunks, ended, _open } = self;
+        let Self { path, chunks, waiting, ended, _open } = self;
         drop(chunks);
-        within(ended)
-            .await
+        let written = within(ended).await.and_then(|()| match waiting.into_inner() {
+            0 => Ok(()),
+            _ => Err(io::Error::other("the disk is too slow")),
+        });
+        written
             .map_err(|error| format!("the output file {} is incomplete: {error}", path.display()))
     }
 }
@@ -220,6 +228,33 @@ mod tests {
         assert_eq!(write(&["one\n", "two\nthree\n"], 13).await, format!("one\ntwo\n{full}"));
         assert_eq!(write(&["one\n", "two\n", "3\n"], 3).await, full);
         assert_eq!(write(&["one\n", "two\n", "3\n"], 4).await, format!("one\n{full}"));
+    }
+
+    #[tokio::test]
+    async fn a_chunk_that_a_slow_disk_did_not_take_is_reported() {
+        let (chunks, receiver) = mpsc::channel(1);
+        let (end, ended) = oneshot::channel();
+        let (path, waiting) = (PathBuf::from("output"), AtomicUsize::new(0));
+        let _open = Open(Arc::default());
+        let writer = Writer { path, chunks, waiting, ended, _open };
+        writer.write("one\n".to_owned()).await;
+        timeout(Duration::ZERO, writer.write("two\n".to_owned())).await.expect_err("it is full");
+        end.send(Ok(())).unwrap();
+        drop(receiver);
+        let why = writer.finish().await.unwrap_err();
+        assert_eq!(why, "the output file output is incomplete: the disk is too slow");
+    }
+
+    #[tokio::test]
+    async fn a_failed_write_is_reported_and_nobody_waits() {
+        let (chunks, receiver) = mpsc::channel(1);
+        let file = File::open("/dev/null").unwrap();
+        chunks.send("one\n".to_owned()).await.unwrap();
+        let mut sink = Sink { file, bytes_max: None, written: 0 };
+        let may_write = AtomicBool::new(true);
+        let write = tokio::task::spawn_blocking(move || sink.write_all(receiver, &may_write));
+        write.await.unwrap().expect_err("it is open for reading only");
+        chunks.send("two\n".to_owned()).await.expect_err("nobody receives it");
     }
 
     #[test]

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use tenure::worker::{Command, Stream};
-use tenure_core::{Job, JobState, Operation, limits};
+use tenure_core::{Job, JobState, Operation, RunOptions, limits};
 
 use crate::testbed::RunningWorker;
 use crate::testbed::processes::PRELUDE;
-use crate::{CommandTest, error, ms, script, stubborn};
+use crate::{CommandTest, ENDLESS, error, ms, script, stubborn};
 
 /// Runs the command of an operation with these options to its end.
 async fn run_with(operation: Operation, adapt: impl Fn(Command) -> Command) -> (Job, String) {
@@ -22,6 +22,31 @@ async fn run_with(operation: Operation, adapt: impl Fn(Command) -> Command) -> (
     let log = test.bed.log(id).await;
     worker.stop().await;
     (job, log)
+}
+
+#[tokio::test]
+async fn declared_options_apply() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().canonicalize().unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let mut operation =
+        script("work", &format!("{PRELUDE} pwd; trap '' TERM; id command; exec sleep 60"));
+    operation.run_options = RunOptions {
+        dir: Some(text(&dir)),
+        cancel_grace_ms: Some(1),
+        output_file: Some(text(&dir.join("{job}.log"))),
+        output_bytes_max: Some(1),
+    };
+    let test = CommandTest::with(operation, |command| command.grace(ENDLESS)).await;
+    let id = test.submit("work").await;
+    let worker = RunningWorker::start(test.worker);
+    test.markers.wait_for("command").await;
+    test.bed.client.job(id).by("ann").cancel("enough").await.unwrap();
+    assert_eq!(test.bed.wait_finished(id).await.state, JobState::Cancelled);
+    assert_eq!(test.bed.log(id).await, format!("{}\n", dir.display()));
+    let written = fs::read_to_string(dir.join(format!("{id}.log"))).unwrap();
+    assert_eq!(written, "[the file is full: what follows is dropped]\n");
+    worker.stop().await;
 }
 
 // ---- Working directory ----
