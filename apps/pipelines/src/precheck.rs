@@ -151,6 +151,7 @@ impl Check {
         values: &Values,
     ) -> Result<Option<String>, String> {
         let mut spec = Spec::new(command.arguments(values));
+        spec.dir = command.dir.as_ref().map(Into::into);
         spec.env_clear = true;
         spec.env = inherited_variables(&self.pass_env);
         let standard = [

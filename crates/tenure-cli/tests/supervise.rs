@@ -6,6 +6,8 @@
 //!
 //! Each test fails without the code that it covers.
 
+#[path = "supervise/grace.rs"]
+mod grace;
 #[path = "supervise/guard.rs"]
 mod guard;
 #[path = "supervise/harness.rs"]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tenure_core::kind::{Backoff, Kind, Kinds, Operation, Policy};
 use tenure_core::retry::Retry;
-use tenure_core::{LockName, LockSet, Text, limits};
+use tenure_core::{LockName, LockSet, RunOptions, Text, limits};
 
 use super::report::Report;
 use super::section::{Section, unknown_name};
@@ -24,7 +24,7 @@ const KIND_KEYS: [&str; 11] = [
     "reconcile",
     "operations",
 ];
-const OPERATION_KEYS: [&str; 13] = [
+const OPERATION_KEYS: [&str; 17] = [
     "from",
     "during",
     "ok",
@@ -33,6 +33,10 @@ const OPERATION_KEYS: [&str; 13] = [
     "ends",
     "run",
     "env",
+    "dir",
+    "cancel_grace",
+    "output_file",
+    "output_bytes_max",
     "limit",
     "start_deadline",
     "retry",
@@ -127,6 +131,7 @@ fn operation(name: &str, section: &Section<'_>, dir: &Path, report: &mut Report<
     operation.start_deadline_ms = section.duration_ms("start_deadline", report);
     operation.run = command(section, "run", dir, report);
     operation.env = env(section, report);
+    operation.run_options = run_options(section, dir, report);
     operation.retry = retry(section, report);
     operation.meets = meets(section, report);
     if let Some(locks) = locks(section, report) {
@@ -157,10 +162,34 @@ pub fn command(
     }
     let mut run: Vec<String> = args.into_iter().map(str::to_owned).collect();
     if run[0].contains('/') {
-        let program = Path::new(run[0].strip_prefix("./").unwrap_or(&run[0]));
-        run[0] = dir.join(program).to_string_lossy().into_owned();
+        run[0] = below(dir, &run[0]);
     }
     run
+}
+
+/// Returns a path that is resolved against the directory of the file.
+fn below(dir: &Path, path: &str) -> String {
+    dir.join(path.strip_prefix("./").unwrap_or(path)).to_string_lossy().into_owned()
+}
+
+/// Reads a path, which is resolved against the directory of the file unless it is empty.
+pub fn path(
+    section: &Section<'_>,
+    key: &str,
+    dir: &Path,
+    report: &mut Report<'_>,
+) -> Option<String> {
+    let path = section.text(key, report)?;
+    Some(if path.is_empty() { String::new() } else { below(dir, path) })
+}
+
+fn run_options(section: &Section<'_>, dir: &Path, report: &mut Report<'_>) -> RunOptions {
+    RunOptions {
+        dir: path(section, "dir", dir, report),
+        cancel_grace_ms: section.duration_ms("cancel_grace", report),
+        output_file: path(section, "output_file", dir, report),
+        output_bytes_max: section.count("output_bytes_max", 0..=i64::MAX.unsigned_abs(), report),
+    }
 }
 
 /// Reads the environment variables of a command.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use tenure_core::Kinds;
 
-pub use kinds::{command as read_command, retry as read_retry};
+pub use kinds::{command as read_command, path as read_path, retry as read_retry};
 pub use report::{BadConfig, Problem, Report};
 pub use section::Section;
 pub use settings::{

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tenure_core::RunOptions;
 use tenure_core::kind::{Backoff, Policy};
 
 use super::NoApps;
@@ -29,6 +30,10 @@ ends = "DESTROYED"
 run = ["./create-db.sh", "--size", "small"]
 limit = "30m"
 env = { REGION = "eu" }
+dir = "./work"
+cancel_grace = "5m"
+output_file = "logs/{job}-{attempt}.log"
+output_bytes_max = 1_000_000
 meets = { create = "attach", destroy = "reject" }
 locks = ["main", "network"]
 
@@ -101,6 +106,12 @@ fn every_key_is_parsed() {
     assert_eq!((config.worker.slots, config.worker.name.as_deref()), (Some(7), Some("builder")));
     assert_eq!(config.runner.pass_env, ["PGPASSWORD", "AWS_*"]);
     assert_eq!(create.env.get("REGION").map(String::as_str), Some("eu"));
+    let options = &create.run_options;
+    assert_eq!(options.dir.as_deref(), Some("/etc/tenure/work"));
+    assert_eq!(options.cancel_grace_ms, Some(300_000));
+    assert_eq!(options.output_file.as_deref(), Some("/etc/tenure/logs/{job}-{attempt}.log"));
+    assert_eq!(options.output_bytes_max, Some(1_000_000));
+    assert_eq!(kind.operations["destroy"].run_options, RunOptions::default());
     assert_eq!(config.worker.ttl, Duration::from_secs(15));
     assert_eq!(config.worker.drain, Duration::from_secs(90));
     let day = 24 * 60 * 60 * 1_000;
@@ -149,6 +160,29 @@ fn invalid_environment_variables_are_reported() {
             "7: kinds.a.operations.c.env.A-B: a variable consists of letters, digits and `_`",
             "7: kinds.a.operations.c.env.TENURE_X: Tenure sets the variables TENURE_…; choose \
              another name",
+        ]
+    );
+}
+
+#[test]
+fn invalid_options_of_commands_are_reported() {
+    let text = "[kinds.a.operations.b]\ndir = \"x\"\n\
+                [kinds.a.operations.c]\nrun = [\"true\"]\ndir = \"\"\ncancel_grace = \"2d\"\n\
+                output_file = \"out.log\"\n\
+                [kinds.a.operations.d]\nrun = [\"true\"]\ncancel_grace = 5\noutput_bytes_max = 9\n";
+    assert_eq!(
+        problems(text),
+        [
+            "2: kinds.a.operations.b: dir is an option of a `run`, which is missing: add one, or \
+             leave it out",
+            "5: kinds.a.operations.c: dir is empty: leave it out to run in that of the worker",
+            "6: kinds.a.operations.c: cancel_grace must be at most 1d",
+            "7: kinds.a.operations.c: output_file must contain {job}, or concurrent jobs would \
+             write the same file",
+            "10: kinds.a.operations.d.cancel_grace: it must be a duration such as \"30m\", not of \
+             the type integer",
+            "11: kinds.a.operations.d: output_bytes_max has no effect without output_file: add \
+             one, or leave it out",
         ]
     );
 }

@@ -13,6 +13,7 @@ use crate::kind_check::Problems;
 use crate::limits;
 pub use crate::policy::Policy;
 use crate::retry::Retry;
+use crate::run::RunOptions;
 
 /// What happens to the rest of a lane while a job is in backoff.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -57,6 +58,8 @@ pub struct Operation {
     pub run: Vec<String>,
     /// Environment variables of the command.
     pub env: BTreeMap<String, String>,
+    /// Options of the command.
+    pub run_options: RunOptions,
 }
 
 impl Operation {
@@ -78,6 +81,7 @@ impl Operation {
             meets: BTreeMap::new(),
             run: Vec::new(),
             env: BTreeMap::new(),
+            run_options: RunOptions::default(),
         }
     }
 

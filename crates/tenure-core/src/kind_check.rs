@@ -103,6 +103,9 @@ impl Kind {
         if operation.run.first().is_some_and(String::is_empty) {
             problems.add("run begins with an empty word: it must name a program");
         }
+        for problem in operation.run_options.problems(!operation.run.is_empty()) {
+            problems.add(problem);
+        }
         check_limit(operation.limit_ms, problems);
         let range = 1..=limits::RUN_AHEAD_MS_MAX;
         if operation.start_deadline_ms.is_some_and(|ms| !range.contains(&ms)) {

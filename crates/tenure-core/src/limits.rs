@@ -42,6 +42,8 @@ pub const REVOCATIONS_MAX: usize = 256;
 
 /// Maximum number of kinds.
 pub const KINDS_MAX: usize = 1_024;
+/// Maximum time from TERM to KILL of a command after a cancel: one day.
+pub const CANCEL_GRACE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// Maximum number of states of a kind.
 pub const STATES_MAX: usize = 64;
 /// Maximum number of operations of a kind.

@@ -3,7 +3,7 @@
 
 use tenure_core::kind::{Backoff, InvalidKinds, OperationOverride};
 use tenure_core::retry::Retry;
-use tenure_core::{Kind, Kinds, LockName, Operation, Policy, limits};
+use tenure_core::{Kind, Kinds, LockName, Operation, Policy, RunOptions, limits};
 
 /// Returns a valid kind: a lifecycle with transitional states.
 fn good() -> Kind {
@@ -43,6 +43,35 @@ fn only(kind: Kind, place: &str, words: &str) {
 #[test]
 fn valid_kinds_are_accepted() {
     assert_eq!(problems([good(), Kind::new("empty")]), Vec::<String>::new());
+}
+
+#[test]
+fn options_of_commands_are_validated() {
+    let run = |options: RunOptions| {
+        with(|create| {
+            (create.run, create.run_options) = (vec!["true".to_owned()], options);
+        })
+    };
+    let place = "kinds.box.operations.create";
+    let default = RunOptions::default;
+    let at_limit = RunOptions {
+        dir: Some("/srv".to_owned()),
+        cancel_grace_ms: Some(limits::CANCEL_GRACE_MS_MAX),
+        output_file: Some("/var/log/{job}".to_owned()),
+        output_bytes_max: Some(1),
+    };
+    assert_eq!(problems([run(at_limit.clone())]), Vec::<String>::new());
+    assert_eq!(problems([with(|create| create.run_options = at_limit.clone())]).len(), 4);
+    let dir = Some(String::new());
+    only(run(RunOptions { dir, ..default() }), place, "dir is empty");
+    let cancel_grace_ms = Some(limits::CANCEL_GRACE_MS_MAX + 1);
+    only(run(RunOptions { cancel_grace_ms, ..default() }), place, "at most 1d");
+    let output_file = Some("/var/log/{attempt}".to_owned());
+    only(run(RunOptions { output_file, ..default() }), place, "must contain {job}");
+    let output_bytes_max = Some(1);
+    only(run(RunOptions { output_bytes_max, ..default() }), place, "without output_file");
+    let output_bytes_max = Some(0);
+    only(run(RunOptions { output_bytes_max, ..at_limit }), place, "output_bytes_max of 0");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use tenure_config::{Report, Section};
 
 use super::*;
 use crate::settings;
+use crate::steps::Action;
 
 const GOOD: &str = r#"
 description = "Exports costs"
@@ -26,6 +27,7 @@ command = ["./extract.sh", "{{ parameters.date }}"]
 limit = "10m"
 retry = { attempts = 2, transient = ["QUOTA"] }
 env = { REGION = "eu" }
+dir = "work"
 secrets = { API_KEY = "billing_key" }
 
 [[steps]]
@@ -96,6 +98,9 @@ fn valid_file_is_loaded_in_full() {
     assert_eq!(pipeline.secrets(), ["billing_key", "hook", "warehouse"]);
     let steps: Vec<&str> = pipeline.steps.iter().map(|step| step.name.as_str()).collect();
     assert_eq!(steps, ["extract", "load", "notify"]);
+    let Action::Command(extract) = &pipeline.steps[0].action else { panic!("it is a command") };
+    let dir = fixture.0.path().join("acme/work");
+    assert_eq!(extract.dir.as_deref().map(Path::new), Some(&*dir));
     assert!(catalog.get("other", "billing").is_none());
 }
 
@@ -202,6 +207,11 @@ retry = { attempts = 0 }
 name = "three"
 sql = { url = "mysql://x", run = "SELECT :nothing" }
 env = { A = "b" }
+dir = "work"
+[[steps]]
+name = "four"
+command = ["true"]
+dir = ""
 "#,
     );
     for expected in [
@@ -219,6 +229,8 @@ env = { A = "b" }
         "20: steps[3].sql.url: a URL must start with postgres://",
         "20: steps[3].sql.run: `:nothing` is not a declared parameter",
         "21: steps[3].env: only a `command` has an environment",
+        "22: steps[3].dir: only a `command` has a directory",
+        "26: steps[4].dir: it is empty",
     ] {
         assert!(
             problems.iter().any(|problem| problem.starts_with(expected)),

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tenure::worker::{Command as Supervised, Failure, Handler as _, REDACTED};
 use tenure_config::report::Report;
 use tenure_config::section::Section;
-use tenure_config::{check_variable, read_command};
+use tenure_config::{check_variable, read_command, read_path};
 use tenure_core::retry::TIME_LIMIT;
 
 use super::{STEP_TIME_LIMIT, StepContext};
@@ -18,6 +18,8 @@ use crate::template::{SCHEDULED_AT, Template, Values};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Command {
     argv: Vec<Template>,
+    /// Working directory.
+    pub(crate) dir: Option<String>,
     env: Vec<(String, Template)>,
     /// Variables with the names of their secrets.
     secrets: Vec<(String, String)>,
@@ -26,7 +28,7 @@ pub struct Command {
 impl Command {
     pub(super) async fn perform(&self, cx: &StepContext<'_>) -> Result<Option<Value>, Failure> {
         let values = cx.values;
-        let command = Supervised::new(self.arguments(values))
+        let mut command = Supervised::new(self.arguments(values))
             .pass_env(cx.pass_env)
             .env(self.environment(cx))
             // With the defaults filled in.
@@ -34,6 +36,9 @@ impl Command {
             .limit(cx.limit)
             .phase(cx.phase.clone())
             .traceparent(cx.parent);
+        if let Some(dir) = &self.dir {
+            command = command.dir(dir);
+        }
         match command.run(cx.job).await {
             Ok(done) => {
                 Ok(done.result.map(|json| redact(tenure_wire::parse_document(&json), values)))
@@ -105,6 +110,11 @@ pub(crate) fn read(
     report: &mut Report<'_>,
 ) -> Option<Command> {
     let argv = read_command(section, "command", dir, report);
+    let dir = read_path(section, "dir", dir, report);
+    if dir.as_deref() == Some("") {
+        let why = "it is empty: leave it out to run in the directory of the worker".to_owned();
+        section.reject::<()>("dir", why, report);
+    }
     let template = |arg: &String, report: &mut Report<'_>| {
         names.template((section, "command"), arg, SecretUse::Forbidden, report)
     };
@@ -127,5 +137,5 @@ pub(crate) fn read(
             secrets.push((name.to_owned(), secret.to_owned()));
         }
     }
-    (!argv.is_empty()).then_some(Command { argv, env, secrets })
+    (!argv.is_empty()).then_some(Command { argv, dir, env, secrets })
 }

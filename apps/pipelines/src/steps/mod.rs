@@ -32,7 +32,7 @@ pub(super) use http_check::{HttpCheck, read as read_http_check};
 pub(super) use sql::{Query, read_query};
 
 /// Keys of a step that declare its action.
-pub(super) const KEYS: [&str; 5] = ["command", "http", "sql", "env", "secrets"];
+pub(super) const KEYS: [&str; 6] = ["command", "http", "sql", "env", "secrets", "dir"];
 
 /// Failure code: a step exceeded its time limit.
 pub const STEP_TIME_LIMIT: &str = "STEP_TIME_LIMIT";
@@ -140,9 +140,12 @@ pub(super) fn read_action_key(
         report.add(&section.place, why);
         return None;
     };
-    for key in ["env", "secrets"].into_iter().filter(|key| action != "command" && section.has(key))
+    for (key, what) in
+        [("env", "an environment"), ("secrets", "an environment"), ("dir", "a directory")]
     {
-        section.reject::<()>(key, "only a `command` has an environment".to_owned(), report);
+        if action != "command" && section.has(key) {
+            section.reject::<()>(key, format!("only a `command` has {what}"), report);
+        }
     }
     Some(action)
 }

@@ -48,7 +48,7 @@ async fn expect_no_run(cluster: &Cluster) {
 
 /// Reports the first line of the file `active`; fails if the file `broken` exists.
 const SCRIPT: &str = "[precheck]\nlimit = \"20s\"\nenv = { WHICH = \"{{ run.pipeline }}\" }\n\
-    command = [\"sh\", \"-c\", \"\"\"cd DIR; echo x >> checks; env > seen\n\
+    dir = \"DIR\"\ncommand = [\"sh\", \"-c\", \"\"\"echo x >> checks; env > seen\n\
     [ -e broken ] && exit 3; [ -e slow ] && exec sleep 60; cat active 2> /dev/null; true\"\"\"]\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -201,6 +201,22 @@ async fn step_is_stopped_at_its_time_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn command_runs_in_the_directory_of_its_step() {
+    let text = "[[steps]]\nname = \"a\"\ndir = \"./work\"\ncommand = [\"cat\", \"input\"]\n";
+    let cluster = Cluster::start(StoreKind::Embedded, &[("default/p", text)]).await;
+    let run = cluster.start_run("p").await;
+    let failed = cluster.wait_for_end(&run, "FAILED").await;
+    assert_eq!(failed["error"]["code"], "CANNOT_START", "{failed:#}");
+    let message = failed["error"]["message"].as_str().expect("message");
+    let dir = cluster.file("pipelines/default/work").display().to_string();
+    assert!(message.contains(&format!("cannot run in the directory {dir}")), "{message}");
+    cluster.write("pipelines/default/work/input", "of this directory\n");
+    let run = cluster.start_run("p").await;
+    cluster.wait_for_end(&run, "COMPLETE").await;
+    assert!(cluster.log(&run).await.contains("a | of this directory"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn secret_is_visible_in_the_environment_only() {
     let text = "[[steps]]\nname = \"a\"\nsecrets = { API_KEY = \"key\" }\n\
                 command = [\"sh\", \"-c\", \

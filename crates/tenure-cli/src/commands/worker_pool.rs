@@ -290,9 +290,8 @@ impl Handler for ConfiguredCommand {
         let operation = kind.and_then(|kind| kind.operations.get(job.operation()));
         match operation.filter(|operation| !operation.run.is_empty()) {
             Some(operation) => {
-                let command = Command::new(&operation.run)
+                let command = Command::declared(operation)
                     .pass_env(live.pass_env.iter())
-                    .env(&operation.env)
                     .traceparent(current_span());
                 command.run(job).await
             }

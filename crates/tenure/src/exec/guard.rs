@@ -125,7 +125,7 @@ impl Guard {
                 self.extend(first);
             }
             Some(ControlMessage::Extend(deadlines)) => self.extend(deadlines),
-            Some(ControlMessage::Signal(_) | ControlMessage::Stop(_)) => {}
+            Some(ControlMessage::Signal(_) | ControlMessage::Stop { .. }) => {}
             None => {
                 self.supervised = false;
                 self.act_at = Some(BootInstant::now() + GUARD_DELAY);

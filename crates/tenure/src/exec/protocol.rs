@@ -7,7 +7,7 @@
 //! W:   failed ERRNO                  the launcher could not be started
 //! S: extend TERM_AT KILL_AT          a heartbeat succeeded; never shortens
 //! S: signal NUMBER                   to the command's process group
-//! S: stop lost|time-limit|asked      TERM now, KILL after GRACE
+//! S: stop lost|time-limit|asked [GRACE]   TERM now, KILL after this GRACE, or that of `start`
 //! W: suspended NUMBER                the command was stopped by this signal; only on a terminal
 //! W: exited code|signal NUMBER WHY   the first process ended; WHY is by-itself or a word of stop
 //! W: killing                         the first KILL is being sent
@@ -35,10 +35,17 @@ use crate::clock::BootInstant;
 /// Message from S to W.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ControlMessage {
-    Start { first: Deadlines, grace: Duration },
+    Start {
+        first: Deadlines,
+        grace: Duration,
+    },
     Extend(Deadlines),
     Signal(i32),
-    Stop(StopReason),
+    /// Without a grace period of its own, that of `Start` applies.
+    Stop {
+        reason: StopReason,
+        grace: Option<Duration>,
+    },
 }
 
 /// Message from W to S.
@@ -63,11 +70,14 @@ impl fmt::Display for ControlMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Start { first, grace } => {
-                write!(f, "start {} {}", format_deadlines(*first), grace.as_nanos())
+                write!(f, "start {} {}", format_deadlines(*first), nanos(*grace))
             }
             Self::Extend(deadlines) => write!(f, "extend {}", format_deadlines(*deadlines)),
             Self::Signal(number) => write!(f, "signal {number}"),
-            Self::Stop(stop) => write!(f, "stop {}", reason_word(EndReason::from(*stop))),
+            Self::Stop { reason, grace: None } => write!(f, "stop {}", stop_word(*reason)),
+            Self::Stop { reason, grace: Some(grace) } => {
+                write!(f, "stop {} {}", stop_word(*reason), nanos(*grace))
+            }
         }
     }
 }
@@ -78,12 +88,13 @@ impl FromStr for ControlMessage {
     fn from_str(line: &str) -> Result<Self, MalformedLine> {
         let words: Vec<&str> = line.split(' ').collect();
         let message = match words.as_slice() {
-            ["start", term, kill, grace] => parse_deadlines(term, kill).and_then(|first| {
-                Some(Self::Start { first, grace: Duration::from_nanos(grace.parse().ok()?) })
-            }),
+            ["start", term, kill, grace] => parse_deadlines(term, kill)
+                .and_then(|first| Some(Self::Start { first, grace: parse_grace(grace)? })),
             ["extend", term, kill] => parse_deadlines(term, kill).map(Self::Extend),
             ["signal", number] => number.parse().ok().map(Self::Signal),
-            ["stop", reason] => parse_stop(reason).map(Self::Stop),
+            ["stop", reason] => parse_stop(reason).map(|reason| Self::Stop { reason, grace: None }),
+            ["stop", reason, grace] => parse_stop(reason)
+                .and_then(|reason| Some(Self::Stop { reason, grace: Some(parse_grace(grace)?) })),
             _ => None,
         };
         message.ok_or_else(|| MalformedLine(line.to_owned()))
@@ -163,6 +174,15 @@ fn parse_deadlines(term: &str, kill: &str) -> Option<Deadlines> {
     Some(Deadlines { term_at: instant(term)?, kill_at: instant(kill)? })
 }
 
+/// Returns the nanoseconds of a grace period, saturating.
+fn nanos(grace: Duration) -> u64 {
+    u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn parse_grace(word: &str) -> Option<Duration> {
+    word.parse().ok().map(Duration::from_nanos)
+}
+
 fn parse_exit_kind(kind: &str, number: &str) -> Option<ExitKind> {
     let number = number.parse().ok()?;
     match kind {
@@ -180,6 +200,10 @@ fn reason_word(reason: EndReason) -> &'static str {
         EndReason::Stopped(StopReason::Requested) => "asked",
         EndReason::WatchdogDied => "watchdog-died",
     }
+}
+
+fn stop_word(reason: StopReason) -> &'static str {
+    reason_word(reason.into())
 }
 
 fn parse_reason(word: &str) -> Option<EndReason> {
@@ -208,19 +232,30 @@ mod tests {
         kill_at: BootInstant::from_nanos(u64::MAX),
     };
 
+    fn stop(reason: StopReason, grace: Option<Duration>) -> ControlMessage {
+        ControlMessage::Stop { reason, grace }
+    }
+
     #[test]
     fn every_control_message_round_trips() {
         let messages = [
             ControlMessage::Start { first: DEADLINES, grace: Duration::from_nanos(3) },
             ControlMessage::Extend(DEADLINES),
             ControlMessage::Signal(15),
-            ControlMessage::Stop(StopReason::Lost),
-            ControlMessage::Stop(StopReason::TimeLimit),
-            ControlMessage::Stop(StopReason::Requested),
+            stop(StopReason::Lost, None),
+            stop(StopReason::TimeLimit, None),
+            stop(StopReason::Requested, Some(Duration::from_nanos(4))),
         ];
         for message in messages {
             assert_eq!(message.to_string().parse(), Ok(message));
         }
+    }
+
+    #[test]
+    fn an_endless_grace_period_is_sent_as_the_longest() {
+        let endless = stop(StopReason::Requested, Some(Duration::MAX));
+        let longest = stop(StopReason::Requested, Some(Duration::from_nanos(u64::MAX)));
+        assert_eq!(endless.to_string().parse(), Ok(longest));
     }
 
     #[test]
@@ -246,7 +281,16 @@ mod tests {
 
     #[test]
     fn malformed_lines_are_rejected() {
-        for line in ["", "start 1 2", "extend 1 -2", "stop by-itself", "signal 1 2", "gone"] {
+        let lines = [
+            "",
+            "start 1 2",
+            "extend 1 -2",
+            "stop by-itself",
+            "stop lost -1",
+            "signal 1 2",
+            "gone",
+        ];
+        for line in lines {
             assert!(line.parse::<ControlMessage>().is_err(), "{line:?}");
         }
         for line in ["", "gone ", "exited code 1", "exited fine 1 lost", "start 1 2 3"] {

@@ -14,10 +14,11 @@ use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream as StdUnixStream};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf, absolute};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::fs::{Access, access};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
@@ -42,6 +43,9 @@ pub struct Spec {
     pub env_remove: Vec<OsString>,
     /// Whether nothing of the environment of this process is inherited.
     pub env_clear: bool,
+    /// Working directory of the command; that of this process if `None`. A relative path of the
+    /// program is relative to it.
+    pub dir: Option<PathBuf>,
     /// Time from TERM to KILL.
     pub grace: Duration,
     /// The executable that becomes the watchdog; its `main` calls [`super::run_helper`].
@@ -72,6 +76,7 @@ impl Spec {
             env: Vec::new(),
             env_remove: Vec::new(),
             env_clear: false,
+            dir: None,
             grace: GRACE_DEFAULT,
             // Not `current_exe`, whose path is stale once the file is replaced.
             helper: "/proc/self/exe".into(),
@@ -98,6 +103,14 @@ pub enum Error {
     Watchdog {
         /// See [`Spec::helper`].
         helper: PathBuf,
+        /// Error of the operating system.
+        source: io::Error,
+    },
+    /// [`Spec::dir`] does not exist or cannot be entered.
+    #[error("cannot run in the directory {dir}; create it or name another one", dir = dir.display())]
+    Directory {
+        /// See [`Spec::dir`].
+        dir: PathBuf,
         /// Error of the operating system.
         source: io::Error,
     },
@@ -140,7 +153,12 @@ impl HelperProcess {
     }
 
     pub(super) fn start_watchdog(spec: Spec, id: &str) -> Result<Self, Error> {
-        let mut command = Command::new(&spec.helper);
+        let mut helper = spec.helper;
+        if spec.dir.is_some() && helper.components().count() > 1 {
+            // It would be looked up in the directory of the command.
+            helper = absolute(&helper).map_err(Error::Prepare)?;
+        }
+        let mut command = Command::new(&helper);
         let mode = if spec.terminal.is_some() { TERMINAL_ARG } else { SESSION_ARG };
         command.arg0("tenure").arg(WATCHDOG_ARG).arg(mode).arg(id).args(spec.program);
         if spec.env_clear {
@@ -153,8 +171,11 @@ impl HelperProcess {
         command.stdin(spec.stdin.unwrap_or_else(Stdio::inherit));
         command.stdout(spec.stdout.unwrap_or_else(Stdio::inherit));
         command.stderr(spec.stderr.unwrap_or_else(Stdio::inherit));
-        let spawned = command.spawn();
-        spawned.map(Self).map_err(|source| Error::Watchdog { helper: spec.helper, source })
+        spec.dir.as_ref().map(|dir| command.current_dir(dir));
+        command.spawn().map(Self).map_err(|source| match spec.dir {
+            Some(dir) if !is_enterable(&dir) => Error::Directory { dir, source },
+            _ => Error::Watchdog { helper, source },
+        })
     }
 
     pub(super) fn pid(&self) -> Pid {
@@ -207,6 +228,11 @@ impl Drop for HelperProcess {
         // Without a thread it remains a zombie until this process exits, which is harmless.
         reaper.spawn(move || waitpid(Some(pid), WaitOptions::empty())).ok();
     }
+}
+
+/// Returns whether a process can have this working directory.
+fn is_enterable(dir: &Path) -> bool {
+    access(dir.join("."), Access::EXEC_OK).is_ok()
 }
 
 /// Returns an unguessable name for the socket, which also identifies the processes of the command.

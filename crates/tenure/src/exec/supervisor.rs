@@ -171,6 +171,11 @@ impl Supervisor {
         self.handle.stop(reason);
     }
 
+    /// See [`Handle::stop_within`].
+    pub fn stop_within(&self, reason: StopReason, grace: Duration) {
+        self.handle.stop_within(reason, grace);
+    }
+
     /// Waits until the command and all its descendants are dead. The lock may be released only
     /// then, and must be renewed until then.
     ///
@@ -382,10 +387,19 @@ impl Handle {
         self.send(ControlMessage::Signal(signal));
     }
 
-    /// Sends TERM to every process now, and KILL after the grace period, or at `kill_at` if that is
-    /// earlier.
+    /// Sends TERM to every process now, and KILL after the grace period of the [`Spec`], or at
+    /// `kill_at` if that is earlier.
+    ///
+    /// The first reason is the one that is reported. A later stop never postpones KILL, and brings
+    /// it forward if its own is due earlier.
     pub fn stop(&self, reason: StopReason) {
-        self.send(ControlMessage::Stop(reason));
+        self.send(ControlMessage::Stop { reason, grace: None });
+    }
+
+    /// Like [`Handle::stop`], with its own grace period. It has no effect on [`StopReason::Lost`]:
+    /// what is lost is not kept for longer.
+    pub fn stop_within(&self, reason: StopReason, grace: Duration) {
+        self.send(ControlMessage::Stop { reason, grace: Some(grace) });
     }
 
     fn send(&self, message: ControlMessage) {

@@ -3,7 +3,8 @@
 //! Rules, all on the clock of [`BootInstant`]:
 //! - at `term_at` the lock is lost: TERM to the whole tree; later extensions are ignored;
 //! - at `kill_at`, or `grace` after a stop, or `grace` after the command exited and left processes
-//!   behind: KILL to the whole tree, repeatedly until nothing is left;
+//!   behind: KILL to the whole tree, repeatedly until nothing is left. Whichever is first counts: a
+//!   stop may bring its own, long grace, but no loss and no exit waits for it;
 //! - when the supervisor is gone: KILL at once.
 //!
 //! On a terminal it also reports when the command is suspended, and takes the terminal back before
@@ -192,7 +193,7 @@ struct Watchdog {
     grace: Duration,
     supervised: bool,
     command_exited: bool,
-    /// Set once, by the first reason to end the command.
+    /// Set by the first reason to end the command; later ones may bring KILL forward.
     termination: Option<Termination>,
     /// Whether TERM has yet to be sent.
     term_due: bool,
@@ -253,7 +254,7 @@ impl Watchdog {
     /// delayed.
     async fn catch_up(&mut self, events: &mut Events) {
         for _ in 0..CATCH_UP_MESSAGES_MAX {
-            if self.termination.is_some() || !self.supervised || !self.lost_at().has_passed() {
+            if !self.awaits_loss() || !self.supervised || !self.lost_at().has_passed() {
                 return;
             }
             let Some(event) = events.try_next().await else {
@@ -276,7 +277,7 @@ impl Watchdog {
         match message {
             ControlMessage::Extend(deadlines) => self.extend(deadlines),
             ControlMessage::Signal(number) => self.forward(number),
-            ControlMessage::Stop(stop) => self.terminate(stop.into()),
+            ControlMessage::Stop { reason, grace } => self.stop(reason, grace),
             // `start` is only valid as the first message; a supervisor that repeats it is broken.
             ControlMessage::Start { .. } => self.supervised = false,
         }
@@ -295,17 +296,24 @@ impl Watchdog {
         }
     }
 
-    /// Starts to end the tree; the first reason wins.
+    fn stop(&mut self, reason: StopReason, grace: Option<Duration>) {
+        let grace = grace.filter(|_| reason != StopReason::Lost).unwrap_or(self.grace);
+        self.terminate_by(reason.into(), BootInstant::now() + grace);
+    }
+
     fn terminate(&mut self, reason: EndReason) {
         self.terminate_by(reason, BootInstant::now() + self.grace);
     }
 
+    /// Starts to end the tree. The first reason is reported; the earliest KILL counts.
     fn terminate_by(&mut self, reason: EndReason, kill_at: BootInstant) {
-        if self.termination.is_none() {
-            // A lost lock stays lost: no extension moves this deadline.
-            let lost = reason == EndReason::Lost;
-            let kill_at = if lost { kill_at.min(self.deadlines.kill_at) } else { kill_at };
+        // A lost lock stays lost: no extension moves this deadline.
+        let lost = reason == EndReason::Lost;
+        let kill_at = if lost { kill_at.min(self.deadlines.kill_at) } else { kill_at };
+        if self.termination.is_none_or(|termination| kill_at < termination.kill_at) {
+            let reason = self.termination.map_or(reason, |termination| termination.reason);
             self.termination = Some(Termination { reason, kill_at });
+            // Also to processes that were started to clean up.
             self.term_due = true;
         }
     }
@@ -327,6 +335,12 @@ impl Watchdog {
         self.deadlines.term_at.min(self.deadlines.kill_at)
     }
 
+    /// Returns whether a loss would bring KILL forward.
+    fn awaits_loss(&self) -> bool {
+        let kill_at = self.deadlines.kill_at;
+        self.termination.is_none_or(|termination| termination.kill_at > kill_at)
+    }
+
     fn kill_at(&self) -> BootInstant {
         let by_termination =
             self.termination.map_or(self.deadlines.kill_at, |termination| termination.kill_at);
@@ -339,7 +353,7 @@ impl Watchdog {
 
     fn wakeup_delay(&self) -> Duration {
         let kill_at = self.kill_at().max(self.next_kill);
-        let next = if self.termination.is_some() { kill_at } else { kill_at.min(self.lost_at()) };
+        let next = if self.awaits_loss() { kill_at.min(self.lost_at()) } else { kill_at };
         next.remaining().clamp(SLEEP_MIN, SLEEP_MAX)
     }
 

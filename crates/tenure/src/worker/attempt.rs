@@ -398,6 +398,9 @@ async fn send_update(job: &Context, action: JobAction) {
             }
             Err(Error::Refused(refusal)) => {
                 tracing::warn!(job = %job.id(), %refusal, "the store refused an update");
+                if matches!(action, JobAction::Status { .. }) {
+                    job.log(&format!("[an update of the status was refused: {refusal}]"));
+                }
                 return;
             }
             Err(error) => {

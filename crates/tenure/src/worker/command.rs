@@ -8,55 +8,44 @@
 //! The handler must never end while a process of the command is alive. When that is unknown, the
 //! whole session is abandoned, so that the store waits for its time to live.
 //!
-//! See `exec/` for the supervision, `output.rs` for the directives.
+//! See `exec/` for the supervision, `streams.rs` for the output, `exit.rs` for the result.
 
 use std::ffi::OsString;
-use std::io;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::Stdio;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure_core::retry::{Class, TIME_LIMIT};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::unix::pipe::{Receiver, Sender};
+use tenure_core::{Operation, RunOptions};
 use tokio::time::{Sleep, timeout};
 
 use super::context::{CancelReason, Context};
 use super::environment;
+pub use super::exit::{CommandOutput, Exit, HEARTBEAT_LATE, STOPPED, WATCHDOG_DIED};
 use super::handler::{Done, Failure, Handler};
-use super::output::{Directive, LineSplitter, OutputLine};
-use super::redact::StreamState;
-use crate::exec::{self, CommandEnd, Deadlines, EndReason, ExitKind, Spec, StopReason, Supervisor};
+use super::observer::{Line, Observer};
+use super::output_file::OutputFile;
+use super::streams::Streams;
+use crate::exec::{self, CommandEnd, Deadlines, EndReason, Handle, Spec, StopReason, Supervisor};
 use crate::session::Session;
 use crate::trace::TraceParent;
 
-/// Exit code that requests a retry.
-const EX_TEMPFAIL: i32 = 75;
 /// Code of a command that could not be started.
 pub const CANNOT_START: &str = "CANNOT_START";
-/// Code of a command that was stopped because heartbeats failed for too long, although the tenure
-/// was kept in the end.
-pub const HEARTBEAT_LATE: &str = "HEARTBEAT_LATE";
-/// Code of a command that was stopped through its watchdog.
-pub const STOPPED: &str = "STOPPED";
-/// Code of a command whose watchdog was killed.
-pub const WATCHDOG_DIED: &str = "WATCHDOG_DIED";
 /// Time to read the remaining output of a dead command. Only a process that does not belong to the
 /// command can keep its pipes open.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Size of the buffer for reading output.
-const READ_BUFFER_BYTES: usize = 16 * 1024;
 
 /// Handler that runs a command.
 #[derive(Clone, Debug)]
 pub struct Command {
     program: Vec<OsString>,
     helper: Option<PathBuf>,
+    dir: Option<PathBuf>,
     grace: Duration,
+    cancel_grace: Option<Duration>,
     parent: Option<TraceParent>,
     /// Variables of this process to pass on, by name or prefix.
     passed: Vec<String>,
@@ -64,6 +53,8 @@ pub struct Command {
     args: Option<String>,
     limit: Option<Duration>,
     phase: Phase,
+    observer: Option<Observer>,
+    output_file: Option<OutputFile>,
 }
 
 /// Phase of a job that consists of several commands.
@@ -97,12 +88,25 @@ impl Phase {
     }
 
     /// Returns the prefix of each log line.
-    fn label(&self) -> String {
+    pub(super) fn label(&self) -> String {
         if self.name.is_empty() { String::new() } else { format!("{} | ", self.name) }
     }
 }
 
 impl Command {
+    /// Creates a handler that runs the declared command of an operation, with its options.
+    #[must_use]
+    pub fn declared(operation: &Operation) -> Self {
+        let RunOptions { dir, cancel_grace_ms, output_file, output_bytes_max } =
+            operation.run_options.clone();
+        let mut command = Self::new(&operation.run).env(&operation.env);
+        command.dir = dir.map(Into::into);
+        command.cancel_grace = cancel_grace_ms.map(Duration::from_millis);
+        command.output_file =
+            output_file.map(|path| OutputFile { path: path.into(), bytes_max: output_bytes_max });
+        command
+    }
+
     /// Creates a handler that runs this program with these arguments. Of the environment of this
     /// process it gets [`INHERITED_VARIABLES`](super::INHERITED_VARIABLES) only.
     #[must_use]
@@ -111,13 +115,17 @@ impl Command {
         Self {
             program,
             helper: None,
+            dir: None,
             grace: exec::GRACE_DEFAULT,
+            cancel_grace: None,
             parent: None,
             passed: Vec::new(),
             env: Vec::new(),
             args: None,
             limit: None,
             phase: Phase::default(),
+            observer: None,
+            output_file: None,
         }
     }
 
@@ -173,10 +181,56 @@ impl Command {
         self
     }
 
+    /// Sets the working directory; the default is that of this process. A relative path of the
+    /// program is relative to it.
+    #[must_use]
+    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.dir = Some(dir.into());
+        self
+    }
+
     /// Sets the time from TERM to KILL.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
+        self
+    }
+
+    /// Sets the time from TERM to KILL after the job was cancelled or a time limit exceeded; the
+    /// default is that of [`Command::grace`].
+    ///
+    /// The tenure is held meanwhile. When it is lost, the deadline of the watchdog counts, and when
+    /// the worker shuts down, [`Command::grace`].
+    #[must_use]
+    pub fn cancel_grace(mut self, grace: Duration) -> Self {
+        self.cancel_grace = Some(grace);
+        self
+    }
+
+    /// Calls `observe` for each line of output as it arrives, before it is redacted and logged.
+    ///
+    /// The calls of one run are made one after the other on a thread of their own, outside of the
+    /// runtime, so `observe` may block: the command, its supervision and its log do not wait. Up to
+    /// 4 MiB of lines wait for it; while they do not fit, lines are missed, and [`Line::missed`] of
+    /// the next one counts them. If it panics, it gets no more lines of that run. After the end of
+    /// the command it has five seconds for the lines that wait; those left are dropped, and a call
+    /// that has not returned by then may outlast the attempt.
+    #[must_use]
+    pub fn on_line(mut self, observe: impl Fn(&Line) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Observer::new(observe));
+        self
+    }
+
+    /// Writes all output to this file as well, with secrets redacted. In the path `{job}` stands
+    /// for the id of the job and `{attempt}` for the number of the attempt.
+    ///
+    /// Each run creates the file with mode 0600, or empties it. Directories are not created. With
+    /// `bytes_max`, the line that would exceed it is replaced by a notice, and the rest is dropped.
+    /// A disk that is slow makes the command wait; after a failed write the command continues, and
+    /// the log says that the file is incomplete.
+    #[must_use]
+    pub fn output_file(mut self, path: impl Into<PathBuf>, bytes_max: Option<u64>) -> Self {
+        self.output_file = Some(OutputFile { path: path.into(), bytes_max });
         self
     }
 
@@ -199,6 +253,7 @@ impl Command {
         spec.env.extend(environment::of_job(job, self.args_json(job)));
         spec.env.extend(self.trace(job).variables());
         spec.env.extend(self.env.iter().cloned());
+        spec.dir.clone_from(&self.dir);
         spec.grace = self.grace;
         spec.helper = self.helper.clone().unwrap_or(spec.helper);
         spec.stdin = Some(Stdio::piped());
@@ -207,72 +262,37 @@ impl Command {
         spec
     }
 
-    async fn supervise(
-        &self,
-        job: &Context,
-        mut supervisor: Supervisor,
-        output: &Mutex<CommandOutput>,
-    ) -> Result<CommandEnd, exec::Error> {
-        let handle = supervisor.handle();
-        let _registration = handle.follow(job.session());
-        let mut io = Box::pin(self.exchange_io(job, &mut supervisor, output));
-        let (mut io_open, mut tenure_held, mut not_cancelled) = (true, true, true);
-        let mut limit = self.limit.map(|limit| Box::pin(tokio::time::sleep(limit)));
-        let ended = loop {
-            tokio::select! {
-                ended = supervisor.wait() => break ended?,
-                () = &mut io, if io_open => io_open = false,
-                _ = job.lost(), if tenure_held => {
-                    tenure_held = false;
-                    handle.stop(StopReason::Lost);
-                }
-                reason = job.cancelled(), if not_cancelled => {
-                    not_cancelled = false;
-                    let late = reason == CancelReason::TimeLimit;
-                    handle.stop(if late { StopReason::TimeLimit } else { StopReason::Requested });
-                }
-                Some(()) = limit_elapsed(&mut limit), if limit.is_some() => {
-                    limit = None;
-                    handle.stop(StopReason::TimeLimit);
-                }
-            }
-        };
-        if io_open {
-            timeout(OUTPUT_DRAIN_TIMEOUT, io).await.ok();
-        }
-        Ok(ended)
-    }
-
-    /// Writes the arguments to the command and reads its output until all pipes are closed.
-    fn exchange_io<'a>(
-        &'a self,
-        job: &'a Context,
-        supervisor: &mut Supervisor,
-        output: &'a Mutex<CommandOutput>,
-    ) -> impl Future<Output = ()> + Send + use<'a> {
-        let stdin = supervisor.stdin.take().map(OwnedFd::from).map(Sender::from_owned_fd);
-        let stdout = supervisor.stdout.take().map(OwnedFd::from).map(Receiver::from_owned_fd);
-        let stderr = supervisor.stderr.take().map(OwnedFd::from).map(Receiver::from_owned_fd);
-        async move {
-            let label = self.phase.label();
-            let phase = (&self.phase, label.as_str());
-            let stdout =
-                read_lines(stdout, |stream, line| handle_line(job, phase, output, stream, &line));
-            let stderr = read_lines(stderr, |stream, line| {
-                if let Some(redacted) = job.log_line(stream, &label, &line.text, line.truncated)
-                    && !redacted.trim().is_empty()
-                {
-                    lock(output).last_stderr_line = Some(redacted);
-                }
-            });
-            tokio::join!(write_args(stdin, self.args_json(job)), stdout, stderr);
-        }
-    }
-}
-
-#[async_trait]
-impl Handler for Command {
-    async fn run(&self, job: &Context) -> Result<Done, Failure> {
+    /// Runs the command until it and everything it started are dead, and returns how it ended.
+    ///
+    /// For handlers that classify the end themselves. Such a handler [must
+    /// complete](Handler::must_complete), for example by [`completing`](super::completing): if its
+    /// future is dropped while the command runs, the command is killed and the session abandoned.
+    ///
+    /// ```
+    /// use tenure::exec::{EndReason, ExitKind};
+    /// use tenure::worker::completing;
+    /// use tenure::{Client, Context, Done, Failure, Worker, worker::Command};
+    ///
+    /// async fn create(job: Context) -> Result<Done, Failure> {
+    ///     let exit = Command::new(["./create.sh"]).dir("/srv").execute(&job).await?;
+    ///     match (exit.reason, exit.status) {
+    ///         (EndReason::Exited, ExitKind::Code(3)) => {
+    ///             Err(Failure::permanent("QUOTA", exit.output.tail))
+    ///         }
+    ///         _ => exit.into_result(),
+    ///     }
+    /// }
+    ///
+    /// # fn worker(client: &Client) -> Worker {
+    /// Worker::new(client, "creator").handle("database", completing(create))
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Fails if the command could not be started.
+    pub async fn execute(&self, job: &Context) -> Result<Exit, Failure> {
+        let streams = self.open_streams(job).await?;
         let session = job.session();
         // Armed from before the command starts until it is known to be dead.
         let abandon_on_drop = AbandonOnDrop(Some(session.clone()));
@@ -285,11 +305,84 @@ impl Handler for Command {
                 return Err(start_failure(&error));
             }
         };
-        let output = Mutex::new(CommandOutput::default());
-        let ended = self.supervise(job, supervisor, &output).await?;
+        let mut end = self.supervise(job, supervisor, &streams).await?;
         abandon_on_drop.disarm();
-        let output = output.into_inner().expect("nothing panics while it is locked");
-        to_result(ended, output)
+        if matches!(end.reason, EndReason::Stopped(_)) && job.check().is_err() {
+            // It was being stopped for another reason, but nobody may rely on the tenure now.
+            end.reason = EndReason::Lost;
+        }
+        Ok(Exit::new(end, streams.finish().await))
+    }
+
+    async fn open_streams<'a>(&'a self, job: &'a Context) -> Result<Streams<'a>, Failure> {
+        let observer = self.observer.as_ref().map(|observer| observer.start(job.id())).transpose();
+        let observer = observer.map_err(|error| {
+            Failure::new(CANNOT_START, format!("cannot start the line observer: {error}"))
+        })?;
+        let file = match &self.output_file {
+            Some(file) => Some(file.create(job).await),
+            None => None,
+        };
+        let file = file.transpose().map_err(|why| Failure::new(CANNOT_START, why))?;
+        Ok(Streams { job, phase: &self.phase, observer, file, output: Mutex::default() })
+    }
+
+    async fn supervise(
+        &self,
+        job: &Context,
+        mut supervisor: Supervisor,
+        streams: &Streams<'_>,
+    ) -> Result<CommandEnd, exec::Error> {
+        let handle = supervisor.handle();
+        let _registration = handle.follow(job.session());
+        let mut io = Box::pin(streams.exchange(self.args_json(job), &mut supervisor));
+        let (mut io_open, mut tenure_held) = (true, true);
+        let (mut not_cancelled, mut not_shut_down) = (true, true);
+        let mut limit = self.limit.map(|limit| Box::pin(tokio::time::sleep(limit)));
+        let ended = loop {
+            tokio::select! {
+                ended = supervisor.wait() => break ended?,
+                () = &mut io, if io_open => io_open = false,
+                _ = job.lost(), if tenure_held => {
+                    tenure_held = false;
+                    handle.stop(StopReason::Lost);
+                }
+                reason = job.cancelled(), if not_cancelled => {
+                    not_cancelled = false;
+                    self.stop(&handle, reason);
+                }
+                // Also if the job was cancelled before.
+                () = job.shutdown_requested(), if not_shut_down => {
+                    not_shut_down = false;
+                    self.stop(&handle, CancelReason::Shutdown);
+                }
+                Some(()) = limit_elapsed(&mut limit), if limit.is_some() => {
+                    limit = None;
+                    self.stop(&handle, CancelReason::TimeLimit);
+                }
+            }
+        };
+        if io_open {
+            timeout(OUTPUT_DRAIN_TIMEOUT, io).await.ok();
+        }
+        Ok(ended)
+    }
+
+    fn stop(&self, handle: &Handle, reason: CancelReason) {
+        let cancel_grace = self.cancel_grace.unwrap_or(self.grace);
+        match reason {
+            CancelReason::JobCancelled => handle.stop_within(StopReason::Requested, cancel_grace),
+            CancelReason::TimeLimit => handle.stop_within(StopReason::TimeLimit, cancel_grace),
+            // A worker that stops does not wait for long.
+            CancelReason::Shutdown => handle.stop(StopReason::Requested),
+        }
+    }
+}
+
+#[async_trait]
+impl Handler for Command {
+    async fn run(&self, job: &Context) -> Result<Done, Failure> {
+        self.execute(job).await?.into_result()
     }
 
     fn must_complete(&self) -> bool {
@@ -325,165 +418,4 @@ fn start_failure(error: &exec::Error) -> Failure {
 async fn limit_elapsed(limit: &mut Option<Pin<Box<Sleep>>>) -> Option<()> {
     limit.as_mut()?.await;
     Some(())
-}
-
-/// Output of a command that determines the result of the attempt.
-#[derive(Debug, Default)]
-struct CommandOutput {
-    error: Option<(String, String)>,
-    state: Option<String>,
-    result: Option<String>,
-    /// Last non-empty line of stderr, used as message if there is no `::error` directive.
-    last_stderr_line: Option<String>,
-}
-
-fn lock(output: &Mutex<CommandOutput>) -> MutexGuard<'_, CommandOutput> {
-    output.lock().expect("nothing panics while it is locked")
-}
-
-/// Writes the arguments to stdin. A command need not read them.
-async fn write_args(stdin: Option<io::Result<Sender>>, args: &str) {
-    if let Some(Ok(mut stdin)) = stdin {
-        stdin.write_all(args.as_bytes()).await.ok();
-    }
-}
-
-async fn read_lines(
-    pipe: Option<io::Result<Receiver>>,
-    mut on_line: impl FnMut(&mut StreamState, OutputLine),
-) {
-    let Some(Ok(mut pipe)) = pipe else {
-        tracing::error!("cannot read the output of a command");
-        return;
-    };
-    let (mut lines, mut stream) = (LineSplitter::default(), StreamState::default());
-    let mut buffer = vec![0; READ_BUFFER_BYTES];
-    while let Ok(length) = pipe.read(&mut buffer).await
-        && length > 0
-    {
-        lines.push_bytes(&buffer[..length], |line| on_line(&mut stream, line));
-    }
-    if let Some(line) = lines.take_unterminated() {
-        on_line(&mut stream, line);
-    }
-}
-
-/// Applies the directive in a line, or logs the line.
-fn handle_line(
-    job: &Context,
-    (phase, label): (&Phase, &str),
-    output: &Mutex<CommandOutput>,
-    stream: &mut StreamState,
-    line: &OutputLine,
-) {
-    match Directive::parse(&line.text).filter(|_| !line.truncated) {
-        Some(Directive::Progress { percent, message }) => {
-            return phase.progress(job, percent, &message);
-        }
-        Some(Directive::Result(json)) => {
-            lock(output).result = Some(json);
-            return;
-        }
-        Some(Directive::State(state)) => lock(output).state = Some(state),
-        Some(Directive::Error { code, message }) => lock(output).error = Some((code, message)),
-        None => {}
-    }
-    job.log_line(stream, label, &line.text, line.truncated);
-}
-
-/// Converts the end of a command into the result of the attempt.
-fn to_result(end: CommandEnd, output: CommandOutput) -> Result<Done, Failure> {
-    let failure = match (end.reason, end.status) {
-        (EndReason::Exited, ExitKind::Code(0)) => {
-            return Ok(Done { state: output.state, result: output.result, ..Done::default() });
-        }
-        (EndReason::Exited, ExitKind::Code(code)) => {
-            let class = (code == EX_TEMPFAIL).then_some(Class::Transient);
-            let failure =
-                output.failure(&format!("EXIT_{code}"), &format!("exited with code {code}"));
-            Failure { class, ..failure }
-        }
-        (EndReason::Exited, ExitKind::Signal(signal)) => {
-            output.failure(&format!("SIGNAL_{signal}"), &format!("killed by signal {signal}"))
-        }
-        (EndReason::Stopped(StopReason::TimeLimit), _) => {
-            Failure::new(TIME_LIMIT, CancelReason::TimeLimit)
-        }
-        (EndReason::Stopped(_), _) => Failure::transient(STOPPED, "the command was stopped"),
-        (EndReason::Lost, _) => {
-            let message = "heartbeats failed for too long, so the command was stopped";
-            Failure::transient(HEARTBEAT_LATE, message)
-        }
-        (EndReason::WatchdogDied, _) => {
-            let message = "the watchdog was killed, so the command was killed";
-            Failure::transient(WATCHDOG_DIED, message)
-        }
-    };
-    Err(Failure { state: output.state, ..failure })
-}
-
-impl CommandOutput {
-    /// Returns the failure given by the `::error` directive, or one that describes the exit.
-    fn failure(&self, code: &str, how: &str) -> Failure {
-        match (&self.error, &self.last_stderr_line) {
-            (Some((code, message)), _) => Failure::new(code, message),
-            (None, Some(line)) => Failure::new(code, format!("{how}: {line}")),
-            (None, None) => Failure::new(code, how),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn end(reason: EndReason, status: ExitKind) -> CommandEnd {
-        CommandEnd { status, reason }
-    }
-
-    fn failure(reason: EndReason, status: ExitKind, output: CommandOutput) -> Failure {
-        to_result(end(reason, status), output).expect_err("it failed")
-    }
-
-    #[test]
-    fn the_exit_code_decides_and_directives_add_details() {
-        let output = || CommandOutput {
-            error: Some(("DISK_FULL".into(), "no room".into())),
-            state: Some("BROKEN".into()),
-            ..CommandOutput::default()
-        };
-        let done = to_result(end(EndReason::Exited, ExitKind::Code(0)), output()).expect("done");
-        assert_eq!(done.state.as_deref(), Some("BROKEN"));
-        let failed = failure(EndReason::Exited, ExitKind::Code(3), output());
-        assert_eq!((failed.code.as_str(), failed.class), ("DISK_FULL", None));
-        assert_eq!(failed.state.as_deref(), Some("BROKEN"));
-        let later = failure(EndReason::Exited, ExitKind::Code(75), output());
-        assert_eq!((later.code.as_str(), later.class), ("DISK_FULL", Some(Class::Transient)));
-    }
-
-    #[test]
-    fn without_directives_the_exit_gives_the_code_and_stderr_the_message() {
-        let output = || CommandOutput {
-            last_stderr_line: Some("no such file".into()),
-            ..CommandOutput::default()
-        };
-        let failed = failure(EndReason::Exited, ExitKind::Code(3), output());
-        assert_eq!(failed.to_string(), "EXIT_3: exited with code 3: no such file");
-        let failed = failure(EndReason::Exited, ExitKind::Signal(9), CommandOutput::default());
-        assert_eq!(failed.to_string(), "SIGNAL_9: killed by signal 9");
-        let later = failure(EndReason::Exited, ExitKind::Code(75), CommandOutput::default());
-        assert_eq!((later.code.as_str(), later.class), ("EXIT_75", Some(Class::Transient)));
-    }
-
-    #[test]
-    fn a_stopped_command_fails_whatever_its_exit_code() {
-        for (reason, code) in [
-            (EndReason::Stopped(StopReason::TimeLimit), TIME_LIMIT),
-            (EndReason::Stopped(StopReason::Requested), STOPPED),
-            (EndReason::Lost, HEARTBEAT_LATE),
-            (EndReason::WatchdogDied, WATCHDOG_DIED),
-        ] {
-            assert_eq!(failure(reason, ExitKind::Code(0), CommandOutput::default()).code, code);
-        }
-    }
 }

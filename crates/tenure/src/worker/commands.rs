@@ -17,7 +17,7 @@ impl Worker {
         for kind in kinds.iter() {
             for operation in kind.operations.values().filter(|operation| !operation.run.is_empty())
             {
-                let command = adapt(Command::new(&operation.run).env(&operation.env));
+                let command = adapt(Command::declared(operation));
                 self = self.handle_operation(&kind.name, &operation.name, command);
             }
         }

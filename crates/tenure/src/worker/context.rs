@@ -67,11 +67,18 @@ struct Inner {
     locks: LockSet,
     attempts_max: u32,
     deadline: Option<BootInstant>,
-    cancel_reason: watch::Sender<Option<CancelReason>>,
+    stop_requests: watch::Sender<StopRequests>,
     outbox: Outbox,
     redactor: RwLock<Option<Redactor>>,
     stream: Mutex<StreamState>,
     settled: AtomicBool,
+}
+
+/// Why the handler was asked to stop.
+#[derive(Clone, Copy, Debug, Default)]
+struct StopRequests {
+    first: Option<CancelReason>,
+    shutdown: bool,
 }
 
 impl Context {
@@ -87,7 +94,7 @@ impl Context {
             locks: tenure.locks,
             attempts_max,
             deadline: limit_ms.map(|limit| started + Duration::from_millis(limit)),
-            cancel_reason: watch::Sender::new(None),
+            stop_requests: watch::Sender::default(),
             outbox: Outbox::default(),
             redactor: RwLock::default(),
             stream: Mutex::default(),
@@ -241,9 +248,18 @@ impl Context {
     /// Completes when the work should stop: the job was cancelled, exceeded its time limit, or its
     /// worker is shutting down. A handler that does not stop within the grace period is dropped.
     pub async fn cancelled(&self) -> CancelReason {
-        let mut reason = self.0.cancel_reason.subscribe();
-        let observed = reason.wait_for(Option::is_some).await.map(|reason| *reason);
-        observed.ok().flatten().expect("the sender lives as long as this context")
+        let mut requests = self.0.stop_requests.subscribe();
+        let observed = requests.wait_for(|requests| requests.first.is_some()).await;
+        let first = observed.ok().and_then(|requests| requests.first);
+        first.expect("the sender lives as long as this context")
+    }
+
+    /// Completes when the worker is shutting down, also if the job was cancelled before.
+    #[cfg(feature = "exec")]
+    pub(crate) async fn shutdown_requested(&self) {
+        let mut requests = self.0.stop_requests.subscribe();
+        // The sender lives as long as this context.
+        requests.wait_for(|requests| requests.shutdown).await.ok();
     }
 
     /// Returns whether the work should stop.
@@ -255,7 +271,7 @@ impl Context {
     /// Returns why the work should stop, if it should.
     #[must_use]
     pub fn cancel_reason(&self) -> Option<CancelReason> {
-        *self.0.cancel_reason.borrow()
+        self.0.stop_requests.borrow().first
     }
 
     /// Reports the progress of the work. Does not block: only the latest value is sent, at a
@@ -348,10 +364,9 @@ impl Context {
 
     /// Asks the handler to stop; the first reason wins.
     pub(crate) fn request_stop(&self, reason: CancelReason) {
-        self.0.cancel_reason.send_if_modified(|current| {
-            let first = current.is_none();
-            current.get_or_insert(reason);
-            first
+        self.0.stop_requests.send_modify(|requests| {
+            requests.first.get_or_insert(reason);
+            requests.shutdown |= reason == CancelReason::Shutdown;
         });
     }
 

@@ -49,6 +49,26 @@ where
     }
 }
 
+/// Returns a handler whose future [must complete](Handler::must_complete), for a closure that runs
+/// commands.
+#[must_use]
+pub fn completing(handler: impl Handler) -> impl Handler {
+    Completing(handler)
+}
+
+struct Completing<H>(H);
+
+#[async_trait]
+impl<H: Handler> Handler for Completing<H> {
+    async fn run(&self, job: &Context) -> Result<Done, Failure> {
+        self.0.run(job).await
+    }
+
+    fn must_complete(&self) -> bool {
+        true
+    }
+}
+
 #[async_trait]
 impl Handler for Arc<dyn Handler> {
     async fn run(&self, job: &Context) -> Result<Done, Failure> {

@@ -45,11 +45,19 @@ mod commands;
 pub mod context;
 #[cfg(feature = "exec")]
 mod environment;
+#[cfg(feature = "exec")]
+mod exit;
 pub mod handler;
+#[cfg(feature = "exec")]
+mod observer;
 mod outbox;
 #[cfg(feature = "exec")]
 mod output;
+#[cfg(feature = "exec")]
+mod output_file;
 mod redact;
+#[cfg(feature = "exec")]
+mod streams;
 mod text;
 mod worker_loop;
 
@@ -65,11 +73,13 @@ use crate::client::Client;
 use crate::error::Error;
 
 #[cfg(feature = "exec")]
-pub use command::{Command, Phase};
+pub use command::{Command, CommandOutput, Exit, Phase};
 pub use context::{CancelReason, Context};
 #[cfg(feature = "exec")]
 pub use environment::{INHERITED_VARIABLES, inherited_variables};
-pub use handler::{Done, Failure, Handler};
+pub use handler::{Done, Failure, Handler, completing};
+#[cfg(feature = "exec")]
+pub use observer::{Line, Stream};
 pub use redact::REDACTED;
 
 /// Default time to live of a worker's session. Over HTTP, a third of it bounds the delay until a

@@ -1,4 +1,5 @@
-//! Outbox of an attempt: progress and log lines that wait to be sent to the store.
+//! Outbox of an attempt: updates of the status, progress and log lines that wait to be sent to the
+//! store.
 //!
 //! Writers never block. Progress is sent a few times a second at most, and only the latest value;
 //! the log is sent in batches. Everything is sent before an attempt is finished. A batch whose
@@ -7,10 +8,11 @@
 //!
 //! See `context.rs`, which fills it, and `attempt.rs`, which drains it.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use tenure_core::{JobAction, Token, limits};
+use tenure_core::{JobAction, StatusUpdate, Token, limits};
 use tokio::sync::Notify;
 
 use super::text::truncate;
@@ -20,6 +22,8 @@ use crate::clock::{BootInstant, sleep_until};
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum delay until a log line is sent.
 const LOG_DELAY_MAX: Duration = Duration::from_millis(250);
+/// Maximum number of updates of status and timers that wait to be sent.
+const UPDATES_MAX: usize = 256;
 /// Replaces the first line that exceeds the log.
 const LOG_FULL: &str = "[the log is full: what follows is dropped]";
 /// Size at which the log is sent at once.
@@ -27,6 +31,10 @@ const LOG_BATCH_BYTES: usize = 16 * 1024;
 
 // A batch fits into one request even if JSON escaping doubles its size.
 const _: () = assert!(LOG_BATCH_BYTES * 2 <= limits::LOG_CHUNK_BYTES_MAX);
+
+/// The outbox has [`UPDATES_MAX`] updates.
+#[derive(Debug)]
+pub(crate) struct TooManyUpdates;
 
 /// Updates that wait to be sent.
 #[derive(Debug, Default)]
@@ -37,6 +45,8 @@ pub(crate) struct Outbox {
 
 #[derive(Debug, Default)]
 struct Pending {
+    /// Updates of status and timers, in order.
+    updates: VecDeque<StatusUpdate>,
     progress: Option<(u8, String)>,
     progress_not_before: Option<BootInstant>,
     log: String,
@@ -63,6 +73,18 @@ impl Outbox {
         let message = truncate(message, limits::MESSAGE_BYTES_MAX).to_owned();
         self.pending().progress = Some((percent.min(100), message));
         self.changed.notify_one();
+    }
+
+    /// Appends an update of status and timers. Fails if too many wait to be sent.
+    pub(crate) fn update(&self, update: StatusUpdate) -> Result<(), TooManyUpdates> {
+        let mut pending = self.pending();
+        if pending.updates.len() == UPDATES_MAX {
+            return Err(TooManyUpdates);
+        }
+        pending.updates.push_back(update);
+        drop(pending);
+        self.changed.notify_one();
+        Ok(())
     }
 
     /// Appends a line to the log; dropped if the log is full.
@@ -142,6 +164,9 @@ impl Pending {
     }
 
     fn next(&mut self, token: Token) -> Next {
+        if let Some(update) = self.updates.pop_front() {
+            return Next::Send(JobAction::Status { token, update: Box::new(update) });
+        }
         let log_wait =
             self.log_send_at.filter(|_| !self.closed && self.log.len() < LOG_BATCH_BYTES);
         if !self.log.is_empty() && log_wait.is_none_or(BootInstant::has_passed) {

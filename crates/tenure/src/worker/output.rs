@@ -6,8 +6,12 @@
 //!
 //! See `redact.rs`, which redacts logged lines, and `command.rs`, which applies directives.
 
+use std::time::Duration;
+
 use serde::de::IgnoredAny;
-use tenure_core::limits;
+use serde_json::{Map, Value};
+use tenure_core::{StatusUpdate, limits};
+use tenure_wire::timer_changes;
 
 use super::text::strip_control;
 
@@ -25,6 +29,10 @@ pub(crate) enum Directive {
     State(String),
     /// `::result JSON`
     Result(String),
+    /// `::status {"infra_id": "i-1"}`, `::timers {"expire": {"after_ms": 60000}}`
+    Update(StatusUpdate),
+    /// `::defer SECONDS CODE message`
+    Defer { delay: Duration, code: String, message: String },
 }
 
 impl Directive {
@@ -41,6 +49,25 @@ impl Directive {
                 let fits = rest.len() <= limits::RESULT_BYTES_MAX;
                 fits.then(|| Self::Result(rest.to_owned()))
             }
+            "status" => {
+                let is_object = serde_json::from_str::<Map<String, Value>>(rest).is_ok();
+                let update = StatusUpdate { merge: Some(rest.into()), timers: Vec::new() };
+                is_object.then_some(Self::Update(update))
+            }
+            "timers" => {
+                let timers = timer_changes(&serde_json::from_str(rest).ok()?).ok()?;
+                Some(Self::Update(StatusUpdate { merge: None, timers }))
+            }
+            "defer" => Self::parse_defer(rest),
+            _ => None,
+        }
+    }
+
+    fn parse_defer(rest: &str) -> Option<Self> {
+        let (seconds, rest) = rest.split_once(' ')?;
+        let delay = Duration::from_secs(seconds.parse().ok()?);
+        match Self::parse_error(rest.trim_start())? {
+            Self::Error { code, message } => Some(Self::Defer { delay, code, message }),
             _ => None,
         }
     }
@@ -131,6 +158,8 @@ fn drop_last_word(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use tenure_core::{TimerChange, TimerSetting};
+
     use super::*;
 
     fn lines(pieces: &[&str]) -> Vec<String> {
@@ -154,6 +183,21 @@ mod tests {
         assert_eq!(directive("::progress 100%"), progress(100, ""));
         assert_eq!(directive("::error DISK_FULL no room left"), error("DISK_FULL", "no room left"));
         assert_eq!(directive("::error QUOTA"), error("QUOTA", ""));
+        let merge = |json: &str| {
+            let update = StatusUpdate { merge: Some(json.into()), timers: Vec::new() };
+            Directive::Update(update)
+        };
+        assert_eq!(directive(r#"::status {"a": null}"#), merge(r#"{"a": null}"#));
+        let timer = |operation: &str, setting| TimerChange { operation: operation.into(), setting };
+        let timers = vec![timer("a", TimerSetting::After(5)), timer("b", TimerSetting::Remove)];
+        let update = Directive::Update(StatusUpdate { merge: None, timers });
+        assert_eq!(directive(r#"::timers {"b": null, "a": {"after_ms": 5}}"#), update);
+        let defer = Directive::Defer {
+            delay: Duration::from_secs(60),
+            code: "QUOTA".into(),
+            message: "not yet".into(),
+        };
+        assert_eq!(directive("::defer 60 QUOTA not yet"), defer);
         assert_eq!(directive("::state READY"), Directive::State("READY".into()));
         assert_eq!(directive("::result {\"rows\": 3}"), Directive::Result("{\"rows\": 3}".into()));
     }
@@ -171,6 +215,13 @@ mod tests {
             "::error <tag>",
             "::state two words",
             "::result {",
+            "::status [1]",
+            "::status {",
+            "::timers {\"a\": {}}",
+            "::timers {\"a\": 5}",
+            "::defer 60",
+            "::defer soon QUOTA",
+            "::defer -1 QUOTA",
             "::debug x",
             "::",
         ] {

@@ -1,5 +1,9 @@
 //! Commands as jobs with real processes: input, output, and that none outlives its tenure.
 
+mod cancel_grace;
+mod exit;
+mod options;
+#[path = "../testbed/mod.rs"]
 mod testbed;
 
 use std::fs;
@@ -14,13 +18,17 @@ use tenure::{Context, Done, Worker};
 use tenure_core::job::AttemptOutcome;
 use tenure_core::retry::{TIME_LIMIT, WORKER_TIMEOUT};
 use tenure_core::{Job, JobId, JobState, Kind, Kinds, Operation, limits};
-use testbed::processes::{MarkerDir, PRELUDE};
-use testbed::{RunningWorker, TTL, TestBed, retries, wait_until};
+use testbed::processes::{MarkerDir, PRELUDE, Process};
+use testbed::{Faults, RunningWorker, TTL, TestBed, retries, wait_until};
 
 /// Hosts the watchdog and the launcher.
 const HELPER: &str = env!("CARGO_BIN_EXE_tenure-helper");
+/// Time from TERM to KILL.
+const GRACE: Duration = ms(300);
+/// Longer than any test waits.
+const ENDLESS: Duration = Duration::from_secs(600);
 
-fn ms(millis: u64) -> Duration {
+const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
@@ -40,20 +48,39 @@ struct CommandTest {
 
 impl CommandTest {
     async fn new(operation: Operation) -> Self {
-        Self::with_client(operation, |bed| bed.client.clone()).await
+        Self::with(operation, |command| command).await
     }
 
-    async fn with_client(
-        operation: Operation,
-        client: impl Fn(&TestBed) -> tenure::Client,
-    ) -> Self {
+    /// Passes the command through `adapt`.
+    async fn with(operation: Operation, adapt: impl Fn(Command) -> Command) -> Self {
+        Self::start(operation, adapt).await.0
+    }
+
+    /// Also returns the faults of the worker's connection.
+    async fn start(operation: Operation, adapt: impl Fn(Command) -> Command) -> (Self, Faults) {
         let kind = Kind::new("thing").operation(operation);
         let bed = TestBed::memory([kind.clone()]).await;
         let kinds = Kinds::new([kind]).expect("a valid kind");
-        let worker = Worker::new(&client(&bed), "w").ttl(TTL).drain(ms(50));
-        let adapt = |command: Command| command.helper(HELPER).grace(ms(300)).pass_env(["PASSED_*"]);
+        let (client, faults) = bed.faulty_client();
+        let worker = Worker::new(&client, "w").ttl(TTL).drain(ms(50));
+        let adapt =
+            |command: Command| adapt(command.helper(HELPER).grace(GRACE).pass_env(["PASSED_*"]));
         let worker = worker.commands_with(&kinds, adapt);
-        Self { bed, worker, markers: MarkerDir::new() }
+        (Self { bed, worker, markers: MarkerDir::new() }, faults)
+    }
+
+    /// Starts the worker of a stubborn command. Returns its job and its two processes.
+    async fn start_stubborn(&mut self) -> (RunningWorker, JobId, [Process; 2]) {
+        let idle = Worker::new(&self.bed.client, "idle");
+        let worker = std::mem::replace(&mut self.worker, idle);
+        let id = self.submit("work").await;
+        let worker = RunningWorker::start(worker);
+        let processes = [self.markers.process("command").await, self.markers.process("far").await];
+        (worker, id, processes)
+    }
+
+    async fn cancel(&self, id: JobId) {
+        self.bed.client.job(id).by("ann").cancel("enough").await.expect("it is running");
     }
 
     async fn submit(&self, operation: &str) -> JobId {
@@ -359,13 +386,7 @@ async fn a_killed_command_and_a_killed_watchdog_are_reported_as_such() {
 
 #[tokio::test]
 async fn a_command_of_a_frozen_session_is_dead_before_the_next_attempt() {
-    let faults = std::sync::OnceLock::new();
-    let test = CommandTest::with_client(stubborn().retry(retries(2)), |bed| {
-        let (client, transport) = bed.faulty_client();
-        faults.set(transport).ok().expect("once");
-        client
-    })
-    .await;
+    let (test, faults) = CommandTest::start(stubborn().retry(retries(2)), |command| command).await;
     let id = test.submit("work").await;
     let frozen = RunningWorker::start(test.worker);
     let (command, far) = (test.markers.process("command").await, test.markers.process("far").await);
@@ -375,13 +396,13 @@ async fn a_command_of_a_frozen_session_is_dead_before_the_next_attempt() {
         async move { Ok(Done::with(&(command.is_dead() && far.is_dead()))?) }
     };
     let next = RunningWorker::start(Worker::new(&test.bed.client, "next").handle("thing", handler));
-    faults.get().unwrap().drop_requests.store(true, Ordering::SeqCst);
+    faults.drop_requests.store(true, Ordering::SeqCst);
     let job = test.bed.wait_finished(id).await;
     assert_eq!(job.result.as_deref(), Some("true"), "the next attempt overlapped");
     assert_eq!(&*job.attempts[0].error.as_ref().unwrap().code, WORKER_TIMEOUT);
     assert_eq!(&*job.attempts[1].worker, "next");
     next.stop().await;
-    faults.get().unwrap().drop_requests.store(false, Ordering::SeqCst);
+    faults.drop_requests.store(false, Ordering::SeqCst);
     let summary = frozen.stop().await;
     assert_eq!((summary.lost, summary.reported), (1, 0), "the late worker reports nothing");
 }
