@@ -19,7 +19,7 @@ use std::collections::HashSet;
 
 use tenure_core::history::Hash;
 use tenure_core::verify::{ChainCheckpoint, CheckedLine, Problem};
-use tenure_core::{Incarnation, ResourceKey, Token};
+use tenure_core::{Incarnation, Record, ResourceKey, Token};
 
 use super::chain_cache::{CachedChain, ChainCache};
 use super::chain_read::{ChainRead, Span, read_chain};
@@ -184,10 +184,7 @@ impl IncrementalVerifier {
         found: Vec<Problem>,
     ) -> Result<Recheck> {
         let key = &row.key;
-        if let Some(last) = &last
-            && self.has_reported(key)
-            && exists(store, key, last.position, last.head).await?
-        {
+        if self.has_reported(key) && still_exists(store, key, last.as_ref()).await? {
             // Reading the chain again would cost as much for each further problem.
             return Ok(Recheck::Confirmed(found));
         }
@@ -209,19 +206,16 @@ impl IncrementalVerifier {
             if !exists(store, key, row.position, row.hash).await? {
                 return Ok(Recheck::Gone);
             }
-            if problems.is_empty() {
-                // Two entries that both continue the same chain.
-                let is_fork = match &last {
-                    Some(last) if !has_found => {
-                        exists(store, key, last.position, last.head).await?
-                    }
-                    _ => false,
-                };
-                return Ok(Recheck::Read(chain, if is_fork { found } else { problems }));
+            if !problems.is_empty() && store.reads().checkpoint(key).await? != base {
+                continue;
             }
-            if store.reads().checkpoint(key).await? == base {
-                return Ok(Recheck::Read(chain, problems));
+            // The entry follows from none, or from other entries than those that are remembered:
+            // these are valid as long as the last of them exists.
+            let is_contradiction = !problems.is_empty() || !has_found;
+            if is_contradiction && still_exists(store, key, last.as_ref()).await? {
+                return Ok(Recheck::Confirmed(found));
             }
+            return Ok(Recheck::Read(chain, problems));
         }
         Ok(Recheck::Unstable)
     }
@@ -259,11 +253,31 @@ impl IncrementalVerifier {
             }
             let Some(after) = store.reads().show(key).await? else { return Ok(()) };
             if after.record.chain == record.chain && store.reads().checkpoint(key).await? == base {
-                self.report(store, problems).await?;
+                let remembered = self.differences(store, key, &record, n).await?;
+                self.report(store, remembered.unwrap_or(problems)).await?;
                 return Ok(());
             }
         }
         Ok(())
+    }
+
+    /// Compares a record with what is remembered of it, if that is valid and more than the `read`
+    /// entries that are left.
+    async fn differences(
+        &self,
+        store: &dyn Store,
+        key: &ResourceKey,
+        record: &Record,
+        read: u64,
+    ) -> Result<Option<Vec<Problem>>> {
+        let is_more = |cached: &&CachedChain| cached.chain.last_entry() > read;
+        let Some(cached) = self.chains.get(key).filter(is_more) else { return Ok(None) };
+        if !still_exists(store, key, Some(&Last::of(cached))).await? {
+            return Ok(None);
+        }
+        let n = cached.chain.last_entry();
+        let problem = |what| Problem { key: key.clone(), n, what };
+        Ok(Some(cached.chain.differences(record).into_iter().map(problem).collect()))
     }
 
     /// Reports problems that have not been reported. Returns `false` if the store was restored
@@ -307,6 +321,15 @@ impl Last {
 fn problems(key: &ResourceKey, checked: CheckedLine) -> Vec<Problem> {
     let problem = |what| Problem { key: key.clone(), n: checked.n, what };
     checked.problems.into_iter().map(problem).collect()
+}
+
+/// Returns whether the last entry that is remembered of a resource is still in the store. If so, no
+/// entry after it was pruned, and the resource was not forgotten.
+async fn still_exists(store: &dyn Store, key: &ResourceKey, last: Option<&Last>) -> Result<bool> {
+    match last {
+        Some(last) => exists(store, key, last.position, last.head).await,
+        None => Ok(false),
+    }
 }
 
 /// Returns whether an entry of a resource is still in the store.
