@@ -9,9 +9,10 @@ use async_trait::async_trait;
 use common::{KEY, Server, Worker, key};
 use serde_json::{Value, json};
 use tenure::Client;
+use tenure_core::ready::GroupCounts;
 use tenure_core::retry::Retry;
 use tenure_core::verify::ChainCheckpoint;
-use tenure_core::{Command, JobId, Kind, Kinds, Operation, Outcome, ResourceKey, TenureView};
+use tenure_core::{Command, JobId, Kind, Kinds, Operation, Outcome, ResourceKey, TenureView, Text};
 use tenure_store::census::Census;
 use tenure_store::observer::Observer;
 use tenure_store::store::{
@@ -201,6 +202,10 @@ impl Reads for SilentStore {
 
     async fn resources(&self, query: ResourceQuery) -> Result<Page<ResourceView>> {
         self.0.reads().resources(query).await
+    }
+
+    async fn group(&self, tenant: Text, kind: Text, group: Text) -> Result<GroupCounts> {
+        self.0.reads().group(tenant, kind, group).await
     }
 
     async fn logs(&self, query: LogQuery) -> Result<Vec<LogLine>> {
