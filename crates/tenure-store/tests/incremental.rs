@@ -207,6 +207,30 @@ async fn two_holders_at_once_and_a_token_that_does_not_rise_are_reported() {
 }
 
 #[tokio::test]
+async fn a_second_continuation_of_a_chain_is_reported() {
+    let (_dir, path) = new_file();
+    let store = Embedded::open(&path).expect("it opens");
+    let mut verifier = IncrementalVerifier::default();
+    for round in 1..3 {
+        cycle(&store, &names("c", 1), 10 * round).await;
+    }
+    catch_up(&mut verifier, &store).await;
+    // Another entry 3, which follows entry 2 as the one before it does.
+    let file = rusqlite::Connection::open(&path).expect("it is a database");
+    let sql = "SELECT a.hash, replace(b.line, '\"A\"', '\"B\"') FROM history a, history b \
+               WHERE a.id = 2 AND b.id = 3";
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    let (before, line): (Vec<u8>, String) = file.query_row(sql, [], read).expect("they exist");
+    let before = tenure_core::history::Hash(before.try_into().expect("32 bytes"));
+    let hash = tenure_core::history::chain_hash(before, &line);
+    let sql = "INSERT INTO history SELECT 100, resource, 2, ?1, ?2 FROM history WHERE id = 3";
+    file.execute(sql, rusqlite::params![line, hash.0]).expect("the statement succeeds");
+    catch_up(&mut verifier, &store).await;
+    let found = texts(verifier.take_problems()).join("\n");
+    assert!(found.contains("c0 entry 3: follows entry 4"), "{found}");
+}
+
+#[tokio::test]
 async fn removed_and_inserted_entries_are_reported() {
     let (_dir, path) = new_file();
     let store = Embedded::open(&path).expect("it opens");
@@ -228,6 +252,32 @@ async fn removed_and_inserted_entries_are_reported() {
     assert!(!found.iter().any(|it| it.contains("c3")), "{found:?}");
     catch_up(&mut verifier, &store).await;
     assert_eq!(verifier.take_problems(), []);
+}
+
+#[tokio::test]
+async fn the_tokens_of_a_forgotten_resource_have_to_rise_when_it_is_used_again() {
+    let lock = names("c", 1);
+    for (earlier_cycles, found) in [(0, 0), (1, 1)] {
+        let before: Arc<dyn Store> = Arc::new(Memory::new());
+        cycle(&*before, &names("other", 1), 1).await;
+        for n in 0..earlier_cycles {
+            cycle(&*before, &lock, 10 + n).await;
+        }
+        // A store that has forgotten both, and the floor of their tokens.
+        let after: Arc<dyn Store> = Arc::new(Memory::new());
+        cycle(&*after, &names("x", 2), 1).await;
+        cycle(&*after, &lock, 10).await;
+        let store = SwitchedStore::new(before);
+        let mut verifier = IncrementalVerifier::default();
+        catch_up(&mut verifier, &store).await;
+        store.restore(after, Incarnation(0));
+        catch_up(&mut verifier, &store).await;
+        let problems = texts(verifier.take_problems());
+        assert_eq!(problems.len(), found, "{problems:?}");
+        for problem in problems {
+            assert!(problem.contains("does not exceed the earlier token 1"), "{problem}");
+        }
+    }
 }
 
 #[tokio::test]
