@@ -18,7 +18,7 @@ use crate::time::Millis;
 use crate::token::Token;
 
 /// A contradiction in the history of a resource.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// Resource.
     pub key: ResourceKey,
@@ -60,8 +60,22 @@ pub struct Verifier {
     report: Report,
 }
 
+/// What one line shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckedLine {
+    /// Number of the entry; 0 if the line cannot be read.
+    pub n: u64,
+    /// Whether it is a grant.
+    pub is_grant: bool,
+    /// Whether it is an incident.
+    pub is_incident: bool,
+    /// Contradictions to the entries before it.
+    pub problems: Vec<String>,
+}
+
 /// The state that the entries of one resource add up to. A store that prunes entries keeps this in
-/// their place, so that the rest can still be verified.
+/// their place, so that the rest can still be verified. It is also all that a verification of a
+/// growing history has to remember of a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainCheckpoint {
     n: u64,
@@ -79,18 +93,14 @@ pub struct ChainCheckpoint {
 impl Verifier {
     /// Checks one line.
     pub fn check_line(&mut self, key: &ResourceKey, line: &str, hash: Hash) {
-        self.report.entries += 1;
-        let entry = match Entry::parse(line) {
-            Ok(entry) => entry,
-            Err(error) => return self.problem(key, 0, format!("cannot be read: {error}")),
-        };
-        let n = entry.n;
         let checkpoint =
             self.chains.entry(key.clone()).or_insert_with(|| ChainCheckpoint::new(key));
-        self.report.incidents += u64::from(matches!(entry.event, Event::Incident { .. }));
-        let found = checkpoint.check_entry(&entry, line, hash, &mut self.report.grants);
-        for what in found {
-            self.problem(key, n, what);
+        let checked = checkpoint.check_line(line, hash);
+        self.report.entries += 1;
+        self.report.grants += u64::from(checked.is_grant);
+        self.report.incidents += u64::from(checked.is_incident);
+        for what in checked.problems {
+            self.problem(key, checked.n, what);
         }
     }
 
@@ -151,20 +161,52 @@ impl ChainCheckpoint {
         self.n
     }
 
+    /// Returns the hash of the last entry read.
+    #[must_use]
+    pub fn head(&self) -> Hash {
+        self.head
+    }
+
+    /// Returns the highest token read.
+    #[must_use]
+    pub fn last_token(&self) -> Token {
+        self.token
+    }
+
+    /// Returns the checkpoint before the first entry of a resource that was forgotten and is used
+    /// again: its tokens still have to exceed the last one.
+    #[must_use]
+    pub fn after_forgotten(key: &ResourceKey, last: Token) -> Self {
+        Self { token: last, ..Self::new(key) }
+    }
+
     /// Folds in a line that is about to be pruned. Does not report contradictions; a verification
     /// does.
     pub fn fold(&mut self, line: &str, hash: Hash) -> Result<(), serde_json::Error> {
-        self.check_entry(&Entry::parse(line)?, line, hash, &mut 0);
+        self.check_entry(&Entry::parse(line)?, line, hash);
         Ok(())
     }
 
-    fn check_entry(
-        &mut self,
-        entry: &Entry,
-        line: &str,
-        hash: Hash,
-        grants: &mut u64,
-    ) -> Vec<String> {
+    /// Checks the next line of the resource. Continues after a contradiction with what the line
+    /// says, so that one edit is not reported for each later line. A line that cannot be read
+    /// changes nothing.
+    pub fn check_line(&mut self, line: &str, hash: Hash) -> CheckedLine {
+        let entry = match Entry::parse(line) {
+            Ok(entry) => entry,
+            Err(error) => {
+                let problems = vec![format!("cannot be read: {error}")];
+                return CheckedLine { problems, ..CheckedLine::default() };
+            }
+        };
+        CheckedLine {
+            n: entry.n,
+            is_grant: matches!(entry.event, Event::Granted { .. }),
+            is_incident: matches!(entry.event, Event::Incident { .. }),
+            problems: self.check_entry(&entry, line, hash),
+        }
+    }
+
+    fn check_entry(&mut self, entry: &Entry, line: &str, hash: Hash) -> Vec<String> {
         let mut found = Vec::new();
         if entry.n != self.n + 1 {
             found.push(format!("follows entry {}: entries are missing or out of order", self.n));
@@ -177,10 +219,7 @@ impl ChainCheckpoint {
         }
         (self.n, self.head, self.at) = (entry.n, hash, entry.at);
         match &entry.event {
-            Event::Granted { locks, token, .. } => {
-                *grants += 1;
-                self.check_grant(locks, *token, &mut found);
-            }
+            Event::Granted { locks, token, .. } => self.check_grant(locks, *token, &mut found),
             Event::Ended { locks, token, how, .. } => {
                 self.check_end(locks, *token, how, &mut found);
             }
@@ -298,7 +337,9 @@ impl ChainCheckpoint {
         }
     }
 
-    fn differences(&self, record: &Record) -> Vec<String> {
+    /// Compares the entries read with the stored record. Returns the contradictions.
+    #[must_use]
+    pub fn differences(&self, record: &Record) -> Vec<String> {
         let mut found = Vec::new();
         if (record.chain.n, record.chain.head) != (self.n, self.head) {
             let n = record.chain.n;

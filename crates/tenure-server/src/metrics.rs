@@ -101,6 +101,10 @@ tenure_app::define_metrics! {
         "Time by which the next run of a duty on this server is overdue";
     JANITOR_DURATION: Gauge "tenure_janitor_run_duration_seconds" ["duty"]
         "Duration of the last run of a duty";
+    HISTORY_VIOLATIONS: Counter "tenure_history_violations_total" [""]
+        "Contradictions that this server has found in the history, each counted once";
+    HISTORY_UNVERIFIED: Gauge "tenure_history_unverified_entries" [""]
+        "History entries that the janitor has not verified yet; only on the server that holds its lock";
     STORE_UP: Gauge "tenure_store_up" [""]
         "1 if the store answers; 0 if not, and then its gauges are absent";
     STORE_BATCH: Histogram "tenure_store_batch_seconds" [""]

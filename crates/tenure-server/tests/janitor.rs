@@ -14,12 +14,12 @@ use tenure_core::{Command, Kinds, Outcome};
 use tenure_server::auth::Keys;
 use tenure_store::observer::Observer;
 use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Swept};
-use tenure_store::{KeyRing, Memory, Store, StoreError};
+use tenure_store::{Embedded, KeyRing, Memory, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
-const DUTIES: [&str; 7] =
-    ["expiry", "retries", "overdue", "lock_age", "orphans", "retention", "dead"];
+const DUTIES: [&str; 8] =
+    ["expiry", "retries", "overdue", "lock_age", "orphans", "retention", "dead", "verify"];
 
 /// Polls until the response satisfies `wanted`, for at most thirty seconds.
 #[expect(clippy::disallowed_methods, reason = "the one bounded wait of these tests")]
@@ -305,6 +305,40 @@ async fn kinds_and_retention_are_set_before_the_janitor_starts() {
         "it swept before the kinds were declared"
     );
     assert_eq!(jobs_ms.get(), Some(&4_711));
+}
+
+#[tokio::test]
+async fn a_history_that_was_changed_is_reported_by_readyz_status_and_metrics() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("tenure.db");
+    let store: Arc<dyn Store> = Arc::new(Embedded::open(&path).expect("it opens"));
+    let committer = tenure_store::Committer::start_with(
+        Arc::clone(&store),
+        tenure_store::committer::Sweep::External,
+    );
+    let held = acquire(&committer, "default/cluster/c1", &json!({ "ttl_ms": 60_000 })).await;
+    assert!(matches!(held, Outcome::Granted(_)), "{held:?}");
+    let file = rusqlite::Connection::open(&path).expect("it is a database");
+    let sql = "UPDATE history SET line = replace(line, '\"dead\"', '\"alive\"')";
+    assert_eq!(file.execute(sql, []).expect("it is a table"), 1);
+    let server = Server::start(store).await;
+    let has_reason = |ready: &Value| ready["reasons"][0].to_string().contains("history");
+    let ready = until(&server, "/readyz", has_reason).await;
+    let reason = ready["reasons"][0].as_str().expect("a text");
+    assert!(reason.contains("the history contradicts itself in 1 place"), "{reason}");
+    assert!(!reason.contains("c1"), "everyone can read it: {reason}");
+    let (_, status) = server.get("/v1/status?tenant=*").await;
+    let attention = status["attention"].as_array().expect("a list");
+    let shown = attention.iter().find(|one| one["text"] == reason).expect("it needs attention");
+    assert_eq!((&shown["code"], &shown["command"]), (&json!("readiness"), &json!("tenure verify")));
+    let has_run = |janitor: &Value| row(janitor, "verify")["note"].is_string();
+    let janitor = until(&server, "/v1/janitor", has_run).await;
+    let note = row(&janitor, "verify")["note"].as_str().expect("a note").to_owned();
+    assert!(note.contains("default/cluster/c1 entry 1: its hash"), "{note}");
+    let metrics = server.get("/metrics").await.1;
+    let metrics = metrics.as_str().expect("a text");
+    assert!(metrics.contains("\ntenure_history_violations_total 1\n"), "{metrics}");
+    assert!(metrics.contains("\ntenure_history_unverified_entries "), "{metrics}");
 }
 
 #[tokio::test]

@@ -54,8 +54,10 @@ impl Fixture {
     }
 
     async fn scrape(&self) -> Series {
-        let text =
-            self.metrics.scrape(&self.store, &JanitorStatus::new(&[]), &scenario::kinds()).await;
+        let text = self
+            .metrics
+            .scrape(&self.store, &JanitorStatus::new(&[], Arc::default()), &scenario::kinds())
+            .await;
         parse(&text)
     }
 

@@ -188,6 +188,10 @@ impl Reads for SilentStore {
         self.0.reads().checkpoints(after, limit).await
     }
 
+    async fn checkpoint(&self, key: &ResourceKey) -> Result<Option<ChainCheckpoint>> {
+        self.0.reads().checkpoint(key).await
+    }
+
     async fn job(&self, id: JobId) -> Result<Option<JobView>> {
         self.0.reads().job(id).await
     }

@@ -202,6 +202,10 @@ impl Reads for Memory {
         Ok(checkpoints.map(|(key, replay)| (key.clone(), replay.clone())).collect())
     }
 
+    async fn checkpoint(&self, key: &ResourceKey) -> Result<Option<ChainCheckpoint>> {
+        Ok(self.rows().checkpoints.get(key).cloned())
+    }
+
     async fn job(&self, id: JobId) -> Result<Option<JobView>> {
         let rows = self.rows();
         Ok(rows.ledger.job(id).or_else(|| rows.finished.get(&id).cloned()))

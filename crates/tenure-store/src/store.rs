@@ -152,6 +152,9 @@ pub trait Reads: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(ResourceKey, ChainCheckpoint)>>;
 
+    /// Returns the checkpoint that replaces the pruned history of a resource, if any was pruned.
+    async fn checkpoint(&self, key: &ResourceKey) -> Result<Option<ChainCheckpoint>>;
+
     /// Returns one job, live or finished.
     async fn job(&self, id: JobId) -> Result<Option<JobView>>;
 

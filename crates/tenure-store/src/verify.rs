@@ -1,4 +1,9 @@
-//! Runs the verifier of the core over the history of a store.
+//! Runs the verifier of the core over the history of a store: all of it on demand, in this file, or
+//! as it grows, in [`incremental`].
+
+mod chain_cache;
+mod chain_read;
+pub mod incremental;
 
 use tenure_core::ResourceKey;
 use tenure_core::verify::{ChainCheckpoint, Report, Verifier};

@@ -14,6 +14,8 @@ mod faults;
 mod fence;
 #[path = "postgres_shared/incarnations.rs"]
 mod incarnations;
+#[path = "postgres_shared/incremental.rs"]
+mod incremental;
 #[path = "postgres_shared/locks.rs"]
 mod locks;
 #[path = "postgres_shared/pages.rs"]

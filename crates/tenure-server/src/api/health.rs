@@ -119,7 +119,8 @@ pub(super) async fn readiness_reasons(
     state: &ServerState,
     status: &Status,
 ) -> Result<Vec<String>, StoreError> {
-    let mut reasons = state.janitor.late_duties();
+    let mut reasons: Vec<String> = state.janitor.history().warning().into_iter().collect();
+    reasons.extend(state.janitor.late_duties());
     if !state.janitor.holds_lock() {
         let detail = state.services.store().reads().show(&janitor::resource()).await?;
         if detail.is_none_or(|detail| detail.tenures.is_empty()) {

@@ -7,6 +7,7 @@ use tenure_wire::{AttentionInfo, StatusResponse};
 
 use super::health::{CONFIG_CHECK, readiness_reasons};
 use crate::ServerState;
+use crate::janitor::verify;
 use crate::metrics::in_time;
 use tenure_app::openapi::Unavailable;
 use tenure_app::{Caller, Problem};
@@ -45,9 +46,7 @@ pub(super) async fn show(
 
 /// Converts a condition of the server. Some name the command that shows more.
 fn attention(text: String) -> AttentionInfo {
-    let command = match text.contains(CONFIG_CHECK) {
-        true => CONFIG_CHECK,
-        false => "tenure doctor",
-    };
+    let named = [CONFIG_CHECK, verify::COMMAND].into_iter().find(|command| text.contains(command));
+    let command = named.unwrap_or("tenure doctor");
     AttentionInfo { code: "readiness".to_owned(), text, command: command.to_owned() }
 }

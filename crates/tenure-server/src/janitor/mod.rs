@@ -30,6 +30,7 @@ pub mod status;
 mod store_clock;
 #[cfg(test)]
 mod tests;
+pub mod verify;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use status::JanitorStatus;
 use store_clock::StoreClock;
+pub use verify::HistoryStatus;
 
 /// The lock of the janitor, of the tenant [`SYSTEM_TENANT`].
 const LOCK: &str = "janitor/main";
@@ -125,15 +127,18 @@ struct Runner {
 
 impl Runner {
     fn new(cx: DutyContext, apps: &Apps, name: &str) -> Self {
+        let history = Arc::<HistoryStatus>::default();
         let mut locked: Vec<Box<dyn Duty>> = vec![
             Box::new(overdue::Overdue::default()),
             Box::new(lock_age::LockAge::default()),
             Box::new(orphans::Orphans),
             Box::new(retention::RetentionDuty),
             Box::new(dead_letters::DeadLetters::default()),
+            Box::new(verify::Verify::new(Arc::clone(&history))),
         ];
         locked.extend(apps.iter().flat_map(|app| app.duties()));
-        let (status, clock) = (Arc::new(JanitorStatus::new(&locked)), Arc::<StoreClock>::default());
+        let status = Arc::new(JanitorStatus::new(&locked, history));
+        let clock = Arc::<StoreClock>::default();
         let expiry = expiry::Expiry { status: Arc::clone(&status), clock: Arc::clone(&clock) };
         Self { cx, status, clock, expiry, locked, name: name.to_owned() }
     }

@@ -2,7 +2,7 @@
 //!
 //! The janitor's thread writes it, handlers read it; the mutex is never held for long.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tenure_core::Millis;
@@ -13,7 +13,7 @@ use tenure_wire::{DutyInfo, instant};
 use tenure_app::{Duty, DutyReport};
 use tenure_store::committer::SWEEP_INTERVAL;
 
-use super::{expiry, retries};
+use super::{HistoryStatus, expiry, retries};
 
 /// Number of intervals of lag after which a duty is late.
 const LATE_AFTER_INTERVALS: u32 = 5;
@@ -21,7 +21,10 @@ const LATE_AFTER_INTERVALS: u32 = 5;
 const LATE_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// Status of the janitor of this server.
-pub struct JanitorStatus(Mutex<State>);
+pub struct JanitorStatus {
+    state: Mutex<State>,
+    history: Arc<HistoryStatus>,
+}
 
 struct State {
     holds_lock: bool,
@@ -74,11 +77,17 @@ pub(super) struct DutyRun {
 impl JanitorStatus {
     /// Creates the status of expiry, retries and `duties`, none of which has run yet.
     #[must_use]
-    pub fn new(duties: &[Box<dyn Duty>]) -> Self {
+    pub fn new(duties: &[Box<dyn Duty>], history: Arc<HistoryStatus>) -> Self {
         let sweeping = [expiry::NAME, retries::NAME].map(|it| DutyState::new(it, SWEEP_INTERVAL));
         let locked = duties.iter().map(|duty| DutyState::new(duty.name(), duty.interval()));
         let duties = sweeping.into_iter().chain(locked).collect();
-        Self(Mutex::new(State { holds_lock: false, duties }))
+        Self { state: Mutex::new(State { holds_lock: false, duties }), history }
+    }
+
+    /// Returns what the verification of the history has found.
+    #[must_use]
+    pub fn history(&self) -> &HistoryStatus {
+        &self.history
     }
 
     /// Returns whether this server holds the janitor's lock.
@@ -165,7 +174,7 @@ impl JanitorStatus {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("not poisoned")
+        self.state.lock().expect("not poisoned")
     }
 }
 

@@ -1,7 +1,7 @@
 //! Unit tests of the duties on a manual clock.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tenure_config::Config;
 use tenure_core::{
@@ -19,6 +19,7 @@ use super::orphans::Orphans;
 use super::overdue::Overdue;
 use super::retention::RetentionDuty;
 use super::status::JanitorStatus;
+use super::verify::{HistoryStatus, Verify};
 use tenure_app::{Duty, DutyContext, DutyReport, Live, LiveConfig};
 
 const HOUR_MS: u64 = 60 * 60 * 1_000;
@@ -63,7 +64,7 @@ impl Fixture {
         };
         let fixture = Self {
             cx,
-            status: Arc::new(JanitorStatus::new(&[])),
+            status: Arc::new(JanitorStatus::new(&[], Arc::default())),
             clock,
             session: random::session_id(),
         };
@@ -138,6 +139,13 @@ impl Fixture {
         duty.run(&self.cx).await.expect("a response")
     }
 
+    async fn lock_and_release(&self, session: SessionId, name: &str) {
+        match self.send(acquire(session, name, None)).await {
+            Outcome::Granted(view) => self.send(release(name, view.token)).await,
+            other => panic!("{other:?} is not a grant"),
+        };
+    }
+
     fn expiry(&self) -> Expiry {
         Expiry { status: Arc::clone(&self.status), clock: Arc::default() }
     }
@@ -207,25 +215,31 @@ async fn an_overdue_attempt_is_warned_about_once_and_keeps_running() {
     assert_eq!(fixture.run(&mut duty).await, DutyReport { count: 1, new: 1, note: None });
 }
 
+fn acquire(session: SessionId, name: &str, max_age_ms: Option<u64>) -> Command {
+    let action = LockAction::Acquire(Acquire {
+        locks: LockName::main().into(),
+        claimant: Claimant::Session(session),
+        request: random::request_id(),
+        wait_ms: 0,
+        purpose: None,
+        max_age_ms,
+        tenant: None,
+    });
+    Command::Lock { key: key(name), action }
+}
+
+fn release(name: &str, token: Token) -> Command {
+    let action = LockAction::Release { token, locks: None, to: None };
+    Command::Lock { key: key(name), action }
+}
+
 #[tokio::test]
 async fn a_lock_past_its_maximum_age_is_warned_about_once_and_stays_held() {
     let fixture = Fixture::new().await;
-    let acquire = |name: &str, max_age_ms| {
-        let action = LockAction::Acquire(Acquire {
-            locks: LockName::main().into(),
-            claimant: Claimant::Session(fixture.session),
-            request: random::request_id(),
-            wait_ms: 0,
-            purpose: None,
-            max_age_ms,
-            tenant: None,
-        });
-        Command::Lock { key: key(name), action }
-    };
     let held = |outcome: &Outcome| matches!(outcome, Outcome::Granted(_));
     // The kind's maximum age is two hours.
     for (name, max_age_ms) in [("a", None), ("b", Some(HOUR_MS)), ("c", Some(9 * HOUR_MS))] {
-        assert!(held(&fixture.send(acquire(name, max_age_ms)).await));
+        assert!(held(&fixture.send(acquire(fixture.session, name, max_age_ms)).await));
     }
     let mut duty = LockAge::default();
     fixture.clock.advance(HOUR_MS);
@@ -234,12 +248,11 @@ async fn a_lock_past_its_maximum_age_is_warned_about_once_and_stays_held() {
         fixture.clock.advance(passed_ms);
         assert_eq!(fixture.run(&mut duty).await, DutyReport { count, new, note: None });
     }
-    let released = |name: &str| {
-        let action = LockAction::Release { token: Token(1), locks: None, to: None };
-        Command::Lock { key: key(name), action }
-    };
     for name in ["a", "b"] {
-        assert_eq!(fixture.send(released(name)).await, Outcome::Released { already: false });
+        assert_eq!(
+            fixture.send(release(name, Token(1))).await,
+            Outcome::Released { already: false }
+        );
     }
     assert_eq!(fixture.run(&mut duty).await, DutyReport::default());
 }
@@ -349,4 +362,101 @@ fn damage(path: &Path) {
     let file = rusqlite::Connection::open(path).expect("it is a database");
     let sql = "UPDATE resources SET body = json_remove(body, '$.tenures') WHERE key = 'acme/db/a'";
     assert_eq!(file.execute(sql, []).expect("it is a table"), 1);
+}
+
+// ----- verify -----
+
+/// Records the error messages of this thread, with their fields.
+#[derive(Clone, Default)]
+struct Errors(Arc<Mutex<Vec<String>>>);
+
+impl Errors {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().expect("not poisoned"))
+    }
+}
+
+impl tracing::Subscriber for Errors {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::ERROR
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut text = String::new();
+        let mut field = |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            text += &format!("{field}={value:?} ");
+        };
+        event.record(&mut field);
+        self.0.lock().expect("not poisoned").push(text);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn a_violation_of_the_history_is_logged_and_counted_once() {
+    let errors = Errors::default();
+    let _guard = tracing::subscriber::set_default(errors.clone());
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("tenure.db");
+    let store = Arc::new(Embedded::open(&path).expect("it opens"));
+    let fixture = Fixture::with_store(store, ManualClock::default()).await;
+    let status = Arc::<HistoryStatus>::default();
+    let mut duty = Verify::new(Arc::clone(&status));
+    assert_eq!((status.unverified(), fixture.run(&mut duty).await), (None, DutyReport::default()));
+    fixture.start_job("a").await;
+    // The resource, the job, and its attempt.
+    assert_eq!(fixture.run(&mut duty).await, DutyReport::done(3));
+    fixture.start_job("b").await;
+    let file = rusqlite::Connection::open(&path).expect("it is a database");
+    let sql = "UPDATE history SET line = replace(line, '\"ann\"', '\"bob\"') WHERE id = 5";
+    assert_eq!(file.execute(sql, []).expect("it is a table"), 1);
+    let report = fixture.run(&mut duty).await;
+    let what = "its hash does not follow from the entry before: it was edited";
+    let first = format!("contradictions of the history: 1, the first: acme/db/b entry 2: {what}");
+    assert_eq!((report.count, report.note.as_ref()), (3, Some(&first)));
+    let logged = errors.take();
+    assert_eq!(logged.len(), 1, "{logged:?}");
+    for part in ["resource=acme/db/b entry=2", what, "incident: "] {
+        assert!(logged[0].contains(part), "{logged:?}");
+    }
+    assert_eq!((status.violations(), status.unverified()), (1, Some(0)));
+    for name in ["c", "d"] {
+        fixture.start_job(name).await;
+        let report = fixture.run(&mut duty).await;
+        assert_eq!((report.count, report.note.as_ref()), (3, Some(&first)));
+    }
+    assert_eq!((status.violations(), errors.take()), (1, Vec::new()));
+    let warning = status.warning().expect("a warning");
+    assert!(warning.contains("in 1 place,") && !warning.contains("acme"), "{warning}");
+}
+
+#[tokio::test]
+async fn pruning_between_two_verifications_is_no_violation() {
+    let fixture = Fixture::new().await;
+    let status = Arc::<HistoryStatus>::default();
+    let mut duty = Verify::new(Arc::clone(&status));
+    for round in 0..5 {
+        fixture.open(SessionId(100 + round)).await;
+        for _ in 0..3 {
+            fixture.lock_and_release(SessionId(100 + round), "a").await;
+        }
+        if round != 2 {
+            assert!(fixture.run(&mut duty).await.count > 0);
+        }
+        fixture.clock.advance(25 * HOUR_MS);
+        assert!(fixture.run(&mut RetentionDuty).await.count > 0);
+    }
+    fixture.run(&mut duty).await;
+    assert_eq!((status.violations(), status.unverified()), (0, Some(0)));
 }

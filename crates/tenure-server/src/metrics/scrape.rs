@@ -21,9 +21,10 @@ use tenure_store::store::Status;
 use tenure_store::{Store, StoreError};
 
 use super::{
-    ACTIVE, DEAD, DEAD_OLDEST, DEPTH, JANITOR_AGE, JANITOR_DURATION, JANITOR_ERRORS, JANITOR_FOUND,
-    JANITOR_HOLDS_LOCK, JANITOR_ITEMS, JANITOR_LAG, JANITOR_RUNS, JOBS, LOCK_AGE, LOCK_RATIO,
-    Metrics, OLDEST, RATIO, RUNNING, SESSIONS, STALE, STORE_UP, WAITERS,
+    ACTIVE, DEAD, DEAD_OLDEST, DEPTH, HISTORY_UNVERIFIED, HISTORY_VIOLATIONS, JANITOR_AGE,
+    JANITOR_DURATION, JANITOR_ERRORS, JANITOR_FOUND, JANITOR_HOLDS_LOCK, JANITOR_ITEMS,
+    JANITOR_LAG, JANITOR_RUNS, JOBS, LOCK_AGE, LOCK_RATIO, Metrics, OLDEST, RATIO, RUNNING,
+    SESSIONS, STALE, STORE_UP, WAITERS,
 };
 use crate::janitor::JanitorStatus;
 
@@ -203,6 +204,12 @@ type Labelled = BTreeMap<Vec<(&'static str, Text)>, Group>;
 /// Exports the metrics of the janitor of this server.
 fn export_janitor(to: &mut Registry, janitor: &JanitorStatus) {
     set_gauge(to, JANITOR_HOLDS_LOCK, if janitor.holds_lock() { 1.0 } else { 0.0 });
+    let history = janitor.history();
+    let violations: Counter = register(to, HISTORY_VIOLATIONS, Counter::default());
+    violations.inc_by(history.violations());
+    if let Some(unverified) = history.unverified().filter(|_| janitor.holds_lock()) {
+        set_gauge(to, HISTORY_UNVERIFIED, number(unverified));
+    }
     let runs: Counters<1> = register(to, JANITOR_RUNS, Family::default());
     let errors: Counters<1> = register(to, JANITOR_ERRORS, Family::default());
     let items: Counters<1> = register(to, JANITOR_ITEMS, Family::default());

@@ -37,7 +37,11 @@ async fn granted(store: &dyn Store, key: &ResourceKey, request: u128) -> Token {
     }
 }
 
-async fn acquire_and_release(store: &dyn Store, key: &ResourceKey, request: u128) -> Token {
+pub(super) async fn acquire_and_release(
+    store: &dyn Store,
+    key: &ResourceKey,
+    request: u128,
+) -> Token {
     let token = granted(store, key, request).await;
     let action = LockAction::Release { token, locks: None, to: None };
     apply_one(store, Command::Lock { key: key.clone(), action }).await;
@@ -45,7 +49,7 @@ async fn acquire_and_release(store: &dyn Store, key: &ResourceKey, request: u128
 }
 
 /// Prunes until nothing is left to prune, as the janitor does. Returns the number of resources.
-async fn prune_all(harness: &mut impl Harness, retention: Retention) -> usize {
+pub(super) async fn prune_all(harness: &mut impl Harness, retention: Retention) -> usize {
     let store = harness.store();
     // A store may write rows back later than history; idle sweeps catch up.
     for _ in 0..3 {

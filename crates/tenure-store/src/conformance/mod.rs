@@ -4,6 +4,7 @@
 //! and case, so that a failure names the store and the behaviour.
 
 mod forget;
+mod incremental;
 mod jobs;
 mod keys;
 mod observability;
@@ -25,6 +26,7 @@ use crate::scenario::{self, Driver};
 use crate::store::{Hint, HistoryQuery, PAGE_MAX, Store, TenureQuery};
 use crate::verify::verify;
 pub use forget::*;
+pub use incremental::*;
 pub use jobs::*;
 pub use keys::*;
 pub use observability::*;
@@ -74,6 +76,8 @@ macro_rules! store_conformance {
                 pruning_leaves_what_verify_needs,
                 a_forgotten_lock_leaves_no_row_and_its_tokens_go_on,
                 an_ephemeral_resource_leaves_with_its_jobs_and_history,
+                a_growing_history_is_verified_while_it_is_pruned,
+                a_forgotten_resource_that_is_used_again_verifies,
                 workers_are_listed_with_their_jobs,
                 every_fact_is_reported_once,
                 a_census_counts_locks_waiters_and_jobs,

@@ -260,6 +260,11 @@ impl Reads for Embedded {
         self.read(move |reader| reader.checkpoints(after.as_ref(), limit)).await
     }
 
+    async fn checkpoint(&self, key: &ResourceKey) -> Result<Option<ChainCheckpoint>> {
+        let key = key.clone();
+        self.read(move |reader| reader.checkpoint(&key)).await
+    }
+
     async fn job(&self, id: JobId) -> Result<Option<JobView>> {
         if let Some(view) = self.request(|reply| WriterRequest::Job(id, reply)).await? {
             return Ok(Some(view));

@@ -84,6 +84,16 @@ impl Reader {
         self.0.prepare_cached(sql)?.query_map(params![after, sql_limit(limit)], read)?.collect()
     }
 
+    /// Returns the checkpoint of the pruned history of a resource.
+    pub(crate) fn checkpoint(
+        &self,
+        key: &ResourceKey,
+    ) -> rusqlite::Result<Option<ChainCheckpoint>> {
+        let sql = "SELECT base FROM resources WHERE key = ?1 AND base IS NOT NULL";
+        let read = |row: &Row<'_>| parse(&row.get::<_, String>(0)?);
+        self.0.prepare_cached(sql)?.query_row([key.as_str()], read).optional()
+    }
+
     /// Returns a finished job.
     pub(crate) fn job(&self, id: JobId) -> rusqlite::Result<Option<JobView>> {
         find_job(&self.0, id)

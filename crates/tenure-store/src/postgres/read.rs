@@ -18,7 +18,9 @@ use super::client::PgClient;
 use super::connection::unavailable;
 use super::pages;
 use super::replica::Replica;
-use super::rows::{HEAD, NOW, RECORD_COLUMNS, parse_job, parse_key, parse_record, text};
+use super::rows::{
+    HEAD, NOW, RECORD_COLUMNS, parse_body, parse_job, parse_key, parse_record, text,
+};
 use super::{Shared, corrupt, millis};
 use crate::census::Census;
 use crate::clock::stopwatch;
@@ -270,6 +272,12 @@ impl Reads for Shared {
             Ok((column_key(row, 0)?, replay))
         };
         self.reader.query(sql, &params).await?.iter().map(base).collect()
+    }
+
+    async fn checkpoint(&self, key: &ResourceKey) -> Result<Option<ChainCheckpoint>> {
+        let sql = "SELECT base FROM tenure.resources WHERE base IS NOT NULL AND key = $1";
+        let rows = self.reader.query(sql, &[(&key.as_str() as _, Type::TEXT)]).await?;
+        rows.first().map(|row| parse_body("a base", row.get(0))).transpose()
     }
 
     async fn job(&self, id: JobId) -> Result<Option<JobView>> {

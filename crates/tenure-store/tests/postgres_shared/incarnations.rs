@@ -6,9 +6,11 @@ use tenure_core::{Incarnation, Outcome, Refusal, Token};
 use tenure_store::Store;
 use tenure_store::postgres::{Options, Postgres, migrate};
 use tenure_store::store::StoreError;
+use tenure_store::verify::incremental::IncrementalVerifier;
 use tenure_testbed::{Durability, Fault, Proxy};
 
 use crate::common::*;
+use crate::incremental::catch_up;
 
 type Server = tenure_testbed::Postgres;
 
@@ -60,6 +62,8 @@ async fn assert_old_backup_is_refused(write_more: &str) {
     for n in 0..20 {
         last = acquire_and_release(&*store, "c1", 11 + n).await;
     }
+    let mut verifier = IncrementalVerifier::default();
+    assert_eq!(catch_up(&mut verifier, &store).await, 42);
     server.restore(&backup).expect("restore succeeds");
     server.psql("postgres", write_more).expect("database is up");
     let error = acquire_when_up(&store, 1, 50).await.expect_err("tokens could be issued again");
@@ -70,6 +74,10 @@ async fn assert_old_backup_is_refused(write_more: &str) {
     let (_, started) = migrate(&url, true).await.expect("database is up");
     assert_eq!(started, Incarnation(1));
     assert_new_incarnation(&store, last).await;
+    // Two entries of the backup, and those since, at positions that were used before.
+    let entries = catch_up(&mut verifier, &store).await;
+    assert!((3..42).contains(&entries), "{entries} entries");
+    assert_eq!(verifier.take_problems(), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
