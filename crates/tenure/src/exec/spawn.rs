@@ -107,7 +107,7 @@ pub enum Error {
         source: io::Error,
     },
     /// [`Spec::dir`] does not exist or cannot be entered.
-    #[error("cannot run in the directory {dir}; create it or name another one", dir = dir.display())]
+    #[error("cannot run in the directory {}; create it or name another one", dir.display())]
     Directory {
         /// See [`Spec::dir`].
         dir: PathBuf,

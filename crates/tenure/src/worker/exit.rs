@@ -38,7 +38,7 @@ pub struct Exit {
     /// Why it ended: by itself, or because it was stopped.
     ///
     /// [`StopReason::Requested`] is a cancelled job or a worker that shuts down:
-    /// [`Context::cancel_reason`](super::Context::cancel_reason) tells which. If the tenure was lost
+    /// [`Context::cancel_reason`](super::Context::cancel_reason) names it. If the tenure was lost
     /// meanwhile, the reason is [`EndReason::Lost`] instead.
     pub reason: EndReason,
     /// What it printed.

@@ -34,7 +34,7 @@ const DISK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where the output of a command is written.
 #[derive(Clone, Debug)]
 pub(super) struct OutputFile {
-    /// May contain the placeholders of [`tenure_core::run`].
+    /// May contain [`JOB_PLACEHOLDER`] and [`ATTEMPT_PLACEHOLDER`].
     pub(super) path: PathBuf,
     /// Maximum size, without the notice that it was reached.
     pub(super) bytes_max: Option<u64>,

@@ -14,6 +14,9 @@ use crate::testbed::processes::{MarkerDir, PRELUDE};
 use crate::testbed::{Faults, RunningWorker, TTL, TestBed, kind};
 use crate::{ENDLESS, GRACE, HELPER, STUBBORN, error, ms};
 
+/// Time after which a failed test ends.
+const ENDED_TIMEOUT: Duration = Duration::from_secs(30);
+
 fn command(script: &str) -> Command {
     Command::new(["sh", "-c", script]).helper(HELPER).grace(GRACE)
 }
@@ -118,7 +121,8 @@ async fn end_after(
     let (command, far) = (markers.process("command").await, markers.process("far").await);
     let running = Running { bed, faults, markers, id };
     disturb(&running).await;
-    let ended = exits.recv().await.expect("the handler ends");
+    let ended = tokio::time::timeout(ENDED_TIMEOUT, exits.recv()).await.expect("the command ends");
+    let ended = ended.expect("the handler returns");
     assert!(command.is_dead() && far.is_dead());
     running.faults.drop_requests.store(false, Ordering::SeqCst);
     worker.stop().await;
