@@ -75,7 +75,7 @@ async fn catch_up(verifier: &mut IncrementalVerifier, store: &dyn Store) -> usiz
 }
 
 /// Returns entry numbers and texts.
-fn texts(problems: Vec<Problem>) -> Vec<String> {
+fn texts(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
@@ -165,7 +165,7 @@ async fn an_edited_entry_is_reported_once() {
     assert_eq!(tamper(&path, sql), 1);
     catch_up(&mut verifier, &store).await;
     assert_eq!(
-        texts(verifier.take_problems()),
+        texts(&verifier.take_problems()),
         ["t/cluster/c0 entry 3: its hash does not follow from the entry before: it was edited"]
     );
     for round in 3..6 {
@@ -200,7 +200,7 @@ async fn two_holders_at_once_and_a_token_that_does_not_rise_are_reported() {
     let sql = "UPDATE history SET line = ?1, hash = ?2 WHERE id = 4";
     file.execute(sql, rusqlite::params![line, hash.0]).expect("the statement succeeds");
     catch_up(&mut verifier, &store).await;
-    let found = texts(verifier.take_problems()).join("\n");
+    let found = texts(&verifier.take_problems()).join("\n");
     for what in ["two tenures at once", "does not exceed the earlier token", "no entry ends it"] {
         assert!(found.contains(what), "{found}");
     }
@@ -226,7 +226,7 @@ async fn a_second_continuation_of_a_chain_is_reported() {
     let sql = "INSERT INTO history SELECT 100, resource, 2, ?1, ?2 FROM history WHERE id = 3";
     file.execute(sql, rusqlite::params![line, hash.0]).expect("the statement succeeds");
     catch_up(&mut verifier, &store).await;
-    let found = texts(verifier.take_problems()).join("\n");
+    let found = texts(&verifier.take_problems()).join("\n");
     assert!(found.contains("c0 entry 3: follows entry 4"), "{found}");
 }
 
@@ -244,7 +244,7 @@ async fn removed_and_inserted_entries_are_reported() {
                 WHERE id = 3";
     assert_eq!(tamper(&path, copy), 1);
     catch_up(&mut verifier, &store).await;
-    let found = texts(verifier.take_problems());
+    let found = texts(&verifier.take_problems());
     let has = |of: &str, what: &str| found.iter().any(|it| it.contains(of) && it.contains(what));
     assert!(has("c0 entry 4", "entries are missing"), "{found:?}");
     assert!(has("c1 entry 3", "the record says its history ends with entry 4"), "{found:?}");
@@ -272,7 +272,7 @@ async fn the_tokens_of_a_forgotten_resource_have_to_rise_when_it_is_used_again()
         catch_up(&mut verifier, &store).await;
         store.restore(after, Incarnation(0));
         catch_up(&mut verifier, &store).await;
-        let problems = texts(verifier.take_problems());
+        let problems = texts(&verifier.take_problems());
         assert_eq!(problems.len(), found, "{problems:?}");
         for problem in problems {
             assert!(problem.contains("does not exceed the earlier token 1"), "{problem}");
@@ -320,7 +320,7 @@ async fn verification_continues_after_errors_of_the_store() {
                 Err(_) => errors += 1,
             }
         }
-        found.extend(texts(verifier.take_problems()));
+        found.extend(texts(&verifier.take_problems()));
     }
     assert!(errors >= 5, "{errors} errors");
     assert!(entries <= 100, "{entries} entries: some were counted twice");
