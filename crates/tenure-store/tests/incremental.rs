@@ -6,14 +6,16 @@ mod switched;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use switched::SwitchedStore;
+use switched::{Interference, SwitchedStore};
 use tempfile::TempDir;
+use tenure_core::limits::RECENT_TTL_MS;
 use tenure_core::verify::Problem;
 use tenure_core::{
     Acquire, Claimant, Command, Incarnation, LockAction, LockName, Outcome, RequestId, ResourceKey,
     Token,
 };
-use tenure_store::store::{PAGE_MAX, Result};
+use tenure_store::clock::ManualClock;
+use tenure_store::store::{PAGE_MAX, Result, Retention};
 use tenure_store::verify::incremental::{IncrementalVerifier, REPORTED_MAX};
 use tenure_store::verify::verify;
 use tenure_store::{Embedded, Memory, Store};
@@ -365,4 +367,70 @@ async fn a_store_that_is_restored_during_a_step_gives_no_false_alarm() {
     assert_eq!(verifier.take_problems(), []);
     assert_eq!(catch_up(&mut verifier, &store).await, 30);
     assert_eq!(verifier.take_problems(), []);
+}
+
+/// Runs a verification of `all` whose read number `read` is preceded by an interference. Returns
+/// `false` if there are fewer reads.
+async fn is_valid_despite(
+    interference: Interference,
+    read: u64,
+    inner: Arc<dyn Store>,
+    clock: &ManualClock,
+) -> bool {
+    let all = names("c", 3);
+    let store = SwitchedStore::new(inner);
+    // Most chains are read again.
+    let mut verifier = IncrementalVerifier::with_chains_max(1);
+    for round in 1..3 {
+        cycle(&store, &all, 100 * round).await;
+    }
+    catch_up(&mut verifier, &store).await;
+    cycle(&store, &all, 300).await;
+    clock.advance(RECENT_TTL_MS + 2_000);
+    store.interfere_before_read(read, interference);
+    catch_up(&mut verifier, &store).await;
+    let has_interfered = store.has_interfered();
+    cycle(&store, &all, 400).await;
+    catch_up(&mut verifier, &store).await;
+    let found = texts(&verifier.take_problems());
+    assert!(found.is_empty(), "interference before read {read}: {found:?}");
+    has_interfered
+}
+
+#[tokio::test]
+async fn pruning_and_forgetting_before_any_read_give_no_false_alarm() {
+    // One entry, some entries, or all of them with their resources.
+    for rows_max in [1, 4, 7, 13, 1_000] {
+        let mut read = 1;
+        loop {
+            let clock = ManualClock::default();
+            let retention =
+                Retention { jobs_ms: 1_000, dead_ms: 1_000, history_ms: 1_000, rows_max };
+            let store = Arc::new(Memory::with_clock(clock.clone()));
+            if !is_valid_despite(Interference::Prune(retention), read, store, &clock).await {
+                break;
+            }
+            read += 1;
+        }
+        assert!(read > 10, "only {read} reads");
+    }
+}
+
+#[tokio::test]
+async fn a_restore_before_any_read_gives_no_false_alarm() {
+    let mut read = 1;
+    loop {
+        let clock = ManualClock::default();
+        let backup: Arc<dyn Store> = Arc::new(Memory::with_clock(clock.clone()));
+        for round in 1..8 {
+            cycle(&*backup, &names("c", 2), 1_000 * round).await;
+        }
+        let restore = Interference::Restore(backup, Incarnation(1));
+        let store = Arc::new(Memory::with_clock(clock.clone()));
+        if !is_valid_despite(restore, read, store, &clock).await {
+            break;
+        }
+        read += 1;
+    }
+    assert!(read > 10, "only {read} reads");
 }
