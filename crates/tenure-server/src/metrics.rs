@@ -104,7 +104,7 @@ tenure_app::define_metrics! {
     HISTORY_VIOLATIONS: Counter "tenure_history_violations_total" [""]
         "Contradictions that this server has found in the history, each counted once";
     HISTORY_UNVERIFIED: Gauge "tenure_history_unverified_entries" [""]
-        "History entries that the janitor has not verified yet; only on the server that holds its lock";
+        "History entries not verified yet; only on the server that holds the janitor's lock";
     STORE_UP: Gauge "tenure_store_up" [""]
         "1 if the store answers; 0 if not, and then its gauges are absent";
     STORE_BATCH: Histogram "tenure_store_batch_seconds" [""]

@@ -6,14 +6,16 @@ mod switched;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use switched::SwitchedStore;
+use switched::{Interference, SwitchedStore};
 use tempfile::TempDir;
+use tenure_core::limits::RECENT_TTL_MS;
 use tenure_core::verify::Problem;
 use tenure_core::{
     Acquire, Claimant, Command, Incarnation, LockAction, LockName, Outcome, RequestId, ResourceKey,
     Token,
 };
-use tenure_store::store::{PAGE_MAX, Result};
+use tenure_store::clock::ManualClock;
+use tenure_store::store::{PAGE_MAX, Result, Retention};
 use tenure_store::verify::incremental::{IncrementalVerifier, REPORTED_MAX};
 use tenure_store::verify::verify;
 use tenure_store::{Embedded, Memory, Store};
@@ -75,7 +77,7 @@ async fn catch_up(verifier: &mut IncrementalVerifier, store: &dyn Store) -> usiz
 }
 
 /// Returns entry numbers and texts.
-fn texts(problems: Vec<Problem>) -> Vec<String> {
+fn texts(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
@@ -165,7 +167,7 @@ async fn an_edited_entry_is_reported_once() {
     assert_eq!(tamper(&path, sql), 1);
     catch_up(&mut verifier, &store).await;
     assert_eq!(
-        texts(verifier.take_problems()),
+        texts(&verifier.take_problems()),
         ["t/cluster/c0 entry 3: its hash does not follow from the entry before: it was edited"]
     );
     for round in 3..6 {
@@ -200,7 +202,7 @@ async fn two_holders_at_once_and_a_token_that_does_not_rise_are_reported() {
     let sql = "UPDATE history SET line = ?1, hash = ?2 WHERE id = 4";
     file.execute(sql, rusqlite::params![line, hash.0]).expect("the statement succeeds");
     catch_up(&mut verifier, &store).await;
-    let found = texts(verifier.take_problems()).join("\n");
+    let found = texts(&verifier.take_problems()).join("\n");
     for what in ["two tenures at once", "does not exceed the earlier token", "no entry ends it"] {
         assert!(found.contains(what), "{found}");
     }
@@ -226,7 +228,7 @@ async fn a_second_continuation_of_a_chain_is_reported() {
     let sql = "INSERT INTO history SELECT 100, resource, 2, ?1, ?2 FROM history WHERE id = 3";
     file.execute(sql, rusqlite::params![line, hash.0]).expect("the statement succeeds");
     catch_up(&mut verifier, &store).await;
-    let found = texts(verifier.take_problems()).join("\n");
+    let found = texts(&verifier.take_problems()).join("\n");
     assert!(found.contains("c0 entry 3: follows entry 4"), "{found}");
 }
 
@@ -244,7 +246,7 @@ async fn removed_and_inserted_entries_are_reported() {
                 WHERE id = 3";
     assert_eq!(tamper(&path, copy), 1);
     catch_up(&mut verifier, &store).await;
-    let found = texts(verifier.take_problems());
+    let found = texts(&verifier.take_problems());
     let has = |of: &str, what: &str| found.iter().any(|it| it.contains(of) && it.contains(what));
     assert!(has("c0 entry 4", "entries are missing"), "{found:?}");
     assert!(has("c1 entry 3", "the record says its history ends with entry 4"), "{found:?}");
@@ -272,7 +274,7 @@ async fn the_tokens_of_a_forgotten_resource_have_to_rise_when_it_is_used_again()
         catch_up(&mut verifier, &store).await;
         store.restore(after, Incarnation(0));
         catch_up(&mut verifier, &store).await;
-        let problems = texts(verifier.take_problems());
+        let problems = texts(&verifier.take_problems());
         assert_eq!(problems.len(), found, "{problems:?}");
         for problem in problems {
             assert!(problem.contains("does not exceed the earlier token 1"), "{problem}");
@@ -320,7 +322,7 @@ async fn verification_continues_after_errors_of_the_store() {
                 Err(_) => errors += 1,
             }
         }
-        found.extend(texts(verifier.take_problems()));
+        found.extend(texts(&verifier.take_problems()));
     }
     assert!(errors >= 5, "{errors} errors");
     assert!(entries <= 100, "{entries} entries: some were counted twice");
@@ -365,4 +367,70 @@ async fn a_store_that_is_restored_during_a_step_gives_no_false_alarm() {
     assert_eq!(verifier.take_problems(), []);
     assert_eq!(catch_up(&mut verifier, &store).await, 30);
     assert_eq!(verifier.take_problems(), []);
+}
+
+/// Runs a verification of `all` whose read number `read` is preceded by an interference. Returns
+/// `false` if there are fewer reads.
+async fn is_valid_despite(
+    interference: Interference,
+    read: u64,
+    inner: Arc<dyn Store>,
+    clock: &ManualClock,
+) -> bool {
+    let all = names("c", 3);
+    let store = SwitchedStore::new(inner);
+    // Most chains are read again.
+    let mut verifier = IncrementalVerifier::with_chains_max(1);
+    for round in 1..3 {
+        cycle(&store, &all, 100 * round).await;
+    }
+    catch_up(&mut verifier, &store).await;
+    cycle(&store, &all, 300).await;
+    clock.advance(RECENT_TTL_MS + 2_000);
+    store.interfere_before_read(read, interference);
+    catch_up(&mut verifier, &store).await;
+    let has_interfered = store.has_interfered();
+    cycle(&store, &all, 400).await;
+    catch_up(&mut verifier, &store).await;
+    let found = texts(&verifier.take_problems());
+    assert!(found.is_empty(), "interference before read {read}: {found:?}");
+    has_interfered
+}
+
+#[tokio::test]
+async fn pruning_and_forgetting_before_any_read_give_no_false_alarm() {
+    // One entry, some entries, or all of them with their resources.
+    for rows_max in [1, 4, 7, 13, 1_000] {
+        let mut read = 1;
+        loop {
+            let clock = ManualClock::default();
+            let retention =
+                Retention { jobs_ms: 1_000, dead_ms: 1_000, history_ms: 1_000, rows_max };
+            let store = Arc::new(Memory::with_clock(clock.clone()));
+            if !is_valid_despite(Interference::Prune(retention), read, store, &clock).await {
+                break;
+            }
+            read += 1;
+        }
+        assert!(read > 10, "only {read} reads");
+    }
+}
+
+#[tokio::test]
+async fn a_restore_before_any_read_gives_no_false_alarm() {
+    let mut read = 1;
+    loop {
+        let clock = ManualClock::default();
+        let backup: Arc<dyn Store> = Arc::new(Memory::with_clock(clock.clone()));
+        for round in 1..8 {
+            cycle(&*backup, &names("c", 2), 1_000 * round).await;
+        }
+        let restore = Interference::Restore(backup, Incarnation(1));
+        let store = Arc::new(Memory::with_clock(clock.clone()));
+        if !is_valid_despite(restore, read, store, &clock).await {
+            break;
+        }
+        read += 1;
+    }
+    assert!(read > 10, "only {read} reads");
 }

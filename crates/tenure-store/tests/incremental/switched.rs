@@ -25,6 +25,15 @@ pub(crate) struct SwitchedStore {
     chains_read: AtomicU64,
     /// Number of reads until one fails; 0 if none does.
     failing_in: AtomicU64,
+    /// What happens before a read, and the number of reads until then.
+    interference: Mutex<Option<(u64, Interference)>>,
+}
+
+/// What others do to the store between two reads.
+#[derive(Clone)]
+pub(crate) enum Interference {
+    Prune(Retention),
+    Restore(Arc<dyn Store>, Incarnation),
 }
 
 impl SwitchedStore {
@@ -34,7 +43,25 @@ impl SwitchedStore {
             rows_read: AtomicU64::new(0),
             chains_read: AtomicU64::new(0),
             failing_in: AtomicU64::new(0),
+            interference: Mutex::default(),
         }
+    }
+
+    /// Interferes before the read with this number, counted from now.
+    pub(crate) fn interfere_before_read(&self, number: u64, interference: Interference) {
+        *self.interference.lock().expect("not poisoned") = Some((number, interference));
+    }
+
+    /// Returns whether the interference has happened.
+    pub(crate) fn has_interfered(&self) -> bool {
+        self.interference.lock().expect("not poisoned").is_none()
+    }
+
+    fn due_interference(&self) -> Option<Interference> {
+        let mut interference = self.interference.lock().expect("not poisoned");
+        let (number, _) = interference.as_mut()?;
+        *number -= 1;
+        (*number == 0).then(|| interference.take().map(|(_, due)| due)).flatten()
     }
 
     /// Replaces the store.
@@ -60,7 +87,12 @@ impl SwitchedStore {
     }
 
     /// Returns the store for one read, which may fail.
-    fn read(&self) -> Result<Arc<dyn Store>> {
+    async fn read(&self) -> Result<Arc<dyn Store>> {
+        match self.due_interference() {
+            Some(Interference::Prune(retention)) => drop(self.inner().prune(retention).await?),
+            Some(Interference::Restore(store, incarnation)) => self.restore(store, incarnation),
+            None => {}
+        }
         if self.failing_in.load(Ordering::SeqCst) > 0
             && self.failing_in.fetch_sub(1, Ordering::SeqCst) == 1
         {
@@ -117,17 +149,17 @@ impl Reads for SwitchedStore {
     }
 
     async fn show(&self, key: &ResourceKey) -> Result<Option<ResourceDetail>> {
-        self.read()?.reads().show(key).await
+        self.read().await?.reads().show(key).await
     }
 
     async fn keys(&self, after: Option<ResourceKey>, limit: usize) -> Result<Vec<ResourceKey>> {
-        self.read()?.reads().keys(after, limit).await
+        self.read().await?.reads().keys(after, limit).await
     }
 
     async fn history(&self, query: HistoryQuery) -> Result<Vec<HistoryRow>> {
         let is_scan = matches!(query, HistoryQuery::Scan { .. });
         let is_chain = matches!(query, HistoryQuery::Of { .. });
-        let rows = self.read()?.reads().history(query).await?;
+        let rows = self.read().await?.reads().history(query).await?;
         if is_scan {
             self.rows_read.fetch_add(rows.len() as u64, Ordering::SeqCst);
         }
@@ -140,11 +172,11 @@ impl Reads for SwitchedStore {
         after: Option<ResourceKey>,
         limit: usize,
     ) -> Result<Vec<(ResourceKey, ChainCheckpoint)>> {
-        self.read()?.reads().checkpoints(after, limit).await
+        self.read().await?.reads().checkpoints(after, limit).await
     }
 
     async fn checkpoint(&self, key: &ResourceKey) -> Result<Option<ChainCheckpoint>> {
-        self.read()?.reads().checkpoint(key).await
+        self.read().await?.reads().checkpoint(key).await
     }
 
     async fn job(&self, id: JobId) -> Result<Option<JobView>> {

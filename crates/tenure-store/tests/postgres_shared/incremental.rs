@@ -21,7 +21,7 @@ pub(crate) async fn catch_up(verifier: &mut IncrementalVerifier, store: &Postgre
     entries
 }
 
-fn texts(problems: Vec<Problem>) -> Vec<String> {
+fn texts(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
@@ -46,7 +46,7 @@ async fn edited_page_is_reported_once_while_another_server_writes() {
                WHERE key = 't/cluster/c1' AND lines LIKE '%\"n\":8%'";
     assert_eq!(user.execute(sql, &[]).await.expect("statement succeeds"), 1);
     assert_eq!(catch_up(&mut verifier, &a).await, 4);
-    let found = texts(verifier.take_problems());
+    let found = texts(&verifier.take_problems());
     assert!(found.iter().all(|it| it.starts_with("t/cluster/c1 entry 9: ")), "{found:?}");
     for what in ["it was edited", "entries are missing"] {
         assert!(found.iter().any(|it| it.contains(what)), "{found:?}");
