@@ -110,10 +110,12 @@ pub enum Why {
         /// Error, if it failed.
         error: Option<Failure>,
     },
-    /// The resource has no unfinished job, and its last one is a dead letter.
-    DeadLetter {
-        /// The dead job.
+    /// The resource has no unfinished job, and its last one is a dead letter or failed permanently.
+    LastFailed {
+        /// The job.
         job: JobId,
+        /// Whether it is a dead letter.
+        is_dead: bool,
         /// Its operation.
         operation: Text,
         /// Time since its last attempt ended.
@@ -143,7 +145,8 @@ impl Why {
             Self::NoWorker => "no_worker",
             Self::Ready { .. } => "ready",
             Self::Finished { state, .. } => state.as_str(),
-            Self::DeadLetter { .. } => JobState::Dead.as_str(),
+            Self::LastFailed { is_dead: true, .. } => JobState::Dead.as_str(),
+            Self::LastFailed { is_dead: false, .. } => JobState::Failed.as_str(),
             Self::Idle => "idle",
         }
     }
@@ -201,11 +204,13 @@ pub fn explain_resource(record: &Record, context: &EngineContext) -> (Option<Job
 /// the attention of an operator.
 #[must_use]
 pub fn explain_idle(last: Option<&Job>, now: Millis) -> (Option<JobId>, Why) {
-    let Some(job) = last.filter(|job| job.state == JobState::Dead) else {
+    let needs_attention = |job: &&Job| matches!(job.state, JobState::Dead | JobState::Failed);
+    let Some(job) = last.filter(needs_attention) else {
         return (None, Why::Idle);
     };
-    let why = Why::DeadLetter {
+    let why = Why::LastFailed {
         job: job.id,
+        is_dead: job.state == JobState::Dead,
         operation: job.operation.clone(),
         for_ms: now.since(job.ended_at.unwrap_or(job.submitted_at)),
         error: job.error.clone(),
@@ -309,18 +314,27 @@ impl Why {
 }
 
 impl Why {
-    fn write_dead_letter(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::DeadLetter { job, operation, for_ms, error } = self else { return Ok(()) };
+    fn write_last_failed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::LastFailed { job, is_dead, operation, for_ms, error } = self else {
+            return Ok(());
+        };
         let age = HumanDuration(*for_ms);
-        write!(f, "{operation} (job {job}) has been a dead letter for {age}")?;
+        match is_dead {
+            true => write!(f, "{operation} (job {job}) has been a dead letter for {age}")?,
+            false => write!(f, "{operation} (job {job}) failed permanently {age} ago")?,
+        }
         if let Some(error) = error {
             write!(f, ", with {}: {}", error.code, error.message)?;
         }
-        write!(
-            f,
-            ". Retry it with `tenure job retry {job} --reason TEXT`, or discard it with `tenure \
-             dead discard {job} --reason TEXT`; `tenure dead ls` lists all dead letters"
-        )
+        write!(f, ". Retry it with `tenure job retry {job} --reason TEXT`")?;
+        match is_dead {
+            true => write!(
+                f,
+                ", or discard it with `tenure dead discard {job} --reason TEXT`; `tenure dead ls` \
+                 lists all dead letters"
+            ),
+            false => f.write_str("; `tenure job ls --state failed` lists all such jobs"),
+        }
     }
 }
 
@@ -383,7 +397,7 @@ impl fmt::Display for Why {
                     None => Ok(()),
                 }
             }
-            Self::DeadLetter { .. } => self.write_dead_letter(f),
+            Self::LastFailed { .. } => self.write_last_failed(f),
             Self::Idle => f.write_str("idle: no unfinished jobs"),
         }
     }
