@@ -118,8 +118,8 @@ mod tests {
             (
                 "*",
                 None,
-                "no locks are held in any tenant; try: tenure exec demo/a --tenant default -- sleep \
-                 60",
+                "no locks are held in any tenant; try: tenure exec demo/a --tenant default -- \
+                 sleep 60",
             ),
             (
                 "default",
