@@ -112,12 +112,14 @@ mod tests {
             (
                 "acme",
                 None,
-                "no locks are held in tenant acme; try: tenure exec demo/a --tenant acme -- sleep 60",
+                "no locks are held in tenant acme; try: tenure exec demo/a --tenant acme -- sleep \
+                 60",
             ),
             (
                 "*",
                 None,
-                "no locks are held in any tenant; try: tenure exec demo/a --tenant default -- sleep 60",
+                "no locks are held in any tenant; try: tenure exec demo/a --tenant default -- \
+                 sleep 60",
             ),
             (
                 "default",

@@ -283,6 +283,28 @@ fn a_resource_with_nothing_but_locks_is_explained() {
 }
 
 #[test]
+fn why_names_the_permanent_failure_of_an_idle_resource() {
+    let site = Site::start();
+    let worker = site.worker("w1");
+    let failed = site.submit("report/r1", "run");
+    worker.claim().fail("NO_TABLE", "there is no such table", false);
+    let why = site.ok(&["why", "report/r1"]);
+    for part in [
+        &*format!("report/r1: run (job {failed}) failed permanently "),
+        "with NO_TABLE: there is no such table",
+        &*format!("`tenure job retry {failed} --reason TEXT`"),
+        "`tenure job ls --state failed`",
+    ] {
+        assert!(why.contains(part), "{part} is missing: {why}");
+    }
+    let answer = site.json(&["why", "report/r1"]);
+    assert_eq!((&answer["why"], &answer["job"]), (&json!("failed"), &json!(failed)));
+    site.ok(&["job", "retry", &failed, "--reason", "it was created"]);
+    worker.claim().succeed();
+    assert_eq!(site.json(&["why", "report/r1"])["why"], "idle");
+}
+
+#[test]
 fn a_part_of_an_id_suffices_if_it_is_unique() {
     let site = Site::start();
     let worker = site.worker("w1");

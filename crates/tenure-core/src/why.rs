@@ -120,10 +120,12 @@ pub enum Why {
         /// Error, if it failed.
         error: Option<Failure>,
     },
-    /// The resource has no unfinished job, and its last one is a dead letter.
-    DeadLetter {
-        /// The dead job.
+    /// The resource has no unfinished job, and its last one is a dead letter or failed permanently.
+    LastFailed {
+        /// The job.
         job: JobId,
+        /// Whether it is a dead letter.
+        is_dead: bool,
         /// Its operation.
         operation: Text,
         /// Time since its last attempt ended.
@@ -163,7 +165,8 @@ impl Why {
             Self::NoWorker => "no_worker",
             Self::Ready { .. } => "ready",
             Self::Finished { state, .. } => state.as_str(),
-            Self::DeadLetter { .. } => JobState::Dead.as_str(),
+            Self::LastFailed { is_dead: true, .. } => JobState::Dead.as_str(),
+            Self::LastFailed { is_dead: false, .. } => JobState::Failed.as_str(),
             Self::Timer { .. } => "timer",
             Self::Idle => "idle",
         }
@@ -222,7 +225,8 @@ pub fn explain_resource(record: &Record, context: &EngineContext) -> (Option<Job
 /// the attention of an operator; otherwise by its next timer.
 #[must_use]
 pub fn explain_idle(record: &Record, last: Option<&Job>, now: Millis) -> (Option<JobId>, Why) {
-    let Some(job) = last.filter(|job| job.state == JobState::Dead) else {
+    let needs_attention = |job: &&Job| matches!(job.state, JobState::Dead | JobState::Failed);
+    let Some(job) = last.filter(needs_attention) else {
         let timers = record.resource.iter().flat_map(|resource| &resource.timers);
         let next = timers.min_by_key(|timer| timer.next_check(now));
         let why = next.map(|timer| Why::Timer {
@@ -232,8 +236,9 @@ pub fn explain_idle(record: &Record, last: Option<&Job>, now: Millis) -> (Option
         });
         return (None, why.unwrap_or(Why::Idle));
     };
-    let why = Why::DeadLetter {
+    let why = Why::LastFailed {
         job: job.id,
+        is_dead: job.state == JobState::Dead,
         operation: job.operation.clone(),
         for_ms: now.since(job.ended_at.unwrap_or(job.submitted_at)),
         error: job.error.clone(),
@@ -358,18 +363,27 @@ impl Why {
 }
 
 impl Why {
-    fn write_dead_letter(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::DeadLetter { job, operation, for_ms, error } = self else { return Ok(()) };
+    fn write_last_failed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::LastFailed { job, is_dead, operation, for_ms, error } = self else {
+            return Ok(());
+        };
         let age = HumanDuration(*for_ms);
-        write!(f, "{operation} (job {job}) has been a dead letter for {age}")?;
+        match is_dead {
+            true => write!(f, "{operation} (job {job}) has been a dead letter for {age}")?,
+            false => write!(f, "{operation} (job {job}) failed permanently {age} ago")?,
+        }
         if let Some(error) = error {
             write!(f, ", with {}: {}", error.code, error.message)?;
         }
-        write!(
-            f,
-            ". Retry it with `tenure job retry {job} --reason TEXT`, or discard it with `tenure \
-             dead discard {job} --reason TEXT`; `tenure dead ls` lists all dead letters"
-        )
+        write!(f, ". Retry it with `tenure job retry {job} --reason TEXT`")?;
+        match is_dead {
+            true => write!(
+                f,
+                ", or discard it with `tenure dead discard {job} --reason TEXT`; `tenure dead ls` \
+                 lists all dead letters"
+            ),
+            false => f.write_str("; `tenure job ls --state failed` lists all such jobs"),
+        }
     }
 }
 
@@ -434,7 +448,7 @@ impl fmt::Display for Why {
                     None => Ok(()),
                 }
             }
-            Self::DeadLetter { .. } => self.write_dead_letter(f),
+            Self::LastFailed { .. } => self.write_last_failed(f),
             Self::Idle => f.write_str("idle: no unfinished jobs"),
         }
     }

@@ -151,10 +151,10 @@ impl WhyResponse {
             Why::Finished { state, error } => {
                 Self { state: Some(state.as_str().to_owned()), error: failure(error), ..plain }
             }
-            Why::DeadLetter { for_ms, error, .. } => Self {
+            Why::LastFailed { for_ms, error, .. } => Self {
                 for_ms: Some(*for_ms),
                 error: failure(error),
-                state: Some(JobState::Dead.as_str().to_owned()),
+                state: Some(why.as_str().to_owned()),
                 ..plain
             },
             Why::NotDeclared | Why::NoWorker | Why::Idle => plain,

@@ -364,8 +364,8 @@ enum Writers {
     Everyone,
 }
 
-/// Returns who can create files in a directory. One of another user, such as a volume of a container,
-/// is for that user to protect, unless the sticky bit marks it as shared.
+/// Returns who can create files in a directory. One of another user, such as a volume of a
+/// container, is for that user to protect, unless the sticky bit marks it as shared.
 fn writers(mode: u32, is_ours: bool) -> Writers {
     let is_shared = mode & 0o1000 != 0;
     if mode & 0o002 != 0 && (is_ours || is_shared) {

@@ -25,8 +25,8 @@ const ADMIN: &str = "admin";
 pub struct Signer {
     /// Secret shared by all servers of the store.
     secret: String,
-    /// Derived from the admin key, which is not in the store: whoever can read the store, or a
-    /// backup of it, can forge no cookie.
+    /// Derived from the admin key, which is not in the store: read access to the store, or to a
+    /// backup of it, does not suffice to forge a cookie.
     admin_fingerprint: String,
 }
 

@@ -117,7 +117,7 @@ fn describe_tls(cause: &(dyn StdError + 'static)) -> Option<String> {
     })
 }
 
-/// Returns the name in `DnsName("db1")`, which is how the verifier gives the names of a certificate.
+/// Returns the name in `DnsName("db1")`, the form in which the verifier names a certificate.
 fn plain_name(name: &str) -> &str {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
     inner.unwrap_or(name).trim_matches('"')
