@@ -112,7 +112,10 @@ pub(crate) fn check_resource(
     for timer in &is.timers {
         if timer.due <= now && timer.refused.is_none() {
             let (operation, late_ms) = (&timer.operation, now.since(timer.due));
-            return Err(format!("the timer of {operation} on {key} is {late_ms} ms late"));
+            return Err(format!(
+                "the timer of {operation} on {key} is set although it was due {late_ms} ms ago: it \
+                 did not fire, or it can fire twice"
+            ));
         }
     }
     let same = is.timers.len() == expected.timers.len()

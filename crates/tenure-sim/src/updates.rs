@@ -5,7 +5,7 @@ use tenure_core::{
 };
 
 use crate::holder::Env;
-use crate::plan::Phase;
+use crate::plan::{LANE_JOBS_MAX, Phase};
 
 /// Maximum time until a new timer fires. All fire long before a run ends.
 const TIMER_MS_MAX: u64 = 6_000;
@@ -26,15 +26,17 @@ pub(crate) fn draw_update(key: &ResourceKey, env: &mut Env<'_>) -> StatusUpdate 
     StatusUpdate { merge, timers }
 }
 
-/// Draws changes of one or two timers. While everything drains, timers are only removed.
+/// Draws changes of one or two timers. They are only removed while everything drains, or if the
+/// lane is so long that it could not drain in time.
 pub(crate) fn draw_timers(key: &ResourceKey, env: &mut Env<'_>) -> Vec<TimerChange> {
     let kind = env.kinds.get(key.kind()).expect("every kind is declared");
     let operations: Vec<Text> = kind.operations.keys().cloned().collect();
+    let is_full = env.job_model.unfinished(Some(key)) >= LANE_JOBS_MAX;
     let change = |env: &mut Env<'_>| {
         let operation = operations[env.rng.below(operations.len())].clone();
         let after_ms = env.rng.within(0, TIMER_MS_MAX);
         let setting = match env.rng.within(0, 9) {
-            _ if env.phase == Phase::Draining => TimerSetting::Remove,
+            _ if is_full || env.phase == Phase::Draining => TimerSetting::Remove,
             0..3 => TimerSetting::Remove,
             3..6 => TimerSetting::At(Millis(env.store_now.0 + after_ms)),
             6 => TimerSetting::At(Millis(env.store_now.0.saturating_sub(after_ms))),

@@ -56,11 +56,11 @@ impl Process {
                 let (by, reason) = (by(), reason());
                 Some(job_command(self.pick_job(env)?, JobAction::Cancel { by, reason }))
             }
-            28..35 => {
+            28..33 => {
                 let (request, by, reason) = (RequestId(env.rng.id()), by(), reason());
                 Some(job_command(self.pick_job(env)?, JobAction::Retry { request, by, reason }))
             }
-            35..37 => {
+            33..37 => {
                 let (by, reason) = (by(), reason());
                 Some(job_command(self.pick_job(env)?, JobAction::Discard { by, reason }))
             }
