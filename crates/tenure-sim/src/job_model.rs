@@ -206,9 +206,8 @@ impl JobModel {
         let resource = self.resources.get_mut(key);
         let resource = resource.ok_or_else(|| format!("{key} has jobs but does not exist"))?;
         let first = resource.job_of_request.insert(job.request, (job.id, at));
-        let ended = |id: &JobId| {
-            self.jobs.get(id).is_none_or(|job| matches!(job.stage, Stage::Ended(_)))
-        };
+        let ended =
+            |id: &JobId| self.jobs.get(id).is_none_or(|job| matches!(job.stage, Stage::Ended(_)));
         // A deleted resource forgets its requests, and any resource does after some time. Both are
         // documented limits.
         let remembered =
@@ -334,7 +333,9 @@ impl JobModel {
         let last = counted >= operation.retry.attempts;
         let valid = match then {
             JobState::Succeeded => outcome == AttemptOutcome::Ok && *how == TenureEnd::Finished,
-            JobState::Backoff => end.due.is_some() && (!last || outcome == AttemptOutcome::Deferred),
+            JobState::Backoff => {
+                end.due.is_some() && (!last || outcome == AttemptOutcome::Deferred)
+            }
             JobState::Dead => last,
             JobState::Queued => outcome == AttemptOutcome::HandedBack,
             // An attempt whose worker was lost is retried or dead, never failed.

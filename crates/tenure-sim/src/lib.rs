@@ -26,7 +26,7 @@ pub mod oracle;
 pub mod outbox;
 pub mod plan;
 pub mod reply_checks;
-mod resource_checks;
+pub mod resource_checks;
 pub mod resource_model;
 pub mod rng;
 pub mod server;

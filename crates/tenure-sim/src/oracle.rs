@@ -15,10 +15,10 @@ use tenure_core::{
     SessionId, Token, World, invariants,
 };
 
+use crate::count::{count_event, count_reply};
 use crate::fairness;
 use crate::history_model::{HistoryModel, ModelTenure};
 use crate::holder::Holder;
-use crate::count::{count_event, count_reply};
 use crate::message::Reply;
 use crate::resource_checks::check_transfers;
 use crate::server::{Applied, Server};

@@ -94,7 +94,7 @@ impl Oracle {
 
 /// Checks that the status and the timers of a resource are what history says, and that no timer is
 /// due at `now` without having fired or being refused.
-pub(crate) fn check_resource(
+pub fn check_resource(
     key: &ResourceKey,
     is: &Resource,
     expected: &ModelResource,
@@ -130,7 +130,7 @@ pub(crate) fn check_resource(
 }
 
 /// Checks that a claim which is restricted got a job of its scope.
-pub(crate) fn check_scope(claim: &Claim, key: &ResourceKey) -> CheckResult {
+pub fn check_scope(claim: &Claim, key: &ResourceKey) -> CheckResult {
     let inside = match &claim.only {
         None => true,
         Some(ClaimScope::Resource { tenant, name }) => {
@@ -249,7 +249,9 @@ fn check_written(
         && !model.job_model.patches.contains(&(job.key.clone(), token, merge.clone()))
     {
         let key = &job.key;
-        return Err(format!("status {merge} of {key} with token {token} was acknowledged and lost"));
+        return Err(format!(
+            "status {merge} of {key} with token {token} was acknowledged and lost"
+        ));
     }
     now.map_or(Ok(()), |now| check_timers_set(model, &job.key, &update.timers, now))
 }

@@ -349,9 +349,7 @@ impl Process {
         match &self.task {
             Task::Working(work) => {
                 let command = match &work.job {
-                    Some(job) => {
-                        OutboxCommand::new(late_command(job.id, &work.held, env), env.now)
-                    }
+                    Some(job) => OutboxCommand::new(late_command(job.id, &work.held, env), env.now),
                     None => OutboxCommand::release(&work.held, None, env.now),
                 };
                 self.outbox.push(command);

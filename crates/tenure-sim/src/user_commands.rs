@@ -2,8 +2,8 @@
 //! and resumes of resources. Each stays in the outbox until it is answered.
 
 use tenure_core::{
-    Command, JobAction, JobId, Millis, Outcome, Put, RequestId, ResourceAction, ResourceKey, Submit,
-    Text,
+    Command, JobAction, JobId, Millis, Outcome, Put, RequestId, ResourceAction, ResourceKey,
+    Submit, Text,
 };
 
 use crate::holder::{Env, Process};
