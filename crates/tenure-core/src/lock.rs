@@ -407,7 +407,6 @@ impl StepContext<'_> {
                 self.request_cancel(job, RequestedBy { by, reason, at: self.now });
             }
             self.promote_waiters();
-            self.fire_timers();
             return Ok(Outcome::Broken);
         }
         if self.record.recent_end(token).is_some_and(|recent| recent.how == EndKind::Broken) {

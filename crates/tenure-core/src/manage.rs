@@ -183,8 +183,6 @@ impl StepContext<'_> {
     fn cancel(&mut self, id: JobId, by: &Text, reason: &Text) -> Result<Outcome, Refusal> {
         let requested = self.requested_by(by, reason)?;
         self.request_cancel(id, requested);
-        // A waiting job may have been what refused the submit of a timer.
-        self.fire_timers();
         let state = self.record.job(id).map_or(JobState::Cancelled, |job| job.state);
         Ok(Outcome::Cancelled { state })
     }
