@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use tenure_core::history::{Entry, Event};
+use tenure_core::history::Entry;
 use tenure_core::verify::Verifier;
 use tenure_core::{Changes, Record, ResourceKey, World};
 

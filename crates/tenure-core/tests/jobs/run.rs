@@ -230,13 +230,19 @@ impl Run {
     /// successful reconciliation leaves no change behind.
     fn check_events(&mut self, before: &World, changes: &Changes) -> Checked {
         self.steps += 1;
+        // Jobs that had finished, or were asked to stop, before the event at hand.
+        let lanes = before.records.values().flat_map(|record| record.lane());
+        let cancelling = lanes.filter(|job| job.state == JobState::Cancelling).map(|job| job.id);
+        let mut stopping: HashSet<JobId> = cancelling.collect();
+        stopping.extend(self.past.keys().filter(|id| !self.ends_now(**id, changes)));
         for (key, _, event) in &changes.events {
             let record = &self.world.records[key];
             match event {
+                Event::Cancelled { id, .. } | Event::Superseded { id, .. } => {
+                    stopping.insert(*id);
+                }
                 Event::Attached { id, .. } => {
-                    let state = record.job(*id).map(|job| job.state);
-                    let alive = state.is_some_and(|state| state != JobState::Cancelling);
-                    prop_assert!(alive, "attached to job {id}, which is {state:?}");
+                    prop_assert!(!stopping.contains(id), "attached to job {id}, which stops");
                 }
                 Event::Granted { job: Some(started), request, .. } => {
                     let first = *self.claims.entry(*request).or_insert(self.steps);
@@ -245,6 +251,9 @@ impl Run {
                     self.check_order(key, record, started.id)?;
                 }
                 Event::Ended { job: Some(completed), token, .. } => {
+                    if completed.job_state.is_finished() {
+                        stopping.insert(completed.id);
+                    }
                     let given_back = completed.outcome == AttemptOutcome::HandedBack;
                     let tenures = before.records.get(key).map_or(&[][..], |r| &r.tenures);
                     let tenure = tenures.iter().find(|t| given_back && t.token == *token);
@@ -265,6 +274,13 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    fn ends_now(&self, id: JobId, changes: &Changes) -> bool {
+        let ends = |job: &Job| {
+            job.id == id && !matches!(job.state, JobState::Redriven | JobState::Discarded)
+        };
+        changes.finished.iter().any(|(_, job)| ends(job))
     }
 
     fn check_start(&self, key: &ResourceKey, record: &Record, started: JobId) -> Checked {

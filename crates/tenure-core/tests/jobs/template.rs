@@ -263,8 +263,15 @@ impl Run {
                     }
                 });
                 let kinds = self.kinds().iter().map(|kind| kind.name.clone()).collect();
-                // Clients generate request ids, so two sessions never share one.
-                let request = RequestId(1_000 * (*n as u128 + 1) + request);
+                // Clients generate request ids, so two sessions never share one, and each stands for
+                // one scope.
+                let scope = match &only {
+                    None => String::new(),
+                    Some(ClaimScope::Group { tenant, group }) => format!("{tenant}:{group}"),
+                    Some(ClaimScope::Resource { tenant, name }) => format!("{tenant}/{name}"),
+                };
+                let scope = scope.bytes().fold(0, |n, byte| 257 * n + u128::from(byte));
+                let request = RequestId(1_000_000 * scope + 1_000 * (*n as u128 + 1) + request);
                 Command::Claim(Claim {
                     session: session(n),
                     request,
