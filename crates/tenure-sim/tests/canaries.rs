@@ -7,8 +7,13 @@ use tenure_sim::{Violation, run};
 /// Violations of a false belief, whichever is detected first.
 const FALSE_BELIEF: [&str; 3] = ["while h", "both believe", "which has ended"];
 /// Violations of a healthy holder that loses its lock.
-const UNJUSTIFIED_LOSS: [&str; 4] =
-    ["because the store was unavailable", "while h", "both believe", "which has ended"];
+const UNJUSTIFIED_LOSS: [&str; 5] = [
+    "because the store was unavailable",
+    "after its renewal, within its ttl",
+    "while h",
+    "both believe",
+    "which has ended",
+];
 /// Number of seeds within which a canary must be caught.
 const SEEDS: u64 = 2_000;
 
