@@ -113,7 +113,6 @@ impl StepContext<'_> {
         }
         self.end_tenure(token, None, &TenureEnd::Finished, Some(Box::new(completed)));
         self.promote_waiters();
-        self.fire_timers();
         Ok(Outcome::Finished { state, already: false })
     }
 

@@ -71,11 +71,17 @@ pub enum Canary {
     PreconditionIgnored,
     /// A planned transfer grants to the next waiter instead of the named one.
     TransferToNext,
+    /// A claim that is restricted to a group or a resource takes jobs of others.
+    GroupIgnored,
+    /// A job starts although its start deadline has passed.
+    StartDeadlineIgnored,
+    /// Locks of a kind with a stale margin end when the session expires.
+    MarginIgnored,
 }
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 35] = [
         Self::MissingOwnerIsMe,
         Self::RenewByName,
         Self::ReleaseWithoutToken,
@@ -108,6 +114,9 @@ impl Canary {
         Self::TokenFloorForgotten,
         Self::PreconditionIgnored,
         Self::TransferToNext,
+        Self::GroupIgnored,
+        Self::StartDeadlineIgnored,
+        Self::MarginIgnored,
     ];
 }
 

@@ -84,6 +84,10 @@ fn with_record<T>(
     };
     let ended = ctx.settle();
     let result = act(&mut ctx, ended);
+    if ctx.changed && !ctx.forgotten {
+        // What refused the submit of a timer may be gone.
+        ctx.fire_timers();
+    }
     let (changed, unlogged, forgotten) = (ctx.changed, ctx.unlogged, ctx.forgotten);
     if forgotten {
         world.records.remove(key);

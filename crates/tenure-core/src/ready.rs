@@ -8,6 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use crate::canary::{Canary, planted};
 use crate::command::{Claim, ClaimScope};
 use crate::key::{ResourceKey, Text};
 use crate::kind::{Kind, Kinds};
@@ -143,7 +144,7 @@ impl ReadyIndex {
     ) -> Option<ResourceKey> {
         let candidates = claim.kinds.iter().filter_map(|name| {
             let (queue, kind) = (self.kinds.get(name)?, kinds.get(name)?);
-            let first = match &claim.only {
+            let first = match claim.only.as_ref().filter(|_| !planted(Canary::GroupIgnored)) {
                 None => queue.first(tenant, kind)?.clone(),
                 Some(ClaimScope::Group { tenant, group }) => {
                     let tenant = queue.tenant_with_capacity(tenant, kind)?;

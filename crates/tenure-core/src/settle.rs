@@ -41,7 +41,9 @@ impl StepContext<'_> {
 
     /// Fails jobs that have not started by their deadline.
     fn fail_unstarted(&mut self) {
-        let Some(kind) = self.kind() else { return };
+        let Some(kind) = self.kind().filter(|_| !planted(Canary::StartDeadlineIgnored)) else {
+            return;
+        };
         if self.record.next_start_deadline(kind).is_none_or(|deadline| deadline > self.now) {
             return;
         }
@@ -169,7 +171,8 @@ impl StepContext<'_> {
     /// Starts the clock of a solo session at the grant, and adds the stale margin of the kind.
     /// Returns the name of the session.
     fn start_session_clock(&mut self, id: SessionId) -> Text {
-        let margin_ms = self.kind().map_or(0, |kind| kind.stale_margin_ms);
+        let kind = self.kind().filter(|_| !planted(Canary::MarginIgnored));
+        let margin_ms = kind.map_or(0, |kind| kind.stale_margin_ms);
         let Some(session) = self.sessions.get_mut(id) else { return "".into() };
         if session.margin_ms < margin_ms {
             session.expires_at = session.expires_at.plus(margin_ms - session.margin_ms);

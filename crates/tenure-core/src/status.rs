@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use crate::command::StatusUpdate;
 use crate::history::Event;
 use crate::id::JobId;
+use crate::job::{Job, JobState};
 use crate::key::Text;
 use crate::limits;
 use crate::outcome::Outcome;
@@ -74,11 +75,12 @@ impl StepContext<'_> {
     ) -> Result<Outcome, Refusal> {
         self.check_running(id, token, "status")?;
         let checked = self.check_update(update)?;
-        let job = self.record.job(id).expect("checked above");
-        let cancelling = job.state == crate::job::JobState::Cancelling;
-        let by = job.attempts.last().map_or_else(|| "".into(), |attempt| attempt.worker.clone());
+        let worker = |job: &Job| job.attempts.last().map(|attempt| attempt.worker.clone());
+        let by = self.record.job(id).and_then(worker).unwrap_or_else(|| "".into());
         self.write_update(token, checked, &by);
         self.fire_timers();
+        // A timer that fires at once may cancel this job.
+        let cancelling = self.record.job(id).is_some_and(|job| job.state == JobState::Cancelling);
         Ok(Outcome::Noted { cancelling })
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A timer is removed in the step that submits its operation, so it fires once. The submit follows
 //! the policies of the kind like any other. If it is refused, the reason is recorded and the submit
-//! is repeated at every step on the resource, and at least once a minute, until it is accepted or
-//! the timer is moved or removed.
+//! is repeated before and after every step on the resource, and at least once a minute, until it is
+//! accepted or the timer is moved or removed.
 
 use serde::{Deserialize, Serialize};
 
@@ -142,21 +142,29 @@ impl StepContext<'_> {
         }
     }
 
-    /// Submits the operations of all timers that are due.
+    /// Submits the operations of all timers that are due. A submit that is accepted may make way for
+    /// one that was refused, so this repeats until nothing changes.
     pub(crate) fn fire_timers(&mut self) {
-        let Some(resource) = &self.record.resource else { return };
+        for _ in 0..limits::TIMERS_MAX {
+            if !self.fire_due_timers() {
+                return;
+            }
+        }
+    }
+
+    /// Returns `true` if a timer fired.
+    fn fire_due_timers(&mut self) -> bool {
+        let Some(resource) = &self.record.resource else { return false };
         if resource.timers.iter().all(|timer| timer.due > self.now) {
-            return;
+            return false;
         }
         let mut due: Vec<Timer> =
             resource.timers.iter().filter(|timer| timer.due <= self.now).cloned().collect();
         due.sort_by(|a, b| (a.due, &a.operation).cmp(&(b.due, &b.operation)));
-        for timer in due {
-            self.fire_timer(&timer);
-        }
+        due.iter().fold(false, |fired, timer| self.fire_timer(timer) || fired)
     }
 
-    fn fire_timer(&mut self, timer: &Timer) {
+    fn fire_timer(&mut self, timer: &Timer) -> bool {
         let operation = timer.operation.clone();
         let request = RequestId(self.derive_id(&format!("timer {operation} {}", timer.due.0)));
         let submit = Submit::new(request, &operation, timer.by.clone());
@@ -165,8 +173,9 @@ impl StepContext<'_> {
                 if !planted(Canary::TimerFiresTwice) {
                     self.append_event(Event::TimerFired { operation, id: job });
                 }
+                true
             }
-            Ok(_) => {}
+            Ok(_) => false,
             Err(refusal) => {
                 let code = refusal.reason().unwrap_or_else(|| refusal.code().as_str());
                 let known = timer.refused.as_ref().is_some_and(|(error, _)| *error.code == *code);
@@ -174,6 +183,7 @@ impl StepContext<'_> {
                     let error = Failure { code: code.into(), message: refusal.to_string().into() };
                     self.append_event(Event::TimerRefused { operation, error });
                 }
+                false
             }
         }
     }

@@ -4,8 +4,12 @@
 //! Commands are generated in `jobs/template.rs` and checked in `jobs/run.rs`. Failing cases shrink
 //! to the few commands that matter.
 
+#[path = "jobs/history.rs"]
+mod history;
 #[path = "jobs/kinds.rs"]
 mod kinds;
+#[path = "jobs/resources.rs"]
+mod resources;
 #[path = "jobs/run.rs"]
 mod run;
 #[path = "jobs/startable.rs"]

@@ -7,12 +7,13 @@ use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 use tenure_core::history::{Event, SealedEntry};
-use tenure_core::invariants;
+use tenure_core::record::TenureEnd;
 use tenure_core::verify::Verifier;
 use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockName, LockSet, Millis, Outcome, Record, RequestId,
     ResourceKey, SessionId, Token, World, step,
 };
+use tenure_core::{invariants, limits};
 
 const SESSIONS: u128 = 3;
 const RESOURCES: usize = 2;
@@ -28,6 +29,8 @@ enum Template {
     Acquire { resource: usize, request: u128, locks: usize, wait_ms: u64, solo: bool },
     Withdraw { resource: usize, request: u128 },
     Token { resource: usize, pick: u64, verb: usize, locks: Option<usize> },
+    Transfer { resource: usize, to: u128 },
+    Forget { resource: usize, stale: bool },
     Settle(usize),
 }
 
@@ -51,12 +54,19 @@ fn template() -> impl Strategy<Value = Template> {
         4 => token.prop_map(|(resource, pick, verb, locks)| {
             Template::Token { resource, pick, verb, locks }
         }),
+        1 => (resource.clone(), 1..=SESSIONS)
+            .prop_map(|(resource, to)| Template::Transfer { resource, to }),
+        1 => (resource.clone(), any::<bool>())
+            .prop_map(|(resource, stale)| Template::Forget { resource, stale }),
         1 => resource.prop_map(Template::Settle),
     ]
 }
 
 fn templates() -> impl Strategy<Value = Vec<(Template, u64)>> {
-    prop::collection::vec((template(), prop_oneof![3 => Just(0), 2 => 1..1_200_u64]), 1..60)
+    // Sometimes longer than requests are remembered.
+    let leap = Just(limits::RECENT_TTL_MS + 1);
+    let pause = prop_oneof![18 => Just(0), 12 => 1..1_200_u64, 1 => leap];
+    prop::collection::vec((template(), pause), 1..60)
 }
 
 fn key(resource: usize) -> ResourceKey {
@@ -96,7 +106,10 @@ struct Run {
     world: World,
     now: Millis,
     lines: Vec<(ResourceKey, SealedEntry)>,
-    granted: HashSet<(ResourceKey, RequestId)>,
+    /// Requests that were granted a tenure, and when.
+    granted: HashMap<(ResourceKey, RequestId), Millis>,
+    /// Last token of each resource, also of forgotten ones.
+    last_tokens: HashMap<ResourceKey, Token>,
 }
 
 impl Run {
@@ -105,7 +118,8 @@ impl Run {
         match template {
             Template::Open(n) => {
                 let ttl_ms = 1_000 + 500 * u64::try_from(*n).unwrap_or(0);
-                let (session, tenant, name) = (SessionId(*n), "t".into(), "s".into());
+                let (session, tenant) = (SessionId(*n), "t".into());
+                let name = format!("s{n}").into();
                 Command::Open { session, tenant, name, ttl_ms }
             }
             Template::Heartbeat(n) => {
@@ -124,6 +138,16 @@ impl Run {
                 let (token, locks) = (Token(pick % (last + 2)), bits.map(locks));
                 lock(*resource, with_token(token, *verb, locks))
             }
+            Template::Transfer { resource, to } => {
+                let record = self.world.records.get(&key(*resource));
+                let first = record.and_then(|record| record.tenures.first());
+                let (token, to) = (first.map_or(Token(1), |first| first.token), format!("s{to}"));
+                lock(*resource, LockAction::Release { token, locks: None, to: Some(to.into()) })
+            }
+            Template::Forget { resource, stale } => {
+                let n = self.world.records.get(&key(*resource)).map_or(0, |r| r.chain.n);
+                lock(*resource, LockAction::Forget { n: n + u64::from(*stale) })
+            }
             Template::Settle(resource) => lock(*resource, LockAction::Settle),
         }
     }
@@ -136,11 +160,16 @@ impl Run {
         for (key, _, event) in &changes.events {
             self.check_grant(&before, command, key, event)?;
         }
+        self.check_transfer(command, &outcome, &changes.events)?;
+        for (key, token) in &changes.forgotten {
+            self.check_forgotten(&before, command, key, *token)?;
+            self.lines.retain(|(of, _)| of != key);
+        }
         self.lines.extend(self.world.seal(changes.events));
         for (key, record) in &self.world.records {
             invariants::check_record(key, record, &self.world).map_err(TestCaseError::fail)?;
-            let old =
-                before.records.get(key).cloned().unwrap_or_else(|| Box::new(Record::new(key)));
+            let old = before.records.get(key).cloned();
+            let old = old.unwrap_or_else(|| before.floors.new_record(key));
             invariants::check_forward(key, &old, record).map_err(TestCaseError::fail)?;
         }
         Ok(outcome)
@@ -153,19 +182,61 @@ impl Run {
         key: &ResourceKey,
         event: &Event,
     ) -> Result<(), TestCaseError> {
-        let Event::Granted { session, request, .. } = event else { return Ok(()) };
+        let Event::Granted { session, request, token, .. } = event else { return Ok(()) };
+        let last = self.last_tokens.insert(key.clone(), *token).unwrap_or_default();
+        prop_assert!(*token > last, "token {token} of {key} follows {last}");
         let lives = before.sessions.get(*session).is_some_and(|s| s.is_alive(self.now));
         prop_assert!(
             lives || creates_session(command, *session),
             "dead {session} was granted {key}"
         );
-        let first = self.granted.insert((key.clone(), *request));
-        // Exceeding the number of remembered requests is a documented limit.
+        let first = self.granted.insert((key.clone(), *request), self.now);
+        let long_ago = |at: Millis| self.now.since(at) > limits::RECENT_TTL_MS;
+        let first = first.is_none_or(long_ago);
+        // Exceeding the number of remembered requests, or their time, is a documented limit.
         let old = before.records.get(key).map_or(0, |record| record.recent.len());
-        prop_assert!(
-            first || old == tenure_core::limits::RECENT_REQUESTS_MAX,
-            "{request} was granted twice"
-        );
+        prop_assert!(first || old == limits::RECENT_REQUESTS_MAX, "{request} was granted twice");
+        Ok(())
+    }
+
+    /// A planned transfer grants the locks to the named session in the same step.
+    fn check_transfer(
+        &self,
+        command: &Command,
+        outcome: &Outcome,
+        events: &[(ResourceKey, Millis, Event)],
+    ) -> Result<(), TestCaseError> {
+        let Command::Lock { action: LockAction::Release { to: Some(to), .. }, .. } = command else {
+            return Ok(());
+        };
+        if *outcome != (Outcome::Released { already: false }) {
+            return Ok(());
+        }
+        let released =
+            |event: &Event| matches!(event, Event::Ended { how: TenureEnd::Released, .. });
+        let after = events.iter().skip_while(|(_, _, event)| !released(event)).nth(1);
+        let to_named = matches!(after, Some((_, _, Event::Granted { holder, .. })) if holder == to);
+        prop_assert!(to_named, "{command:?} was followed by {after:?}");
+        Ok(())
+    }
+
+    /// Only an idle resource is forgotten, at its last entry and with its last token.
+    fn check_forgotten(
+        &self,
+        before: &World,
+        command: &Command,
+        key: &ResourceKey,
+        token: Token,
+    ) -> Result<(), TestCaseError> {
+        let Command::Lock { action: LockAction::Forget { n }, .. } = command else {
+            return Err(TestCaseError::fail(format!("{command:?} forgot {key}")));
+        };
+        let record = before.records.get(key);
+        prop_assert_eq!(record.map_or(0, |record| record.chain.n), *n);
+        prop_assert!(record.is_none_or(|record| record.tenures.is_empty()), "{:?}", record);
+        let last = self.last_tokens.get(key).copied().unwrap_or_default();
+        prop_assert!(token >= last, "{key} was forgotten with token {token} after {last}");
+        prop_assert!(!self.world.records.contains_key(key), "{key} remains");
         Ok(())
     }
 
@@ -212,7 +283,7 @@ fn kind(outcome: &Outcome) -> String {
 
 fn is_idempotent(command: &Command) -> bool {
     let Command::Lock { action, .. } = command else { return false };
-    !matches!(action, LockAction::Settle)
+    !matches!(action, LockAction::Settle | LockAction::Forget { .. })
 }
 
 proptest! {

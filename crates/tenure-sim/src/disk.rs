@@ -22,6 +22,8 @@ pub struct Disk {
     history: BTreeMap<ResourceKey, Vec<(String, Hash)>>,
     /// Ended jobs with their resources.
     jobs: BTreeMap<JobId, (ResourceKey, String)>,
+    /// Token floors of forgotten resources.
+    floors: Option<String>,
     latest: Millis,
 }
 
@@ -33,6 +35,10 @@ pub struct Staged {
     records: Vec<(ResourceKey, String)>,
     history: Vec<(ResourceKey, SealedEntry)>,
     jobs: Vec<(JobId, ResourceKey, String)>,
+    /// Resources of which everything is deleted before the rest is written.
+    forgotten: Vec<ResourceKey>,
+    /// Token floors, if they have changed.
+    floors: Option<String>,
 }
 
 fn text(row: &impl serde::Serialize) -> String {
@@ -46,8 +52,10 @@ impl Staged {
     pub fn from_batch(ledger: &Ledger, batch: &Batch, disk: &Disk) -> Self {
         let world = ledger.world();
         let session = |id: &SessionId| (*id, world.sessions.get(*id).map(text));
+        let forgotten: Vec<_> = batch.forgotten.iter().map(|(key, _)| key.clone()).collect();
         let record = |key: &ResourceKey| {
-            let must_write = batch.unreplayable.contains(key) || !disk.records.contains_key(key);
+            let is_new = !disk.records.contains_key(key) || forgotten.contains(key);
+            let must_write = batch.unreplayable.contains(key) || is_new;
             let record = world.records.get(key).filter(|_| must_write)?;
             Some((key.clone(), text(record)))
         };
@@ -60,6 +68,8 @@ impl Staged {
                 .iter()
                 .map(|(key, job)| (job.id, key.clone(), text(job)))
                 .collect(),
+            floors: (!forgotten.is_empty()).then(|| text(&world.floors)),
+            forgotten,
         }
     }
 }
@@ -67,6 +77,12 @@ impl Staged {
 impl Disk {
     /// Makes a whole batch durable.
     pub fn flush(&mut self, staged: Staged) {
+        for key in &staged.forgotten {
+            self.records.remove(key);
+            self.history.remove(key);
+            self.jobs.retain(|_, (of, _)| of != key);
+        }
+        self.floors = staged.floors.or(self.floors.take());
         for (id, row) in staged.sessions {
             match row {
                 Some(row) => drop(self.sessions.insert(id, row)),
@@ -95,6 +111,10 @@ impl Disk {
         let sessions: Result<Vec<Session>, _> = self.sessions.values().map(parse).collect();
         let mut ledger = Ledger::load(Incarnation::default(), sessions?, now);
         ledger.declare(kinds(), now);
+        if let Some(floors) = &self.floors {
+            let floors = serde_json::from_str(floors).map_err(|e| format!("floors: {e}"))?;
+            ledger.set_floors(floors);
+        }
         for key in self.records.keys() {
             if let Some(record) = self.record(key)?.filter(Record::is_live) {
                 ledger.insert_record(key, Box::new(record), now);

@@ -2,7 +2,7 @@
 
 use tenure_core::canary::{Canary, planted};
 use tenure_core::record::Tenure;
-use tenure_core::{Acquire, Claim, Claimant, Command, LockAction, ResourceKey, Text};
+use tenure_core::{Acquire, Claim, Claimant, Command, LockAction, ResourceKey, Text, limits};
 
 use crate::message::Peer;
 use crate::oracle::CheckResult;
@@ -30,6 +30,8 @@ pub(crate) enum Fault {
     HolderThaw(usize, u64),
     /// Breaks a lock as an operator.
     Break,
+    /// Forgets what is idle, as a pruning store.
+    Forget,
 }
 
 impl Sim {
@@ -46,6 +48,7 @@ impl Sim {
                 if same { self.thaw(index) } else { Ok(()) }
             }
             Fault::Break => self.break_random_lock(),
+            Fault::Forget => self.forget_idle_resources(),
         }
     }
 
@@ -82,18 +85,46 @@ impl Sim {
             return Ok(());
         }
         // The wall clock may be stepped by minutes while the server is down.
-        let step_ms = match self.rng.chance(300) {
-            true => self.rng.within(0, 480_000),
-            false => 240_000,
+        let step_ms = match self.rng.within(0, 9) {
+            0..3 => self.rng.within(0, 480_000),
+            3 => self.wall_step_ms + limits::RECENT_TTL_MS + self.rng.within(1, 120_000),
+            _ => self.wall_step_ms.max(240_000),
         };
+        self.wall_step_ms = self.wall_step_ms.max(step_ms);
+        let before = self.server.disk.latest();
         self.server.start(self.now_us, step_ms, &mut self.rng)?;
         let epoch = self.server.epoch;
         if let Some(running) = &self.server.running {
             let now = running.now(self.now_us);
             self.oracle.server_started(running.ledger.world(), now);
+            if now.since(before) > limits::RECENT_TTL_MS {
+                self.stats.leaps += 1;
+                self.remembered_since = self.oracle.history.epoch;
+                self.schedule(MS, Event::Fault(Fault::Forget));
+            }
             self.log(format_args!("server starts at store time {}", now.0));
         }
         self.schedule(100 * MS, Event::Sweep(epoch));
+        Ok(())
+    }
+
+    /// Asks the server to forget all resources that look idle, some with a number of entries that
+    /// is not the last one.
+    fn forget_idle_resources(&mut self) -> CheckResult {
+        let locks = self.plan.resources.iter().map(|(key, _)| key);
+        let keys: Vec<_> = locks.chain(&self.plan.lanes).cloned().collect();
+        for key in keys {
+            let Some(record) = self.server.disk.record(&key)? else { continue };
+            if record.resource.is_some() || record.is_live() {
+                continue;
+            }
+            let n = match self.rng.chance(200) {
+                true => record.chain.n.saturating_sub(1),
+                false => record.chain.n,
+            };
+            let action = LockAction::Forget { n };
+            self.send(Peer::Operator, 0, Command::Lock { key, action });
+        }
         Ok(())
     }
 

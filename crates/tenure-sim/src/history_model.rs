@@ -7,13 +7,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tenure_core::history::{Entry, Event, SealedEntry};
+use tenure_core::history::{Entry, Event};
 use tenure_core::job::AttemptOutcome;
 use tenure_core::record::TenureEnd;
-use tenure_core::{Kinds, LockName, LockSet, RequestId, ResourceKey, SessionId, Token, limits};
+use tenure_core::{
+    Command, Kinds, LockAction, LockName, LockSet, Millis, Outcome, RequestId, ResourceKey,
+    SessionId, Token, limits,
+};
 
 use crate::job_model::{JobModel, Stage};
 use crate::kinds::kinds;
+use crate::server::Applied;
 
 /// A tenure according to history.
 #[derive(Clone, Debug)]
@@ -28,6 +32,8 @@ pub struct ModelTenure {
     pub end: Option<(TenureEnd, u64)>,
     /// Number of ends on the resource at that point.
     ends: u64,
+    /// Store time of that end.
+    ended_at: Millis,
 }
 
 impl ModelTenure {
@@ -52,6 +58,19 @@ struct EventContext {
     ends: u64,
     /// Server epoch.
     epoch: u64,
+    /// Number of the history entry.
+    n: u64,
+    /// Store time.
+    at: Millis,
+}
+
+/// A change of one resource.
+#[derive(Clone, Debug)]
+enum Change {
+    /// An event of its history.
+    Event(Event, EventContext),
+    /// It was forgotten.
+    Forgotten,
 }
 
 /// A claim that was assigned jobs.
@@ -74,6 +93,12 @@ pub struct ModelState {
     claims: BTreeMap<RequestId, ModelClaim>,
     /// Batch in which the job of a tenure was asked to cancel.
     cancel_batches: BTreeMap<(ResourceKey, Token), u64>,
+    /// Last token of each resource, also of forgotten ones.
+    last_tokens: BTreeMap<ResourceKey, Token>,
+    /// Number of history entries of each resource.
+    entries: BTreeMap<ResourceKey, u64>,
+    /// Resources that were forgotten and not locked since.
+    pub forgotten: BTreeSet<ResourceKey>,
     /// Jobs and resource states.
     pub job_model: JobModel,
 }
@@ -91,6 +116,30 @@ impl ModelState {
         self.by_request.get(&(key.clone(), request)).copied()
     }
 
+    /// Returns the number of history entries of a resource.
+    #[must_use]
+    pub fn entries(&self, key: &ResourceKey) -> u64 {
+        self.entries.get(key).copied().unwrap_or(0)
+    }
+
+    /// Forgets a resource. Its tokens stay, because they must never repeat.
+    fn forget(&mut self, key: &ResourceKey) -> Result<(), String> {
+        let of_key = (key.clone(), Token::default())..=(key.clone(), Token(u64::MAX));
+        if let Some(((_, token), _)) = self.tenures.range(of_key).find(|(_, t)| t.is_active()) {
+            return Err(format!("{key} was forgotten while token {token} holds it"));
+        }
+        self.entries.remove(key);
+        self.forgotten.insert(key.clone());
+        self.job_model.forget(key)
+    }
+
+    fn change(&mut self, key: &ResourceKey, change: &Change, kinds: &Kinds) -> Result<(), String> {
+        match change {
+            Change::Event(event, context) => self.apply(key, event, *context, kinds),
+            Change::Forgotten => self.forget(key),
+        }
+    }
+
     fn apply(
         &mut self,
         key: &ResourceKey,
@@ -98,6 +147,11 @@ impl ModelState {
         context: EventContext,
         kinds: &Kinds,
     ) -> Result<(), String> {
+        let entries = self.entries.entry(key.clone()).or_default();
+        *entries += 1;
+        if context.n != *entries {
+            return Err(format!("entry {} of {key} is its number {entries}", context.n));
+        }
         match event {
             Event::Granted { locks, token, session, request, job, .. } => {
                 match job {
@@ -120,7 +174,7 @@ impl ModelState {
             }
             _ => {}
         }
-        self.job_model.apply(key, event, kinds)
+        self.job_model.apply(key, event, context.at, kinds)
     }
 
     /// A claim whose job was handed back may be assigned another job.
@@ -166,7 +220,8 @@ impl ModelState {
     }
 
     /// Checks that a request is granted one tenure. A repeated request may count as new only after
-    /// more ends on its resource than the resource remembers, which is a documented limit.
+    /// more ends on its resource, or after more time, than the resource remembers, which is a
+    /// documented limit.
     fn check_first_grant(
         &self,
         key: &ResourceKey,
@@ -176,8 +231,10 @@ impl ModelState {
     ) -> Result<(), String> {
         let Some(first) = self.token_of_request(key, request) else { return Ok(()) };
         let ended = self.tenure(key, first).filter(|tenure| !tenure.is_active());
-        let forgotten =
-            ended.is_some_and(|tenure| context.ends >= tenure.ends + REQUEST_MEMORY_ENDS);
+        let forgotten = ended.is_some_and(|tenure| {
+            context.ends >= tenure.ends + REQUEST_MEMORY_ENDS
+                || context.at.since(tenure.ended_at) > limits::RECENT_TTL_MS
+        });
         match forgotten {
             true => Ok(()),
             false => Err(format!("request {request} on {key} got token {first}, then {token}")),
@@ -192,9 +249,15 @@ impl ModelState {
         session: SessionId,
         request: RequestId,
     ) -> Result<(), String> {
+        self.forgotten.remove(key);
         self.by_request.insert((key.clone(), request), token);
         let active_locks = locks.iter().cloned().collect();
-        let tenure = ModelTenure { session, request, active_locks, end: None, ends: 0 };
+        let last = self.last_tokens.insert(key.clone(), token).unwrap_or_default();
+        if token < last {
+            return Err(format!("token {token} of {key} was granted after token {last}"));
+        }
+        let ended_at = Millis::default();
+        let tenure = ModelTenure { session, request, active_locks, end: None, ends: 0, ended_at };
         match self.tenures.insert((key.clone(), token), tenure) {
             Some(_) => Err(format!("token {token} of {key} was granted twice")),
             None => Ok(()),
@@ -214,7 +277,7 @@ impl ModelState {
             tenure.ok_or_else(|| format!("token {token} of {key} ended without a grant"))?;
         tenure.active_locks.retain(|lock| !locks.contains(lock));
         tenure.end = Some((how.clone(), context.batch));
-        tenure.ends = context.ends;
+        (tenure.ends, tenure.ended_at) = (context.ends, context.at);
         Ok(())
     }
 }
@@ -226,7 +289,7 @@ pub struct HistoryModel {
     pub durable: ModelState,
     /// State as of the last applied batch.
     pub now: ModelState,
-    pending: Vec<(ResourceKey, Event, EventContext)>,
+    pending: Vec<(ResourceKey, Change)>,
     /// Number of ends per resource, for the limit on remembered requests.
     ends: BTreeMap<ResourceKey, u64>,
     /// Kinds of the simulated resources.
@@ -244,37 +307,62 @@ impl Default for HistoryModel {
 
 impl HistoryModel {
     /// Applies the history of a batch and returns its events, ordered by key.
-    pub fn apply_batch(
-        &mut self,
-        history: &[(ResourceKey, SealedEntry)],
-        batch: u64,
-    ) -> Result<Vec<(ResourceKey, Event)>, String> {
-        let mut events = Vec::new();
-        for (key, sealed) in history {
+    pub fn apply_batch(&mut self, applied: &Applied) -> Result<Vec<(ResourceKey, Event)>, String> {
+        self.forget(applied)?;
+        let mut entries = Vec::new();
+        for (key, sealed) in &applied.batch.history {
             let entry = Entry::parse(&sealed.line).map_err(|error| format!("history: {error}"))?;
-            events.push((key.clone(), entry.event));
+            entries.push((key.clone(), entry));
         }
         // The ledger does not define an order among resources, and it differs from run to run.
-        events.sort_by(|(a, _), (b, _)| a.cmp(b));
-        for (key, event) in &events {
+        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        for (key, Entry { n, at, event }) in &entries {
             if matches!(event, Event::Ended { .. }) {
                 self.record_end(key);
             }
-            let context = EventContext { batch, ends: self.ends_of(Some(key)), epoch: self.epoch };
-            self.now.apply(key, event, context, &self.kinds)?;
-            self.pending.push((key.clone(), event.clone(), context));
+            let (batch, ends, epoch) = (applied.number, self.ends_of(Some(key)), self.epoch);
+            let context = EventContext { batch, ends, epoch, n: *n, at: *at };
+            self.change(key, Change::Event(event.clone(), context))?;
         }
-        for (key, _) in &events {
+        for (key, _) in &entries {
             self.now.job_model.check_no_change_lost(key, &self.kinds)?;
             self.now.job_model.check_running_caps(key, &self.kinds)?;
+            self.now.job_model.check_timers_fired_once(key)?;
         }
-        Ok(events)
+        Ok(entries.into_iter().map(|(key, entry)| (key, entry.event)).collect())
+    }
+
+    fn change(&mut self, key: &ResourceKey, change: Change) -> Result<(), String> {
+        self.now.change(key, &change, &self.kinds)?;
+        self.pending.push((key.clone(), change));
+        Ok(())
+    }
+
+    /// Applies what a batch forgets: only resources of which every history entry was known.
+    fn forget(&mut self, applied: &Applied) -> Result<(), String> {
+        let forgets = applied.replies.iter().filter(|reply| reply.outcome == Outcome::Forgotten);
+        let mut forgotten = applied.batch.forgotten.iter();
+        for reply in forgets {
+            let Command::Lock { key, action: LockAction::Forget { n } } = &*reply.command else {
+                return Err(format!("{:?} was answered as forgotten", reply.command));
+            };
+            let known = self.now.entries(key);
+            if known != *n {
+                return Err(format!("{key} was forgotten at entry {n} and has {known} entries"));
+            }
+            let last = self.now.last_tokens.get(key).copied().unwrap_or_default();
+            if !forgotten.next().is_some_and(|(of, token)| of == key && *token >= last) {
+                return Err(format!("{key} was forgotten without its last token {last}"));
+            }
+            self.change(key, Change::Forgotten)?;
+        }
+        forgotten.next().map_or(Ok(()), |(key, _)| Err(format!("{key} was forgotten unasked")))
     }
 
     /// Makes pending events durable.
     pub fn flush(&mut self) -> Result<(), String> {
-        for (key, event, context) in std::mem::take(&mut self.pending) {
-            self.durable.apply(&key, &event, context, &self.kinds)?;
+        for (key, change) in std::mem::take(&mut self.pending) {
+            self.durable.change(&key, &change, &self.kinds)?;
         }
         Ok(())
     }

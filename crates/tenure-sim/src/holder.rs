@@ -298,7 +298,7 @@ impl Process {
     }
 
     /// Most workers serve all tenants.
-    fn tenant(&self) -> Text {
+    pub(crate) fn tenant(&self) -> Text {
         if self.index % 3 == 2 { "t".into() } else { "*".into() }
     }
 

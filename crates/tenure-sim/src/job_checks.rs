@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::history::Event;
-use tenure_core::job::AttemptOutcome;
 use tenure_core::lane::NextJob;
 use tenure_core::record::TenureEnd;
 use tenure_core::{
-    Assignment, Claim, Command, Job, JobAction, JobId, JobState, Outcome, Record, Refusal,
-    ResourceAction, ResourceKey, Token, Verdict,
+    Assignment, Claim, Command, Job, JobAction, JobId, JobState, Millis, Outcome, Record, Refusal,
+    ResourceAction, ResourceKey, Text, TimerChange, TimerSetting, Token,
 };
 
 use crate::history_model::ModelState;
@@ -17,14 +15,16 @@ use crate::job_model::{ModelJob, Stage};
 use crate::message::{Peer, Reply};
 use crate::oracle::{CheckResult, Oracle};
 use crate::plan::{JOB_WAIT_MAX_US, Phase};
+use crate::resource_checks::{check_resource, check_scope};
+use crate::server::Applied;
 use crate::sim::Sim;
 use crate::skewed_clock::SECOND;
-use crate::stats::Stats;
 use crate::task::{Held, Task, Work};
 
 impl Oracle {
     /// Checks that a job reply matches history as of the applied batch.
-    pub(crate) fn check_job_reply(&self, reply: &Reply, batch: u64) -> CheckResult {
+    pub(crate) fn check_job_reply(&self, reply: &Reply, applied: &Applied) -> CheckResult {
+        let batch = applied.number;
         let model = &self.history.now;
         match (&*reply.command, &reply.outcome) {
             (
@@ -38,13 +38,16 @@ impl Oracle {
                 check_finish_reply(model, *id, *token, outcome, batch)
             }
             (Command::Job { id, .. }, Outcome::Refused(Refusal::NoSuchJob)) => {
-                Err(format!("job {id} was reported missing"))
+                match job_of(model, *id)?.forgotten {
+                    true => Ok(()),
+                    false => Err(format!("job {id} was reported missing")),
+                }
             }
             (Command::Job { id, action: JobAction::Cancel { .. } }, Outcome::Cancelled { .. }) => {
                 check_cancelled(job_of(model, *id)?, *id)
             }
             (Command::Claim(claim), Outcome::Claimed(jobs)) => {
-                jobs.iter().try_for_each(|job| check_assignment(model, claim, job, batch))
+                jobs.iter().try_for_each(|job| check_assignment(model, claim, job, applied))
             }
             _ => Ok(()),
         }
@@ -52,6 +55,7 @@ impl Oracle {
 
     /// Checks that a delivered job reply is durable.
     pub(crate) fn check_job_acknowledged(&self, reply: &Reply) -> CheckResult {
+        self.check_status_acknowledged(reply)?;
         let model = &self.history.durable;
         let durable = match (&*reply.command, &reply.outcome) {
             (_, Outcome::Submitted { job, .. }) => model.job_model.jobs.contains_key(job),
@@ -98,9 +102,17 @@ impl Oracle {
     }
 
     /// Checks that the lane and the resource state of a record match history.
-    pub(crate) fn check_lane(&self, key: &ResourceKey, record: &Record) -> CheckResult {
+    pub(crate) fn check_lane(
+        &self,
+        key: &ResourceKey,
+        record: &Record,
+        now: Millis,
+    ) -> CheckResult {
         let jobs = &self.history.now.job_model;
         let expected = jobs.resources.get(key);
+        if let (Some(is), Some(expected)) = (&record.resource, expected) {
+            check_resource(key, is, expected, now)?;
+        }
         let same = match (&record.resource, expected) {
             (None, None) => true,
             (Some(is), Some(expected)) => {
@@ -179,50 +191,30 @@ fn check_assignment(
     model: &ModelState,
     claim: &Claim,
     assignment: &Assignment,
-    batch: u64,
+    applied: &Applied,
 ) -> CheckResult {
-    let Assignment { tenure, job, .. } = assignment;
+    let Assignment { tenure, job, status, .. } = assignment;
     let (key, token, id) = (&tenure.key, tenure.token, job.id);
+    check_scope(claim, key)?;
+    if let Some(resource) = model.job_model.resources.get(key)
+        // It may have been written again in this batch.
+        && resource.patch.is_none_or(|(_, at)| at != applied.now)
+        && !resource.has_status(status.as_deref())
+    {
+        let is = &resource.status;
+        return Err(format!("job {id} was assigned with status {status:?}, which is {is:?}"));
+    }
     let Some(held) = model.tenure(key, token) else {
         return Err(format!("job {id} was assigned with token {token}, which was never granted"));
     };
     if held.session != claim.session || held.request != claim.request {
         return Err(format!("job {id} of {key} was assigned to another claim"));
     }
-    let just_ended = held.end.as_ref().is_some_and(|(_, when)| *when == batch);
+    let just_ended = held.end.as_ref().is_some_and(|(_, when)| *when == applied.number);
     match job_of(model, id)?.stage == Stage::Running(token) || just_ended {
         true => Ok(()),
         false => Err(format!("job {id} was assigned with token {token}, which has ended")),
     }
-}
-
-/// Counts a job event in the statistics.
-pub(crate) fn count_event(event: &Event, stats: &mut Stats) {
-    let counter = match event {
-        Event::Submitted { verdict: Verdict::Replaced, .. } => &mut stats.replaced,
-        Event::Submitted { .. } => &mut stats.submits,
-        Event::Attached { .. } => &mut stats.attached,
-        Event::Granted { job: Some(start), .. } if start.attempt > 1 => &mut stats.retries,
-        Event::Granted { job: Some(_), .. } => &mut stats.starts,
-        Event::Ended { job: Some(end), .. } => match (end.outcome, end.job_state) {
-            (AttemptOutcome::Lost, JobState::Dead) => &mut stats.dead_after_loss,
-            (AttemptOutcome::Lost, _) => &mut stats.lost_attempts,
-            (AttemptOutcome::HandedBack, _) => &mut stats.handed_back,
-            (_, JobState::Succeeded) => &mut stats.successes,
-            (_, JobState::Dead) => &mut stats.dead_jobs,
-            (_, JobState::Failed) => &mut stats.failures,
-            (_, JobState::Cancelled) => &mut stats.stopped,
-            _ => return,
-        },
-        Event::Cancelled { .. } => &mut stats.cancels,
-        Event::Redriven { .. } => &mut stats.redriven,
-        Event::Discarded { .. } => &mut stats.discarded,
-        Event::Specified { .. } => &mut stats.spec_changes,
-        Event::Paused { .. } => &mut stats.pauses,
-        Event::Deleted { .. } => &mut stats.deletes,
-        _ => return,
-    };
-    *counter += 1;
 }
 
 /// A job that is ready or running, and the progress of its resource.
@@ -241,6 +233,9 @@ impl Sim {
             return Ok(());
         }
         self.resume_all();
+        if self.phase == Phase::Draining {
+            self.remove_refused_timers();
+        }
         let mut since = BTreeMap::new();
         for progress in self.job_progress() {
             let first = self.job_progress_since.get(&progress).copied().unwrap_or(self.now_us);
@@ -289,6 +284,20 @@ impl Sim {
         }
     }
 
+    /// Removes the timers whose submit is refused: nothing may change that any more.
+    fn remove_refused_timers(&mut self) {
+        let mut refused: Vec<(ResourceKey, Text)> = Vec::new();
+        for (key, resource) in &self.oracle.history.durable.job_model.resources {
+            let timers = resource.timers.iter().filter(|(_, timer)| timer.refused);
+            refused.extend(timers.map(|(operation, _)| (key.clone(), operation.clone())));
+        }
+        for (key, operation) in refused {
+            let timers = vec![TimerChange { operation, setting: TimerSetting::Remove }];
+            let action = ResourceAction::SetTimers { timers, by: "ann".into(), precondition: None };
+            self.send(Peer::Operator, 0, Command::Resource { key, action });
+        }
+    }
+
     /// Checks that every job has ended and is stored once.
     pub(crate) fn check_all_jobs_ended(&self) -> CheckResult {
         let jobs = &self.oracle.history.durable.job_model;
@@ -296,6 +305,7 @@ impl Sim {
         for (id, job) in &jobs.jobs {
             match (job.stage, stored.remove(id)) {
                 (Stage::Ended(state), Some(stored)) if state == stored => {}
+                (Stage::Ended(_), None) if job.forgotten => {}
                 (stage, stored) => {
                     let key = &job.key;
                     return Err(format!(

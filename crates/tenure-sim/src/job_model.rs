@@ -2,16 +2,19 @@
 //!
 //! Every event is checked against the ones before it: a job is submitted once, attempts are
 //! consecutive and allowed, a cancel is final, a job ends once. [`crate::job_checks`] compares
-//! replies and records with this model.
+//! replies and records with this model, [`crate::resource_model`] has status and timers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::history::Event;
 use tenure_core::job::{AttemptOutcome, CompletedAttempt, Job, StartedAttempt};
 use tenure_core::record::TenureEnd;
+use tenure_core::retry::NOT_STARTED;
 use tenure_core::{
-    JobId, JobState, Kinds, LockSet, Operation, RequestId, ResourceKey, Text, Token,
+    JobId, JobState, Kinds, LockSet, Millis, Operation, ResourceKey, Text, Token, limits,
 };
+
+use crate::resource_model::ModelResource;
 
 /// Ok, or a description of the violated property.
 type CheckResult = Result<(), String>;
@@ -40,25 +43,29 @@ pub struct ModelJob {
     pub attempts: u32,
     /// Whether cancellation was requested while it ran.
     pub cancelled: bool,
+    /// Latest end of an attempt.
+    pub last_end: Option<ModelEnd>,
+    /// Whether its resource was forgotten, and it with it.
+    pub forgotten: bool,
     /// Generation of the resource when the latest attempt started.
     started_generation: u64,
+    /// Number of consecutive attempts that were deferred.
+    deferrals: u32,
+    /// Earliest time of its first start.
+    due: Millis,
+    /// Whether it has ever started.
+    started: bool,
 }
 
-/// A resource according to history.
-#[derive(Clone, Debug, Default)]
-pub struct ModelResource {
-    /// Current state.
-    pub state: Text,
-    /// Generation of its spec.
-    pub generation: u64,
-    /// Generation that was last reconciled.
-    pub observed: u64,
-    /// Whether jobs may not start.
-    pub paused: bool,
-    /// Whether a reconcile job succeeded in this batch on an older generation.
-    behind: bool,
-    /// Job that each request created.
-    job_of_request: BTreeMap<RequestId, JobId>,
+/// The end of an attempt according to history.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelEnd {
+    /// Token of its tenure.
+    pub token: Token,
+    /// Its outcome.
+    pub outcome: AttemptOutcome,
+    /// Time from its end to the next attempt, if there is one.
+    pub delay_ms: Option<u64>,
 }
 
 /// Jobs and states of all resources.
@@ -70,6 +77,8 @@ pub struct JobModel {
     pub resources: BTreeMap<ResourceKey, ModelResource>,
     /// Highest generation that each key ever had; a recreated resource starts over.
     pub max_generation: BTreeMap<ResourceKey, u64>,
+    /// All status patches, with the tokens that wrote them.
+    pub patches: BTreeSet<(ResourceKey, Token, Text)>,
 }
 
 impl JobModel {
@@ -81,30 +90,66 @@ impl JobModel {
         jobs.filter(|job| !matches!(job.stage, Stage::Ended(_))).count()
     }
 
-    /// Applies one event.
-    pub fn apply(&mut self, key: &ResourceKey, event: &Event, kinds: &Kinds) -> CheckResult {
+    /// Returns whether any resource has a timer.
+    #[must_use]
+    pub fn has_timers(&self) -> bool {
+        self.resources.values().any(|resource| !resource.timers.is_empty())
+    }
+
+    /// Applies one event that occurred at `at`.
+    pub fn apply(
+        &mut self,
+        key: &ResourceKey,
+        event: &Event,
+        at: Millis,
+        kinds: &Kinds,
+    ) -> CheckResult {
+        if let Some(resource) = self.resources.get_mut(key) {
+            resource.check_event(key, event)?;
+        }
         match event {
             Event::Granted { job: Some(start), token, locks, .. } => {
-                self.start_attempt(key, start, *token, locks, kinds)
+                self.start_attempt(key, start, (*token, locks), at, kinds)
             }
             Event::Granted { job: None, .. } | Event::Fenced { .. } => Ok(()),
             Event::Ended { job: Some(end), token, how, .. } => {
-                self.end_attempt(key, end, *token, how, kinds)
+                self.end_attempt(key, end, (*token, how), at, kinds)
             }
             Event::Ended { job: None, token, .. } => self.check_no_running_job(key, *token),
-            Event::Submitted { job, .. } => self.add_job(key, job),
+            Event::Submitted { job, .. } => self.add_job(key, job, at),
             Event::Attached { id, .. } => match self.job(*id)? {
                 ModelJob { stage: Stage::Ended(_), .. } | ModelJob { cancelled: true, .. } => {
                     Err(format!("a submit attached to job {id}, which can no longer finish"))
                 }
                 _ => Ok(()),
             },
+            Event::NotStarted { id, error } => {
+                let in_time = self.start_deadline(key, *id, kinds)?.is_none_or(|by| at < by);
+                if in_time || self.job(*id)?.started || *error.code != *NOT_STARTED {
+                    return Err(format!("job {id} failed with {error:?} at {}", at.0));
+                }
+                self.end_waiting_job(*id, JobState::Failed)
+            }
             Event::Superseded { id, .. } => self.end_waiting_job(*id, JobState::Superseded),
             Event::Cancelled { id, .. } => self.cancel(*id),
             Event::Redriven { id, .. } => self.settle_dead_job(*id, JobState::Redriven),
             Event::Discarded { id, .. } => self.settle_dead_job(*id, JobState::Discarded),
             Event::Incident { id, .. } => Err(format!("job {id} ran without a tenure")),
-            _ => self.apply_to_resource(key, event),
+            _ => self.apply_to_resource(key, event, at),
+        }
+    }
+
+    /// Forgets a resource that does not exist, with its ended jobs.
+    pub(crate) fn forget(&mut self, key: &ResourceKey) -> CheckResult {
+        for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.key == *key) {
+            if !matches!(job.stage, Stage::Ended(_)) {
+                return Err(format!("{key} was forgotten with the unfinished job {id}"));
+            }
+            job.forgotten = true;
+        }
+        match self.resources.contains_key(key) {
+            true => Err(format!("{key} was forgotten but exists")),
+            false => Ok(()),
         }
     }
 
@@ -112,10 +157,9 @@ impl JobModel {
         self.jobs.get_mut(&id).ok_or_else(|| format!("job {id} was never submitted"))
     }
 
-    fn apply_to_resource(&mut self, key: &ResourceKey, event: &Event) -> CheckResult {
+    fn apply_to_resource(&mut self, key: &ResourceKey, event: &Event, at: Millis) -> CheckResult {
         if let Event::Created { state } = event {
-            let resource = ModelResource { state: state.clone(), ..ModelResource::default() };
-            return match self.resources.insert(key.clone(), resource) {
+            return match self.resources.insert(key.clone(), ModelResource::new(state.clone())) {
                 Some(_) => Err(format!("{key} was created twice")),
                 None => Ok(()),
             };
@@ -128,9 +172,24 @@ impl JobModel {
                 false => Ok(()),
             };
         }
+        let runs_with = |token: Token| {
+            self.jobs.values().any(|job| job.key == *key && job.stage == Stage::Running(token))
+        };
+        if let Event::Observed { token, .. } = event
+            && !runs_with(*token)
+        {
+            return Err(format!("token {token}, which runs no job, wrote the status of {key}"));
+        }
         let resource = self.resources.get_mut(key);
         let resource = resource.ok_or_else(|| format!("{key} does not exist"))?;
         match event {
+            Event::Observed { token, merge } => {
+                self.patches.insert((key.clone(), *token, merge.clone()));
+                resource.merge(*token, merge, at)?;
+            }
+            Event::TimerSet { operation, due, .. } => resource.set_timer(operation, *due, at)?,
+            Event::TimerFired { operation, .. } => resource.fire_timer(key, operation, at)?,
+            Event::TimerRefused { operation, .. } => resource.refuse_timer(key, operation, at)?,
             Event::Specified { generation, .. } => {
                 resource.generation = *generation;
                 let max_generation = self.max_generation.entry(key.clone()).or_default();
@@ -143,11 +202,17 @@ impl JobModel {
         Ok(())
     }
 
-    fn add_job(&mut self, key: &ResourceKey, job: &Job) -> CheckResult {
+    fn add_job(&mut self, key: &ResourceKey, job: &Job, at: Millis) -> CheckResult {
         let resource = self.resources.get_mut(key);
         let resource = resource.ok_or_else(|| format!("{key} has jobs but does not exist"))?;
-        // A deleted resource forgets its requests, which is a documented limit.
-        if let Some(first) = resource.job_of_request.insert(job.request, job.id) {
+        let first = resource.job_of_request.insert(job.request, (job.id, at));
+        let ended =
+            |id: &JobId| self.jobs.get(id).is_none_or(|job| matches!(job.stage, Stage::Ended(_)));
+        // A deleted resource forgets its requests, and any resource does after some time. Both are
+        // documented limits.
+        let remembered =
+            |(id, then): &(JobId, Millis)| at.since(*then) <= limits::RECENT_TTL_MS || !ended(id);
+        if let Some((first, _)) = first.filter(remembered) {
             let (request, second) = (job.request, job.id);
             return Err(format!("request {request} on {key} created job {first}, then {second}"));
         }
@@ -157,7 +222,12 @@ impl JobModel {
             stage: Stage::Waiting,
             attempts: 0,
             cancelled: false,
+            last_end: None,
+            forgotten: false,
             started_generation: 0,
+            deferrals: 0,
+            due: job.due.max(at),
+            started: false,
         };
         match self.jobs.insert(job.id, model_job) {
             Some(_) => Err(format!("job {} was submitted twice", job.id)),
@@ -169,8 +239,8 @@ impl JobModel {
         &mut self,
         key: &ResourceKey,
         start: &StartedAttempt,
-        token: Token,
-        locks: &LockSet,
+        (token, locks): (Token, &LockSet),
+        at: Millis,
         kinds: &Kinds,
     ) -> CheckResult {
         let id = start.id;
@@ -179,11 +249,18 @@ impl JobModel {
         if resource.paused {
             return Err(format!("job {id} starts on paused {key}"));
         }
+        let start_deadline = self.start_deadline(key, id, kinds)?;
         let job = self.job(id)?;
         let operation = operation_of(kinds, key, &job.operation)?;
         let attempts_max = operation.retry.attempts;
         if job.stage != Stage::Waiting {
             return Err(format!("job {id} starts while it is {:?}", job.stage));
+        }
+        if !job.started && at < job.due {
+            return Err(format!("job {id} starts {} ms before it is due", job.due.since(at)));
+        }
+        if let Some(late_ms) = start_deadline.filter(|by| at >= *by).map(|by| at.since(by)) {
+            return Err(format!("job {id} starts {late_ms} ms after its start deadline"));
         }
         if start.attempt != job.attempts + 1 || start.attempt > attempts_max {
             let (n, before) = (start.attempt, job.attempts);
@@ -197,8 +274,21 @@ impl JobModel {
         }
         (job.stage, job.attempts, job.started_generation) =
             (Stage::Running(token), start.attempt, generation);
+        job.started = true;
         self.set_state(key, start.resource_state.as_ref());
         Ok(())
+    }
+
+    /// Returns the instant at which a job that has never started fails, if it does.
+    fn start_deadline(
+        &self,
+        key: &ResourceKey,
+        id: JobId,
+        kinds: &Kinds,
+    ) -> Result<Option<Millis>, String> {
+        let job = self.jobs.get(&id).ok_or_else(|| format!("job {id} was never submitted"))?;
+        let deadline_ms = operation_of(kinds, key, &job.operation)?.start_deadline_ms;
+        Ok(deadline_ms.filter(|_| !job.started).map(|ms| job.due.plus(ms)))
     }
 
     /// Checks after a batch that no more jobs run than the kind allows. Not checked within a batch:
@@ -225,8 +315,8 @@ impl JobModel {
         &mut self,
         key: &ResourceKey,
         end: &CompletedAttempt,
-        token: Token,
-        how: &TenureEnd,
+        (token, how): (Token, &TenureEnd),
+        at: Millis,
         kinds: &Kinds,
     ) -> CheckResult {
         let CompletedAttempt { id, outcome, job_state: then, .. } = *end;
@@ -243,7 +333,9 @@ impl JobModel {
         let last = counted >= operation.retry.attempts;
         let valid = match then {
             JobState::Succeeded => outcome == AttemptOutcome::Ok && *how == TenureEnd::Finished,
-            JobState::Backoff => !last && end.due.is_some(),
+            JobState::Backoff => {
+                end.due.is_some() && (!last || outcome == AttemptOutcome::Deferred)
+            }
             JobState::Dead => last,
             JobState::Queued => outcome == AttemptOutcome::HandedBack,
             // An attempt whose worker was lost is retried or dead, never failed.
@@ -255,7 +347,19 @@ impl JobModel {
             let then = then.as_str();
             return Err(format!("job {id} is {then} after attempt {counted} ended {outcome:?}"));
         }
-        job.attempts -= u32::from(outcome == AttemptOutcome::HandedBack);
+        let uncounted = matches!(outcome, AttemptOutcome::HandedBack | AttemptOutcome::Deferred);
+        job.attempts -= u32::from(uncounted);
+        job.last_end =
+            Some(ModelEnd { token, outcome, delay_ms: end.due.map(|due| due.since(at)) });
+        match outcome {
+            AttemptOutcome::Deferred if job.deferrals == limits::DEFERRALS_MAX => {
+                let n = job.deferrals + 1;
+                return Err(format!("job {id} is deferred {n} times in a row and never counted"));
+            }
+            AttemptOutcome::Deferred => job.deferrals += 1,
+            AttemptOutcome::HandedBack => {}
+            _ => job.deferrals = 0,
+        }
         job.stage = if then.is_finished() { Stage::Ended(then) } else { Stage::Waiting };
         let (started_generation, reconciles) = (job.started_generation, job.operation.clone());
         self.set_state(key, end.resource_state.as_ref());
@@ -342,6 +446,11 @@ impl JobModel {
         if let Some(resource) = self.resources.get_mut(key) {
             resource.behind = false;
         }
+    }
+
+    /// Checks after a batch that no timer of a resource fired without being removed.
+    pub fn check_timers_fired_once(&self, key: &ResourceKey) -> CheckResult {
+        self.resources.get(key).map_or(Ok(()), |resource| resource.check_batch_end(key))
     }
 
     /// Checks after a batch that a spec change made during a reconcile has a job that covers it.

@@ -7,11 +7,29 @@ use std::sync::Arc;
 
 use tenure_core::kind::Backoff;
 use tenure_core::retry::Retry;
-use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy};
+use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy, limits};
 
 /// Names of the kinds.
-pub const NAMES: [&str; 9] =
-    ["cluster", "pipeline", "shoot", "report", "task", "queue", "capped", "fair", "scheduler"];
+pub const NAMES: [&str; 12] = [
+    "cluster",
+    "pipeline",
+    "shoot",
+    "report",
+    "task",
+    "queue",
+    "capped",
+    "fair",
+    "scheduler",
+    GROUPED,
+    "roller",
+    CAREFUL,
+];
+/// Kind whose names have the form `GROUP:REST`.
+pub const GROUPED: &str = "check";
+/// Kind with a stale margin.
+pub const CAREFUL: &str = "careful";
+/// Stale margin of [`CAREFUL`].
+const MARGIN_MS: u64 = 1_700;
 /// Failure code that is not retried.
 pub const PERMANENT_CODE: &str = "QUOTA";
 
@@ -21,8 +39,20 @@ pub const PERMANENT_CODE: &str = "QUOTA";
 /// Never: the kinds are valid.
 #[must_use]
 pub fn kinds() -> Arc<Kinds> {
-    let all =
-        [cluster(), pipeline(), shoot(), report(), task(), queue(), capped(), fair(), scheduler()];
+    let all = [
+        cluster(),
+        pipeline(),
+        shoot(),
+        report(),
+        task(),
+        queue(),
+        capped(),
+        fair(),
+        scheduler(),
+        check(),
+        roller(),
+        careful(),
+    ];
     Arc::new(Kinds::new(all).expect("the kinds are valid"))
 }
 
@@ -90,14 +120,40 @@ fn fair() -> Kind {
         .running_max(None, Some(1))
 }
 
+fn with_locks(name: &str, locks: &[&str]) -> Operation {
+    let names = locks.iter().map(|lock| lock.parse::<LockName>().expect("a lock")).collect();
+    let locks = LockSet::new(names).expect("a set");
+    Operation { locks, ..Operation::new(name) }.retry(retry_up_to(2))
+}
+
 /// Operations that take different sets of locks.
 fn scheduler() -> Kind {
-    let operation = |name: &str, locks: &[&str]| {
-        let names = locks.iter().map(|lock| lock.parse::<LockName>().expect("a lock")).collect();
-        Operation { locks: LockSet::new(names).expect("a set"), ..Operation::new(name) }
-    };
     Kind::new("scheduler")
-        .operation(operation("configure", &["config"]).retry(retry_up_to(2)))
-        .operation(operation("shrink", &["panic"]).retry(retry_up_to(2)))
-        .operation(operation("update", &["config", "panic"]).retry(retry_up_to(2)))
+        .operation(with_locks("configure", &["config"]))
+        .operation(with_locks("shrink", &["panic"]))
+        .operation(with_locks("update", &["config", "panic"]))
+}
+
+/// Resources in groups, deleted often and then forgotten.
+fn check() -> Kind {
+    Kind::new(GROUPED)
+        .operation(Operation::new("run").retry(retry_up_to(2)))
+        .grouped()
+        .ephemeral_ms(limits::RECENT_TTL_MS)
+}
+
+/// A job in backoff reserves its locks, and jobs must start in time.
+fn roller() -> Kind {
+    Kind::new("roller")
+        .operation(with_locks("roll", &["config"]).start_deadline_ms(4_000))
+        .operation(with_locks("scale", &["panic"]).start_deadline_ms(9_000))
+        .operation(with_locks("replace", &["config", "panic"]))
+        .backoff(Backoff::Reserve)
+}
+
+/// Locks stay held for a while after the session of their holder has expired.
+fn careful() -> Kind {
+    Kind::new(CAREFUL)
+        .operation(Operation::new("work").retry(retry_up_to(2)))
+        .stale_margin_ms(MARGIN_MS)
 }

@@ -7,6 +7,7 @@
 //! Start at [`sim`], the scheduler; [`server`] and [`holder`] are the two sides, [`faults`] injects
 //! faults, and [`oracle`] checks the properties.
 
+mod count;
 mod describe;
 pub mod disk;
 pub mod fairness;
@@ -25,6 +26,8 @@ pub mod oracle;
 pub mod outbox;
 pub mod plan;
 pub mod reply_checks;
+pub mod resource_checks;
+pub mod resource_model;
 pub mod rng;
 pub mod server;
 mod server_events;
@@ -33,6 +36,7 @@ pub mod skewed_clock;
 pub mod stats;
 pub mod task;
 pub mod trace;
+mod updates;
 mod user_commands;
 pub mod worker;
 

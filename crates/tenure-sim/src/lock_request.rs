@@ -49,11 +49,19 @@ fn draw_lane(env: &mut Env<'_>) -> (ResourceKey, Vec<LockName>) {
     ((*key).clone(), locks.to_vec())
 }
 
+/// Draws a resource that is only locked. The last one is idle most of the time, so that it can be
+/// forgotten.
+fn draw_resource(env: &mut Env<'_>) -> (ResourceKey, Vec<LockName>) {
+    let busy = env.plan.resources.len() - 1;
+    let at = if env.rng.chance(100) { busy } else { env.rng.below(busy) };
+    env.plan.resources[at].clone()
+}
+
 /// Draws a lock request.
 pub(crate) fn draw_lock_request(with_lanes: bool, env: &mut Env<'_>) -> LockRequest {
     let (key, mut locks) = match with_lanes && env.rng.chance(80) {
         true => draw_lane(env),
-        false => env.plan.resources[env.rng.below(env.plan.resources.len())].clone(),
+        false => draw_resource(env),
     };
     while locks.len() > 1 && env.rng.chance(600) {
         locks.remove(env.rng.below(locks.len()));

@@ -11,15 +11,16 @@ use tenure_core::limits::STALL_MS;
 use tenure_core::record::TenureEnd;
 use tenure_core::session::SessionEnd;
 use tenure_core::{
-    Claimant, Command, LockAction, LockSet, Millis, Outcome, Record, ResourceKey, SessionId, Token,
-    World, invariants,
+    Claimant, Command, LockAction, LockSet, Millis, Outcome, Record, RequestId, ResourceKey,
+    SessionId, Token, World, invariants,
 };
 
+use crate::count::{count_event, count_reply};
 use crate::fairness;
 use crate::history_model::{HistoryModel, ModelTenure};
 use crate::holder::Holder;
-use crate::job_checks::count_event;
 use crate::message::Reply;
+use crate::resource_checks::check_transfers;
 use crate::server::{Applied, Server};
 use crate::stats::Stats;
 use crate::task::Held;
@@ -55,6 +56,8 @@ pub struct Oracle {
     stalled: bool,
     /// Last accepted heartbeat, renewal or open of each session.
     last_contact: BTreeMap<SessionId, Contact>,
+    /// Store time of the last renewal of each session, at most that of the last restart.
+    pub(crate) renewed_at: BTreeMap<SessionId, Millis>,
 }
 
 impl Oracle {
@@ -81,39 +84,66 @@ impl Oracle {
         let Some(running) = &server.running else { return Ok(()) };
         let world = running.ledger.world();
         let contact = Contact { true_us: now_us, listened_us: server.listened_us(now_us) };
-        let events = self.history.apply_batch(&applied.batch.history, applied.number)?;
+        let mut forgotten = self.history.now.forgotten.clone();
+        let events = self.history.apply_batch(applied)?;
+        for (key, _) in &applied.batch.forgotten {
+            stats.forgotten += 1;
+            self.records.remove(key);
+        }
         for reply in &applied.replies {
             self.check_reply(reply, applied)?;
+            self.check_resource_reply(reply, applied.now)?;
             self.record_contact(reply, contact);
+            self.record_renewal(reply, applied.now);
+            count_reply(reply, stats);
             let released = matches!(reply.outcome, Outcome::Withdrawn { released: Some(_) });
             stats.withdrawn_grants += u64::from(released);
         }
         self.check_ended_jobs(&applied.batch.finished)?;
+        let transferred = check_transfers(&applied.replies, &events)?;
+        stats.transfers += transferred.len() as u64;
         for (key, event) in &events {
             count_event(event, stats);
+            let used_again = matches!(event, Event::Granted { .. }) && forgotten.remove(key);
+            stats.names_used_again += u64::from(used_again);
             self.check_event(key, event, applied, contact, stats)?;
             self.check_expiry_justified(key, event, contact, holders)?;
+            self.check_margin(key, event, applied.now, stats)?;
             self.check_no_stale_belief(key, event, holders, now_us)?;
-            self.check_fifo(key, event, world)?;
+            self.check_order(key, event, &transferred, world, applied.now)?;
         }
-        self.check_records(&applied.batch.records, world)
+        self.check_records(&applied.batch.records, world, applied.now)
     }
 
-    fn check_fifo(&self, key: &ResourceKey, event: &Event, world: &World) -> CheckResult {
-        let Event::Granted { request, locks, .. } = event else { return Ok(()) };
-        match (self.records.get(key), world.records.get(key)) {
-            (Some(before), Some(after)) => {
-                fairness::check_fifo(key, before, after, *request, locks)
+    /// Checks that a grant overtook nothing, unless it is a planned transfer.
+    fn check_order(
+        &self,
+        key: &ResourceKey,
+        event: &Event,
+        transferred: &[RequestId],
+        world: &World,
+        now: Millis,
+    ) -> CheckResult {
+        let Event::Granted { request, locks, job, .. } = event else { return Ok(()) };
+        let states = self.records.get(key).zip(world.records.get(key));
+        let Some((before, after)) = states.filter(|_| !transferred.contains(request)) else {
+            return Ok(());
+        };
+        fairness::check_fifo(key, before, after, *request, locks)?;
+        match (job, self.history.kinds.get(key.kind())) {
+            (Some(started), Some(kind)) => {
+                let started = (started.id, locks);
+                fairness::check_backoff_order(key, (before, after), kind, started, now)
             }
             _ => Ok(()),
         }
     }
 
-    fn check_records(&mut self, keys: &[ResourceKey], world: &World) -> CheckResult {
+    fn check_records(&mut self, keys: &[ResourceKey], world: &World, now: Millis) -> CheckResult {
         for key in keys {
             let Some(record) = world.records.get(key) else { continue };
             invariants::check_record(key, record, world)?;
-            self.check_lane(key, record)?;
+            self.check_lane(key, record, now)?;
             if let Some(before) = self.records.get(key) {
                 invariants::check_forward(key, before, record)?;
             }
@@ -134,9 +164,28 @@ impl Oracle {
         let records = world.records.iter();
         self.records.extend(records.map(|(key, record)| (key.clone(), (**record).clone())));
         self.last_batch_at = Some(now);
+        // The clock may have been set back, and a restart renews every session.
+        self.renewed_at.values_mut().for_each(|at| *at = now.min(*at));
     }
 
     // ----- replies and history -----
+
+    /// Returns the time to live of a session before the current batch.
+    pub(crate) fn ttl_ms(&self, session: SessionId) -> Option<u64> {
+        self.sessions.get(&session).map(|session| session.ttl_ms)
+    }
+
+    /// Records that a reply tells a holder that its session was renewed.
+    fn record_renewal(&mut self, reply: &Reply, now: Millis) {
+        let renews = matches!(
+            reply.outcome,
+            Outcome::Alive { .. } | Outcome::Renewed(_) | Outcome::Waiting { .. }
+        );
+        let session = session_kept_alive_by(&reply.command, &self.history);
+        if let Some(session) = session.filter(|_| renews) {
+            self.renewed_at.insert(session, now);
+        }
+    }
 
     fn record_contact(&mut self, reply: &Reply, contact: Contact) {
         if matches!(reply.outcome, Outcome::Refused(_)) {
@@ -162,6 +211,7 @@ impl Oracle {
                 if session.0 == request.0 {
                     stats.solo_grants += 1;
                     self.last_contact.insert(*session, contact);
+                    self.renewed_at.insert(*session, applied.now);
                 }
                 self.check_grantee_alive(key, *token, *session, applied)
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::clock::BootInstant;
-use tenure_core::{Command, LockAction, LockSet};
+use tenure_core::{Command, LockAction, LockSet, Outcome, Refusal, Text};
 
 use crate::holder::{Call, Env, Process};
 use crate::message::Reply;
@@ -23,6 +23,13 @@ impl OutboxCommand {
     #[must_use]
     pub fn new(command: Command, now: BootInstant) -> Self {
         Self { command, call: None, retry_at: now, sent_before: false }
+    }
+
+    /// Creates a planned transfer of a tenure to a session that may be waiting for it.
+    #[must_use]
+    pub fn transfer(held: &Held, to: Text, now: BootInstant) -> Self {
+        let action = LockAction::Release { token: held.token, locks: None, to: Some(to) };
+        Self::new(Command::Lock { key: held.key.clone(), action }, now)
     }
 
     /// Creates a release of a tenure, or of some of its locks.
@@ -61,6 +68,14 @@ impl Process {
         let Some(at) = self.outbox.iter().position(answered) else { return false };
         let command = self.outbox.remove(at);
         self.learn_jobs(&reply.outcome);
+        if let Command::Lock { key, action: LockAction::Release { token, locks, to: Some(_) } } =
+            &command.command
+            && matches!(reply.outcome, Outcome::Refused(Refusal::NotWaiting { .. }))
+        {
+            let action = LockAction::Release { token: *token, locks: locks.clone(), to: None };
+            let release = Command::Lock { key: key.clone(), action };
+            self.outbox.push(OutboxCommand::new(release, env.now));
+        }
         if matches!(command.command, Command::Close { session, .. } if session == self.session) {
             self.finished = true;
             env.notes.push("has finished".to_owned());

@@ -2,7 +2,7 @@
 
 use tenure_core::{LockName, ResourceKey};
 
-use crate::kinds::NAMES;
+use crate::kinds::{CAREFUL, GROUPED, NAMES};
 use crate::rng::Rng;
 use crate::skewed_clock::SECOND;
 
@@ -38,7 +38,7 @@ pub const JOB_WAIT_MAX_US: u64 = 60 * SECOND;
 pub struct Plan {
     /// Number of holders.
     pub holders: usize,
-    /// Resources that are only locked, with their locks.
+    /// Resources that are only locked, with their locks. The last one is rarely used.
     pub resources: Vec<(ResourceKey, Vec<LockName>)>,
     /// Resources that have jobs.
     pub lanes: Vec<ResourceKey>,
@@ -79,16 +79,21 @@ impl Plan {
     pub fn draw(rng: &mut Rng) -> Self {
         let names = ["main", "config", "panic"];
         let resource = |n: u64, rng: &mut Rng| {
-            let key = ResourceKey::new("t", "k", &format!("r{n}")).expect("short plain names");
+            let kind = if rng.chance(250) { CAREFUL } else { "k" };
+            let key = ResourceKey::new("t", kind, &format!("l{n}")).expect("short plain names");
             let locks = names.iter().take(1 + rng.below(names.len()));
             (key, locks.map(|name| name.parse().expect("short plain names")).collect())
         };
         let lane = |n: u64, rng: &mut Rng| {
             let tenant = if rng.chance(300) { "u" } else { "t" };
             let kind = NAMES[rng.below(NAMES.len())];
-            ResourceKey::new(tenant, kind, &format!("r{n}")).expect("short plain names")
+            let name = match kind == GROUPED {
+                true => format!("g{}:r{n}", rng.below(2)),
+                false => format!("r{n}"),
+            };
+            ResourceKey::new(tenant, kind, &name).expect("short plain names")
         };
-        let (count, lanes) = (rng.within(1, 3), rng.within(1, 5));
+        let (count, lanes) = (rng.within(2, 4), rng.within(1, 6));
         Self {
             holders: 2 + rng.below(5),
             resources: (0..count).map(|n| resource(n, rng)).collect(),

@@ -36,7 +36,7 @@ impl Oracle {
                 }
                 check_lock_reply(&self.history.now, key, action, &reply.outcome, applied.number)
             }
-            _ => self.check_job_reply(reply, applied.number),
+            _ => self.check_job_reply(reply, applied),
         }
     }
 

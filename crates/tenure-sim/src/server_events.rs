@@ -1,6 +1,6 @@
 //! Server side of the event loop: requests, flushes, sweeps and hints.
 
-use tenure_core::{Command, LockAction, RequestId, limits};
+use tenure_core::{Command, JobAction, LockAction, RequestId, ResourceAction, limits};
 
 use crate::describe;
 use crate::message::{HolderMessage, Peer, Reply, Request};
@@ -18,6 +18,9 @@ impl Sim {
     /// count as a new request, which is a documented limit and not exercised here.
     pub(crate) fn exceeds_request_memory(&self, request: &Request) -> bool {
         let history = &self.oracle.history;
+        if request.sent_in_epoch < self.remembered_since {
+            return is_remembered_for_a_time(&request.command);
+        }
         let acquire =
             matches!(&*request.command, Command::Lock { action: LockAction::Acquire(_), .. });
         let ends = history.ends_of(request.command.key()) - request.sent_at_ends;
@@ -176,4 +179,15 @@ impl Sim {
             self.trace.push(self.now_us, format_args!("history {}", sealed.line));
         }
     }
+}
+
+/// Returns whether a late copy of a command counts as new once its request is forgotten.
+fn is_remembered_for_a_time(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Claim(_)
+            | Command::Lock { action: LockAction::Acquire(_), .. }
+            | Command::Resource { action: ResourceAction::Submit(_), .. }
+            | Command::Job { action: JobAction::Retry { .. }, .. }
+    )
 }

@@ -95,6 +95,10 @@ pub(crate) struct Sim {
     pub(crate) quiescent: bool,
     /// Open lock request of each holder, and the true time it was first sent.
     pub(crate) acquiring: BTreeMap<usize, (RequestId, u64)>,
+    /// Server epoch since whose start requests are remembered: before, the store clock leapt.
+    pub(crate) remembered_since: u64,
+    /// Farthest step of the server's wall clock so far.
+    pub(crate) wall_step_ms: u64,
     /// Ready and running jobs, and the true time of the first check that saw them so.
     pub(crate) job_progress_since: BTreeMap<JobProgress, u64>,
 }
@@ -120,6 +124,8 @@ impl Sim {
             healed_us: u64::MAX,
             quiescent: false,
             acquiring: BTreeMap::new(),
+            remembered_since: 0,
+            wall_step_ms: 0,
             job_progress_since: BTreeMap::new(),
         }
     }

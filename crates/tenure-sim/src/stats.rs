@@ -114,6 +114,48 @@ stats! {
     deletes,
     /// Progress and log reports of workers that were accepted.
     reports,
+    /// Changes of a status.
+    status_writes,
+    /// Finishes that updated status or timers in the same step.
+    updates_in_finish,
+    /// Attempts that were deferred.
+    deferred,
+    /// Failures with a delay of their own.
+    own_delays,
+    /// Jobs that failed because they had not started in time.
+    not_started,
+    /// Timers that were set or moved.
+    timers_set,
+    /// Timers that were removed.
+    timers_removed,
+    /// Timers that fired.
+    timers_fired,
+    /// Timers whose submit was refused.
+    timers_refused,
+    /// Conditional puts that were accepted.
+    conditional_puts,
+    /// Conditional deletes that were accepted.
+    conditional_deletes,
+    /// Conditional submits that were accepted.
+    conditional_submits,
+    /// Conditional writes whose condition did not hold.
+    conditions_failed,
+    /// Restricted claims that got jobs.
+    restricted_claims,
+    /// Planned transfers to a named waiter.
+    transfers,
+    /// Planned transfers to a session that did not wait.
+    transfers_refused,
+    /// Tenures of a kind with a stale margin that expired.
+    margin_expiries,
+    /// Restarts by which the store clock leapt beyond the memory of requests.
+    leaps,
+    /// Resources that were forgotten.
+    forgotten,
+    /// Resources that were not forgotten, because they were in use or had changed.
+    forgets_refused,
+    /// Forgotten resources that were used again.
+    names_used_again,
 }
 
 impl fmt::Display for Stats {

@@ -18,7 +18,7 @@ use crate::lock_request::{LockRequest, draw_lock_request};
 use crate::message::{Effect, Reply};
 use crate::outbox::OutboxCommand;
 use crate::plan::Phase;
-use crate::worker::{Claiming, JobRun, finish_command, late_finish_command};
+use crate::worker::{Claiming, JobRun, finish_command, late_command};
 
 /// A tenure that a process was granted.
 #[derive(Clone, Debug)]
@@ -145,7 +145,8 @@ impl Process {
     // ----- acquiring -----
 
     fn choose_task(&mut self, env: &mut Env<'_>) {
-        if env.phase == Phase::Draining && env.job_model.unfinished(None) == 0 {
+        let idle = env.job_model.unfinished(None) == 0 && !env.job_model.has_timers();
+        if env.phase == Phase::Draining && idle {
             self.shut_down(env);
         } else if self.lease.is_some() && self.wants_jobs(env) {
             self.start_claiming(env);
@@ -318,7 +319,13 @@ impl Process {
     /// Ends the work regularly.
     fn finish_work(&mut self, env: &mut Env<'_>) {
         if let Task::Working(work) = std::mem::replace(&mut self.task, Task::idle(env)) {
-            let release = OutboxCommand::release(&work.held, None, env.now);
+            let release = match env.rng.chance(300) {
+                true => {
+                    let to = format!("h{}", env.rng.below(env.plan.holders)).into();
+                    OutboxCommand::transfer(&work.held, to, env.now)
+                }
+                false => OutboxCommand::release(&work.held, None, env.now),
+            };
             self.outbox.push(finish_command(&work, env).unwrap_or(release));
         }
     }
@@ -342,10 +349,7 @@ impl Process {
         match &self.task {
             Task::Working(work) => {
                 let command = match &work.job {
-                    Some(job) => OutboxCommand::new(
-                        late_finish_command(job.id, work.held.token, env),
-                        env.now,
-                    ),
+                    Some(job) => OutboxCommand::new(late_command(job.id, &work.held, env), env.now),
                     None => OutboxCommand::release(&work.held, None, env.now),
                 };
                 self.outbox.push(command);

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use tenure::clock::BootInstant;
 use tenure_core::retry::Class;
+use tenure_core::session::ALL_TENANTS;
 use tenure_core::{
-    Assignment, Claim, Command, Finish, JobAction, JobId, JobState, Outcome, Refusal, RequestId,
-    ResourceKey, SessionId, Text, Token,
+    Assignment, Claim, ClaimScope, Command, Finish, JobAction, JobId, JobState, Outcome, Refusal,
+    RequestId, ResourceKey, SessionId, StatusUpdate, Text, Token,
 };
 
 use crate::holder::{Call, Env, Process};
@@ -19,6 +20,7 @@ use crate::kinds::{NAMES, PERMANENT_CODE};
 use crate::outbox::OutboxCommand;
 use crate::plan::Phase;
 use crate::task::{Held, Task, Work};
+use crate::updates::draw_update;
 
 /// A claim that is repeated until it is answered or times out.
 #[derive(Debug)]
@@ -71,6 +73,7 @@ impl Process {
     }
 
     pub(crate) fn poll_claim(&mut self, env: &mut Env<'_>) {
+        let tenant = self.tenant();
         let Task::Claiming(claiming) = &mut self.task else { return };
         if claiming.call.take_if(|call| env.now >= call.until).is_some() {
             claiming.retry_at = env.random_instant(0, 300);
@@ -84,7 +87,7 @@ impl Process {
             env.stats.repeats += u64::from(claiming.sent_before);
             claiming.sent_before = true;
             let session = self.session;
-            let claim = self.claim.get_or_insert_with(|| draw_claim(session, env));
+            let claim = self.claim.get_or_insert_with(|| draw_claim(session, &tenant, env));
             let command = Command::Claim(claim.clone());
             claiming.call = Some(env.call(command, Duration::from_millis(900)));
         }
@@ -104,14 +107,18 @@ impl Process {
                 }
             }
             Outcome::Refused(Refusal::SessionExpired) => self.session_refused(env),
-            _ => self.task = Task::idle(env),
+            _ => {
+                self.claim = None;
+                self.task = Task::idle(env);
+            }
         }
     }
 
     fn start_job(&mut self, first: &Assignment, rest: &[Assignment], env: &mut Env<'_>) {
         for extra in rest {
             let (id, token) = (extra.job.id, extra.tenure.token);
-            self.outbox.push(OutboxCommand::new(job_finish(id, token, Finish::HandBack), env.now));
+            let finish = job_finish(id, token, Finish::HandBack, None);
+            self.outbox.push(OutboxCommand::new(finish, env.now));
         }
         let view = &first.tenure;
         let (key, locks, token) = (view.key.clone(), view.locks.clone(), view.token);
@@ -130,7 +137,7 @@ impl Process {
         self.poll_task(env);
     }
 
-    /// Sometimes reports progress or a log line; the reply may request cancellation.
+    /// Sometimes reports progress, a log line or a status; the reply may request cancellation.
     pub(crate) fn report(&mut self, env: &mut Env<'_>) {
         let Task::Working(Work { held, job: Some(run), .. }) = &mut self.task else { return };
         run.report_call.take_if(|call| env.now >= call.until);
@@ -139,9 +146,10 @@ impl Process {
         }
         run.percent = (run.percent + 10).min(100);
         let token = held.token;
-        let action = match env.rng.chance(300) {
-            true => JobAction::Log { token, text: "a line\n".into() },
-            false => JobAction::Progress { token, percent: run.percent, message: "on".into() },
+        let action = match env.rng.within(0, 9) {
+            0..3 => JobAction::Log { token, text: "a line\n".into() },
+            3..6 => JobAction::Progress { token, percent: run.percent, message: "on".into() },
+            _ => JobAction::Status { token, update: Box::new(draw_update(&held.key, env)) },
         };
         let command = Command::Job { id: run.id, action };
         run.report_call = Some(env.call(command, Duration::from_millis(900)));
@@ -183,39 +191,56 @@ pub(crate) fn finish_command(work: &Work, env: &mut Env<'_>) -> Option<OutboxCom
         true => Finish::Cancelled,
         false => draw_finish(env),
     };
-    Some(OutboxCommand::new(job_finish(run.id, work.held.token, outcome), env.now))
+    let update = env.rng.chance(250).then(|| Box::new(draw_update(&work.held.key, env)));
+    Some(OutboxCommand::new(job_finish(run.id, work.held.token, outcome, update), env.now))
 }
 
-/// Creates the stale finish that a process with a lost lease still sends for its job.
-pub(crate) fn late_finish_command(id: JobId, token: Token, env: &mut Env<'_>) -> Command {
-    let outcome = match env.rng.chance(500) {
-        true => Finish::HandBack,
-        false => draw_finish(env),
-    };
-    job_finish(id, token, outcome)
+/// Creates the stale finish, or the stale status, that a process with a lost lease still sends for
+/// its job.
+pub(crate) fn late_command(id: JobId, held: &Held, env: &mut Env<'_>) -> Command {
+    let token = held.token;
+    match env.rng.within(0, 9) {
+        0..4 => job_finish(id, token, Finish::HandBack, None),
+        4..7 => {
+            let update = Box::new(draw_update(&held.key, env));
+            Command::Job { id, action: JobAction::Status { token, update } }
+        }
+        _ => job_finish(id, token, draw_finish(env), None),
+    }
 }
 
-fn job_finish(id: JobId, token: Token, finish: Finish) -> Command {
-    Command::Job { id, action: JobAction::Finish { token, finish, update: None } }
+fn job_finish(
+    id: JobId,
+    token: Token,
+    finish: Finish,
+    update: Option<Box<StatusUpdate>>,
+) -> Command {
+    Command::Job { id, action: JobAction::Finish { token, finish, update } }
 }
 
 fn draw_finish(env: &mut Env<'_>) -> Finish {
+    let delay_ms = env.rng.chance(300).then(|| env.rng.within(0, 3_000));
     let failed = |code: &str, class| Finish::Failed {
         code: code.into(),
         message: "it failed".into(),
         class,
         state: None,
-        delay_ms: None,
+        delay_ms,
     };
     match env.rng.within(0, 99) {
         0..15 => failed("BUSY", Some(Class::Transient)),
         15..22 => failed(PERMANENT_CODE, None),
         22..27 => Finish::HandBack,
+        27..37 => Finish::Deferred {
+            delay_ms: delay_ms.unwrap_or(500),
+            code: "NOT_YET".into(),
+            message: "it waits".into(),
+        },
         _ => Finish::Ok { state: None, result: Some("1".into()) },
     }
 }
 
-fn draw_claim(session: SessionId, env: &mut Env<'_>) -> Claim {
+fn draw_claim(session: SessionId, tenant: &str, env: &mut Env<'_>) -> Claim {
     let mut kinds: Vec<Text> = NAMES.iter().map(|name| (*name).into()).collect();
     // Once faults stop, every worker claims all kinds, so that every lane drains.
     if env.phase == Phase::Faulty && env.rng.chance(300) {
@@ -224,5 +249,21 @@ fn draw_claim(session: SessionId, env: &mut Env<'_>) -> Claim {
         kinds.truncate(3);
     }
     let max = if env.rng.chance(250) { 2 } else { 1 };
-    Claim { session, request: RequestId(env.rng.id()), kinds, max, tenant: None, only: None }
+    let restricted = env.phase == Phase::Faulty && env.rng.chance(250);
+    let only = if restricted { draw_scope(tenant, env) } else { None };
+    Claim { session, request: RequestId(env.rng.id()), kinds, max, tenant: None, only }
+}
+
+/// Draws a group or a resource to which a session of `tenant` may restrict a claim.
+fn draw_scope(tenant: &str, env: &mut Env<'_>) -> Option<ClaimScope> {
+    let own = |key: &&ResourceKey| [key.tenant(), ALL_TENANTS].contains(&tenant);
+    let lanes: Vec<_> = env.plan.lanes.iter().filter(own).collect();
+    let key = *lanes.get(env.rng.below(lanes.len().max(1)))?;
+    let tenant = key.tenant().into();
+    Some(match key.name().split_once(':') {
+        Some((group, _)) if env.rng.chance(700) => {
+            ClaimScope::Group { tenant, group: group.into() }
+        }
+        _ => ClaimScope::Resource { tenant, name: key.name().into() },
+    })
 }

@@ -7,8 +7,13 @@ use tenure_sim::{Violation, run};
 /// Violations of a false belief, whichever is detected first.
 const FALSE_BELIEF: [&str; 3] = ["while h", "both believe", "which has ended"];
 /// Violations of a healthy holder that loses its lock.
-const UNJUSTIFIED_LOSS: [&str; 4] =
-    ["because the store was unavailable", "while h", "both believe", "which has ended"];
+const UNJUSTIFIED_LOSS: [&str; 5] = [
+    "because the store was unavailable",
+    "after its renewal, within its ttl",
+    "while h",
+    "both believe",
+    "which has ended",
+];
 /// Number of seeds within which a canary must be caught.
 const SEEDS: u64 = 2_000;
 
@@ -55,7 +60,8 @@ canaries! {
         ["a repeated request was rejected as reused", "then"];
     catches_withdrawal_that_leaks_the_lock: WithdrawLeaks =>
         ["a withdrawn request still holds"];
-    catches_release_that_wakes_no_waiter: ReleaseWakesNoWaiter => ["waits for free locks"];
+    catches_release_that_wakes_no_waiter: ReleaseWakesNoWaiter =>
+        ["waits for free locks", "was not transferred to"];
     catches_expired_session_that_still_holds: ExpiredStillHolds =>
         ["ended session", "revived", "was not granted", "remain at the end", "runs with token"];
     catches_heartbeat_that_revives_a_session: HeartbeatRevives => ["revived"];
@@ -79,4 +85,16 @@ canaries! {
         ["the cancel was lost"];
     catches_spec_change_lost_during_a_sync: ChangeDuringSyncLost =>
         ["changed during a sync and is lost"];
+    catches_status_written_without_token: StatusWithoutToken =>
+        ["which runs no job, wrote the status"];
+    catches_deferred_attempt_that_counts: DeferredCounts =>
+        ["starts attempt", "is stored as"];
+    catches_timer_that_fires_twice: TimerFiresTwice => ["it can fire twice"];
+    catches_tokens_that_restart_after_forgetting: TokenFloorForgotten =>
+        ["was granted after token", "was granted twice"];
+    catches_ignored_precondition: PreconditionIgnored => ["against its condition"];
+    catches_transfer_to_the_next_waiter: TransferToNext => ["was not transferred to"];
+    catches_restricted_claim_that_takes_others: GroupIgnored => ["outside its scope"];
+    catches_start_after_the_start_deadline: StartDeadlineIgnored => ["after its start deadline"];
+    catches_ignored_stale_margin: MarginIgnored => ["and the stale margin of"];
 }

@@ -9,6 +9,8 @@
 mod checks;
 #[path = "model/jobs.rs"]
 mod jobs;
+#[path = "model/scenarios.rs"]
+mod scenarios;
 #[path = "model/search.rs"]
 mod search;
 #[path = "model/state.rs"]
@@ -19,7 +21,7 @@ use search::{SearchStats, search};
 use state::{Action, Scenario, acquire, solo};
 use tenure_core::canary::{Canary, with};
 use tenure_core::retry::Retry;
-use tenure_core::{Finish, Kind, Operation, Policy};
+use tenure_core::{Finish, Kind, Operation, Policy, Put, ResourceAction};
 
 const MAIN: &[&str] = &["main"];
 const CONFIG: &[&str] = &["config"];
@@ -112,13 +114,15 @@ fn lifecycle() -> Scenario {
 /// A reconciler, and spec changes while it runs.
 fn reconciler() -> Scenario {
     let sync = Operation::new("sync").meets("sync", Policy::Coalesce).retry(retry_once());
+    let put = |spec: &str| ResourceAction::Put(Put::new(spec.into(), "ann".into()));
     let jobs = JobScenario {
         kinds: kinds(Kind::new("k").operation(sync).reconcile("sync")),
         submits: vec![submit(11, "sync")],
         claims: vec![claim(21, 1), claim(22, 1)],
         finishes: vec![succeed(), failed()],
-        specs: vec!["1".into(), "2".into()],
+        actions: vec![put("1"), put("2")],
         jobs_max: 3,
+        ..JobScenario::default()
     };
     Scenario { sessions: 1, tokens_max: 2, jobs, ..Scenario::default() }
 }
@@ -169,6 +173,27 @@ fn reconciler_satisfies_all_properties() {
     assert_holds("reconciler", &reconciler(), 7);
 }
 
+#[test]
+fn status_deferral_and_timers_satisfy_all_properties() {
+    assert_holds("status", &scenarios::status(), 8);
+    assert_holds("deferral", &scenarios::deferral(), 9);
+    assert_holds("timers", &scenarios::timers(), 8);
+}
+
+#[test]
+fn conditions_transfers_and_forgetting_satisfy_all_properties() {
+    assert_holds("preconditions", &scenarios::preconditions(), 8);
+    assert_holds("transfers", &scenarios::transfers(), 8);
+    assert_holds("forgetting", &scenarios::forgetting(), 8);
+}
+
+#[test]
+fn restricted_claims_deadlines_and_margins_satisfy_all_properties() {
+    assert_holds("restricted claims", &scenarios::restricted_claims(), 9);
+    assert_holds("start deadline", &scenarios::start_deadline(), 8);
+    assert_holds("stale margin", &scenarios::stale_margin(), 9);
+}
+
 /// The search is effective: it finds a shortest counterexample for each planted rule bug.
 #[test]
 fn planted_rule_bugs_are_found_with_a_short_counterexample() {
@@ -193,6 +218,15 @@ fn planted_rule_bugs_are_found_with_a_short_counterexample() {
         (Canary::AttachToDying, single_flight()),
         (Canary::CompletionOverwritesCancel, single_flight()),
         (Canary::ChangeDuringSyncLost, reconciler()),
+        (Canary::StatusWithoutToken, scenarios::status()),
+        (Canary::DeferredCounts, scenarios::deferral()),
+        (Canary::TimerFiresTwice, scenarios::timers()),
+        (Canary::PreconditionIgnored, scenarios::preconditions()),
+        (Canary::TransferToNext, scenarios::transfers()),
+        (Canary::TokenFloorForgotten, scenarios::forgetting()),
+        (Canary::GroupIgnored, scenarios::restricted_claims()),
+        (Canary::StartDeadlineIgnored, scenarios::start_deadline()),
+        (Canary::MarginIgnored, scenarios::stale_margin()),
     ];
     for (canary, scenario) in bugs {
         let counterexample = with(canary, || search(&scenario, 7));

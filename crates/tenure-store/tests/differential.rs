@@ -15,13 +15,18 @@ use backend::Backend;
 use pair::{Action, Pair};
 use proptest::prelude::*;
 
+/// Time after which an idle resource can be forgotten, and a deleted one of an ephemeral kind.
+const FORGETTABLE_MS: u64 = tenure_core::limits::RECENT_TTL_MS + 1_501;
+
 fn lock_actions() -> impl Strategy<Value = Action> {
     prop_oneof![
         8 => prop::collection::vec(locks::command(), 1..6).prop_map(Action::Apply),
         2 => (0..1_900u64).prop_map(Action::Advance),
+        1 => Just(Action::Advance(FORGETTABLE_MS)),
         2 => Just(Action::Sweep),
         1 => Just(Action::Restart),
         1 => Just(Action::Crash),
+        1 => Just(Action::Prune(0, 0, 1_500)),
     ]
 }
 
@@ -32,6 +37,7 @@ fn job_actions() -> impl Strategy<Value = Action> {
         16 => prop::collection::vec(jobs::template(), 1..8).prop_map(Action::ApplyTemplates),
         4 => (0..1_900u64).prop_map(Action::Advance),
         1 => Just(Action::Advance(15_000)),
+        1 => Just(Action::Advance(FORGETTABLE_MS)),
         3 => Just(Action::Sweep),
         1 => Just(Action::Restart),
         1 => Just(Action::Crash),

@@ -8,8 +8,19 @@ use tenure_core::retry::Retry;
 use tenure_core::{Kind, Kinds, LockName, LockSet, Operation, Policy};
 
 pub(crate) fn kinds() -> Arc<Kinds> {
-    let all =
-        [cluster(), pipeline(), shoot(), report(), task(), queue(), capped(), fair(), scheduler()];
+    let all = [
+        cluster(),
+        pipeline(),
+        shoot(),
+        report(),
+        task(),
+        queue(),
+        capped(),
+        fair(),
+        scheduler(),
+        check(),
+        roller(),
+    ];
     Arc::new(Kinds::new(all).expect("valid kinds"))
 }
 
@@ -74,12 +85,28 @@ fn fair() -> Kind {
     Kind::new("fair").operation(Operation::new("work").retry(times(2))).running_max(None, Some(1))
 }
 
+fn with(name: &str, locks: &[&str]) -> Operation {
+    let names = locks.iter().map(|lock| lock.parse::<LockName>().expect("a lock")).collect();
+    Operation { locks: LockSet::new(names).expect("a set"), ..Operation::new(name) }
+}
+
+/// Resources in groups, with a stale margin.
+fn check() -> Kind {
+    let run = Operation::new("run").retry(times(2));
+    Kind::new("check").operation(run).grouped().stale_margin_ms(700)
+}
+
+/// A job in backoff reserves its locks; jobs must start in time.
+fn roller() -> Kind {
+    Kind::new("roller")
+        .operation(with("roll", &["config"]).retry(times(3)).start_deadline_ms(1_500))
+        .operation(with("scale", &["main"]).retry(times(2)))
+        .operation(with("update", &["config", "main"]).start_deadline_ms(4_000))
+        .backoff(Backoff::Reserve)
+}
+
 /// Operations with different lock sets, some overlapping.
 fn scheduler() -> Kind {
-    let with = |name: &str, locks: &[&str]| {
-        let names = locks.iter().map(|lock| lock.parse::<LockName>().expect("a lock")).collect();
-        Operation { locks: LockSet::new(names).expect("a set"), ..Operation::new(name) }
-    };
     Kind::new("scheduler")
         .operation(with("configure", &["config"]))
         .operation(with("shrink", &["main"]))

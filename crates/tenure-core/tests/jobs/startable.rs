@@ -53,7 +53,8 @@ impl Run {
         };
         let Some(record) = self.world.records.get(key) else { return Ok(()) };
         let is_new = !before.job_index.contains_key(job) && record.job(*job).is_some();
-        if is_new && *verdict != Verdict::Replaced {
+        // It may have attached to the job that a timer has just submitted.
+        if is_new && !matches!(verdict, Verdict::Replaced | Verdict::Attached) {
             let started = *verdict == Verdict::Started;
             prop_assert_eq!(started, self.is_startable(record, key, *job), "{:?}", command);
         }

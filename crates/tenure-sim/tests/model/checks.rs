@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 
 use tenure_core::history::Event;
+use tenure_core::record::{RecentRequest, TenureEnd};
 use tenure_core::verify::Verifier;
 use tenure_core::{
-    Claimant, Command, LockAction, LockName, Outcome, Record, Refusal, SessionId, Token, invariants,
+    Claimant, Command, LockAction, LockName, Outcome, Record, Refusal, RequestId, SessionId, Token,
+    invariants, limits,
 };
 use tenure_sim::fairness::check_fifo;
 
 use crate::jobs;
-use crate::state::{OTHER_TENANT, State, StepResult, key};
+use crate::state::{OTHER_TENANT, State, StepResult, TTL_MS, key};
 
 type CheckResult = Result<(), String>;
 
@@ -19,7 +21,12 @@ pub(crate) fn check_step(before: &State, command: &Command) -> Result<State, Str
     let mut result = before.step(command);
     let world = result.after.world();
     invariants::check_record(&key(), &result.after.record, &world)?;
+    if result.outcome == Outcome::Forgotten {
+        return check_forgotten(before, command, result);
+    }
     invariants::check_forward(&key(), &before.record, &result.after.record)?;
+    check_margin(before, &result)?;
+    record_renewal(command, &mut result);
     check_events_match_tenures(&before.record, &result)?;
     check_grants(before, command, &mut result)?;
     check_ended_sessions_stay_ended(before, command, &result)?;
@@ -67,6 +74,7 @@ fn check_events_match_tenures(before: &Record, result: &StepResult) -> CheckResu
 /// Checks that no ended session is granted anything, no request is granted twice, and no waiter is
 /// overtaken.
 fn check_grants(before: &State, command: &Command, result: &mut StepResult) -> CheckResult {
+    let transferred = check_transfer(command, result)?;
     for event in &result.events {
         jobs::forget_handed_back(event, before, &mut result.after.granted);
         let Event::Granted { session, request, token, locks, .. } = event else { continue };
@@ -76,11 +84,94 @@ fn check_grants(before: &State, command: &Command, result: &mut StepResult) -> C
         if result.after.granted.contains(request) {
             return Err(format!("request {request} gets a second tenure"));
         }
+        if *token <= result.after.last_token {
+            let last = result.after.last_token;
+            return Err(format!("token {token} is granted after token {last}"));
+        }
+        result.after.last_token = *token;
         result.after.granted.push(*request);
         result.after.granted.sort_unstable();
-        check_fifo(&key(), &before.record, &result.after.record, *request, locks)?;
+        if transferred != Some(*request) {
+            check_fifo(&key(), &before.record, &result.after.record, *request, locks)?;
+        }
     }
     Ok(())
+}
+
+/// Checks that a planned transfer grants to the named session at once. Returns the request.
+fn check_transfer(command: &Command, result: &StepResult) -> Result<Option<RequestId>, String> {
+    let Command::Lock { action: LockAction::Release { token, to: Some(to), .. }, .. } = command
+    else {
+        return Ok(None);
+    };
+    if result.outcome != (Outcome::Released { already: false }) {
+        return Ok(None);
+    }
+    let released = |event: &Event| matches!(event, Event::Ended { token: t, .. } if t == token);
+    let next = result.events.windows(2).filter(|pair| released(&pair[0])).map(|pair| &pair[1]);
+    let mut granted = next.filter_map(|event| match event {
+        Event::Granted { session, request, .. } if session.to_string() == **to => Some(*request),
+        _ => None,
+    });
+    let request = granted.next();
+    request.map(Some).ok_or_else(|| format!("token {token} was not transferred to {to}"))
+}
+
+/// Checks that only an idle resource was forgotten, at its last entry, whose requests are too old
+/// to be repeated.
+fn check_forgotten(
+    before: &State,
+    command: &Command,
+    mut result: StepResult,
+) -> Result<State, String> {
+    let Command::Lock { action: LockAction::Forget { n }, .. } = command else {
+        return Err(format!("{command:?} forgot the resource"));
+    };
+    let record = &settle(before).record;
+    let is_recent = |recent: &RecentRequest| before.now.since(recent.at) <= limits::RECENT_TTL_MS;
+    if *n != before.record.chain.n
+        || !record.tenures.is_empty()
+        || !record.queue.is_empty()
+        || record.resource.is_some()
+        || record.recent.iter().any(is_recent)
+    {
+        return Err(format!("it was forgotten at entry {n} although it is in use: {record:?}"));
+    }
+    result.after.granted.clear();
+    Ok(result.after)
+}
+
+/// Checks that no tenure expires before the time to live and the stale margin have passed since
+/// its session was renewed.
+fn check_margin(before: &State, result: &StepResult) -> CheckResult {
+    let kind = before.kinds.get(key().kind());
+    let held_ms = TTL_MS + kind.map_or(0, |kind| kind.stale_margin_ms);
+    for event in &result.events {
+        let Event::Ended { token, how: TenureEnd::Expired, .. } = event else { continue };
+        let tenure = before.record.tenures.iter().find(|tenure| tenure.token == *token);
+        let renewed_at = tenure.and_then(|tenure| before.renewed_at.get(&tenure.session));
+        if let Some(after_ms) = renewed_at.map(|at| before.now.since(*at))
+            && after_ms < held_ms
+        {
+            return Err(format!("token {token} expired {after_ms} ms after its renewal"));
+        }
+    }
+    Ok(())
+}
+
+/// Records that a command renewed its session.
+fn record_renewal(command: &Command, result: &mut StepResult) {
+    let renewed = match (command, &result.outcome) {
+        (
+            Command::Open { session, .. } | Command::Heartbeat { session, .. },
+            Outcome::Alive { .. },
+        ) => Some(*session),
+        (_, Outcome::Renewed(view)) => Some(view.session),
+        _ => None,
+    };
+    if let Some(session) = renewed {
+        result.after.renewed_at.insert(session, result.after.now);
+    }
 }
 
 /// Returns whether the command opens that session: a waiter whose solo session expired may repeat

@@ -10,10 +10,11 @@ use tenure_core::history::Event;
 use tenure_core::job::AttemptOutcome;
 use tenure_core::recent_submits::RecentSubmit;
 use tenure_core::{
-    Claim, Command, Finish, Job, JobAction, JobId, Kind, Kinds, LockAction, Millis, Outcome, Put,
-    Record, RequestId, ResourceAction, SessionId, Submit, Text, Token,
+    Claim, Command, Finish, Job, JobAction, JobId, Kind, Kinds, LockAction, Millis, Outcome,
+    Record, RequestId, ResourceAction, SessionId, StatusUpdate, Submit, Text, Token,
 };
 use tenure_sim::job_model::Stage;
+use tenure_sim::resource_checks::{check_resource, check_scope};
 
 use crate::state::{Scenario, State, StepResult, key};
 
@@ -26,8 +27,10 @@ pub(crate) struct JobScenario {
     pub(crate) submits: Vec<Submit>,
     pub(crate) claims: Vec<Claim>,
     pub(crate) finishes: Vec<Finish>,
-    /// Specs that are put.
-    pub(crate) specs: Vec<Text>,
+    /// Status updates that any attempt makes, also in the step that finishes it.
+    pub(crate) updates: Vec<StatusUpdate>,
+    /// Puts, deletes and changes of timers.
+    pub(crate) actions: Vec<ResourceAction>,
     /// States with more jobs are not explored further.
     pub(crate) jobs_max: usize,
 }
@@ -77,8 +80,7 @@ impl State {
         let mut commands = Vec::new();
         commands.extend(jobs.submits.iter().map(|s| resource(ResourceAction::Submit(s.clone()))));
         commands.extend(jobs.claims.iter().cloned().map(Command::Claim));
-        let put = |spec: &Text| ResourceAction::Put(Put::new(spec.clone(), by.clone()));
-        commands.extend(jobs.specs.iter().map(|spec| resource(put(spec))));
+        commands.extend(jobs.actions.iter().cloned().map(resource));
         for id in self.job_model.jobs.keys().copied() {
             let (by, reason) = (by.clone(), reason.clone());
             commands.push(Command::Job { id, action: JobAction::Cancel { by, reason } });
@@ -88,6 +90,13 @@ impl State {
                     Command::Job { id, action: JobAction::Finish { token, finish, update: None } }
                 };
                 commands.extend(jobs.finishes.iter().map(finish));
+                for update in jobs.updates.iter().cloned().map(Box::new) {
+                    let action = JobAction::Status { token, update: update.clone() };
+                    commands.push(Command::Job { id, action });
+                    let finish = jobs.finishes[0].clone();
+                    let action = JobAction::Finish { token, finish, update: Some(update) };
+                    commands.push(Command::Job { id, action });
+                }
             }
         }
         commands
@@ -120,6 +129,8 @@ pub(crate) fn check_step(
     check_history_applies(before, result)?;
     check_events_rebuild_record(before, result)?;
     check_lane_matches_history(result)?;
+    check_resource_matches_history(command, result)?;
+    check_scope_of_claim(command, result)?;
     check_stale_finish_is_noop(before, command, result)?;
     check_idempotent(command, result)
 }
@@ -131,8 +142,9 @@ fn check_history_applies(before: &State, result: &mut StepResult) -> CheckResult
     }
     let mut job_model = (*before.job_model).clone();
     for event in &result.events {
-        job_model.apply(&key(), event, &result.after.kinds)?;
+        job_model.apply(&key(), event, before.now, &result.after.kinds)?;
     }
+    job_model.check_timers_fired_once(&key())?;
     job_model.check_no_change_lost(&key(), &result.after.kinds)?;
     result.after.job_model = Rc::new(job_model);
     Ok(())
@@ -181,13 +193,38 @@ fn check_lane_matches_history(result: &StepResult) -> CheckResult {
     Ok(())
 }
 
-/// Checks that a finish whose token is not that of the current attempt changes nothing.
+/// Checks that status and timers are what history says, and that no timer is overdue after a
+/// command that settles the record.
+fn check_resource_matches_history(command: &Command, result: &StepResult) -> CheckResult {
+    let State { job_model, record, .. } = &result.after;
+    let settles =
+        matches!(command, Command::Lock { .. } | Command::Resource { .. } | Command::Job { .. });
+    let now = if settles { result.after.now } else { Millis(0) };
+    match (&record.resource, job_model.resources.get(&key())) {
+        (Some(is), Some(expected)) => check_resource(&key(), is, expected, now),
+        (None, None) => Ok(()),
+        (is, expected) => Err(format!("the resource is {is:?}, not {expected:?}")),
+    }
+}
+
+/// Checks that a restricted claim got nothing outside its scope.
+fn check_scope_of_claim(command: &Command, result: &StepResult) -> CheckResult {
+    match (command, &result.outcome) {
+        (Command::Claim(claim), Outcome::Claimed(jobs)) => {
+            jobs.iter().try_for_each(|job| check_scope(claim, &job.tenure.key))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a finish or a status whose token is not that of the current attempt changes nothing.
 fn check_stale_finish_is_noop(
     before: &State,
     command: &Command,
     result: &StepResult,
 ) -> CheckResult {
-    let Command::Job { id, action: JobAction::Finish { token, .. } } = command else {
+    let Command::Job { id, action } = command else { return Ok(()) };
+    let (JobAction::Finish { token, .. } | JobAction::Status { token, .. }) = action else {
         return Ok(());
     };
     let settle = Command::Lock { key: key(), action: LockAction::Settle };
@@ -197,16 +234,21 @@ fn check_stale_finish_is_noop(
     }
     let unchanged = settled.record.tenures == result.after.record.tenures
         && settled.record.resource == result.after.record.resource;
-    let accepted = matches!(result.outcome, Outcome::Finished { already: false, .. });
+    let accepted =
+        matches!(result.outcome, Outcome::Finished { already: false, .. } | Outcome::Noted { .. });
     match unchanged && !accepted {
         true => Ok(()),
-        false => Err(format!("stale token {token} finished job {id}: {:?}", result.outcome)),
+        false => Err(format!("stale token {token} changed job {id}: {:?}", result.outcome)),
     }
 }
 
 /// Checks that a repeated command gets the same reply and changes nothing.
 fn check_idempotent(command: &Command, result: &StepResult) -> CheckResult {
-    if !matches!(command, Command::Resource { .. } | Command::Job { .. } | Command::Claim(_)) {
+    let is_delete =
+        matches!(command, Command::Resource { action: ResourceAction::Delete { .. }, .. });
+    if !matches!(command, Command::Resource { .. } | Command::Job { .. } | Command::Claim(_))
+        || is_delete
+    {
         return Ok(());
     }
     let again = result.after.step(command);
@@ -232,7 +274,9 @@ fn check_idempotent(command: &Command, result: &StepResult) -> CheckResult {
 }
 
 /// Replaces job ids by their request ids and clears instants that affect no decision.
-pub(crate) fn normalize(record: &mut Record, ended: &mut [Job], now: Millis) {
+pub(crate) fn normalize(record: &mut Record, ended: &mut [Job], kinds: &Kinds, now: Millis) {
+    let mut operations = kinds.iter().flat_map(|kind| kind.operations.values());
+    let deadlines = operations.any(|operation| operation.start_deadline_ms.is_some());
     let mut names: Vec<(JobId, JobId)> = Vec::new();
     let lane = record.lane().iter().map(|job| &**job);
     for job in lane.chain(ended.iter()) {
@@ -247,7 +291,20 @@ pub(crate) fn normalize(record: &mut Record, ended: &mut [Job], now: Millis) {
         resource.last_job = resource.last_job.map(name);
         let plain = |a: RecentSubmit| RecentSubmit { job: name(a.job), at: Millis(0), ..a };
         resource.recent_submits = resource.recent_submits.iter().map(plain).collect();
-        resource.lane.iter_mut().for_each(|job| normalize_job(job, now, &name));
+        for timer in &mut resource.timers {
+            timer.due = Millis(timer.due.since(now));
+            timer.refused = timer.refused.take().map(|(error, _)| (error, Millis(0)));
+        }
+        if let Some(status) = &mut resource.status {
+            status.at = Millis(0);
+        }
+        for job in &mut resource.lane {
+            let waited_ms = now.since(job.due.max(job.submitted_at));
+            normalize_job(job, now, &name);
+            if deadlines {
+                job.submitted_at = Millis(waited_ms);
+            }
+        }
     }
     ended.iter_mut().for_each(|job| normalize_job(job, now, &name));
 }

@@ -1,5 +1,6 @@
 //! States of a scenario, and the actions that are possible in each.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use tenure_core::history::{Chain, SealedEntry};
 use tenure_core::{
     Acquire, Claimant, Command, Job, Kinds, LockAction, LockName, LockSet, Millis, Outcome, Record,
-    RequestId, ResourceKey, Session, SessionId, Text, Token, World, step,
+    RequestId, ResourceKey, Session, SessionId, Text, Token, TokenFloors, World, limits, step,
 };
 use tenure_sim::job_model::JobModel;
 
@@ -27,6 +28,10 @@ pub(crate) struct Scenario {
     pub(crate) tokens_max: u64,
     /// Whether to also release and break `config` alone.
     pub(crate) partial_releases: bool,
+    /// Sessions to which a tenure is transferred.
+    pub(crate) transfers: Vec<Text>,
+    /// Whether the resource is forgotten, and the clock jumps beyond the memory of requests.
+    pub(crate) forgets: bool,
     /// Job part of the scenario.
     pub(crate) jobs: JobScenario,
 }
@@ -52,8 +57,13 @@ pub(crate) struct State {
     pub(crate) now: Millis,
     pub(crate) sessions: Vec<Session>,
     pub(crate) record: Record,
-    /// All requests that were granted a tenure.
+    /// All requests that were granted a tenure and may be repeated.
     pub(crate) granted: Vec<RequestId>,
+    /// Last token, also of the time before the resource was forgotten.
+    pub(crate) last_token: Token,
+    /// When each session was renewed.
+    pub(crate) renewed_at: BTreeMap<SessionId, Millis>,
+    floors: TokenFloors,
     pub(crate) history: Option<Rc<HistoryNode>>,
     pub(crate) kinds: Arc<Kinds>,
     /// Ended jobs.
@@ -111,6 +121,9 @@ impl State {
             sessions: Vec::new(),
             record: Record::new(&key()),
             granted: Vec::new(),
+            last_token: Token::default(),
+            renewed_at: BTreeMap::new(),
+            floors: TokenFloors::default(),
             history: None,
             kinds: Arc::clone(&scenario.jobs.kinds),
             ended: Vec::new(),
@@ -128,7 +141,8 @@ impl State {
     }
 
     pub(crate) fn world(&self) -> World {
-        let mut world = World { kinds: Arc::clone(&self.kinds), ..World::default() };
+        let (kinds, floors) = (Arc::clone(&self.kinds), self.floors.clone());
+        let mut world = World { kinds, floors, ..World::default() };
         self.sessions.iter().for_each(|session| world.sessions.insert(session.clone()));
         world.insert_record(&key(), Box::new(self.record.clone()), self.now);
         world
@@ -149,22 +163,44 @@ impl State {
         }
         ended.sort_unstable_by_key(|job| job.request);
         let events: Vec<_> = changes.events.iter().map(|(_, _, event)| event.clone()).collect();
-        let mut history = self.history.clone();
+        // Nothing remains of a forgotten resource but the token floor.
+        let mut history = self.history.clone().filter(|_| changes.forgotten.is_empty());
         for (_, line) in world.seal(changes.events) {
             history = Some(Rc::new(HistoryNode { line, before: history }));
         }
         let mut sessions: Vec<Session> = world.sessions.iter().cloned().collect();
         sessions.sort_unstable_by_key(|session| session.id);
         let record = world.records.remove(&key());
-        let record = record.map_or_else(|| Record::new(&key()), |record| *record);
-        let (now, granted) = (self.now, self.granted.clone());
-        let (kinds, job_model) = (Arc::clone(&self.kinds), Rc::clone(&self.job_model));
-        let after = Self { now, sessions, record, granted, history, kinds, ended, job_model };
+        let record = *record.unwrap_or_else(|| world.floors.new_record(&key()));
+        let job_model = Rc::clone(&self.job_model);
+        let (floors, renewed_at) = (world.floors, self.renewed_at.clone());
+        let (kinds, granted) = (Arc::clone(&self.kinds), self.granted.clone());
+        let after = Self {
+            now: self.now,
+            sessions,
+            record,
+            granted,
+            last_token: self.last_token,
+            renewed_at,
+            floors,
+            history,
+            kinds,
+            ended,
+            job_model,
+        };
         StepResult { after, outcome, events }
     }
 
     pub(crate) fn advance(&self, ms: u64) -> Self {
-        Self { now: self.now.plus(ms), ..self.clone() }
+        let mut after = Self { now: self.now.plus(ms), ..self.clone() };
+        if ms > limits::RECENT_TTL_MS {
+            // By then a request whose tenure has ended counts as new, which is a documented limit.
+            let held = |request: &RequestId| {
+                self.record.tenures.iter().any(|tenure| tenure.request == *request)
+            };
+            after.granted.retain(held);
+        }
+        after
     }
 
     /// Returns a fingerprint that is equal for states with the same future: instants are relative
@@ -179,7 +215,7 @@ impl State {
                 worker.polled_at = Millis(0);
             }
         }
-        normalize(&mut canonical.record, &mut canonical.ended, self.now);
+        normalize(&mut canonical.record, &mut canonical.ended, &self.kinds, self.now);
         for tenure in &mut canonical.record.tenures {
             tenure.since = Millis(0);
         }
@@ -187,19 +223,28 @@ impl State {
             (waiter.since, waiter.until) = (Millis(0), from_now(waiter.until));
         }
         for recent in &mut canonical.record.recent {
-            recent.at = Millis(0);
+            let old = self.now.since(recent.at) > limits::RECENT_TTL_MS;
+            recent.at = Millis(u64::from(old));
         }
         canonical.record.chain = Chain { n: 0, ..canonical.record.chain };
         canonical.record.chain.head = tenure_core::history::Hash([0; 32]);
         let mut hasher = DefaultHasher::new();
         (&canonical.sessions, &canonical.record, &canonical.granted, &canonical.ended)
             .hash(&mut hasher);
+        canonical.floors.get(&key()).hash(&mut hasher);
         hasher.finish()
     }
 
     /// Returns all actions that are possible in this state.
     pub(crate) fn actions(&self, scenario: &Scenario) -> Vec<Action> {
         let mut actions: Vec<Action> = JUMPS_MS.into_iter().map(Action::Advance).collect();
+        if scenario.forgets {
+            actions.push(Action::Advance(limits::RECENT_TTL_MS + 1));
+            // With the number of the last entry, and with an older one.
+            let n = self.record.chain.n;
+            let forgets = [n.saturating_sub(1), n].map(|n| lock(LockAction::Forget { n }));
+            actions.extend(forgets.map(Action::Command));
+        }
         actions.extend(self.session_commands(scenario).into_iter().map(Action::Command));
         actions.extend(Self::acquire_commands(scenario).into_iter().map(Action::Command));
         actions.extend(self.token_commands(scenario).into_iter().map(Action::Command));
@@ -252,6 +297,9 @@ impl State {
         let part = scenario.partial_releases.then(|| LockSet::from(config));
         for token in (1..=self.record.token.0).map(Token) {
             commands.push(lock(LockAction::Renew { token, ttl_ms: None }));
+            let transfer =
+                |to: &Text| LockAction::Release { token, locks: None, to: Some(to.clone()) };
+            commands.extend(scenario.transfers.iter().map(transfer).map(lock));
             for locks in [None, part.clone()].into_iter().take(1 + usize::from(part.is_some())) {
                 let (by, reason): (Text, Text) = ("ann".into(), "stuck".into());
                 commands.push(lock(LockAction::Release { token, locks: locks.clone(), to: None }));

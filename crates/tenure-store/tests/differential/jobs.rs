@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 use tenure_core::retry::Class;
 use tenure_core::{
-    Acquire, Claim, Claimant, Command, Finish, JobAction, LockAction, LockName, Put, RequestId,
-    ResourceAction, ResourceKey, SessionId, Submit,
+    Acquire, Claim, ClaimScope, Claimant, Command, Finish, JobAction, LockAction, LockName,
+    Precondition, Put, RequestId, ResourceAction, ResourceKey, SessionId, StatusUpdate, Submit,
+    Text, TimerChange, TimerSetting,
 };
 
 use crate::pair::Pair;
@@ -17,8 +18,11 @@ pub(crate) enum Template {
     Close(u128),
     Submit { key: ResourceKey, operation: usize, request: u128, priority: i32, ahead_ms: u64 },
     Resource { key: ResourceKey, action: ResourceAction },
-    Claim { session: u128, request: u128, max: usize },
-    Finish { pick: usize, finish: Finish },
+    SubmitIf { key: ResourceKey, request: u128, condition: Precondition },
+    Timer { key: ResourceKey, operation: usize, setting: TimerSetting, put: Option<Put> },
+    Claim { session: u128, request: u128, max: usize, only: Option<(ResourceKey, bool)> },
+    Finish { pick: usize, finish: Finish, update: Option<usize> },
+    Status { pick: usize, update: usize },
     Report { pick: usize, log: bool },
     Job { pick: usize, verb: usize, request: u128 },
     Acquire { key: ResourceKey, request: u128 },
@@ -26,27 +30,62 @@ pub(crate) enum Template {
 
 /// One resource of each kind, of two tenants.
 fn key() -> impl Strategy<Value = ResourceKey> {
-    let kinds = vec!["cluster", "pipeline", "shoot", "report", "task", "capped", "scheduler"];
+    let kinds = vec![
+        "cluster",
+        "pipeline",
+        "shoot",
+        "report",
+        "task",
+        "capped",
+        "scheduler",
+        "roller",
+        "check",
+        "careful",
+        "lease",
+    ];
     let tenant = prop::sample::select(vec!["t", "t", "u"]);
-    (tenant, prop::sample::select(kinds))
-        .prop_map(|(tenant, kind)| ResourceKey::new(tenant, kind, "r").expect("plain names"))
+    (tenant, prop::sample::select(kinds)).prop_map(|(tenant, kind)| {
+        let name = if kind == "check" { "g:r" } else { "r" };
+        ResourceKey::new(tenant, kind, name).expect("plain names")
+    })
 }
 
 fn finish() -> impl Strategy<Value = Finish> {
-    let failed = |code: &str, class| Finish::Failed {
+    let failed = |code: &str, class, delay_ms| Finish::Failed {
         code: code.into(),
         message: "it failed".into(),
         class,
         state: None,
-        delay_ms: None,
+        delay_ms,
+    };
+    let deferred = |delay_ms| Finish::Deferred {
+        delay_ms,
+        code: "NOT_YET".into(),
+        message: "it waits".into(),
     };
     prop_oneof![
         4 => Just(Finish::Ok { state: None, result: Some("1".into()) }),
-        2 => Just(failed("BUSY", Some(Class::Transient))),
-        1 => Just(failed("QUOTA", None)),
+        2 => Just(failed("BUSY", Some(Class::Transient), None)),
+        1 => Just(failed("BUSY", None, Some(700))),
+        1 => Just(failed("QUOTA", None, None)),
+        2 => (0..1_500_u64).prop_map(deferred),
         1 => Just(Finish::Cancelled),
         1 => Just(Finish::HandBack),
     ]
+}
+
+fn condition() -> impl Strategy<Value = Precondition> {
+    prop_oneof![3 => (0..4_u64).prop_map(Precondition::Generation), 1 => Just(Precondition::Absent)]
+}
+
+fn timer_setting() -> impl Strategy<Value = TimerSetting> {
+    prop_oneof![4 => (0..3_000_u64).prop_map(TimerSetting::After), 1 => Just(TimerSetting::Remove)]
+}
+
+fn timer() -> impl Strategy<Value = Template> {
+    let put = (0..4_u8).prop_map(|n| Put::new(n.to_string().into(), "ann".into()));
+    (key(), 0..3_usize, timer_setting(), prop::option::of(put))
+        .prop_map(|(key, operation, setting, put)| Template::Timer { key, operation, setting, put })
 }
 
 fn resource_action() -> impl Strategy<Value = ResourceAction> {
@@ -54,6 +93,13 @@ fn resource_action() -> impl Strategy<Value = ResourceAction> {
     prop_oneof![
         4 => (0..3_u8).prop_map(move |n| {
             ResourceAction::Put(Put::new(n.to_string().into(), by()))
+        }),
+        2 => (0..4_u8, condition()).prop_map(move |(n, condition)| {
+            let put = Put::new(n.to_string().into(), by());
+            ResourceAction::Put(Put { precondition: Some(condition), ..put })
+        }),
+        1 => condition().prop_map(move |condition| {
+            ResourceAction::Delete { by: by(), precondition: Some(condition) }
         }),
         1 => Just(ResourceAction::Pause { by: by(), reason: reason() }),
         2 => Just(ResourceAction::Resume { by: by(), reason: reason() }),
@@ -77,8 +123,21 @@ pub(crate) fn template() -> impl Strategy<Value = Template> {
         3 => (key(), resource_action())
             .prop_map(|(key, action)| Template::Resource { key, action }),
         7 => (session(), request(), 1..4_usize)
-            .prop_map(|(session, request, max)| Template::Claim { session, request, max }),
-        6 => (0..6_usize, finish()).prop_map(|(pick, finish)| Template::Finish { pick, finish }),
+            .prop_map(|(session, request, max)| {
+                Template::Claim { session, request, max, only: None }
+            }),
+        2 => (session(), request(), key(), any::<bool>())
+            .prop_map(|(session, request, key, group)| {
+                Template::Claim { session, request, max: 1, only: Some((key, group)) }
+            }),
+        6 => (0..6_usize, finish(), prop::option::weighted(0.3, 0..6_usize))
+            .prop_map(|(pick, finish, update)| Template::Finish { pick, finish, update }),
+        2 => (0..6_usize, 0..6_usize)
+            .prop_map(|(pick, update)| Template::Status { pick, update }),
+        1 => (key(), request(), condition()).prop_map(|(key, request, condition)| {
+            Template::SubmitIf { key, request: 500 + request, condition }
+        }),
+        3 => timer(),
         2 => (0..4_usize, any::<bool>()).prop_map(|(pick, log)| Template::Report { pick, log }),
         4 => (0..8_usize, 0..4_usize, request())
             .prop_map(|(pick, verb, request)| Template::Job { pick, verb, request }),
@@ -105,11 +164,9 @@ impl Pair {
             }
             Template::Close(n) => Command::Close { session: SessionId(*n), tenant: None },
             Template::Submit { key, operation, request, priority, ahead_ms } => {
-                let kind = self.kinds.get(key.kind()).expect("a declared kind");
-                let names: Vec<_> = kind.operations.keys().cloned().collect();
                 let submit = Submit {
                     request: RequestId(*request),
-                    operation: names[operation % names.len()].clone(),
+                    operation: self.operation(key, *operation),
                     args: Some("{}".into()),
                     priority: *priority,
                     run_at: (*ahead_ms > 0).then(|| self.now().plus(*ahead_ms)),
@@ -121,15 +178,34 @@ impl Pair {
             Template::Resource { key, action } => {
                 Command::Resource { key: key.clone(), action: action.clone() }
             }
-            Template::Claim { session, request, max } => {
-                Command::Claim(self.claim(*session, *request, *max))
+            Template::SubmitIf { key, request, condition } => {
+                let submit = Submit {
+                    precondition: Some(*condition),
+                    ..Submit::new(RequestId(*request), &self.operation(key, 0), by())
+                };
+                Command::Resource { key: key.clone(), action: ResourceAction::Submit(submit) }
             }
-            Template::Finish { pick, finish } => {
+            Template::Timer { key, operation, setting, put } => {
+                let operation = self.operation(key, *operation);
+                let timers = vec![TimerChange { operation, setting: *setting }];
+                let action = match put {
+                    Some(put) => ResourceAction::Put(Put { timers, ..put.clone() }),
+                    None => ResourceAction::SetTimers { timers, by: by(), precondition: None },
+                };
+                Command::Resource { key: key.clone(), action }
+            }
+            Template::Claim { session, request, max, only } => {
+                Command::Claim(self.claim(*session, *request, *max, only.as_ref()))
+            }
+            Template::Finish { pick, finish, update } => {
                 let (id, token) = self.attempt(*pick);
-                Command::Job {
-                    id,
-                    action: JobAction::Finish { token, finish: finish.clone(), update: None },
-                }
+                let (finish, update) = (finish.clone(), update.map(update_of));
+                Command::Job { id, action: JobAction::Finish { token, finish, update } }
+            }
+            Template::Status { pick, update } => {
+                let (id, token) = self.attempt(*pick);
+                let update = update_of(*update);
+                Command::Job { id, action: JobAction::Status { token, update } }
             }
             Template::Report { pick, log } => {
                 let (id, token) = self.attempt(*pick);
@@ -167,7 +243,22 @@ impl Pair {
 
     /// Builds a claim that avoids what a restart loses, and on which the stores would differ: the
     /// answered claims, and the tenant that was served last.
-    fn claim(&self, session: u128, request: u128, max: usize) -> Claim {
+    fn claim(
+        &self,
+        session: u128,
+        request: u128,
+        max: usize,
+        only: Option<&(ResourceKey, bool)>,
+    ) -> Claim {
+        let scope = |(key, group): &(ResourceKey, bool)| {
+            let (tenant, name) = (key.tenant().into(), key.name().into());
+            match key.group().filter(|_| *group) {
+                Some(group) => ClaimScope::Group { tenant, group: group.into() },
+                None => ClaimScope::Resource { tenant, name },
+            }
+        };
+        // A request id stands for one scope, as with every client.
+        let scoped = u128::from(only.is_some());
         // A shared store has its claims in rows, so it must answer repetitions across restarts.
         let epoch = if self.is_shared() { 0 } else { self.restarts };
         let all = tenant(session) == "*";
@@ -175,11 +266,28 @@ impl Pair {
         let session = if may_differ && all { session + 1 } else { session };
         Claim {
             session: SessionId(session),
-            request: RequestId(10_000 + 1_000 * epoch + 10 * session + request),
+            request: RequestId(10_000 + 100_000 * scoped + 1_000 * epoch + 10 * session + request),
             kinds: self.kinds.iter().map(|kind| kind.name.clone()).collect(),
             max,
             tenant: None,
-            only: None,
+            only: only.map(scope),
         }
     }
+
+    fn operation(&self, key: &ResourceKey, n: usize) -> Text {
+        let kind = self.kinds.get(key.kind()).expect("a declared kind");
+        let names: Vec<_> = kind.operations.keys().cloned().collect();
+        names[n % names.len()].clone()
+    }
+}
+
+/// Returns a status update: a patch, or a timer of an operation that some kinds have.
+fn update_of(n: usize) -> Box<StatusUpdate> {
+    let patches =
+        [r#"{"a":1}"#, r#"{"a":{"b":[2]}}"#, r#"{"a":{"b":null,"c":"ü"}}"#, r#"{"a":null}"#];
+    let merge = patches.get(n).map(|patch| (*patch).into());
+    let setting = if n == 4 { TimerSetting::After(900) } else { TimerSetting::Remove };
+    let change = TimerChange { operation: "work".into(), setting };
+    let timers = if n >= 4 { vec![change] } else { Vec::new() };
+    Box::new(StatusUpdate { merge, timers })
 }

@@ -7,7 +7,11 @@ use tenure_core::{
 };
 
 fn key() -> impl Strategy<Value = ResourceKey> {
-    (0..3u8).prop_map(|n| ResourceKey::new("t", "k", &format!("r{n}")).expect("a valid name"))
+    // One resource has a kind with a stale margin.
+    (0..4u8).prop_map(|n| {
+        let kind = if n == 3 { "careful" } else { "k" };
+        ResourceKey::new("t", kind, &format!("r{n}")).expect("a valid name")
+    })
 }
 
 fn locks() -> impl Strategy<Value = LockSet> {
@@ -57,6 +61,9 @@ fn lock_action() -> impl Strategy<Value = LockAction> {
             }),
         3 => (token(), prop::option::of(locks()))
             .prop_map(|(token, locks)| LockAction::Release { token, locks, to: None }),
+        2 => (token(), prop::sample::select(vec!["s1", "s2", "s3", "solo"])).prop_map(
+            |(token, to)| LockAction::Release { token, locks: None, to: Some(to.into()) }
+        ),
         1 => (token(), prop::option::of(Just(5_000)))
             .prop_map(|(token, ttl_ms)| LockAction::Renew { token, ttl_ms }),
         1 => request().prop_map(|request| LockAction::Withdraw { request }),
@@ -71,7 +78,8 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
     let session = || (1..4u128).prop_map(SessionId);
     prop_oneof![
         2 => session().prop_map(|session| {
-            Command::Open { session, tenant: "t".into(), name: "s".into(), ttl_ms: 4_000 }
+            let name = format!("s{}", session.0).into();
+            Command::Open { session, tenant: "t".into(), name, ttl_ms: 4_000 }
         }),
         2 => (session(), 0..3u64, bound())
             .prop_map(|(session, seen, tenant)| Command::Heartbeat { session, seen, tenant }),

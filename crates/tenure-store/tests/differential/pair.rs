@@ -270,7 +270,10 @@ fn normalize(outcome: &Outcome) -> Outcome {
     match &mut normalized {
         Outcome::Claimed(jobs) => jobs.iter_mut().for_each(|a| reset(&mut a.job)),
         Outcome::Submitted { snapshot: Some(job), .. } => reset(job),
-        Outcome::Put { snapshot: Some(resource), .. } => resource.lane.iter_mut().for_each(reset),
+        Outcome::Put { snapshot: Some(resource), .. }
+        | Outcome::TimersSet { snapshot: Some(resource) } => {
+            resource.lane.iter_mut().for_each(reset);
+        }
         _ => {}
     }
     normalized
