@@ -299,16 +299,10 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Held { by: Some(tenure), queue_length } => write_held(f, tenure, *queue_length),
-            Self::Held { by: None, queue_length } => {
-                write!(f, "{queue_length} requests are first in the queue. Wait, or try later")
+            Self::Held { by: None, queue_length: n } => {
+                write!(f, "{n} requests are first in the queue. Wait, or try later")
             }
-            Self::Lost { token, how: Some(how), .. } => {
-                let how = how.as_str();
-                write!(f, "the tenure with token {token} has ended ({how}). Stop its work")
-            }
-            Self::Lost { token, how: None, .. } => {
-                write!(f, "there is no tenure with token {token}. Stop its work")
-            }
+            Self::Lost { token, how, .. } => write_lost(f, *token, how.as_ref()),
             Self::SessionExpired => f.write_str(
                 "the session has ended and its tenures are lost. Stop its work and open a new one",
             ),
@@ -359,15 +353,23 @@ impl fmt::Display for Refusal {
             Self::PreconditionFailed { wanted, generation } => {
                 write_precondition_failed(f, *wanted, *generation)
             }
-            Self::NotWaiting { to } => {
-                write!(f, "{to} does not wait for these locks, so nothing was released. ")?;
-                f.write_str("Let it acquire them with a wait first")
-            }
+            Self::NotWaiting { to } => write!(
+                f,
+                "{to} does not wait for these locks, so nothing was released. Let it acquire them \
+                 with a wait first"
+            ),
             Self::Invalid(why) | Self::TooLarge(why) => f.write_str(why),
             Self::Busy => f.write_str(
                 "a database transaction holds this resource. Try again when it has ended",
             ),
         }
+    }
+}
+
+fn write_lost(f: &mut fmt::Formatter<'_>, token: Token, how: Option<&EndKind>) -> fmt::Result {
+    match how.map(|how| how.as_str()) {
+        Some(how) => write!(f, "the tenure with token {token} has ended ({how}). Stop its work"),
+        None => write!(f, "there is no tenure with token {token}. Stop its work"),
     }
 }
 

@@ -74,7 +74,7 @@ tenure_app::define_metrics! {
     RUNNING: Gauge "tenure_jobs_running_duration_seconds" ["kind,operation"]
         "Age of the longest-running attempt";
     ATTEMPTS: Counter "tenure_job_attempts_total" ["kind,operation,outcome,code"]
-        "Ended attempts: ok, failed, cancelled, handed_back, deferred, lost; the code has the reason";
+        "Ended attempts; the code has the reason of those that did not succeed";
     NOT_STARTED: Counter "tenure_jobs_not_started_total" ["kind,operation"]
         "Jobs that failed because they had not started by their start deadline";
     DEPTH: Gauge "tenure_queue_depth" ["kind"]

@@ -281,7 +281,9 @@ async fn a_waiting_restricted_claim_gets_the_job_of_its_group() {
 async fn a_lock_is_handed_to_a_named_waiter() {
     let server = server().await;
     let path = "/v1/locks/leader/l1";
-    let acquire = |holder: &str, wait_ms: u64| json!({ "holder": holder, "ttl_ms": 60_000, "wait_ms": wait_ms, "poll_ms": 0 });
+    let acquire = |holder: &str, wait_ms: u64| -> Value {
+        json!({ "holder": holder, "ttl_ms": 60_000, "wait_ms": wait_ms, "poll_ms": 0 })
+    };
     let (_, tenure) = server.post(&format!("{path}/acquire"), acquire("a", 0)).await;
     let token = &tenure["token"];
     assert!(tenure["heartbeat_age_ms"].is_u64(), "{tenure}");
