@@ -47,8 +47,8 @@ impl StepContext<'_> {
         if self.record.next_start_deadline(kind).is_none_or(|deadline| deadline > self.now) {
             return;
         }
-        let missed = |job: &&Box<Job>| start_by(job, kind).is_some_and(|by| by <= self.now);
-        let missed: Vec<(JobId, Text)> = (self.record.lane().iter().filter(missed))
+        let is_late = |job: &Job| start_by(job, kind).is_some_and(|by| by <= self.now);
+        let missed: Vec<(JobId, Text)> = (self.record.lane().iter().filter(|job| is_late(job)))
             .map(|job| (job.id, job.operation.clone()))
             .collect();
         for (id, operation) in missed {

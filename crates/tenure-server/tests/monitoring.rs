@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tenure_app::LiveConfig;
 use tenure_app::metrics::{Definition, Type};
-use tenure_core::Kinds;
+use tenure_core::{Kind, Kinds, Operation};
 use tenure_store::{Memory, scenario};
 
 use series::{name, parse, types};
@@ -94,7 +94,8 @@ async fn server_with_a_pipeline() -> Server {
     let kinds = scenario::kinds();
     let all =
         kinds.iter().filter(|kind| live.kinds.get(&kind.name).is_none()).chain(live.kinds.iter());
-    let kinds = Kinds::new(all.map(|kind| (**kind).clone())).expect("valid kinds");
+    let urgent = Kind::new("urgent").operation(Operation::new("run").start_deadline_ms(1));
+    let kinds = Kinds::new(all.map(|kind| (**kind).clone()).chain([urgent])).expect("valid kinds");
     let live = LiveConfig { kinds: Arc::new(kinds), ..live };
     let config = tenure_server::Config { live, ..common::config(Arc::default()) };
     Server::run(Arc::new(Memory::new()), config).await
@@ -133,6 +134,8 @@ async fn busy_server() -> (Server, String) {
         let path = format!("/v1/resources/task/{name}/jobs");
         server.post(&path, json!({ "operation": "work" })).await;
     }
+    // Fails because it does not start in time.
+    server.post("/v1/resources/urgent/u1/jobs", json!({ "operation": "run" })).await;
     finish(&server, &worker.claim(&server, &["task"], 0).await[0]).await;
     worker.claim(&server, &["task"], 0).await;
     run_a_pipeline(&server, &worker).await;
