@@ -47,10 +47,10 @@ impl StepContext<'_> {
         if self.record.next_start_deadline(kind).is_none_or(|deadline| deadline > self.now) {
             return;
         }
-        let missed = |job: &&Box<Job>| start_by(job, kind).is_some_and(|by| by <= self.now);
-        let missed: Vec<(JobId, Text)> = (self.record.lane().iter().filter(missed))
-            .map(|job| (job.id, job.operation.clone()))
-            .collect();
+        let missed = |job: &&Job| start_by(job, kind).is_some_and(|by| by <= self.now);
+        let lane = self.record.lane().iter().map(|job| &**job);
+        let missed: Vec<(JobId, Text)> =
+            lane.filter(missed).map(|job| (job.id, job.operation.clone())).collect();
         for (id, operation) in missed {
             let limit_ms = kind.operations.get(&operation).and_then(|o| o.start_deadline_ms);
             let limit = HumanDuration(limit_ms.unwrap_or(0));
