@@ -161,7 +161,11 @@ impl StepContext<'_> {
         let mut due: Vec<Timer> =
             resource.timers.iter().filter(|timer| timer.due <= self.now).cloned().collect();
         due.sort_by(|a, b| (a.due, &a.operation).cmp(&(b.due, &b.operation)));
-        due.iter().fold(false, |fired, timer| self.fire_timer(timer) || fired)
+        let mut fired = false;
+        for timer in due {
+            fired |= self.fire_timer(&timer);
+        }
+        fired
     }
 
     fn fire_timer(&mut self, timer: &Timer) -> bool {

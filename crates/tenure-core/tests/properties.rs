@@ -160,7 +160,7 @@ impl Run {
         for (key, _, event) in &changes.events {
             self.check_grant(&before, command, key, event)?;
         }
-        self.check_transfer(command, &outcome, &changes.events)?;
+        Self::check_transfer(command, &outcome, &changes.events)?;
         for (key, token) in &changes.forgotten {
             self.check_forgotten(&before, command, key, *token)?;
             self.lines.retain(|(of, _)| of != key);
@@ -201,7 +201,6 @@ impl Run {
 
     /// A planned transfer grants the locks to the named session in the same step.
     fn check_transfer(
-        &self,
         command: &Command,
         outcome: &Outcome,
         events: &[(ResourceKey, Millis, Event)],

@@ -86,7 +86,8 @@ pub async fn a_forgotten_lock_leaves_no_row_and_its_tokens_go_on(harness: &mut i
     }
     let used = key("free", "n00");
     for n in 0..3 {
-        assert_eq!(acquire_and_release(&*store, &used, 200 + n).await, Token(2 + n as u64));
+        let request = 200 + u128::from(n);
+        assert_eq!(acquire_and_release(&*store, &used, request).await, Token(2 + n));
     }
     let withdrawn = key("free", "withdrawn");
     let action = LockAction::Withdraw { request: RequestId(300) };
