@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard};
 
+use tenure_core::StatusUpdate;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe::{Receiver, Sender};
 
@@ -145,11 +146,7 @@ impl Reader<'_> {
             Some(Directive::Error { code, message }) => {
                 streams.lock().error = Some((code, message));
             }
-            Some(Directive::Update(update)) => {
-                if streams.job.outbox().update(update).is_err() {
-                    streams.job.log("[too many updates of the status wait: the next is dropped]");
-                }
-            }
+            Some(Directive::Update(update)) => self.send_update(update),
             Some(Directive::Defer { delay, code, message }) => {
                 let mut output = streams.lock();
                 output.error = Some((code, message));
@@ -158,6 +155,13 @@ impl Reader<'_> {
             None => {}
         }
         false
+    }
+
+    fn send_update(&self, update: StatusUpdate) {
+        let job = self.streams.job;
+        if job.outbox().update(update).is_err() {
+            job.log("[too many updates of the status wait: the next is dropped]");
+        }
     }
 
     /// Logs a line. Returns it with secrets redacted, unless all of it is.
