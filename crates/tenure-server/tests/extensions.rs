@@ -33,15 +33,16 @@ async fn send_if(
     body: Option<Value>,
 ) -> (u16, Option<String>, Value) {
     let url = format!("{}{path}", server.url);
-    let mut request = common::http().request(method.parse().unwrap(), url);
+    let mut request = common::http().request(method.parse().expect("a method"), url);
     request = request.header("x-api-key", KEY).header(header.0, header.1);
     if let Some(body) = body {
         request = request.body(body.to_string());
     }
     let answer = request.send().await.expect("the server is there");
     let status = answer.status().as_u16();
-    let tag = answer.headers().get("etag").map(|tag| tag.to_str().unwrap().to_owned());
-    (status, tag, serde_json::from_str(&answer.text().await.unwrap()).unwrap())
+    let tag = answer.headers().get("etag").map(|tag| tag.to_str().expect("ASCII").to_owned());
+    let body = answer.text().await.expect("a body");
+    (status, tag, serde_json::from_str(&body).expect("JSON"))
 }
 
 #[tokio::test]

@@ -62,7 +62,7 @@ async fn handler(job: Context) -> Result<Done, Failure> {
         "timers" => {
             let update = Update::new()
                 .timer_after("expire", Duration::from_secs(3_600))
-                .timer_at("work", SystemTime::now() + Duration::from_secs(7_200));
+                .timer_after("work", Duration::from_secs(7_200));
             job.update(update).await?;
             Ok(Done::default().update(Update::new().remove_timer("work")))
         }
@@ -78,13 +78,14 @@ async fn handler(job: Context) -> Result<Done, Failure> {
 }
 
 async fn run(client: &Client, resource: &str, args: &str) -> Value {
-    let submitted = client.submit(resource, "work").args(&args).send().await.unwrap();
-    with_worker(client, submitted.wait()).await.unwrap()
+    let submitted = client.submit(resource, "work").args(&args).send().await;
+    let submitted = submitted.expect("submitted");
+    with_worker(client, submitted.wait()).await.expect("it succeeds")
 }
 
 async fn status(client: &Client, resource: &str) -> Value {
-    let resource = client.resource(resource).unwrap().get().await.unwrap();
-    resource.expect("it exists").status.unwrap_or_default()
+    let resource = client.resource(resource).expect("a valid name").get().await;
+    resource.expect("the server is there").expect("it exists").status.unwrap_or_default()
 }
 
 #[tokio::test]
