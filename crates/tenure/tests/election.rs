@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tenure::clock::BootInstant;
 use tenure::election::{CampaignUpdate, ElectionStatus, Term};
 use tenure::lease::LeaseState;
 use tenure::transport::Queries;
@@ -379,4 +380,24 @@ async fn an_interval_that_could_not_survive_a_lost_heartbeat_is_refused() {
         let ran = worker.handle("thing", run).run(std::future::ready(())).await;
         assert_eq!(ran.is_ok(), is_valid, "{interval:?}: {ran:?}");
     }
+}
+
+#[tokio::test]
+async fn a_slow_leader_that_sends_heartbeats_is_never_replaced() {
+    let bed = TestBed::memory([]).await;
+    let ttl = Duration::from_secs(1);
+    let slow = election(&bed.client, "a").ttl(ttl).campaign().await.expect("nobody leads");
+    let challenger = start_campaign(&bed, &bed.client, "b").await;
+    // This is the only thread of the runtime: the leader does nothing else meanwhile.
+    let until = BootInstant::now() + ttl * 10;
+    while !until.has_passed() {
+        std::hint::spin_loop();
+    }
+    slow.check().expect("it leads");
+    let shown = status(&bed).await.leader.expect("it leads");
+    assert!(shown.name == "a" && shown.age_ms >= 10_000, "{shown:?}");
+    assert!(shown.heartbeat_age_ms < 1_000, "{shown:?}");
+    assert!(!challenger.is_finished());
+    slow.resign().await.expect("it leads");
+    assert_eq!(challenger.await.expect("it is elected").term(), Token(2));
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::future::ready;
 use std::sync::Arc;
 
-use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use futures_util::stream::{self, TryStreamExt as _};
 use serde::Serialize;
 use tenure_core::history::{Entry, Event};
 use tenure_core::record::EndKind;
@@ -115,7 +115,7 @@ impl Election {
         let terms = resource
             .history()
             .try_filter_map(move |entry| ready(read_term(&entry, &lock, &mut ends)));
-        Items::new(terms.boxed())
+        Items::new(terms)
     }
 
     fn to_status(&self, locks: ResourceLocksResponse) -> ElectionStatus {
