@@ -59,7 +59,7 @@ fn a_frozen_leader_is_replaced_fenced_and_becomes_a_follower() {
     until(|| candidates(&server) == ["a"]);
     assert_eq!(leader(&server), Some(("b".to_owned(), 2)));
     expect_fenced(&server, "1");
-    assert!(frozen.said().contains("the leadership was lost while this process was stopped"));
+    assert!(frozen.said().contains("the leadership is lost"));
 }
 
 #[test]

@@ -250,6 +250,30 @@ async fn a_campaign_continues_with_a_new_session_after_an_outage() {
 }
 
 #[tokio::test]
+async fn a_lost_leader_stands_again_while_the_store_is_away() {
+    let bed = TestBed::memory([]).await;
+    let (client, faults) = bed.faulty_client();
+    let standing = election(&client, "a");
+    let leadership = standing.campaign().await.expect("nobody leads");
+    faults.drop_requests.store(true, Ordering::SeqCst);
+    assert_eq!(leadership.lost().await, Lost::Session);
+    drop(leadership);
+    let (interrupted, mut first) = tokio::sync::oneshot::channel();
+    let mut interrupted = Some(interrupted);
+    let campaign = tokio::spawn(async move {
+        let on_update = |update: CampaignUpdate<'_>| {
+            if matches!(update, CampaignUpdate::Interrupted(_)) {
+                interrupted.take().map(|signal| signal.send(()));
+            }
+        };
+        standing.campaign_with_updates(on_update).await.expect("it waits for the store")
+    });
+    (&mut first).await.expect("it waits");
+    faults.drop_requests.store(false, Ordering::SeqCst);
+    assert_eq!(campaign.await.expect("it is elected").term(), Token(2));
+}
+
+#[tokio::test]
 async fn a_limited_wait_ends_and_an_unreachable_store_is_reported_at_the_start() {
     let bed = TestBed::memory([]).await;
     let _leadership = lead(&bed.client, "a").await;

@@ -79,8 +79,10 @@ impl LockedCommand<'_> {
         let options = RunUnder { limit, signals, stop_signals, notify: &mut notify };
         let ended = run_under(tenure, spec, options).await?;
         if ended.reason == EndReason::Lost && !lost_said {
+            // The watchdog stops the command before the deadline of the session.
             say(&format!(
-                "the {noun} was lost while this process was stopped; the command was killed"
+                "the {noun} is lost: no heartbeat was answered in time, or this process was \
+                 stopped; the command was killed"
             ));
         }
         Ok(ended)

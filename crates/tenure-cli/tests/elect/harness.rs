@@ -50,7 +50,10 @@ impl Candidate {
     ) -> Self {
         let errors = server.file(&format!("{name}.log"));
         let mut command = server.tenure();
-        command.args(["elect", ELECTION, "--ttl", TTL, "--holder", name]);
+        command.args(["elect", ELECTION, "--holder", name]);
+        if !extra.contains(&"--ttl") {
+            command.args(["--ttl", TTL]);
+        }
         if let Some(url) = url {
             command.args(["--server", url, "--key", &server.key()]);
         }

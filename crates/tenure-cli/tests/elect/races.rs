@@ -47,7 +47,7 @@ const TTL_MS: u64 = 300_000;
 const WAIT_MS: u64 = 10_000;
 
 struct Site {
-    server: Server,
+    _server: Server,
     http: HttpTransport,
     client: Client,
 }
@@ -65,7 +65,7 @@ impl Site {
         let server = Server::start_with(Some(KINDS));
         let http = || HttpTransport::new(&server.url(), &server.key(), "default").expect("a URL");
         let client = Client::with_transport(std::sync::Arc::new(http()), "default");
-        Self { http: http(), client, server }
+        Self { http: http(), client, _server: server }
     }
 
     async fn get(&self, path: &str) -> Value {

@@ -13,6 +13,7 @@ mod observe;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure_core::{LockPath, Refusal, ResourceKey, Text, limits};
@@ -76,6 +77,8 @@ pub struct Election {
     max_age: Option<Duration>,
     wait: Option<Duration>,
     poll_interval: Duration,
+    /// Set once the server has answered a candidate. Shared by clones.
+    has_answered: Arc<AtomicBool>,
 }
 
 impl Election {
@@ -92,6 +95,7 @@ impl Election {
             max_age: None,
             wait: None,
             poll_interval: POLL_INTERVAL_DEFAULT,
+            has_answered: Arc::default(),
         })
     }
 
@@ -156,7 +160,7 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Fails with [`Error::Unavailable`] if the server cannot be reached at the start, and with
+    /// Fails with [`Error::Unavailable`] if the server has never answered this candidate, and with
     /// [`Refusal::Held`] if the maximum [wait](Election::wait) is over.
     pub async fn campaign(&self) -> Result<Leadership, Error> {
         self.campaign_with_updates(|_| ()).await
@@ -168,17 +172,17 @@ impl Election {
         mut on_update: impl FnMut(CampaignUpdate<'_>),
     ) -> Result<Leadership, Error> {
         let until = self.wait.map(|wait| BootInstant::now() + wait);
-        let mut answered = self.wait.is_some();
         loop {
             let left = until.map_or(WAIT_MAX, BootInstant::remaining);
-            let error = match self.stand(left, &mut answered, &mut on_update).await {
+            let error = match self.stand(left, &mut on_update).await {
                 Err(error) if until.is_none_or(|until| !until.has_passed()) => error,
                 ended => return ended,
             };
             if matches!(error, Error::Refused(Refusal::Held { .. })) && until.is_none() {
                 continue;
             }
-            if !answered || !is_interruption(&error) {
+            let may_wait = self.wait.is_some() || self.has_answered.load(Ordering::Relaxed);
+            if !may_wait || !is_interruption(&error) {
                 return Err(error);
             }
             on_update(CampaignUpdate::Interrupted(&error));
@@ -190,7 +194,6 @@ impl Election {
     async fn stand(
         &self,
         wait: Duration,
-        answered: &mut bool,
         on_update: &mut impl FnMut(CampaignUpdate<'_>),
     ) -> Result<Leadership, Error> {
         let mut options = SessionOptions::new(&self.candidate, self.ttl);
@@ -198,7 +201,7 @@ impl Election {
             options = options.heartbeat(interval);
         }
         let session = self.client.open_session(&options).await?;
-        *answered = true;
+        self.has_answered.store(true, Ordering::Relaxed);
         let mut request = session.locks(self.key.clone(), self.path.lock.clone().into());
         request = request.wait(wait).poll_interval(self.poll_interval);
         if let Some(purpose) = &self.purpose {
