@@ -23,7 +23,7 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::session_options::SessionOptions;
 use crate::tenure::Waiting;
-use crate::transport::{RETRY_DELAY, Transport};
+use crate::transport::Transport;
 
 pub use leadership::Leadership;
 pub use observe::{Candidate, ElectionStatus, Leader, Term};
@@ -186,7 +186,7 @@ impl Election {
                 return Err(error);
             }
             on_update(CampaignUpdate::Interrupted(&error));
-            tokio::time::sleep(left.min(RETRY_DELAY)).await;
+            tokio::time::sleep(left.min(self.poll_interval)).await;
         }
     }
 
