@@ -12,13 +12,13 @@ pub(crate) const ELECTION: &str = "service/api";
 /// The shortest time to live with which commands can be supervised.
 pub(crate) const TTL: &str = "3s";
 
-/// A command that runs until it is killed. It records its term, whether the process trees of earlier
-/// leaders are dead, and a tree that is hard to kill: it ignores SIGTERM, and has a grandchild in
-/// its own session.
+/// A command that runs until it is killed. It records its term, whether processes of earlier leaders
+/// are alive, and its own process tree, which is hard to kill: it ignores SIGTERM, and a grandchild
+/// has its own session.
 pub(crate) const LEAD: &str = r#"
 trap '' TERM INT
 for pid in $(cat "$D/pids" 2>/dev/null); do
-  grep -qs '^State:.[^ZX]' /proc/$pid/status && echo "$pid lives in term $TENURE_TERM" >> "$D/overlap"
+  grep -qs '^State:.[^ZX]' /proc/$pid/status && echo "$pid in $TENURE_TERM" >> "$D/overlap"
 done
 (setsid sh -c 'trap "" TERM INT; echo $$ >> "$D/pids"; while :; do sleep 0.1; done' &) &
 echo $$ >> "$D/pids"

@@ -201,7 +201,7 @@ async fn race_02_a_master_without_a_heartbeat_yet_keeps_its_whole_lease() {
     assert!(since[0].1.since(since[1].1) >= promised, "by the store's clock: {since:?}");
 }
 
-/// 3: whoever took over ran the setup, although the old master had finished it meanwhile.
+/// 3: the next master ran the setup, although the one before had finished it meanwhile.
 #[tokio::test]
 async fn race_03_a_finished_setup_cannot_be_taken_over() {
     let site = Site::start().await;

@@ -100,7 +100,7 @@ impl Election {
     }
 
     /// Sets the name of the candidate, which others see and [transfer](Leadership::transfer_to) to.
-    /// Give each process its own; they are told apart even if two have the same.
+    /// Give each process its own. Two candidates with one name are still two candidates.
     #[must_use]
     pub fn candidate(mut self, name: &str) -> Self {
         name.clone_into(&mut self.candidate);
