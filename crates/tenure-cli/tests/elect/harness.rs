@@ -12,9 +12,9 @@ pub(crate) const ELECTION: &str = "service/api";
 /// The shortest time to live with which commands can be supervised.
 pub(crate) const TTL: &str = "3s";
 
-/// A command that runs until it is killed. It records its term, whether processes of earlier leaders
-/// are alive, and its own process tree, which is hard to kill: it ignores SIGTERM, and a grandchild
-/// has its own session.
+/// A command that runs until it is killed. It records its term, whether processes of earlier
+/// leaders are alive, and its own process tree, which is hard to kill: it ignores SIGTERM, and a
+/// grandchild has its own session.
 pub(crate) const LEAD: &str = r#"
 trap '' TERM INT
 for pid in $(cat "$D/pids" 2>/dev/null); do
