@@ -74,6 +74,7 @@ documents! {
         shell.serve("tenure serve");
         shell.assume("export TENURE_TOKEN=1; echo '{}' > state.json.new");
     };
+    elections: "docs/guide/elections.md", |shell| shell.serve("tenure serve");
     access: "docs/guide/access.md", |shell| shell.serve("tenure serve");
     metrics: "docs/guide/metrics.md", |shell| {
         shell.serve("tenure serve");

@@ -160,6 +160,19 @@ fn a_held_lock_exits_with_123_and_names_the_holder() {
 }
 
 #[test]
+fn a_heartbeat_interval_without_time_for_a_lost_heartbeat_is_refused() {
+    let server = Server::start();
+    let run = |interval: &str| {
+        let args = ["exec", "cluster/c1", "--ttl", "4s", "--heartbeat", interval, "--", "true"];
+        server.run(&args)
+    };
+    assert_eq!(run("2s").status.code(), Some(0));
+    let output = run("2001ms");
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("between 100ms and 2s"), "{}", stderr(&output));
+}
+
+#[test]
 fn an_unreachable_server_exits_with_125_and_names_the_remedy() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     fs::write(dir.path().join("admin.key"), "k".repeat(40)).expect("it is writable");

@@ -35,6 +35,8 @@ pub struct WorkerSettings {
     pub slots: Option<usize>,
     /// Time after which its session expires without a heartbeat.
     pub ttl: Duration,
+    /// Interval between its heartbeats. Defaults to a third of the time to live.
+    pub heartbeat: Option<Duration>,
     /// Grace period for running jobs after a stop request; then they are handed back.
     pub drain: Duration,
     /// Display name. Defaults to the host and the process id.
@@ -43,7 +45,7 @@ pub struct WorkerSettings {
 
 impl Default for WorkerSettings {
     fn default() -> Self {
-        Self { slots: None, ttl: TTL_DEFAULT, drain: DRAIN_DEFAULT, name: None }
+        Self { slots: None, ttl: TTL_DEFAULT, heartbeat: None, drain: DRAIN_DEFAULT, name: None }
     }
 }
 
@@ -186,7 +188,7 @@ pub(super) fn metrics(root: &Section<'_>, report: &mut Report<'_>) -> MetricsSet
 pub(super) fn worker(root: &Section<'_>, report: &mut Report<'_>) -> WorkerSettings {
     let mut settings = WorkerSettings::default();
     let Some(section) = root.section("worker", report) else { return settings };
-    section.check_keys(&["slots", "ttl", "drain", "name"], report);
+    section.check_keys(&["slots", "ttl", "heartbeat_interval", "drain", "name"], report);
     let slots = section.count("slots", 1..=limits::WORKER_SLOTS_MAX as u64, report);
     settings.slots = slots.and_then(|slots| usize::try_from(slots).ok());
     // With a shorter time to live, a command could not be stopped before its lock is lost.
@@ -194,6 +196,11 @@ pub(super) fn worker(root: &Section<'_>, report: &mut Report<'_>) -> WorkerSetti
     if let Some(ttl) = duration_within(&section, "ttl", TTL_MIN, ttl_max, report) {
         settings.ttl = ttl;
     }
+    let heartbeat_min = Duration::from_millis(limits::HEARTBEAT_INTERVAL_MS_MIN);
+    // One heartbeat may be lost.
+    let heartbeat_max = settings.ttl / limits::HEARTBEATS_PER_TTL_MIN;
+    settings.heartbeat =
+        duration_within(&section, "heartbeat_interval", heartbeat_min, heartbeat_max, report);
     if let Some(drain) = duration_within(&section, "drain", Duration::ZERO, DRAIN_MAX, report) {
         settings.drain = drain;
     }

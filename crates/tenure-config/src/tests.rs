@@ -60,6 +60,7 @@ pass_env = ["PGPASSWORD", "AWS_*"]
 [worker]
 slots = 7
 ttl = "15s"
+heartbeat_interval = "2s"
 drain = "1m30s"
 name = "builder"
 
@@ -113,6 +114,7 @@ fn every_key_is_parsed() {
     assert_eq!(options.output_bytes_max, Some(1_000_000));
     assert_eq!(kind.operations["destroy"].run_options, RunOptions::default());
     assert_eq!(config.worker.ttl, Duration::from_secs(15));
+    assert_eq!(config.worker.heartbeat, Some(Duration::from_secs(2)));
     assert_eq!(config.worker.drain, Duration::from_secs(90));
     let day = 24 * 60 * 60 * 1_000;
     let retention = config.retention;
@@ -400,5 +402,26 @@ fn metrics_per_tenant_are_opt_in() {
             "2: metrics.per_tenant: it must be true or false, not of the type integer",
             "3: metrics.per_tenants: unknown key `per_tenants`; did you mean `per_tenant`?",
         ]
+    );
+}
+
+#[test]
+fn a_heartbeat_interval_leaves_time_for_a_lost_heartbeat() {
+    let with = |ttl: &str, interval: &str| {
+        format!("[worker]\nttl = \"{ttl}\"\nheartbeat_interval = \"{interval}\"\n")
+    };
+    for (ttl, interval) in [("60m", "10s"), ("4s", "100ms"), ("4s", "2s")] {
+        parse(&with(ttl, interval)).expect("valid");
+    }
+    for interval in ["99ms", "2001ms", "60m"] {
+        assert_eq!(
+            problems(&with("4s", interval)),
+            ["3: worker.heartbeat_interval: it must be between 100ms and 2s"]
+        );
+    }
+    let without_ttl = "[worker]\nheartbeat_interval = \"8s\"\n";
+    assert_eq!(
+        problems(without_ttl),
+        ["2: worker.heartbeat_interval: it must be between 100ms and 7.5s"]
     );
 }

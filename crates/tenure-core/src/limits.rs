@@ -25,6 +25,10 @@ pub const REASON_BYTES_MAX: usize = 512;
 pub const TTL_MS_MIN: u64 = 1_000;
 /// Maximum time to live of a session: one day. Longer work sends heartbeats.
 pub const TTL_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
+/// Minimum interval between the heartbeats of a session.
+pub const HEARTBEAT_INTERVAL_MS_MIN: u64 = 100;
+/// Minimum number of heartbeats per time to live: one may be lost.
+pub const HEARTBEATS_PER_TTL_MIN: u32 = 2;
 /// Maximum wait of an acquire: one day.
 pub const WAIT_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// Maximum age above which a held lock can be reported: 366 days.

@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use tenure_core::key::{InvalidName, lock_path};
+use tenure_core::record::Waiter;
 use tenure_core::session::Revocation;
 use tenure_core::{
-    JobId, LockName, LockPath, LockSet, RequestId, ResourceKey, SessionId, TenureView, Token,
+    JobId, LockName, LockPath, LockSet, Millis, RequestId, ResourceKey, SessionId, TenureView,
+    Text, Token,
 };
 
 #[cfg(feature = "openapi")]
@@ -397,4 +399,34 @@ pub struct ResourceLocksResponse {
     pub tenures: Vec<TenureInfo>,
     /// Waiting requests, in order.
     pub queue: Vec<WaiterInfo>,
+}
+
+impl ResourceLocksResponse {
+    /// Creates the response from the tenures of a resource and its queue, with the name of each
+    /// waiter's session.
+    #[must_use]
+    pub fn new(
+        key: &ResourceKey,
+        token: Token,
+        tenures: &[TenureView],
+        queue: &[(Waiter, Text)],
+        now: Millis,
+    ) -> Self {
+        let waiter = |(at, (waiter, name)): (usize, &(Waiter, Text))| WaiterInfo {
+            position: at + 1,
+            name: name.to_string(),
+            session: waiter.session,
+            locks: waiter.locks.iter().map(ToString::to_string).collect(),
+            purpose: waiter.purpose.as_deref().map(str::to_owned),
+            since: instant(waiter.since),
+            waiting_ms: now.since(waiter.since),
+        };
+        Self {
+            tenant: key.tenant().to_owned(),
+            resource: format!("{}/{}", key.kind(), key.name()),
+            token,
+            tenures: tenures.iter().flat_map(TenureInfo::per_lock).collect(),
+            queue: queue.iter().enumerate().map(waiter).collect(),
+        }
+    }
 }

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::session::ALL_TENANTS;
-use tenure_core::{JobId, ResourceKey, Text};
+use tenure_core::{JobId, LockPath, ResourceKey, Text};
 
+use crate::election::Election;
 use crate::error::Error;
 use crate::job::{BY_DEFAULT, JobHandle};
 use crate::resource::ResourceHandle;
 use crate::session::Session;
+use crate::session_options::SessionOptions;
 use crate::submit::Submission;
 use crate::transport::Transport;
 use crate::wire::StatusResponse;
@@ -86,7 +88,18 @@ impl Client {
     /// Opens a session that expires after `ttl` without a heartbeat, and starts its heartbeat
     /// thread.
     pub async fn session(&self, name: &str, ttl: Duration) -> Result<Session, Error> {
-        Session::open(&self.transport, &self.tenant, name, ttl, false).await
+        self.open_session(&SessionOptions::new(name, ttl)).await
+    }
+
+    /// Opens a session like [`Client::session`], with further options.
+    pub async fn open_session(&self, options: &SessionOptions) -> Result<Session, Error> {
+        Session::open(&self.transport, &self.tenant, options, false).await
+    }
+
+    /// Takes part in the election `kind/name`, or `kind/name#lock`; or observes it.
+    pub fn election(&self, election: &str) -> Result<Election, Error> {
+        let path: LockPath = election.parse()?;
+        Election::new(self, &self.tenant, path)
     }
 
     /// Builds a job submission: `operation` on the resource `kind/name`.
@@ -180,13 +193,11 @@ impl Client {
     #[cfg(feature = "worker")]
     pub(crate) async fn session_with_notices(
         &self,
-        name: &str,
-        ttl: Duration,
+        options: &SessionOptions,
     ) -> Result<Session, Error> {
-        Session::open(&self.transport, &self.tenant, name, ttl, true).await
+        Session::open(&self.transport, &self.tenant, options, true).await
     }
 
-    #[cfg(feature = "worker")]
     pub(crate) fn transport(&self) -> &Arc<dyn Transport> {
         &self.transport
     }

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use tenure_core::canary::{Canary, planted};
+use tenure_core::limits;
 
 use crate::clock::BootInstant;
 
@@ -18,6 +19,15 @@ const DRIFT_DIVISOR: u32 = 10;
 const HEARTBEATS_PER_TTL: u32 = 3;
 /// Heartbeats per time to live after a failure.
 const RETRIES_PER_TTL: u32 = 12;
+/// Minimum interval between heartbeats.
+pub const HEARTBEAT_MIN: Duration = Duration::from_millis(limits::HEARTBEAT_INTERVAL_MS_MIN);
+
+/// Returns the maximum interval between heartbeats of a session with this time to live. One
+/// heartbeat may then be lost: the next is sent before supervised commands are stopped.
+#[must_use]
+pub fn heartbeat_max(ttl: Duration) -> Duration {
+    ttl / limits::HEARTBEATS_PER_TTL_MIN
+}
 
 /// State of a lease as its holder must assume it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +44,8 @@ pub enum LeaseState {
 #[derive(Clone, Debug)]
 pub struct Lease {
     ttl: Duration,
+    /// Interval between heartbeats.
+    interval: Duration,
     /// Send time of the last confirmed heartbeat.
     confirmed: BootInstant,
     /// Send time of the next heartbeat.
@@ -45,7 +57,14 @@ impl Lease {
     /// Creates the lease of a session whose open command was sent at `sent` and confirmed.
     #[must_use]
     pub fn new(ttl: Duration, sent: BootInstant) -> Self {
-        Self { ttl, confirmed: sent, next: sent + ttl / HEARTBEATS_PER_TTL, lost: false }
+        Self::with_interval(ttl, ttl / HEARTBEATS_PER_TTL, sent)
+    }
+
+    /// Creates a lease like [`Lease::new`], with this interval between heartbeats. It changes
+    /// nothing about the deadline.
+    #[must_use]
+    pub fn with_interval(ttl: Duration, interval: Duration, sent: BootInstant) -> Self {
+        Self { ttl, interval, confirmed: sent, next: sent + interval, lost: false }
     }
 
     /// Records that a heartbeat sent at `sent` was confirmed at `now`.
@@ -55,7 +74,7 @@ impl Lease {
         // The response may be late, so the lease counts from the send time.
         let start = if planted(Canary::CountFromAnswer) { now } else { sent };
         self.confirmed = self.confirmed.max(start);
-        self.next = sent + self.ttl / HEARTBEATS_PER_TTL;
+        self.next = sent + self.interval;
     }
 
     /// Records that a heartbeat sent at `sent` failed: no response, or an invalid one.
@@ -63,7 +82,7 @@ impl Lease {
         if planted(Canary::FailedHeartbeatIgnored) {
             self.confirmed = sent;
         }
-        self.next = sent + self.ttl / RETRIES_PER_TTL;
+        self.next = sent + self.retry_interval();
     }
 
     /// Records that the store has ended the session.
@@ -90,7 +109,19 @@ impl Lease {
     #[must_use]
     pub fn heartbeat_timeout(&self, now: BootInstant) -> Duration {
         let left = self.deadline().saturating_duration_since(now);
-        left.min(self.ttl / HEARTBEATS_PER_TTL)
+        // With a long interval the retry still precedes the stop of supervised commands.
+        let until_retry = (self.ttl * 2 / HEARTBEATS_PER_TTL).saturating_sub(self.interval);
+        left.min(self.ttl / HEARTBEATS_PER_TTL).min(until_retry)
+    }
+
+    fn retry_interval(&self) -> Duration {
+        self.interval.min(self.ttl / RETRIES_PER_TTL)
+    }
+
+    /// Returns the time since the last confirmed heartbeat was sent after which heartbeats count as
+    /// failing. A response may take the time of a retry.
+    fn danger_after(&self) -> Duration {
+        (self.ttl / 2).max(self.interval + self.retry_interval())
     }
 
     /// Returns the state at `now`. A lost lease stays lost.
@@ -98,7 +129,7 @@ impl Lease {
         self.lost |= now >= self.deadline();
         if self.lost {
             LeaseState::Lost
-        } else if now.saturating_duration_since(self.confirmed) > self.ttl / 2 {
+        } else if now.saturating_duration_since(self.confirmed) > self.danger_after() {
             LeaseState::InDanger
         } else {
             LeaseState::Safe
@@ -130,6 +161,32 @@ mod tests {
         assert_eq!(lease.state(at(4_000)), LeaseState::Safe);
         assert_eq!(lease.state(at(6_000)), LeaseState::InDanger);
         assert_eq!(lease.state(at(9_000)), LeaseState::Lost);
+    }
+
+    #[test]
+    fn the_interval_of_heartbeats_does_not_move_the_deadline() {
+        for interval in [HEARTBEAT_MIN, TTL / 5, heartbeat_max(TTL)] {
+            let mut lease = Lease::with_interval(TTL, interval, at(0));
+            assert_eq!(lease.next_heartbeat(), at(0) + interval);
+            assert_eq!(lease.deadline(), at(9_000));
+            lease.confirm(at(4_000), at(4_500));
+            assert_eq!(lease.next_heartbeat(), at(4_000) + interval);
+            assert_eq!(lease.deadline(), at(13_000));
+            lease.record_failure(at(9_000));
+            let retry = lease.next_heartbeat().saturating_duration_since(at(9_000));
+            assert!(retry <= interval && retry <= TTL / 12, "{interval:?}: {retry:?}");
+        }
+    }
+
+    #[test]
+    fn the_longest_interval_survives_one_lost_heartbeat_and_is_not_in_danger() {
+        let interval = heartbeat_max(TTL);
+        let mut lease = Lease::with_interval(TTL, interval, at(0));
+        assert_eq!(lease.state(at(5_100)), LeaseState::Safe, "the response is on its way");
+        let timeout = lease.heartbeat_timeout(at(5_000));
+        lease.record_failure(at(5_000));
+        assert!(at(5_000) + timeout < at(6_700) && lease.next_heartbeat() < at(6_700));
+        assert_eq!(lease.state(at(6_000)), LeaseState::InDanger);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod clock;
+pub mod election;
 pub mod error;
 #[cfg(feature = "exec")]
 pub mod exec;
@@ -18,6 +19,7 @@ pub mod local;
 mod random;
 pub mod resource;
 pub mod session;
+mod session_options;
 #[cfg(feature = "local")]
 pub mod status;
 pub mod submit;
@@ -41,11 +43,13 @@ pub use tenure_core::{
 pub use tenure_wire as wire;
 
 pub use client::Client;
+pub use election::{Election, Leadership};
 pub use error::Error;
 pub use items::Items;
 pub use job::JobHandle;
 pub use resource::{Put, ResourceHandle};
 pub use session::Session;
+pub use session_options::SessionOptions;
 pub use submit::{Submission, Submitted};
 pub use tenure::{Lost, Tenure};
 pub use transport::Transport;

@@ -20,8 +20,8 @@ use crate::error::Error;
 use crate::status::summarize;
 use crate::transport::{Notices, Queries, Transport};
 use crate::wire::{
-    HistoryEntry, JobInfo, ListResponse, LogChunkInfo, LogResponse, ResourceInfo, StatusResponse,
-    WhyResponse,
+    HistoryEntry, JobInfo, ListResponse, LogChunkInfo, LogResponse, ResourceInfo,
+    ResourceLocksResponse, StatusResponse, WhyResponse,
 };
 
 pub use tenure_store::store::{Pruned, Retention};
@@ -164,6 +164,14 @@ impl Queries for Committer {
         let resource = detail.and_then(|detail| detail.record.resource);
         let resource = resource.ok_or(Error::Refused(Refusal::NoSuchResource))?;
         Ok(ResourceInfo::new(key, &resource, ResourceInfo::QUEUE_SHOWN))
+    }
+
+    async fn locks(&self, key: &ResourceKey) -> Result<Option<ResourceLocksResponse>, Error> {
+        let shown = self.store().reads().show(key).await?;
+        Ok(shown.map(|shown| {
+            let (record, queue) = (&shown.record, &shown.queue);
+            ResourceLocksResponse::new(key, record.token, &shown.tenures, queue, shown.context.now)
+        }))
     }
 
     async fn why_resource(&self, key: &ResourceKey) -> Result<WhyResponse, Error> {

@@ -28,6 +28,7 @@ use crate::error::Error;
 use crate::heartbeat::Heartbeat;
 use crate::lease::{Lease, LeaseState};
 use crate::random;
+use crate::session_options::SessionOptions;
 use crate::tenure::{AcquireRequest, Lost};
 use crate::transport::{Notices, Transport};
 
@@ -112,12 +113,12 @@ pub(crate) struct DeadlineRegistration {
 async fn open_lease(
     transport: &Arc<dyn Transport>,
     open: &Command,
-    ttl: Duration,
+    options: &SessionOptions,
 ) -> Result<(SessionId, Lease), Error> {
     let sent = BootInstant::now();
-    match transport.send(open.clone(), ttl).await? {
+    match transport.send(open.clone(), options.ttl).await? {
         // A server may give the session an id of its own.
-        Outcome::Alive { session, .. } => Ok((session, Lease::new(ttl, sent))),
+        Outcome::Alive { session, .. } => Ok((session, options.lease(sent))),
         other => Err(Error::from_outcome("open a session", other)),
     }
 }
@@ -132,23 +133,23 @@ impl Session {
     pub(crate) async fn open(
         transport: &Arc<dyn Transport>,
         tenant: &Text,
-        name: &str,
-        ttl: Duration,
+        options: &SessionOptions,
         watch_notices: bool,
     ) -> Result<Self, Error> {
-        let session = random::session_id();
+        options.validate()?;
+        let (session, ttl) = (random::session_id(), options.ttl);
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        let (tenant, name) = (tenant.clone(), name.into());
+        let (tenant, name) = (tenant.clone(), options.name.clone());
         let command = Command::Open { session, tenant: tenant.clone(), name, ttl_ms };
         let open_timed_out = || {
             let message = format!("opening the session took longer than its ttl of {ttl:?}");
             Error::Unavailable(message)
         };
-        let (id, mut lease) = open_lease(transport, &command, ttl).await?;
+        let (id, mut lease) = open_lease(transport, &command, options).await?;
         if lease.state(BootInstant::now()) != LeaseState::Safe {
             // A late response leaves too little time to work with. Repeating the open command
             // renews the session, unless it has expired by now.
-            lease = match open_lease(transport, &command, ttl).await {
+            lease = match open_lease(transport, &command, options).await {
                 Err(Error::Refused(Refusal::SessionExpired)) => return Err(open_timed_out()),
                 renewed => renewed?.1,
             };

@@ -5,11 +5,12 @@
 //! retried until the store confirms it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure_core::{
-    Acquire, Claimant, Command, LockAction, LockSet, Outcome, RequestId, ResourceKey, TenureView,
-    Text, Token,
+    Acquire, Claimant, Command, LockAction, LockSet, Outcome, Refusal, RequestId, ResourceKey,
+    TenureView, Text, Token,
 };
 use tokio::sync::watch;
 
@@ -35,6 +36,8 @@ pub enum Lost {
     Session,
     /// An operator broke the lock.
     Broken,
+    /// The leadership was transferred, or may have been: see [`crate::Leadership::transfer_to`].
+    Transferred,
 }
 
 impl fmt::Display for Lost {
@@ -42,6 +45,7 @@ impl fmt::Display for Lost {
         f.write_str(match self {
             Self::Session => "the session could not be kept alive",
             Self::Broken => "an operator broke the lock",
+            Self::Transferred => "the leadership was transferred",
         })
     }
 }
@@ -196,7 +200,7 @@ impl AcquireRequest {
         }
         withdraw_on_drop.disarm();
         let inner = TrackedTenure::new(self.session.clone(), self.key.clone(), view.token);
-        Ok(Tenure { inner, released: false })
+        Ok(Tenure { inner, released: AtomicBool::new(false) })
     }
 }
 
@@ -240,9 +244,24 @@ impl TrackedTenure {
     /// Completes when the tenure is lost.
     pub(crate) async fn lost(&self) -> Lost {
         let mut signals = self.signals.clone();
-        let observed = signals.wait_for(|signals| signals.lost.is_some()).await.map(|s| s.lost);
-        // The sender is dropped only with the session.
-        observed.ok().flatten().unwrap_or(Lost::Session)
+        loop {
+            let deadline = self.session.deadline();
+            let signalled = async {
+                let observed = signals.wait_for(|signals| signals.lost.is_some()).await;
+                observed.map(|signals| signals.lost).ok().flatten()
+            };
+            tokio::select! {
+                biased;
+                // The sender is dropped only with the session.
+                lost = signalled => return lost.unwrap_or(Lost::Session),
+                // The heartbeat thread reports the loss earlier, unless it is stalled.
+                () = tokio::time::sleep(deadline.remaining()) => {
+                    if let Err(lost) = self.check() {
+                        return lost;
+                    }
+                }
+            }
+        }
     }
 
     /// Completes when the job of the tenure is cancelled.
@@ -279,8 +298,8 @@ impl Drop for TrackedTenure {
 /// confirmation.
 pub struct Tenure {
     inner: TrackedTenure,
-    /// Set by [`Tenure::release`], so that `Drop` does not release again.
-    released: bool,
+    /// Set once a release was confirmed, so that `Drop` does not release again.
+    released: AtomicBool,
 }
 
 impl Tenure {
@@ -321,16 +340,24 @@ impl Tenure {
     }
 
     /// Releases the lock and waits until the store confirms it.
-    pub async fn release(mut self) -> Result<(), Error> {
-        let action = LockAction::Release { token: self.inner.token, locks: None, to: None };
-        let command = Command::Lock { key: self.inner.key.clone(), action };
-        let outcome = self.inner.session.shared().transport.send(command, Duration::ZERO).await?;
-        self.released = true;
-        match outcome {
+    pub async fn release(self) -> Result<(), Error> {
+        match self.send_release(None).await? {
             Outcome::Released { .. } => Ok(()),
             Outcome::Refused(refusal) => Err(Error::Refused(refusal)),
             other => Err(Error::Protocol(format!("release returned {other:?}"))),
         }
+    }
+
+    /// Releases the lock, to the named waiter if there is one. A refusal to do so because it does
+    /// not wait leaves the tenure as it is.
+    pub(crate) async fn send_release(&self, to: Option<&str>) -> Result<Outcome, Error> {
+        let to = to.map(Text::from);
+        let action = LockAction::Release { token: self.inner.token, locks: None, to };
+        let command = Command::Lock { key: self.inner.key.clone(), action };
+        let outcome = self.inner.session.shared().transport.send(command, Duration::ZERO).await?;
+        let is_held = matches!(outcome, Outcome::Refused(Refusal::NotWaiting { .. }));
+        self.released.store(!is_held, Ordering::Relaxed);
+        Ok(outcome)
     }
 }
 
@@ -345,7 +372,7 @@ impl fmt::Debug for Tenure {
 
 impl Drop for Tenure {
     fn drop(&mut self) {
-        if !self.released && self.check().is_ok() {
+        if !self.released.load(Ordering::Relaxed) && self.check().is_ok() {
             let action = LockAction::Release { token: self.inner.token, locks: None, to: None };
             self.inner.session.enqueue_cleanup(lock_cleanup(&self.inner.key, action));
         }

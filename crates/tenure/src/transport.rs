@@ -9,7 +9,8 @@ use tenure_core::{JobId, ResourceKey, SessionId};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::wire::{
-    HistoryEntry, JobInfo, ListResponse, LogResponse, ResourceInfo, StatusResponse, WhyResponse,
+    HistoryEntry, JobInfo, ListResponse, LogResponse, ResourceInfo, ResourceLocksResponse,
+    StatusResponse, WhyResponse,
 };
 
 pub use tenure_core::{Command, Outcome};
@@ -71,6 +72,9 @@ pub trait Queries: Send + Sync {
 
     /// Returns a resource.
     async fn resource(&self, key: &ResourceKey) -> Result<ResourceInfo, Error>;
+
+    /// Returns the holders and waiters of a resource's locks; `None` if it was never locked.
+    async fn locks(&self, key: &ResourceKey) -> Result<Option<ResourceLocksResponse>, Error>;
 
     /// Explains what a resource waits for.
     async fn why_resource(&self, key: &ResourceKey) -> Result<WhyResponse, Error>;

@@ -139,7 +139,7 @@ fn names_of(verb: &str, arg: &str) -> Option<Names> {
     Some(match (verb, arg) {
         (_, "kind") => Names::Kinds,
         (_, "resource") => Names::Resources,
-        ("exec" | "lock", "lock" | "locks") => Names::Locks,
+        ("exec" | "lock", "lock" | "locks") | ("elect", "election") => Names::Locks,
         ("job" | "dead", "id" | "ids") => Names::Jobs,
         ("why", "subject") => Names::ResourcesAndJobs,
         ("key", "id") => Names::Keys,
@@ -221,6 +221,7 @@ mod tests {
             ("exec ", Some(Names::Locks)),
             ("exec --wait 5s clus", Some(Names::Locks)),
             ("exec cluster/c1 -- ", None),
+            ("elect ", Some(Names::Locks)),
             ("lock acquire cluster/c1 ", Some(Names::Locks)),
             ("lock show ", Some(Names::Resources)),
             ("lock ls --kind ", Some(Names::Kinds)),

@@ -1,32 +1,27 @@
 //! `tenure exec`: runs a command under a lock, like `flock` across machines.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use rustix::process::{Signal as PosixSignal, getpgrp, kill_process_group};
 use tenure::clock::BootInstant;
-use tenure::exec::{
-    self, CommandEnd, EndReason, ExitKind, Notice, RunUnder, Spec, StopReason, TTL_MIN, Terminal,
-    forwarded_signals, run_under,
-};
+use tenure::exec::{TTL_MIN, Terminal};
 use tenure::tenure::Waiting;
-use tenure::trace::TraceParent;
-use tenure::{Client, Error, Session, Tenure};
-use tenure_core::limits::{self, CREDENTIAL_VARIABLES};
-use tenure_core::{Code, LockPath, Refusal};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tenure::{Client, Error, Session, SessionOptions, Tenure};
+use tenure_core::{Code, LockPath, Refusal, limits};
 
 use tenure_cli_kit::document::usage_error;
 use tenure_cli_kit::status_line::StatusLine;
-use tenure_cli_kit::text::{format_duration, parse_duration, sanitize};
-use tenure_cli_kit::{Output, ServerArgs, exit, message, process_name};
+use tenure_cli_kit::text::parse_duration;
+use tenure_cli_kit::{Output, ServerArgs, message, process_name};
+
+use super::under_lock::{
+    LockedCommand, Messages, catch_signals, end_if_interrupted, error_exit_code, exit_code,
+    may_be_alive, program_name, say, show_waiting, signal_exit_code,
+};
 
 /// Interval at which the queue position is polled while waiting for the lock.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -62,6 +57,9 @@ pub(super) struct Exec {
     /// Time after which the lock expires without a heartbeat
     #[arg(long, value_parser = parse_duration, value_name = "DUR", default_value = "30s")]
     ttl: Duration,
+    /// Interval between heartbeats, at most half of the TTL [default: a third of it]
+    #[arg(long, value_parser = parse_duration, value_name = "DUR")]
+    heartbeat: Option<Duration>,
     /// Time limit of the command
     #[arg(long, value_parser = parse_duration, value_name = "DUR")]
     limit: Option<Duration>,
@@ -86,11 +84,7 @@ impl Exec {
             Ok(code) => code,
             Err(error) => {
                 message::error(&error, output);
-                match error.downcast_ref::<Error>().and_then(Error::code) {
-                    Some(Code::Held) => exit::under_exec::HELD,
-                    Some(Code::Lost) => exit::under_exec::LOST,
-                    _ => exit::under_exec::FAILED,
-                }
+                error_exit_code(&error)
             }
         }
     }
@@ -125,11 +119,17 @@ impl Exec {
         // panic: then it expires, after the watchdog has killed the tree.
         let held = ManuallyDrop::new((tenure, session));
         let mut messages = Messages::default();
-        let run = self.run_command(&held.0, terminal.clone(), &mut signals.receiver, &mut messages);
+        let command = LockedCommand {
+            lock: &self.lock,
+            noun: "lock",
+            command: &self.command,
+            limit: self.limit,
+            env: Vec::new(),
+            stop_signals: &[],
+        };
+        let run = command.run(&held.0, terminal.clone(), &mut signals.receiver, &mut messages);
         let ended = run.await;
-        let unknown =
-            |error: &anyhow::Error| matches!(error.downcast_ref(), Some(exec::Error::Scan(_)));
-        if ended.as_ref().is_err_and(unknown) {
+        if may_be_alive(&ended) {
             return Ok(exit_code(
                 &ended.context("cannot watch the command; its lock is left to expire")?,
             ));
@@ -154,48 +154,6 @@ impl Exec {
             end_if_interrupted(&ended, &signals);
         }
         Ok(exit_code(&ended))
-    }
-
-    async fn run_command(
-        &self,
-        tenure: &Tenure,
-        terminal: Option<Terminal>,
-        signals: &mut mpsc::Receiver<i32>,
-        messages: &mut Messages,
-    ) -> anyhow::Result<CommandEnd> {
-        let mut spec = Spec::new(self.command.clone());
-        spec.env = self.environment(tenure);
-        spec.env_remove = CREDENTIAL_VARIABLES.map(Into::into).into();
-        spec.sole_child = true;
-        spec.terminal = terminal;
-        let mut lost_said = false;
-        let mut notify = |notice| match notice {
-            Notice::Lost(why) => {
-                lost_said = true;
-                messages.say(format!("the lock is lost: {why}; stopping the command"));
-            }
-            Notice::TimeLimit => {
-                messages.say("time limit exceeded; stopping the command".to_owned());
-            }
-            Notice::Resume => {
-                say("not suspended: there is no shell that could resume this process");
-            }
-            Notice::Suspend(until) => {
-                let (lock, token) = (&self.lock, tenure.token());
-                let left = until.remaining().as_millis().try_into().unwrap_or(u64::MAX);
-                let left = format_duration(left);
-                say(&format!(
-                    "suspended: resume with fg within {left}, or {lock} (token {token}) is lost \
-                     and the command is killed"
-                ));
-            }
-        };
-        let options = RunUnder { limit: self.limit, signals, notify: &mut notify };
-        let ended = run_under(tenure, spec, options).await?;
-        if ended.reason == EndReason::Lost && !lost_said {
-            say("the lock was lost while this process was stopped; the command was killed");
-        }
-        Ok(ended)
     }
 
     /// Opens a session and acquires the lock. A server that restarts meanwhile does not end the
@@ -235,51 +193,22 @@ impl Exec {
         status: &mut StatusLine,
     ) -> Result<(Session, Tenure), Error> {
         let holder = self.holder.clone().unwrap_or_else(process_name);
-        let session = client.session(&holder, self.ttl).await?;
+        let mut options = SessionOptions::new(&holder, self.ttl);
+        if let Some(interval) = self.heartbeat {
+            options = options.heartbeat(interval);
+        }
+        let session = client.open_session(&options).await?;
         *answered = true;
-        let purpose = self.reason.clone().unwrap_or_else(|| self.program_name());
+        let purpose = self.reason.clone().unwrap_or_else(|| program_name(&self.command));
         let request = session.lock(&self.lock.to_string())?.wait(until.remaining());
         let mut request = request.poll_interval(POLL_INTERVAL).purpose(&purpose);
         if let Some(max_age) = self.max_age {
             request = request.max_age(max_age);
         }
-        let show = |waiting: &Waiting| self.show_waiting(waiting, status);
+        let show = |waiting: &Waiting| show_waiting(&self.lock, waiting, status);
         let tenure = request.acquire_with_updates(show).await?;
         status.clear();
         Ok((session, tenure))
-    }
-
-    fn show_waiting(&self, waiting: &Waiting, status: &mut StatusLine) {
-        let (position, length) = (waiting.position, waiting.queue_length);
-        let place = format!("position {position} of {length}");
-        let (mut line, mut change) = (format!("waiting for {}: ", self.lock), place.clone());
-        if let Some(by) = &waiting.held_by {
-            let purpose = by.purpose.as_deref().map(|text| format!(" ({})", sanitize(text)));
-            let holder = format!("{}{}", sanitize(&by.holder), purpose.unwrap_or_default());
-            line += &format!("held by {holder} for {}, ", format_duration(by.age_ms));
-            change += &holder;
-        }
-        status.show(&(line + &place), &change);
-    }
-
-    /// Returns the program name as the default purpose. Arguments are left out: they may be secret.
-    fn program_name(&self) -> String {
-        self.command[0].to_string_lossy().chars().filter(|c| !c.is_control()).take(80).collect()
-    }
-
-    fn environment(&self, tenure: &Tenure) -> Vec<(OsString, OsString)> {
-        let left = self.limit.unwrap_or_else(|| tenure.deadline().remaining());
-        let vars = [
-            ("TENURE_LOCK", self.lock.to_string()),
-            ("TENURE_TOKEN", tenure.token().to_string()),
-            ("TENURE_SESSION", tenure.session().id().to_string()),
-            ("TENURE_DEADLINE", tenure_cli_kit::clock::wall_time_in(left)),
-        ];
-        let session = tenure.session().id();
-        let upstream = TraceParent::from_env();
-        let trace = upstream.unwrap_or_else(|| TraceParent::for_tenure(session, tenure.token()));
-        let vars = vars.into_iter().map(|(name, value)| (name.into(), value.into()));
-        vars.chain(trace.variables()).collect()
     }
 }
 
@@ -291,110 +220,4 @@ fn duration(duration: Duration) -> String {
 /// Returns whether the server was down for a while, so that another attempt may succeed.
 fn is_interruption(error: &Error) -> bool {
     error.is_unavailable() || matches!(error, Error::Refused(Refusal::SessionExpired))
-}
-
-fn exit_code(ended: &CommandEnd) -> u8 {
-    match (ended.reason, ended.status) {
-        (EndReason::Lost, _) => exit::under_exec::LOST,
-        (EndReason::Stopped(StopReason::TimeLimit), _) => exit::under_exec::TIME_LIMIT,
-        (EndReason::WatchdogDied, _) => {
-            say("the watchdog was killed, so the command was killed");
-            exit::under_exec::FAILED
-        }
-        (_, ExitKind::Code(code)) => u8::try_from(code).unwrap_or(exit::under_exec::FAILED),
-        (_, ExitKind::Signal(signal)) => signal_exit_code(signal),
-    }
-}
-
-/// Prints a message to the user. A closed terminal must not end the supervision.
-fn say(line: &str) {
-    writeln!(anstream::stderr(), "tenure: {line}").ok();
-}
-
-/// Messages while the command has the terminal. Those that would stop this process, and so lose the
-/// lock, are printed when the lock is released.
-#[derive(Default)]
-struct Messages {
-    deferred: Vec<String>,
-}
-
-impl Messages {
-    fn say(&mut self, line: String) {
-        if Terminal::stops_output() {
-            self.deferred.push(line);
-        } else {
-            say(&line);
-        }
-    }
-
-    fn flush(self) {
-        self.deferred.iter().for_each(|line| say(line));
-    }
-}
-
-fn signal_exit_code(signal: i32) -> u8 {
-    128 + u8::try_from(signal).unwrap_or(0)
-}
-
-/// Ends this process and interrupts the rest of its job, for example a script, if Ctrl-C or Ctrl-\
-/// ended the command: the terminal sent the signal to the command's process group only. A shell
-/// ends its script if it got the signal and the program that it waits for died of it.
-fn end_if_interrupted(ended: &CommandEnd, signals: &Signals) {
-    let CommandEnd { status: ExitKind::Signal(number), reason: EndReason::Exited } = ended else {
-        return;
-    };
-    let keys = [PosixSignal::INT, PosixSignal::QUIT];
-    let Some(signal) = keys.into_iter().find(|signal| signal.as_raw() == *number) else {
-        return;
-    };
-    // One that this process received does not come from the command's terminal.
-    if !signals.has_received(*number) {
-        // This process handles the signal, and may always signal its own group.
-        kill_process_group(getpgrp(), signal).ok();
-    }
-    // If this fails, the exit code reports the signal.
-    let _error = exec::die_of(*number);
-}
-
-/// Signals that this process received, to be forwarded to the command.
-struct Signals {
-    receiver: mpsc::Receiver<i32>,
-    /// Bit N is set once signal N was received.
-    received: Arc<AtomicU64>,
-}
-
-impl Signals {
-    fn has_received(&self, number: i32) -> bool {
-        self.received.load(Ordering::Relaxed) & 1 << number != 0
-    }
-}
-
-/// Collects the signals to forward to the command. On a terminal, Ctrl-Z suspends the command and
-/// then this process; elsewhere SIGTSTP is ignored, since a stopped supervisor would lose its lock.
-fn catch_signals(on_terminal: bool) -> anyhow::Result<Signals> {
-    let (sender, receiver) = mpsc::channel(16);
-    let received = Arc::new(AtomicU64::new(0));
-    for number in forwarded_signals()? {
-        let mut caught = signal(SignalKind::from_raw(number))?;
-        let (sender, received) = (sender.clone(), Arc::clone(&received));
-        tokio::spawn(async move {
-            while caught.recv().await.is_some() {
-                received.fetch_or(1 << number, Ordering::Relaxed);
-                if sender.send(number).await.is_err() {
-                    return;
-                }
-            }
-        });
-    }
-    let signals = Signals { receiver, received };
-    if on_terminal {
-        return Ok(signals);
-    }
-    let mut stop = signal(SignalKind::from_raw(PosixSignal::TSTP.as_raw()))?;
-    tokio::spawn(async move {
-        while stop.recv().await.is_some() {
-            say("not stopping: a stopped process would lose the lock");
-        }
-    });
-    Ok(signals)
 }

@@ -7,6 +7,7 @@ mod config;
 mod dead;
 mod demo;
 mod doctor;
+mod elect;
 mod exec;
 mod job;
 mod key;
@@ -17,6 +18,7 @@ mod resource;
 mod serve;
 mod status;
 mod top;
+mod under_lock;
 mod verify;
 mod why;
 mod worker;
@@ -47,6 +49,7 @@ Examples:
   tenure demo                                    list the demos: an app at work, no setup
   tenure serve                                   start a durable server for locks and jobs
   tenure exec cluster/c1 -- ./install.sh         run a command under a lock
+  tenure elect service/api -- ./serve.sh         run a command on one of several machines
   tenure status                                  show what runs and what needs attention
   tenure lock ls                                 list held locks
   tenure job submit database/orders create -f    submit a job and follow it
@@ -55,7 +58,8 @@ Examples:
   tenure doctor                                  list the guarantees this deployment weakens
 
 Exit codes: 0 ok, 1 failed, 2 usage, 3 held by another, 4 not found, 5 conflict or refused,
-6 lost, 69 store or server unavailable. `tenure exec` has its own; see its help."
+6 lost, 69 store or server unavailable. `tenure exec` and `tenure elect` have their own; see their
+help."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -83,6 +87,7 @@ enum Verb {
     Serve(serve::Serve),
     Worker(worker::WorkerVerb),
     Exec(exec::Exec),
+    Elect(elect::Elect),
     /// Show locks, acquire and release them manually
     #[command(subcommand)]
     Lock(lock::Lock),
@@ -217,6 +222,8 @@ pub fn run() -> ExitCode {
         Verb::Serve(serve) => on_runtime(serve.run(&apps, &server)),
         Verb::Worker(worker) => on_runtime(worker.run(&apps, &server, output)),
         Verb::Exec(exec) => Ok(on_runtime_code(exec.run(&server, output))),
+        Verb::Elect(elect) if elect.is_query() => on_runtime(elect.show(&server, output)),
+        Verb::Elect(elect) => Ok(on_runtime_code(elect.run(&server, output))),
         Verb::Lock(lock) => on_runtime(lock.run(&server, output)),
         Verb::Job(job) => on_runtime(job.run(&server, output)),
         Verb::Resource(resource) => on_runtime(resource.run(&server, output)),
@@ -255,7 +262,7 @@ fn with_log(
 
 /// Returns whether the arguments, which cannot be parsed, select JSON as the output format.
 fn is_json_requested(args: impl Iterator<Item = OsString>) -> bool {
-    // What follows `--` is a command of `tenure exec`.
+    // What follows `--` is a command of `tenure exec` or `tenure elect`.
     let args = args.map(|arg| arg.to_string_lossy().into_owned());
     let args: Vec<_> = args.take_while(|arg| arg != "--").collect();
     let has_value = |pair: &[String]| matches!(&*pair[0], "-o" | "--output") && pair[1] == "json";

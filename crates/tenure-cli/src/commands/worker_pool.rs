@@ -136,9 +136,12 @@ impl WorkerPool {
     }
 
     fn new_worker(&self, slots: Option<usize>) -> Worker {
-        let WorkerSettings { ttl, drain, name, .. } = self.settings.clone();
+        let WorkerSettings { ttl, heartbeat, drain, name, .. } = self.settings.clone();
         let name = name.unwrap_or_else(process_name);
         let mut worker = Worker::new(&self.client, &name).ttl(ttl).drain(drain);
+        if let Some(interval) = heartbeat {
+            worker = worker.heartbeat(interval);
+        }
         if let Some(slots) = slots {
             worker = worker.slots(slots);
         }

@@ -11,12 +11,12 @@ use tenure_core::{
     Acquire, Claimant, Command, LockAction, LockName, LockSet, Outcome, RequestId, ResourceKey,
 };
 use tenure_store::Committer;
-use tenure_store::store::{ResourceDetail, TenureQuery};
+use tenure_store::store::TenureQuery;
 use tenure_wire::request_schemas::AcquireRequestSchema;
 use tenure_wire::{
     AcquireRequest, BreakRequest, BreakResponse, ListResponse, Locks, ReasonRequest,
-    ReleaseRequest, ReleaseResponse, RenewRequest, ResourceLocksResponse, TenureInfo, WaiterInfo,
-    WithdrawRequest, WithdrawResponse, instant, schema,
+    ReleaseRequest, ReleaseResponse, RenewRequest, ResourceLocksResponse, TenureInfo,
+    WithdrawRequest, WithdrawResponse, schema,
 };
 use tokio::sync::OwnedMutexGuard;
 use utoipa::IntoParams;
@@ -284,26 +284,8 @@ pub(super) async fn show(
     let shown = state.services.store().reads().show(&on.key).await?;
     let not_found = || Problem::not_found("no such resource: it was never locked");
     let shown = shown.ok_or_else(not_found)?;
-    Ok(Json(ResourceLocksResponse {
-        tenant: on.key.tenant().to_owned(),
-        resource: format!("{}/{}", on.key.kind(), on.key.name()),
-        token: shown.record.token,
-        tenures: shown.tenures.iter().flat_map(TenureInfo::per_lock).collect(),
-        queue: queue(&shown),
-    }))
-}
-
-fn queue(shown: &ResourceDetail) -> Vec<WaiterInfo> {
-    let waiter = |(at, (waiter, name)): (usize, &(tenure_core::record::Waiter, _))| WaiterInfo {
-        position: at + 1,
-        name: tenure_core::Text::to_string(name),
-        session: waiter.session,
-        locks: waiter.locks.iter().map(ToString::to_string).collect(),
-        purpose: waiter.purpose.as_deref().map(str::to_owned),
-        since: instant(waiter.since),
-        waiting_ms: shown.context.now.since(waiter.since),
-    };
-    shown.queue.iter().enumerate().map(waiter).collect()
+    let (token, queue, now) = (shown.record.token, &shown.queue, shown.context.now);
+    Ok(Json(ResourceLocksResponse::new(&on.key, token, &shown.tenures, queue, now)))
 }
 
 #[derive(Deserialize, IntoParams)]

@@ -28,6 +28,8 @@ pub struct RunUnder<'a> {
     pub limit: Option<Duration>,
     /// Signals to forward to the command.
     pub signals: &'a mut mpsc::Receiver<i32>,
+    /// Those signals after which the command is stopped if it does not end by itself.
+    pub stop_signals: &'a [i32],
     /// Called when the command is about to be stopped, or this process to be suspended.
     pub notify: &'a mut (dyn FnMut(Notice) + Send),
 }
@@ -47,7 +49,7 @@ pub async fn run_under(
     spec: Spec,
     options: RunUnder<'_>,
 ) -> Result<CommandEnd, Error> {
-    let RunUnder { limit, signals, notify } = options;
+    let RunUnder { limit, signals, stop_signals, notify } = options;
     let session = tenure.session();
     let first = Deadlines::for_session(session.ttl(), session.deadline());
     let mut supervisor = Supervisor::start(spec, first).await?;
@@ -80,7 +82,12 @@ pub async fn run_under(
                 handle.stop(StopReason::TimeLimit);
                 notify(Notice::TimeLimit);
             }
-            Some(signal) = signals.recv() => handle.signal(signal),
+            Some(signal) = signals.recv() => {
+                handle.signal(signal);
+                if stop_signals.contains(&signal) {
+                    handle.stop(StopReason::Requested);
+                }
+            }
         }
     }
 }

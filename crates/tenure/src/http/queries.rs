@@ -10,8 +10,8 @@ use super::HttpTransport;
 use crate::error::Error;
 use crate::transport::Queries;
 use crate::wire::{
-    HistoryEntry, JobInfo, ListResponse, LogResponse, ResourceInfo, StatusResponse, WhoamiResponse,
-    WhyResponse,
+    HistoryEntry, JobInfo, ListResponse, LogResponse, ResourceInfo, ResourceLocksResponse,
+    StatusResponse, WhoamiResponse, WhyResponse,
 };
 
 impl HttpTransport {
@@ -54,6 +54,13 @@ impl Queries for HttpTransport {
 
     async fn resource(&self, key: &ResourceKey) -> Result<ResourceInfo, Error> {
         self.get(&resource_path(key)).await
+    }
+
+    async fn locks(&self, key: &ResourceKey) -> Result<Option<ResourceLocksResponse>, Error> {
+        match self.get(&format!("/v1/locks/{}/{}", key.kind(), key.name())).await {
+            Err(Error::NotFound(_)) => Ok(None),
+            shown => shown.map(Some),
+        }
     }
 
     async fn why_resource(&self, key: &ResourceKey) -> Result<WhyResponse, Error> {

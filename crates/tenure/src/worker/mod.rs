@@ -71,6 +71,7 @@ use tracing::Span;
 
 use crate::client::Client;
 use crate::error::Error;
+use crate::session_options::SessionOptions;
 
 #[cfg(feature = "exec")]
 pub use command::{Command, CommandOutput, Exit, Phase};
@@ -102,6 +103,7 @@ pub struct Worker {
     client: Client,
     name: String,
     ttl: Duration,
+    heartbeat: Option<Duration>,
     slots: usize,
     grace: Duration,
     drain: Duration,
@@ -159,6 +161,7 @@ impl Worker {
             client: client.clone(),
             name: name.to_owned(),
             ttl: TTL_DEFAULT,
+            heartbeat: None,
             slots: available_parallelism().map_or(1, usize::from),
             grace: GRACE_DEFAULT,
             drain: DRAIN_DEFAULT,
@@ -171,6 +174,13 @@ impl Worker {
     /// Sets the time to live of the worker's session. The default is [`TTL_DEFAULT`].
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
+        self
+    }
+
+    /// Sets the interval between heartbeats, at most half the time to live. The default is a third
+    /// of it.
+    pub fn heartbeat(mut self, interval: Duration) -> Self {
+        self.heartbeat = Some(interval);
         self
     }
 
@@ -233,7 +243,17 @@ impl Worker {
     /// not an error: the worker retries until it is available.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
         self.validate().map_err(|message| Error::Refused(Refusal::Invalid(message)))?;
+        self.session_options().validate()?;
         worker_loop::WorkerLoop::new(self).run(shutdown).await
+    }
+
+    /// Returns the options of the worker's sessions.
+    fn session_options(&self) -> SessionOptions {
+        let options = SessionOptions::new(&self.name, self.ttl);
+        match self.heartbeat {
+            Some(interval) => options.heartbeat(interval),
+            None => options,
+        }
     }
 
     fn kind_handlers(&mut self, kind: &str) -> &mut Handlers {

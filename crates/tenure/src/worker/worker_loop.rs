@@ -88,10 +88,10 @@ impl WorkerLoop {
 
     /// Opens a session, retrying while the store is unavailable.
     async fn open(&self) -> Result<Session, Error> {
-        let (name, ttl) = (&self.worker.name, self.worker.ttl);
+        let (name, options) = (&self.worker.name, self.worker.session_options());
         let mut backoff = Backoff::new();
         loop {
-            match self.worker.client.session_with_notices(name, ttl).await {
+            match self.worker.client.session_with_notices(&options).await {
                 Ok(session) => {
                     tracing::info!(worker = %name, session = %session.id(), "ready for jobs");
                     self.summary().sessions += 1;
