@@ -142,8 +142,8 @@ impl StepContext<'_> {
         }
     }
 
-    /// Submits the operations of all timers that are due. A submit that is accepted may make way for
-    /// one that was refused, so this repeats until nothing changes.
+    /// Submits the operations of all timers that are due. A submit that is accepted may make way
+    /// for one that was refused, so this repeats until nothing changes.
     pub(crate) fn fire_timers(&mut self) {
         for _ in 0..limits::TIMERS_MAX {
             if !self.fire_due_timers() {

@@ -22,7 +22,7 @@ impl Run {
         Self::check_condition(before, command, outcome)?;
         self.check_timers(before, changes)?;
         self.check_tokens(before, changes)?;
-        self.check_scope(command, outcome)?;
+        Self::check_scope(command, outcome)?;
         self.check_forgotten(before, command, changes)
     }
 
@@ -124,7 +124,7 @@ impl Run {
     }
 
     /// A restricted claim gets only jobs of its group or resource.
-    fn check_scope(&self, command: &Command, outcome: &Outcome) -> Checked {
+    fn check_scope(command: &Command, outcome: &Outcome) -> Checked {
         let (Command::Claim(claim), Outcome::Claimed(jobs)) = (command, outcome) else {
             return Ok(());
         };

@@ -234,7 +234,7 @@ impl Run {
         let lanes = before.records.values().flat_map(|record| record.lane());
         let cancelling = lanes.filter(|job| job.state == JobState::Cancelling).map(|job| job.id);
         let mut stopping: HashSet<JobId> = cancelling.collect();
-        stopping.extend(self.past.keys().filter(|id| !self.ends_now(**id, changes)));
+        stopping.extend(self.past.keys().filter(|id| !Self::ends_now(**id, changes)));
         for (key, _, event) in &changes.events {
             let record = &self.world.records[key];
             match event {
@@ -276,7 +276,7 @@ impl Run {
         Ok(())
     }
 
-    fn ends_now(&self, id: JobId, changes: &Changes) -> bool {
+    fn ends_now(id: JobId, changes: &Changes) -> bool {
         let ends = |job: &Job| {
             job.id == id && !matches!(job.state, JobState::Redriven | JobState::Discarded)
         };

@@ -263,8 +263,8 @@ impl Run {
                     }
                 });
                 let kinds = self.kinds().iter().map(|kind| kind.name.clone()).collect();
-                // Clients generate request ids, so two sessions never share one, and each stands for
-                // one scope.
+                // Clients generate request ids, so two sessions never share one, and each stands
+                // for one scope.
                 let scope = match &only {
                     None => String::new(),
                     Some(ClaimScope::Group { tenant, group }) => format!("{tenant}:{group}"),
