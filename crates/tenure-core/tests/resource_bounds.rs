@@ -1,5 +1,5 @@
-//! Limits of status, timers and delays, tested at their boundary: the last value that is allowed and
-//! the first that is not.
+//! Limits of status, timers and delays, tested at their boundary: the last value that is allowed
+//! and the first that is not.
 
 use std::sync::Arc;
 

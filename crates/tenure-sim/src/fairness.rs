@@ -43,7 +43,7 @@ pub fn check_backoff_order(
     let in_backoff = |job: &Job| job.state == JobState::Backoff && job.due > now;
     let rests =
         |id: JobId| before.job(id).is_some_and(in_backoff) && after.job(id).is_some_and(in_backoff);
-    let blocks = |job: &Job| match kind.backoff {
+    let blocks = |job: &&Job| match kind.backoff {
         Backoff::Hold => true,
         Backoff::Pass => false,
         Backoff::Reserve => kind
@@ -51,8 +51,8 @@ pub fn check_backoff_order(
             .get(&job.operation)
             .is_some_and(|operation| operation.locks.iter().any(|lock| locks.contains(lock))),
     };
-    let ahead = lane.iter().take_while(|job| job.id != started);
-    match ahead.filter(|job| rests(job.id)).find(|job| blocks(job)) {
+    let ahead = lane.iter().map(|job| &**job).take_while(|job| job.id != started);
+    match ahead.filter(|job| rests(job.id)).find(blocks) {
         Some(job) => Err(format!("{key}: job {started} overtook job {} in backoff", job.id)),
         None => Ok(()),
     }

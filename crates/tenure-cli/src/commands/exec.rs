@@ -11,7 +11,7 @@ use tenure::clock::BootInstant;
 use tenure::exec::{TTL_MIN, Terminal};
 use tenure::tenure::Waiting;
 use tenure::{Client, Error, Session, SessionOptions, Tenure};
-use tenure_core::{Code, LockPath, Refusal, limits};
+use tenure_core::{LockPath, Refusal, limits};
 
 use tenure_cli_kit::document::usage_error;
 use tenure_cli_kit::status_line::StatusLine;
