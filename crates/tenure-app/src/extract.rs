@@ -202,6 +202,16 @@ impl Idempotency {
         if self.key.is_some() { self.id(scope).map(Some) } else { Ok(None) }
     }
 
+    /// Returns the ids of the requests of a batch, by index, if the batch has a key.
+    pub fn batch_ids(self) -> Result<Option<impl Fn(usize) -> RequestId>, Problem> {
+        let scope = format!("batch\n{}", self.caller.tenant);
+        let services = self.services.clone();
+        let batch = self.id_if_sent(&scope)?;
+        Ok(batch.map(|id| {
+            move |index: usize| services.derive_request_id(&format!("{scope}\n{id}\n{index}"))
+        }))
+    }
+
     /// Returns the request id within a scope; different scopes may use the same key.
     pub fn id(self, scope: &str) -> Result<RequestId, Problem> {
         match self.key {

@@ -29,6 +29,13 @@ pub(super) struct QueuedCommand {
     pub(super) waits: bool,
 }
 
+impl QueuedCommand {
+    /// Returns whether the command goes to the queue of new work.
+    pub(super) fn is_new_work(&self) -> bool {
+        is_new_work(&self.command)
+    }
+}
+
 /// Sending side of the queues.
 #[derive(Clone)]
 pub(super) struct CommandSender {
@@ -37,6 +44,9 @@ pub(super) struct CommandSender {
     arrivals: Arc<AtomicU64>,
     load: Arc<LoadEstimate>,
 }
+
+/// Command that is not enqueued, and why.
+type Rejected = (QueuedCommand, StoreError);
 
 /// Command with its arrival number.
 type Numbered = (u64, QueuedCommand);
@@ -65,12 +75,24 @@ pub(super) fn new() -> (CommandSender, CommandReceiver) {
 impl CommandSender {
     /// Enqueues a command, or rejects it if the estimated wait is too long or the queue is full.
     pub(super) fn push(&self, queued: QueuedCommand) -> Result<()> {
-        let queue = if is_new_work(&queued.command) {
+        self.try_push(queued).map_err(|(_, error)| error)
+    }
+
+    /// Enqueues a command; the rejection is the reply to it.
+    pub(super) fn push_or_reject(&self, queued: QueuedCommand) {
+        if let Err((queued, error)) = self.try_push(queued) {
+            // The caller may be gone.
+            queued.reply.send(Err(error)).ok();
+        }
+    }
+
+    fn try_push(&self, queued: QueuedCommand) -> std::result::Result<(), Rejected> {
+        let queue = if queued.is_new_work() {
             let len = |queue: &mpsc::Sender<_>| queue.max_capacity() - queue.capacity();
             let ahead = len(&self.holders) + len(&self.new_work);
             if ahead > ESTIMATE_MIN && self.load.estimate_by_median(ahead) > QUEUE_WAIT_MAX {
                 let message = format!("overloaded: {ahead} commands are queued; retry later");
-                return Err(StoreError::unavailable(message));
+                return Err((queued, StoreError::unavailable(message)));
             }
             &self.new_work
         } else {
@@ -78,10 +100,12 @@ impl CommandSender {
         };
         let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
         queue.try_send((arrival, queued)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => StoreError::unavailable(format!(
-                "overloaded: the queue is full ({QUEUE_MAX} commands); retry later"
-            )),
-            mpsc::error::TrySendError::Closed(_) => super::shutting_down(),
+            mpsc::error::TrySendError::Full((_, queued)) => {
+                let message =
+                    format!("overloaded: the queue is full ({QUEUE_MAX} commands); retry later");
+                (queued, StoreError::unavailable(message))
+            }
+            mpsc::error::TrySendError::Closed((_, queued)) => (queued, super::shutting_down()),
         })
     }
 }
@@ -175,7 +199,7 @@ fn multiply(nanos: u64, commands: usize) -> Duration {
 }
 
 /// Returns whether a command starts something new, so that delaying it takes nothing from a holder.
-fn is_new_work(command: &Command) -> bool {
+pub(super) fn is_new_work(command: &Command) -> bool {
     match command {
         Command::Open { .. } | Command::Claim(_) => true,
         Command::Lock { action, .. } => matches!(action, LockAction::Acquire(_)),
