@@ -45,8 +45,7 @@ const NAME_OR_ALL: &str = concat!(r"^(\*|", name_char!(), "+)$");
 const PATH: &str =
     concat!("^", name_char!(), "{1,63}/", name_char!(), "{1,63}/", name_char!(), "{1,200}$");
 
-const BATCHED_PATH: &str =
-    "^/v1/[0-9A-Za-z._~:@+=%/-]*([?][0-9A-Za-z._~:@+=%/&*-]*)?$";
+const BATCHED_PATH: &str = "^/v1/[0-9A-Za-z._~:@+=%/-]*([?][0-9A-Za-z._~:@+=%/&*-]*)?$";
 
 /// Declares uninhabited types, each with one schema. The doc comment of a type is the description
 /// in the OpenAPI document.

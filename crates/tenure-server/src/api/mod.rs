@@ -23,10 +23,10 @@ mod status;
 mod timers;
 mod workers;
 
-use axum::{Extension, Router};
 use axum::http::Method;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use serde::Deserialize;
 use tenure_app::{Apps, Problem};
 use tenure_core::Text;

@@ -2,5 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+
+mod batch;
 mod handles;
 mod worker;

@@ -144,7 +144,8 @@ struct EndGuard(Option<Position>);
 impl Drop for EndGuard {
     fn drop(&mut self) {
         if let Some(position) = &self.0 {
-            position.update(|progress| Progress::Ended { enqueued: *progress != Progress::Pending });
+            position
+                .update(|progress| Progress::Ended { enqueued: *progress != Progress::Pending });
         }
     }
 }

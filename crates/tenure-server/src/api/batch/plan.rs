@@ -94,9 +94,10 @@ impl Origin {
     ) -> Result<PlannedRequest, String> {
         let BatchedRequest { method, path, body, idempotency_key, if_match, if_none_match } =
             request;
-        let method = METHODS.into_iter().find(|known| known.as_str() == method).ok_or_else(|| {
-            format!("the method {method:?} is not supported; use GET, POST, PUT or DELETE")
-        })?;
+        let method =
+            METHODS.into_iter().find(|known| known.as_str() == method).ok_or_else(|| {
+                format!("the method {method:?} is not supported; use GET, POST, PUT or DELETE")
+            })?;
         let (uri, tenant) = self.target(&path)?;
         check_body(body.as_ref())?;
         let mut headers = self.headers.clone();
@@ -115,7 +116,8 @@ impl Origin {
         if let Ok(id) = HeaderValue::from_str(&format!("{}.{index}", self.request_id)) {
             headers.insert(REQUEST_ID, id);
         }
-        let (lane, exclusive) = lane(&method, uri.path(), tenant.as_deref().unwrap_or(&self.tenant));
+        let (lane, exclusive) =
+            lane(&method, uri.path(), tenant.as_deref().unwrap_or(&self.tenant));
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         let mut request = Request::new(body);
         *request.method_mut() = method;
