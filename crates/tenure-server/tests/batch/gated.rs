@@ -12,21 +12,21 @@ use tokio::sync::{broadcast, watch};
 
 /// What a [`Gated`] store shares with its test.
 #[derive(Clone)]
-pub struct Gate {
+pub(crate) struct Gate {
     /// Number of calls of `apply` that arrived.
-    pub applied: Arc<AtomicUsize>,
+    pub(crate) applied: Arc<AtomicUsize>,
     /// While true, they wait.
-    pub close: watch::Sender<bool>,
+    pub(crate) close: watch::Sender<bool>,
 }
 
 /// Store that counts transactions, and delays them on request.
-pub struct Gated {
+pub(crate) struct Gated {
     inner: Memory,
     gate: Gate,
 }
 
 impl Gated {
-    pub fn new() -> (Gate, Self) {
+    pub(crate) fn new() -> (Gate, Self) {
         let gate = Gate { applied: Arc::default(), close: watch::Sender::new(false) };
         (gate.clone(), Self { inner: Memory::new(), gate })
     }

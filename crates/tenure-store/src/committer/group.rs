@@ -171,17 +171,22 @@ impl Position {
     /// Waits until all calls before this one have ended, or are in a queue that `same_queue`
     /// accepts.
     async fn wait(&self, same_queue: impl Fn(bool) -> bool) {
+        let may_follow = |progress: &Progress| match progress {
+            Progress::Pending => false,
+            Progress::Enqueued { new_work } => same_queue(*new_work),
+            Progress::Ended { .. } => true,
+        };
         for index in (0..self.index).rev() {
-            let mut progress = self.lane.calls()[index].subscribe();
-            let may_follow = progress.wait_for(|progress| match progress {
-                Progress::Pending => false,
-                Progress::Enqueued { new_work } => same_queue(*new_work),
-                Progress::Ended { .. } => true,
-            });
+            let mut before = self.lane.calls()[index].subscribe();
+            let mut progress = *before.borrow();
+            // Not awaited without need, which would exhaust the budget of a task with many calls.
+            if !may_follow(&progress) {
+                let Ok(next) = before.wait_for(may_follow).await else { return };
+                progress = *next;
+            }
             // A call that enqueued its command did so after those before it.
-            match may_follow.await.as_deref() {
-                Ok(Progress::Ended { enqueued: false }) => {}
-                _ => return,
+            if progress != (Progress::Ended { enqueued: false }) {
+                return;
             }
         }
     }
