@@ -30,10 +30,14 @@ use tower_service::Service as _;
 use crate::ServerState;
 use plan::{Origin, PlannedRequest};
 
+/// Maximum number of batches that are applied at the same time; others wait.
+pub(crate) const BATCHES_MAX: usize = 16;
 /// Maximum number of requests of a batch that read at the same time.
 const READS_MAX: usize = 16;
 /// Maximum size of the bodies of all answers. Those beyond it are left out.
 const ANSWERS_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+type BatchBody = Body<BatchRequest, BATCH_BODY_BYTES_MAX>;
 
 /// The routes that requests of a batch may use, with all middleware.
 #[derive(Clone)]
@@ -74,8 +78,10 @@ pub(super) async fn run(
     let ids = Idempotency::from_request_parts(&mut parts, &state).await?.batch_ids()?;
     let origin = Origin::new(&parts, &caller);
     let request = Request::from_parts(parts, body);
-    let Body(batch) =
-        Body::<BatchRequest, BATCH_BODY_BYTES_MAX>::from_json(request, &state.services).await?;
+    let bytes = BatchBody::bytes(request, &state.services).await?;
+    // Fails only if the semaphore is closed.
+    let _permit = state.batches.acquire().await.ok();
+    let Body(batch) = BatchBody::parse(&bytes)?;
     if batch.requests.len() > BATCH_REQUESTS_MAX {
         let detail = format!(
             "the batch has {} requests; send at most {BATCH_REQUESTS_MAX} at once",

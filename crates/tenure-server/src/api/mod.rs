@@ -1,7 +1,7 @@
 //! The routes of the API, one file per resource, and the router.
 
 mod audit;
-mod batch;
+pub(crate) mod batch;
 mod claims;
 mod controllers;
 mod dead;

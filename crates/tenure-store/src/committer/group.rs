@@ -202,9 +202,7 @@ impl Holdback {
     }
 
     fn enqueue(&self, held: &mut Held) {
-        for queued in held.commands.drain(..) {
-            self.queues.push_or_reject(queued);
-        }
+        self.queues.push_all(held.commands.drain(..));
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {

@@ -1,7 +1,7 @@
 //! Queues of the committer: commands of holders take precedence over new work.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_core::{Command, JobAction, LockAction, ResourceAction};
@@ -43,6 +43,8 @@ pub(super) struct CommandSender {
     new_work: mpsc::Sender<Numbered>,
     arrivals: Arc<AtomicU64>,
     load: Arc<LoadEstimate>,
+    /// Held while many commands are enqueued, which then are in the same batch.
+    enqueuing: Arc<Mutex<()>>,
 }
 
 /// Command that is not enqueued, and why.
@@ -56,6 +58,7 @@ pub(super) struct CommandReceiver {
     holders: mpsc::Receiver<Numbered>,
     new_work: mpsc::Receiver<Numbered>,
     load: Arc<LoadEstimate>,
+    enqueuing: Arc<Mutex<()>>,
     taken: Vec<Numbered>,
 }
 
@@ -63,13 +66,15 @@ pub(super) fn new() -> (CommandSender, CommandReceiver) {
     let (holders, holders_out) = mpsc::channel(QUEUE_MAX);
     let (new_work, new_work_out) = mpsc::channel(QUEUE_MAX);
     let load = Arc::new(LoadEstimate::default());
+    let enqueuing = Arc::<Mutex<()>>::default();
     let receiver = CommandReceiver {
         holders: holders_out,
         new_work: new_work_out,
         load: Arc::clone(&load),
+        enqueuing: Arc::clone(&enqueuing),
         taken: Vec::new(),
     };
-    (CommandSender { holders, new_work, arrivals: Arc::default(), load }, receiver)
+    (CommandSender { holders, new_work, arrivals: Arc::default(), load, enqueuing }, receiver)
 }
 
 impl CommandSender {
@@ -78,11 +83,15 @@ impl CommandSender {
         self.try_push(queued).map_err(|(_, error)| error)
     }
 
-    /// Enqueues a command; the rejection is the reply to it.
-    pub(super) fn push_or_reject(&self, queued: QueuedCommand) {
-        if let Err((queued, error)) = self.try_push(queued) {
-            // The caller may be gone.
-            queued.reply.send(Err(error)).ok();
+    /// Enqueues many commands, so that they share as few batches as possible. A rejection is the
+    /// reply to its command.
+    pub(super) fn push_all(&self, commands: impl Iterator<Item = QueuedCommand>) {
+        let _enqueuing = self.enqueuing.lock().unwrap_or_else(PoisonError::into_inner);
+        for queued in commands {
+            if let Err((queued, error)) = self.try_push(queued) {
+                // The caller may be gone.
+                queued.reply.send(Err(error)).ok();
+            }
         }
     }
 
@@ -120,6 +129,7 @@ impl CommandReceiver {
             first = self.new_work.recv() => first,
         };
         let Some(first) = first else { return false };
+        drop(self.enqueuing.lock().unwrap_or_else(PoisonError::into_inner));
         self.taken.push(first);
         // Reserve capacity for new work, so that holders can delay but not starve it.
         while self.taken.len() < BATCH_MAX - ESTIMATE_MIN
