@@ -1,7 +1,7 @@
 //! `tenure bench batch`: tests published in batches, over HTTP, in comparison with single requests.
 //!
-//! A test is a resource of a grouped kind, named BUILD:TERM:NNNNNN, and a job on it: one put and one
-//! submit. They are measured apart, and together in the order in which a build publishes them.
+//! A test is a resource of a grouped kind, named BUILD:TERM:NNNNNN, and a job on it: one put and
+//! one submit. They are measured apart, and together in the order in which a build publishes them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,11 +1,12 @@
 //! `tenure bench`: measures this deployment in comparison with the machine and with other systems.
 //!
 //! Every figure is compared with a limit of the machine or with another system measured in the same
-//! run, because absolute times mean little on shared machines. `locks`, `jobs` and `batches` are the commands;
-//! apps add their own. `local` and `remote` generate pairs of acquire and release; `cycles`,
-//! `batched_cycles` and `remote_cycles` generate jobs; `shared_database` runs two servers on one
-//! database, `idle_transaction` opens a foreign transaction on it; `redis` and `etcd` are the other
-//! systems; `floor` measures the machine; `load` drives and counts.
+//! run, because absolute times mean little on shared machines. `locks`, `jobs` and `batches` are
+//! the commands; apps add their own. `local` and `remote` generate pairs of acquire and release;
+//! `cycles`, `batched_cycles` and `remote_cycles` generate jobs; `claims` and `group_claims`
+//! measure claims; `shared_database` runs two servers on one database, `idle_transaction` opens a
+//! foreign transaction on it; `redis` and `etcd` are the other systems; `floor` measures the
+//! machine; `load` drives and counts.
 
 mod batched_cycles;
 mod batches;

@@ -17,7 +17,8 @@ pub const BATCH_BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", schema(example = json!({
     "requests": [
-        { "method": "PUT", "path": "/v1/resources/report/june", "body": { "spec": { "pages": 3 } } },
+        { "method": "PUT", "path": "/v1/resources/report/june",
+          "body": { "spec": { "pages": 3 } } },
         { "method": "POST", "path": "/v1/resources/report/june/jobs",
           "body": { "operation": "build" } }
     ]

@@ -9,6 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
+#[cfg(doc)]
+use tenure_core::Refusal;
 use tenure_core::{Command, Outcome, Precondition, ResourceAction, ResourceKey, Text};
 
 use crate::clock::BootInstant;
@@ -62,7 +64,7 @@ impl Batch {
         self.add_put(resource, spec, None)
     }
 
-    /// Adds a put that is refused with [`crate::Refusal::PreconditionFailed`] unless the condition holds.
+    /// Adds a put that is refused with [`Refusal::PreconditionFailed`] unless the condition holds.
     pub fn put_if(
         &mut self,
         resource: &str,
@@ -105,7 +107,7 @@ impl Batch {
         self.add_action(resource, Ok(action))
     }
 
-    /// Adds a deletion that is refused with [`crate::Refusal::PreconditionFailed`] unless the condition
+    /// Adds a deletion that is refused with [`Refusal::PreconditionFailed`] unless the condition
     /// holds.
     pub fn delete_if(&mut self, resource: &str, precondition: Precondition) -> &mut Self {
         let (by, precondition) = (self.by.clone(), Some(precondition));

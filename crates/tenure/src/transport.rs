@@ -32,8 +32,8 @@ pub trait Transport: Send + Sync + 'static {
     /// then returns none.
     async fn send(&self, command: Command, max_wait: Duration) -> Result<Outcome, Error>;
 
-    /// Sends commands on resources, none of which waits. Those on one resource are applied in order.
-    /// Returns one outcome per command.
+    /// Sends commands on resources, none of which waits. Those on one resource are applied in
+    /// order. Returns one outcome per command.
     async fn send_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, Error>> {
         let mut outcomes = Vec::with_capacity(commands.len());
         for command in commands {

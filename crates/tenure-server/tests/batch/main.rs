@@ -104,7 +104,8 @@ async fn requests_on_a_job_are_in_order_with_those_on_its_resource() {
     let server = server().await;
     let first = send(&server, "a", &[submit("task/t1", "work")]).await;
     let job = first[0]["body"]["job"]["id"].as_str().expect("a job").to_owned();
-    let cancel = json!({ "method": "POST", "path": format!("/v1/jobs/{}/cancel", job.to_uppercase()),
+    let path = format!("/v1/jobs/{}/cancel", job.to_uppercase());
+    let cancel = json!({ "method": "POST", "path": path,
                          "body": { "reason": "a test" } });
     let delete = request("DELETE", "/v1/resources/task/t1");
     for id in 0..20 {
@@ -280,7 +281,8 @@ async fn a_batch_reaches_what_its_key_reaches() {
         request("GET", "/v1/resources/task/t1"),
         request("GET", "/v1/resources/task/t1?tenant=b"),
         request("GET", &format!("/v1/jobs/{job}")),
-        json!({ "method": "POST", "path": format!("/v1/jobs/{job}/cancel"), "body": { "reason": "x" } }),
+        json!({ "method": "POST", "path": format!("/v1/jobs/{job}/cancel"),
+                "body": { "reason": "x" } }),
         request("DELETE", "/v1/resources/task/t1?tenant=b"),
         request("GET", "/v1/resources?tenant=*"),
         put("task/t1", json!("mine")),
@@ -357,7 +359,8 @@ async fn each_request_counts_for_limits_and_metrics() {
     let limited = statuses(&answers).iter().filter(|status| **status == 429).count();
     assert!((14..=15).contains(&limited), "the batch and five requests fit: {answers:?}");
     let (_, metrics) = answer(http_get(&server, "/metrics")).await;
-    let line = "tenure_http_requests_total{method=\"PUT\",route=\"/v1/resources/{kind}/{name}\",status=\"429\"}";
+    let line = "tenure_http_requests_total{method=\"PUT\",\
+                route=\"/v1/resources/{kind}/{name}\",status=\"429\"}";
     let metrics = metrics.as_str().expect("text");
     assert!(metrics.contains(&format!("{line} {limited}")), "{metrics}");
 }

@@ -1,9 +1,9 @@
 //! Groups of calls whose commands are enqueued together, and in order on each resource.
 //!
-//! A [`CommandGroup`] holds back the commands of its calls until every call has been polled once, so
-//! that they share as few store batches as possible. Calls of one lane, usually one resource, are
-//! applied in the order in which they were added: a call enqueues its command when those before it
-//! are in the same queue, and otherwise waits until they are answered. Nothing else is ordered.
+//! A [`CommandGroup`] holds back the commands of its calls until every call has been polled once,
+//! so that they share as few store batches as possible. Calls of one lane, usually one resource,
+//! are applied in the order in which they were added: a call enqueues its command when those before
+//! it are in the same queue, and otherwise waits until they are answered. Nothing else is ordered.
 //!
 //! The position of a call travels in a task-local variable, so whatever runs within a call uses the
 //! [`Committer`] as usual.

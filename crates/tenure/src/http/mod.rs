@@ -3,9 +3,9 @@
 //! Every request carries its id as `Idempotency-Key`, so retries are safe. The API key is a header
 //! that is marked sensitive: it never appears in logs or errors.
 //!
-//! This module has locks and sessions; `jobs` has jobs and resources, `batch` batches, `queries` has everything that
-//! only reads, `refusals` maps problem documents back to refusals, `failures` describes missing
-//! responses.
+//! This module has locks and sessions; `jobs` has jobs and resources, `batch` batches, `queries`
+//! has everything that only reads, `refusals` maps problem documents back to refusals, `failures`
+//! describes missing responses.
 
 mod batch;
 mod failures;
