@@ -41,8 +41,12 @@ where
 impl<T: DeserializeOwned, const BYTES_MAX: usize> Body<T, BYTES_MAX> {
     /// Reads a JSON body.
     pub async fn from_json(request: Request, services: &Services) -> Result<Self, Problem> {
-        let bytes = Self::bytes(request, services).await?;
-        let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        Self::parse(&Self::bytes(request, services).await?)
+    }
+
+    /// Parses a JSON body.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Problem> {
+        let text: &[u8] = if bytes.is_empty() { b"{}" } else { bytes };
         parse_json(text)
             .map(Self)
             .map_err(|error| Problem::invalid(&format!("invalid body: {error}")))
@@ -56,7 +60,8 @@ impl<T: DeserializeOwned, const BYTES_MAX: usize> Body<T, BYTES_MAX> {
             .map_err(|error| Problem::invalid(&format!("invalid form: {error}")))
     }
 
-    async fn bytes(request: Request, services: &Services) -> Result<Bytes, Problem> {
+    /// Reads a body.
+    pub async fn bytes(request: Request, services: &Services) -> Result<Bytes, Problem> {
         let (body, timeout) = (to_bytes(request.into_body(), BYTES_MAX), services.body_timeout);
         let Ok(bytes) = tokio::time::timeout(timeout, body).await else {
             let detail = format!("the body did not arrive within {timeout:?}; retry");
@@ -200,6 +205,16 @@ impl Idempotency {
     /// Returns the request id within a scope, if the request has a key.
     pub fn id_if_sent(self, scope: &str) -> Result<Option<RequestId>, Problem> {
         if self.key.is_some() { self.id(scope).map(Some) } else { Ok(None) }
+    }
+
+    /// Returns the ids of the requests of a batch, by index, if the batch has a key.
+    pub fn batch_ids(self) -> Result<Option<impl Fn(usize) -> RequestId>, Problem> {
+        let scope = format!("batch\n{}", self.caller.tenant);
+        let services = self.services.clone();
+        let batch = self.id_if_sent(&scope)?;
+        Ok(batch.map(|id| {
+            move |index: usize| services.derive_request_id(&format!("{scope}\n{id}\n{index}"))
+        }))
     }
 
     /// Returns the request id within a scope; different scopes may use the same key.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
-use tenure_core::{Command, JobId, Outcome, Refusal, RequestId, Text};
+use tenure_core::{Command, JobId, Outcome, Refusal, RequestId, ResourceKey, Text};
 use tenure_store::store::JobView;
 use tenure_store::{Committer, Store};
 use tenure_wire::{JobInfo, SubmitResponse};
@@ -45,7 +45,7 @@ pub struct Inner {
     pub body_timeout: Duration,
     /// Secret shared by all servers of a store.
     secret: String,
-    job_tenants: JobCache<Text>,
+    job_resources: JobCache<ResourceKey>,
 }
 
 impl Deref for Services {
@@ -67,7 +67,7 @@ impl Services {
             closing: CancellationToken::new(),
             body_timeout,
             secret,
-            job_tenants: JobCache::default(),
+            job_resources: JobCache::default(),
         }))
     }
 
@@ -148,24 +148,25 @@ impl Services {
         }
     }
 
-    /// Refuses a job that the caller may not see. The tenant of a job never changes, so it is
-    /// cached.
+    /// Refuses a job that the caller may not see.
     pub async fn check_job(&self, caller: &Caller, id: JobId) -> Result<(), Problem> {
         if caller.only_tenant().is_none() {
             return Ok(());
         }
-        let tenant = match self.job_tenants.get(id) {
-            Some(tenant) => Some(tenant),
-            None => {
-                let view = self.store().reads().job(id).await?;
-                let tenant = view.map(|view| Text::from(view.key.tenant()));
-                tenant.inspect(|tenant| self.job_tenants.insert(id, tenant.clone()))
-            }
-        };
-        match tenant {
-            Some(tenant) if caller.sees(&tenant) => Ok(()),
+        match self.resource_of_job(id).await? {
+            Some(key) if caller.sees(key.tenant()) => Ok(()),
             _ => Err(Refusal::NoSuchJob.into()),
         }
+    }
+
+    /// Returns the resource of a job, of any tenant. It never changes, so it is cached.
+    pub async fn resource_of_job(&self, id: JobId) -> Result<Option<ResourceKey>, Problem> {
+        if let Some(key) = self.job_resources.get(id) {
+            return Ok(Some(key));
+        }
+        let view = self.store().reads().job(id).await?;
+        let key = view.map(|view| view.key);
+        Ok(key.inspect(|key| self.job_resources.insert(id, key.clone())))
     }
 
     /// Returns the request id of an `Idempotency-Key` within a scope: a keyed hash of both, so that
@@ -246,9 +247,7 @@ pub fn job_cursor(cursor: Option<String>) -> Result<Option<JobId>, Problem> {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::{
-        JobAction, Kind, Kinds, Operation, ResourceAction, ResourceKey, Role, Submit,
-    };
+    use tenure_core::{JobAction, Kind, Kinds, Operation, ResourceAction, Role, Submit};
     use tenure_store::Memory;
 
     use super::*;

@@ -16,7 +16,7 @@ use crate::histogram::{Latencies, Spread};
 use crate::local::open;
 
 /// Commands in one batch while the store is filled.
-const BATCH: usize = 2_000;
+pub(crate) const BATCH: usize = 2_000;
 /// Maximum number of jobs of one claim.
 const CLAIM_MAX: usize = 256;
 
@@ -92,7 +92,7 @@ fn log_progress(what: &str, done: usize, total: usize) {
     }
 }
 
-async fn apply_one(store: &Arc<dyn Store>, command: Command) -> Result<Outcome> {
+pub(crate) async fn apply_one(store: &Arc<dyn Store>, command: Command) -> Result<Outcome> {
     let mut outcomes = store.apply(vec![command]).await?;
     match outcomes.pop() {
         Some(Outcome::Refused(refusal)) => bail!("refused: {refusal}"),
@@ -101,7 +101,7 @@ async fn apply_one(store: &Arc<dyn Store>, command: Command) -> Result<Outcome> 
     }
 }
 
-fn submit(key: &ResourceKey, request: RequestId) -> Command {
+pub(crate) fn submit(key: &ResourceKey, request: RequestId) -> Command {
     let submit = Submit {
         request,
         operation: WORK.into(),
@@ -126,7 +126,7 @@ fn claim(session: SessionId, max: usize) -> Command {
     })
 }
 
-fn finish(id: JobId, token: Token) -> Command {
+pub(crate) fn finish(id: JobId, token: Token) -> Command {
     let finish = Finish::Ok { state: None, result: None };
     Command::Job { id, action: JobAction::Finish { token, finish, update: None } }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use tenure_store::{Committer, Memory};
+use tenure_store::{Committer, Memory, Store};
 
 use crate::clock::now;
 use crate::cycles::{self, KeyDistribution, Measured};
@@ -16,7 +16,7 @@ use crate::idle_transaction::IdleTransaction;
 use crate::servers::Scratch;
 use crate::store_args::StoreArgs;
 use crate::table::{self, Row};
-use crate::{batched_cycles, claims, floor, remote_cycles, shared_database};
+use crate::{batched_cycles, claims, floor, group_claims, remote_cycles, shared_database};
 use async_trait::async_trait;
 use tenure_cli_kit::text::parse_duration;
 use tenure_cli_kit::{CliContext, Done, Output, RunVerb, print_json};
@@ -37,6 +37,7 @@ Examples:
   tenure bench jobs --only floor,embedded --resources 1,1000 --seconds 5s
   tenure bench jobs --only calls --in-a-call 64 --store postgres://USER@HOST/DATABASE
   tenure bench jobs --only claims --idle 1000000 --past 1000000
+  tenure bench jobs --only groups --groups 500
   tenure bench jobs --only shared --store postgres://USER@HOST/DATABASE
   tenure bench jobs --only beside --idle-for 1h --store postgres://USER@HOST/DATABASE")]
 pub(crate) struct JobsBench {
@@ -66,6 +67,9 @@ pub(crate) struct JobsBench {
     /// Number of finished jobs for the cost of a claim
     #[arg(long, default_value_t = 1_000_000)]
     past: usize,
+    /// Number of groups for the cost of a claim of one group
+    #[arg(long, default_value_t = 500)]
+    groups: usize,
     /// Time that a transaction is idle before claims are measured; meanwhile jobs run for --seconds
     /// once a minute [default: same as --seconds]
     #[arg(long, value_parser = parse_duration, value_name = "DUR")]
@@ -87,6 +91,8 @@ enum Part {
     Http,
     /// The cost of a claim with many idle resources and finished jobs
     Claims,
+    /// The cost of a claim of one group, alone and beside many groups of ready jobs
+    Groups,
     /// One and two servers on one database; needs --store postgres://…
     Shared,
     /// The cost of a claim during an idle transaction; needs --store postgres://…
@@ -154,6 +160,7 @@ impl Measurement<'_> {
             self.cycles(distribution).await?;
         }
         self.claims().await?;
+        self.group_claims().await?;
         if let Some(url) = self.options.store.shared() {
             self.shared().await?;
             self.idle_transaction(url).await?;
@@ -228,6 +235,36 @@ impl Measurement<'_> {
             Row::floor(format!("claim with {idle} idle resources, {past} finished jobs"), full);
         row.ratio = format!("{:.2}× of an empty store", full.p50_us / empty.p50_us);
         self.rows.push(row);
+        Ok(())
+    }
+
+    /// Measures claims of one group, in memory, where only the processor counts, and durable.
+    async fn group_claims(&mut self) -> Result<()> {
+        if !self.selects(Part::Groups) {
+            return Ok(());
+        }
+        let JobsBench { groups, seconds, .. } = self.options;
+        for durable in [false, true] {
+            let mut alone = None;
+            for groups in [1, *groups] {
+                let scratch = Scratch::create(&self.dir)?;
+                let store = if durable {
+                    self.options.store.open(&scratch).await?
+                } else {
+                    Arc::new(Memory::new()) as Arc<dyn Store>
+                };
+                let name = if durable { self.options.store.name() } else { "memory" };
+                let claims = group_claims::cost(&store, groups, *seconds).await?;
+                let what = format!("{name}: claim of one group, {groups} with ready jobs");
+                let mut row = Row::floor(what, claims.latency);
+                row.pairs_per_s = Some(claims.per_s);
+                let alone = *alone.get_or_insert(claims.per_s);
+                if groups > 1 {
+                    row.ratio = format!("{:.2}× of one group", claims.per_s / alone);
+                }
+                self.rows.push(row);
+            }
+        }
         Ok(())
     }
 

@@ -118,7 +118,8 @@ tenure_app::define_metrics! {
     BROKEN_FILES: Gauge "tenure_config_broken_files" ["app"]
         "Invalid files of an app on this server; what they declare is disabled";
     HTTP_REQUESTS: Counter "tenure_http_requests_total" ["method,route,status"]
-        "Completed requests; the route is the pattern, or none if no route matches";
+        "Completed requests, including those of batches; the route is the pattern, or none if no \
+         route matches";
     HTTP_DURATION: Histogram "tenure_http_request_duration_seconds" ["route"]
         "Duration of requests, including intentional waits";
     HTTP_IN_FLIGHT: Gauge "tenure_http_in_flight" [""]

@@ -13,6 +13,7 @@ use tenure_store::clock::stopwatch;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::batch::BATCHES_MAX;
 use crate::api::events::STREAMS_MAX;
 use crate::api::signin::SignInLinks;
 use crate::audit::Audit;
@@ -57,6 +58,8 @@ pub struct Inner {
     pub(crate) in_flight: Arc<InFlightRequests>,
     pub(crate) links: SignInLinks,
     pub(crate) streams: Arc<Semaphore>,
+    /// Batches that are being applied.
+    pub(crate) batches: Semaphore,
     live: watch::Sender<LiveConfig>,
 }
 
@@ -110,6 +113,7 @@ impl ServerState {
             in_flight: Arc::default(),
             links: SignInLinks::default(),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            batches: Semaphore::new(BATCHES_MAX),
             live: parts.live,
         }))
     }

@@ -10,6 +10,7 @@
 //! `unavailable`.
 
 mod grant_waiters;
+mod group;
 mod queues;
 mod reply;
 
@@ -25,6 +26,7 @@ use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
 use grant_waiters::{GrantWaiters, wake_on_hints};
+pub use group::CommandGroup;
 use queues::{CommandReceiver, CommandSender, QueuedCommand};
 pub use queues::{QUEUE_MAX, QUEUE_WAIT_MAX};
 use reply::{PendingCall, ReplyTo};
@@ -90,6 +92,10 @@ impl Committer {
     pub async fn submit(&self, command: Command) -> Result<Outcome> {
         let mut waited = Duration::ZERO;
         let mut backoff = BUSY_BACKOFF_INITIAL;
+        // Where others have transactions of their own, a resource may be busy for one command and
+        // no longer for the next.
+        let in_order = self.store.shared_audit().is_none();
+        group::wait_for_turn(queues::is_new_work(&command), in_order).await;
         loop {
             let outcome = self.send(command.clone(), false)?;
             let outcome = outcome.await.map_err(|_| shutting_down())??;
@@ -130,7 +136,8 @@ impl Committer {
 
     fn send(&self, command: Command, waits: bool) -> Result<oneshot::Receiver<Result<Outcome>>> {
         let (reply, outcome) = oneshot::channel();
-        self.queues.push(QueuedCommand { command, reply: ReplyTo::Single(reply), waits })?;
+        let queued = QueuedCommand { command, reply: ReplyTo::Single(reply), waits };
+        group::push(&self.queues, queued)?;
         Ok(outcome)
     }
 

@@ -1,20 +1,23 @@
-//! The committer: claims whose caller disconnects, commands on busy resources, and calls of several
-//! commands.
+//! The committer: claims whose caller disconnects, commands on busy resources, calls of several
+//! commands, and groups of calls.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::{
-    Claim, Command, Finish, JobAction, Kinds, Outcome, Refusal, RequestId, ResourceAction,
+    Claim, Command, Finish, JobAction, Kinds, Outcome, Put, Refusal, RequestId, ResourceAction,
     SessionId, Submit,
 };
+use tenure_store::audit::{AuditFilter, AuditRetention, AuditRow, SharedAudit};
 use tenure_store::clock::stopwatch;
-use tenure_store::committer::POLL_INTERVAL;
+use tenure_store::committer::{CommandGroup, POLL_INTERVAL};
 use tenure_store::observer::Observer;
-use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Store, Swept};
+use tenure_store::store::{
+    BATCH_MAX, Hint, Pruned, Reads, Result, Retention, Status, Store, Swept,
+};
 use tenure_store::{Committer, KeyRing, Memory, scenario};
 use tokio::sync::{Semaphore, broadcast, mpsc};
 use tokio::task::JoinHandle;
@@ -24,6 +27,8 @@ struct GatedStore {
     inner: Memory,
     /// Number of batches to refuse as busy.
     busy: AtomicUsize,
+    /// Whether others can use the store, so that resources can be busy.
+    shared: AtomicBool,
     gate: Semaphore,
     arrived: mpsc::UnboundedSender<usize>,
 }
@@ -64,6 +69,25 @@ impl Store for GatedStore {
     fn key_ring(&self) -> &dyn KeyRing {
         self.inner.key_ring()
     }
+
+    fn shared_audit(&self) -> Option<&dyn SharedAudit> {
+        self.shared.load(Ordering::SeqCst).then_some(&EmptyAudit)
+    }
+}
+
+struct EmptyAudit;
+
+#[async_trait]
+impl SharedAudit for EmptyAudit {
+    async fn append(&self, _: &[AuditRow]) -> Result<()> {
+        Ok(())
+    }
+    async fn newest(&self, _: &AuditFilter) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+    async fn prune(&self, _: &str, _: AuditRetention) -> Result<usize> {
+        Ok(0)
+    }
 }
 
 fn close() -> Command {
@@ -102,8 +126,8 @@ fn submit_to(name: &str, request: u128) -> Command {
 
 async fn store() -> (Arc<GatedStore>, BatchSizes) {
     let (arrived, batches) = mpsc::unbounded_channel();
-    let (busy, gate) = (AtomicUsize::new(0), Semaphore::new(0));
-    let store = GatedStore { inner: Memory::new(), busy, gate, arrived };
+    let (busy, shared, gate) = (AtomicUsize::new(0), AtomicBool::new(false), Semaphore::new(0));
+    let store = GatedStore { inner: Memory::new(), busy, shared, gate, arrived };
     store.declare(scenario::kinds()).await.expect("memory is available");
     let (session, tenant) = (SessionId(1), "t".into());
     let open = Command::Open { session, tenant, name: "W".into(), ttl_ms: 60_000 };
@@ -290,4 +314,106 @@ async fn commands_of_a_call_on_busy_resources_are_retried() {
     for reply in replies {
         assert!(matches!(reply, Ok(Outcome::Submitted { .. })), "{reply:?}");
     }
+}
+
+fn put(name: &str, spec: &str) -> Command {
+    let key = format!("t/task/{name}").parse().expect("a valid key");
+    Command::Resource { key, action: ResourceAction::Put(Put::new(spec.into(), "A".into())) }
+}
+
+fn delete(name: &str) -> Command {
+    let key = format!("t/task/{name}").parse().expect("a valid key");
+    let action = ResourceAction::Delete { by: "A".into(), precondition: None };
+    Command::Resource { key, action }
+}
+
+/// Sends commands as one group, in lanes of their resources.
+fn spawn_group(committer: &Committer, commands: Vec<Command>) -> JoinHandle<Vec<Result<Outcome>>> {
+    let committer = committer.clone();
+    tokio::spawn(async move {
+        let mut group = CommandGroup::new(&committer, commands.len());
+        let mut calls = Vec::new();
+        for command in commands {
+            let lane = command.key().map(ToString::to_string);
+            calls.push(tokio::spawn({
+                let committer = committer.clone();
+                group.call(lane.as_deref(), false, async move { committer.submit(command).await })
+            }));
+        }
+        let mut outcomes = Vec::new();
+        for call in calls {
+            outcomes.push(call.await.expect("no panic"));
+        }
+        outcomes
+    })
+}
+
+#[tokio::test]
+async fn the_commands_of_a_group_are_enqueued_together() {
+    let (store, mut batches) = store().await;
+    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+    let commands = (0..500).map(|n| put(&format!("t{}", n % 50), &n.to_string())).collect();
+    let group = spawn_group(&committer, commands);
+    assert_eq!(batches.recv().await, Some(500));
+    store.gate.add_permits(1_000);
+    for (n, outcome) in group.await.expect("no panic").into_iter().enumerate() {
+        let Ok(Outcome::Put { generation, .. }) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(generation, n as u64 / 50 + 1, "in the order of the group");
+    }
+}
+
+#[tokio::test]
+async fn a_group_keeps_its_order_although_holders_take_precedence() {
+    let (store, _batches) = store().await;
+    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+    // More new work than fits into a batch is ahead of the put, and none ahead of the delete.
+    let mut commands: Vec<_> = (0..2 * BATCH_MAX).map(|n| put(&format!("t{n}"), "1")).collect();
+    commands.extend([put("last", "1"), delete("last")]);
+    store.gate.add_permits(1_000);
+    let outcomes = spawn_group(&committer, commands).await.expect("no panic");
+    let deleted = outcomes.last().expect("many");
+    assert!(matches!(deleted, Ok(Outcome::Deleted)), "{deleted:?}");
+    assert!(outcomes.iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn a_group_keeps_its_order_although_a_resource_is_busy() {
+    let (store, mut batches) = store().await;
+    store.gate.add_permits(1_000);
+    store.busy.store(1, Ordering::SeqCst);
+    store.shared.store(true, Ordering::SeqCst);
+    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+    let commands = vec![put("t1", "1"), put("t1", "2")];
+    let outcomes = spawn_group(&committer, commands).await.expect("no panic");
+    for (outcome, expected) in outcomes.into_iter().zip(1..) {
+        let Ok(Outcome::Put { generation, .. }) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(generation, expected);
+    }
+    // The second put does not overtake the first, which is repeated.
+    let sizes: Vec<_> = std::iter::from_fn(|| batches.try_recv().ok()).collect();
+    assert_eq!(sizes, [1, 1, 1]);
+}
+
+#[tokio::test]
+async fn a_call_without_a_command_does_not_break_the_order() {
+    let (store, mut batches) = store().await;
+    let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
+    let key = "t/task/t1".parse().expect("a valid key");
+    let mut group = CommandGroup::new(&committer, 5);
+    let lane = Some("t1");
+    let first = group.call(lane, false, committer.submit(put("t1", "1")));
+    let refused = group.call(lane, false, std::future::ready(()));
+    let read = group.call(lane, true, store.reads().show(&key));
+    let last = group.call(lane, false, committer.submit(delete("t1")));
+    drop(group.call(lane, false, committer.submit(put("t1", "2"))));
+    let all = async { tokio::join!(first, refused, read, last) };
+    let applied = async {
+        assert_eq!(batches.recv().await, Some(1), "only the put");
+        store.gate.add_permits(1_000);
+    };
+    let ((first, (), read, last), ()) = tokio::join!(all, applied);
+    assert!(matches!(first, Ok(Outcome::Put { .. })), "{first:?}");
+    let resource = read.expect("memory is available").and_then(|shown| shown.record.resource);
+    assert!(resource.is_some(), "it reads after the put and before the delete");
+    assert!(matches!(last, Ok(Outcome::Deleted)), "{last:?}");
 }

@@ -9,6 +9,7 @@
 //! `Request`, whole responses in `Response`, objects within them in `Info`.
 
 mod access;
+mod batch;
 mod dead_letters;
 mod jobs;
 mod kinds;
@@ -36,6 +37,10 @@ use tenure_core::{JobId, Millis, ResourceKey, Text, Token};
 pub use access::{
     AuditEntry, AuditResponse, CreateKeyRequest, CreateKeyResponse, KeyInfo, SignInRequest,
     WhoamiResponse,
+};
+pub use batch::{
+    BATCH_BODY_BYTES_MAX, BATCH_REQUESTS_MAX, BatchRequest, BatchResponse, BatchedAnswer,
+    BatchedRequest,
 };
 pub use dead_letters::{
     DeadLetterFilter, DeadLetterGroup, DeadLetterRequest, DeadLettersResponse, DiscardResponse,

@@ -45,6 +45,8 @@ const NAME_OR_ALL: &str = concat!(r"^(\*|", name_char!(), "+)$");
 const PATH: &str =
     concat!("^", name_char!(), "{1,63}/", name_char!(), "{1,63}/", name_char!(), "{1,200}$");
 
+const BATCHED_PATH: &str = "^/v1/[0-9A-Za-z._~:@+=%/-]*([?][0-9A-Za-z._~:@+=%/&*-]*)?$";
+
 /// Declares uninhabited types, each with one schema. The doc comment of a type is the description
 /// in the OpenAPI document.
 #[macro_export]
@@ -139,6 +141,11 @@ schemas! {
     /// The `Idempotency-Key` of an earlier request.
     EarlierIdempotencyKey => string().min_length(Some(1)).max_length(Some(256))
         .examples(["4d0c9f6f2c4e4c7f8a5b1e2d3c4b5a69"]);
+    /// Method of a request of a batch.
+    BatchedMethod => string_enum(["GET", "POST", "PUT", "DELETE"].into_iter());
+    /// Path and query of a request of a batch.
+    BatchedPath => string().max_length(Some(4_096)).pattern(Some(BATCHED_PATH))
+        .examples(["/v1/resources/report/june"]);
     /// State of a job.
     JobState => string_enum(job::JobState::ALL.iter().map(|state| state.as_str()));
     /// Verdict on a submit.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tenure_core::session::ALL_TENANTS;
 use tenure_core::{JobId, LockPath, ResourceKey, Text};
 
+use crate::batch::Batch;
 use crate::election::Election;
 use crate::error::Error;
 use crate::job::{BY_DEFAULT, JobHandle};
@@ -164,6 +165,32 @@ impl Client {
         Ok(ResourceHandle::new(Arc::clone(&self.transport), self.key(resource)?))
     }
 
+    /// Builds a batch: many requests that share a round trip and few writes of the store. Each is
+    /// applied and answered on its own; those on one resource are applied in order.
+    ///
+    /// ```
+    /// # use tenure::{Kind, Kinds, Operation};
+    /// use tenure::{BatchResult, Client};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> anyhow::Result<()> {
+    /// # let test = Kind::new("test").operation(Operation::new("run"));
+    /// # let client = Client::in_memory(Kinds::new([test])?).await?;
+    /// let mut batch = client.batch();
+    /// for n in 0..100 {
+    ///     let test = format!("test/{n:06}");
+    ///     batch.put(&test, &serde_json::json!({ "case": n })).submit(&test, "run");
+    /// }
+    /// let results = batch.send().await;
+    /// assert_eq!(results.len(), 200);
+    /// assert!(matches!(results[1], Ok(BatchResult::Submitted(_))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn batch(&self) -> Batch {
+        Batch::new(Arc::clone(&self.transport), self.tenant.clone())
+    }
+
     /// Returns the status of the deployment: the counts of locks, jobs and workers of the client's
     /// tenant, and what needs attention.
     ///
@@ -196,6 +223,11 @@ impl Client {
         options: &SessionOptions,
     ) -> Result<Session, Error> {
         Session::open(&self.transport, &self.tenant, options, true).await
+    }
+
+    #[cfg(feature = "worker")]
+    pub(crate) fn tenant(&self) -> &Text {
+        &self.tenant
     }
 
     pub(crate) fn transport(&self) -> &Arc<dyn Transport> {

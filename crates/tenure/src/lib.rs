@@ -2,6 +2,7 @@
 //!
 #![doc = include_str!("../README.md")]
 
+pub mod batch;
 pub mod client;
 pub mod clock;
 pub mod election;
@@ -42,6 +43,7 @@ pub use tenure_core::{
 /// The JSON types of the HTTP API.
 pub use tenure_wire as wire;
 
+pub use batch::{Batch, BatchResult};
 pub use client::Client;
 pub use election::{Election, Leadership};
 pub use error::Error;

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use tenure_core::{Command, JobId, Kinds, LockAction, Outcome, Refusal, ResourceKey, SessionId};
+use tenure_store::committer::CommandGroup;
 use tenure_store::store::{Hint, HistoryQuery, JobView, LogLine, LogQuery, PAGE_MAX};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
@@ -74,6 +76,18 @@ impl Transport for Committer {
             Command::Claim(claim) => self.claim(claim, max_wait).await?,
             _ => self.submit(command).await?,
         })
+    }
+
+    async fn send_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, Error>> {
+        let mut group = CommandGroup::new(self, commands.len());
+        let calls: Vec<_> = commands
+            .into_iter()
+            .map(|command| {
+                let lane = command.key().map(ToString::to_string);
+                group.call(lane.as_deref(), false, self.submit(command))
+            })
+            .collect();
+        join_all(calls).await.into_iter().map(|outcome| Ok(outcome?)).collect()
     }
 
     fn queries(&self) -> &dyn Queries {

@@ -102,14 +102,18 @@ impl Submission {
 
     /// Sends the submission, retrying while the server is unavailable.
     pub async fn send(self) -> Result<Submitted, Error> {
+        let (transport, by) = (Arc::clone(&self.transport), self.submit.by.clone());
+        let command = self.into_command()?;
+        let outcome = send_with_retries(&*transport, &command).await?;
+        Submitted::from_outcome(&transport, outcome, &by)
+    }
+
+    /// Returns the command.
+    pub(crate) fn into_command(self) -> Result<Command, Error> {
         if let Some(error) = self.args_error {
             return Err(error);
         }
-        let by = self.submit.by.clone();
-        let action = ResourceAction::Submit(self.submit);
-        let command = Command::Resource { key: self.key?, action };
-        let outcome = send_with_retries(&*self.transport, &command).await?;
-        Submitted::from_outcome(&self.transport, outcome, &by)
+        Ok(Command::Resource { key: self.key?, action: ResourceAction::Submit(self.submit) })
     }
 }
 

@@ -18,7 +18,7 @@ pub use tenure_core::{Command, Outcome};
 /// Delay before a request that got no response is sent again.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Time after which an unanswered command is no longer retried.
-const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns whether the store may have a notice for a session since the last call.
 pub type Notices = Box<dyn FnMut() -> bool + Send>;
@@ -32,6 +32,16 @@ pub trait Transport: Send + Sync + 'static {
     /// sending it again continues the wait. A claim may block likewise while no job is ready; it
     /// then returns none.
     async fn send(&self, command: Command, max_wait: Duration) -> Result<Outcome, Error>;
+
+    /// Sends commands on resources, none of which waits. Those on one resource are applied in
+    /// order. Returns one outcome per command.
+    async fn send_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, Error>> {
+        let mut outcomes = Vec::with_capacity(commands.len());
+        for command in commands {
+            outcomes.push(self.send(command, Duration::ZERO).await);
+        }
+        outcomes
+    }
 
     /// Returns the read-only queries.
     fn queries(&self) -> &dyn Queries;

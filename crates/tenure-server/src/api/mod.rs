@@ -1,6 +1,7 @@
 //! The routes of the API, one file per resource, and the router.
 
 mod audit;
+pub(crate) mod batch;
 mod claims;
 mod controllers;
 mod dead;
@@ -22,10 +23,10 @@ mod status;
 mod timers;
 mod workers;
 
-use axum::Router;
 use axum::http::Method;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use serde::Deserialize;
 use tenure_app::{Apps, Problem};
 use tenure_core::Text;
@@ -34,6 +35,7 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use self::batch::SingleRequests;
 use crate::auth::access::Rules;
 use crate::auth::guard::guard;
 use crate::{ServerState, openapi, request_id, security};
@@ -62,19 +64,27 @@ pub fn router(state: ServerState) -> Router {
         }
         router = router.merge(routes);
     }
+    // The requests of a batch take the same way, except into another batch.
+    let single = with_middleware(router.clone(), &state).with_state(state.clone());
+    let batch = Router::from(batch_routes()).layer(Extension(SingleRequests::new(single)));
+    with_middleware(router.merge(batch), &state)
+        .layer(from_fn(move |request, next| security::add_headers(secure, request, next)))
+        .with_state(state)
+}
+
+/// Adds authorization, the audit log, request ids and metrics.
+fn with_middleware(router: Router<ServerState>, state: &ServerState) -> Router<ServerState> {
     router
         .route_layer(from_fn_with_state(state.clone(), guard))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn(move |request, next| security::add_headers(secure, request, next)))
         .layer(from_fn(request_id::assign))
         .layer(from_fn_with_state(state.clone(), crate::metrics::measure))
-        .with_state(state)
 }
 
 /// Builds the OpenAPI document of a server with these apps.
 fn document(apps: &Apps) -> OpenApi {
-    let mut document = routes(apps).into_openapi();
+    let mut document = routes(apps).merge(batch_routes()).into_openapi();
     for app in apps.iter() {
         document.merge(app.routes().router.into_openapi());
     }
@@ -123,6 +133,10 @@ fn routes(apps: &Apps) -> OpenApiRouter<ServerState> {
         .route("/", get(signin::home))
         .route("/signin", get(signin::page).post(signin::sign_in))
         .route("/signout", post(signin::sign_out))
+}
+
+fn batch_routes() -> OpenApiRouter<ServerState> {
+    OpenApiRouter::new().routes(routes!(batch::run))
 }
 
 fn lock_routes() -> OpenApiRouter<ServerState> {

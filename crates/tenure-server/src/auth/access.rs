@@ -25,6 +25,8 @@ const RULES: &[Rule] = &[
     Rule::public_write("POST", "/signout", "signout"),
     Rule::read("/v1/whoami", Access::VIEWER),
     Rule::read("/v1/events", Access::VIEWER),
+    // Each request of a batch has its own rule.
+    Rule::routine("/v1/batch", Role::Viewer, "batch"),
     Rule::read("/v1/audit", Access::Tenant(Role::Operator)),
     // Keys.
     Rule::read("/v1/keys", Access::Tenant(Role::Admin)),

@@ -40,6 +40,7 @@ const API_KEY: &str = "api_key";
         (name = "jobs", description = "Submit, show, cancel, retry and discard jobs"),
         (name = "work", description = "For workers: claim, report progress, write logs, finish"),
         (name = "resources", description = "Put, show, pause, resume and delete resources"),
+        (name = "batches", description = "Many requests in one"),
         (name = "dead letters", description = "Jobs that used up their attempts"),
         (name = "insight", description = "Workers, kinds, history, events, verification, janitor"),
         (name = "keys", description = "API keys and the audit log"),

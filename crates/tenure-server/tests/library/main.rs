@@ -2,6 +2,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+
+mod batch;
 mod handles;
 mod updates;
 mod worker;

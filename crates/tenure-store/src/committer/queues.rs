@@ -1,7 +1,7 @@
 //! Queues of the committer: commands of holders take precedence over new work.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_core::{Command, JobAction, LockAction, ResourceAction};
@@ -29,6 +29,13 @@ pub(super) struct QueuedCommand {
     pub(super) waits: bool,
 }
 
+impl QueuedCommand {
+    /// Returns whether the command goes to the queue of new work.
+    pub(super) fn is_new_work(&self) -> bool {
+        is_new_work(&self.command)
+    }
+}
+
 /// Sending side of the queues.
 #[derive(Clone)]
 pub(super) struct CommandSender {
@@ -36,7 +43,12 @@ pub(super) struct CommandSender {
     new_work: mpsc::Sender<Numbered>,
     arrivals: Arc<AtomicU64>,
     load: Arc<LoadEstimate>,
+    /// Held while many commands are enqueued, which then are in the same batch.
+    enqueuing: Arc<Mutex<()>>,
 }
+
+/// Command that is not enqueued, and why.
+type Rejected = (QueuedCommand, StoreError);
 
 /// Command with its arrival number.
 type Numbered = (u64, QueuedCommand);
@@ -46,6 +58,7 @@ pub(super) struct CommandReceiver {
     holders: mpsc::Receiver<Numbered>,
     new_work: mpsc::Receiver<Numbered>,
     load: Arc<LoadEstimate>,
+    enqueuing: Arc<Mutex<()>>,
     taken: Vec<Numbered>,
 }
 
@@ -53,24 +66,42 @@ pub(super) fn new() -> (CommandSender, CommandReceiver) {
     let (holders, holders_out) = mpsc::channel(QUEUE_MAX);
     let (new_work, new_work_out) = mpsc::channel(QUEUE_MAX);
     let load = Arc::new(LoadEstimate::default());
+    let enqueuing = Arc::<Mutex<()>>::default();
     let receiver = CommandReceiver {
         holders: holders_out,
         new_work: new_work_out,
         load: Arc::clone(&load),
+        enqueuing: Arc::clone(&enqueuing),
         taken: Vec::new(),
     };
-    (CommandSender { holders, new_work, arrivals: Arc::default(), load }, receiver)
+    (CommandSender { holders, new_work, arrivals: Arc::default(), load, enqueuing }, receiver)
 }
 
 impl CommandSender {
     /// Enqueues a command, or rejects it if the estimated wait is too long or the queue is full.
     pub(super) fn push(&self, queued: QueuedCommand) -> Result<()> {
-        let queue = if is_new_work(&queued.command) {
+        self.try_push(queued).map_err(|(_, error)| error)
+    }
+
+    /// Enqueues many commands, so that they share as few batches as possible. A rejection is the
+    /// reply to its command.
+    pub(super) fn push_all(&self, commands: impl Iterator<Item = QueuedCommand>) {
+        let _enqueuing = self.enqueuing.lock().unwrap_or_else(PoisonError::into_inner);
+        for queued in commands {
+            if let Err((queued, error)) = self.try_push(queued) {
+                // The caller may be gone.
+                queued.reply.send(Err(error)).ok();
+            }
+        }
+    }
+
+    fn try_push(&self, queued: QueuedCommand) -> std::result::Result<(), Rejected> {
+        let queue = if queued.is_new_work() {
             let len = |queue: &mpsc::Sender<_>| queue.max_capacity() - queue.capacity();
             let ahead = len(&self.holders) + len(&self.new_work);
             if ahead > ESTIMATE_MIN && self.load.estimate_by_median(ahead) > QUEUE_WAIT_MAX {
                 let message = format!("overloaded: {ahead} commands are queued; retry later");
-                return Err(StoreError::unavailable(message));
+                return Err((queued, StoreError::unavailable(message)));
             }
             &self.new_work
         } else {
@@ -78,10 +109,12 @@ impl CommandSender {
         };
         let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
         queue.try_send((arrival, queued)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => StoreError::unavailable(format!(
-                "overloaded: the queue is full ({QUEUE_MAX} commands); retry later"
-            )),
-            mpsc::error::TrySendError::Closed(_) => super::shutting_down(),
+            mpsc::error::TrySendError::Full((_, queued)) => {
+                let message =
+                    format!("overloaded: the queue is full ({QUEUE_MAX} commands); retry later");
+                (queued, StoreError::unavailable(message))
+            }
+            mpsc::error::TrySendError::Closed((_, queued)) => (queued, super::shutting_down()),
         })
     }
 }
@@ -96,6 +129,7 @@ impl CommandReceiver {
             first = self.new_work.recv() => first,
         };
         let Some(first) = first else { return false };
+        drop(self.enqueuing.lock().unwrap_or_else(PoisonError::into_inner));
         self.taken.push(first);
         // Reserve capacity for new work, so that holders can delay but not starve it.
         while self.taken.len() < BATCH_MAX - ESTIMATE_MIN
@@ -175,7 +209,7 @@ fn multiply(nanos: u64, commands: usize) -> Duration {
 }
 
 /// Returns whether a command starts something new, so that delaying it takes nothing from a holder.
-fn is_new_work(command: &Command) -> bool {
+pub(super) fn is_new_work(command: &Command) -> bool {
     match command {
         Command::Open { .. } | Command::Claim(_) => true,
         Command::Lock { action, .. } => matches!(action, LockAction::Acquire(_)),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tenure_core::{
     Claim, ClaimScope, JobAction, JobId, Outcome, Precondition, Put, Refusal, RequestId,
@@ -24,12 +25,17 @@ use crate::wire::{
 /// Maximum time that a server holds back a claim.
 const CLAIM_WAIT_MAX: Duration = Duration::from_secs(60);
 
-impl HttpTransport {
-    pub(super) async fn resource(
-        &self,
-        key: &ResourceKey,
-        action: ResourceAction,
-    ) -> Result<Outcome, Error> {
+/// A request on a resource, and how its answer is read.
+pub(super) struct ResourceCall {
+    pub(super) method: Method,
+    pub(super) path: String,
+    pub(super) options: RequestOptions,
+    pub(super) body: Option<Value>,
+    pub(super) parse: fn(Value) -> Result<Outcome, Error>,
+}
+
+impl ResourceCall {
+    pub(super) fn new(key: &ResourceKey, action: ResourceAction) -> Result<Self, Error> {
         let path = resource_path(key);
         match action {
             ResourceAction::Put(Put { spec, request, precondition, timers, .. }) => {
@@ -37,38 +43,34 @@ impl HttpTransport {
                 let body = PutResourceRequest { spec, timers: timer_requests(&timers) };
                 let id = request.map(|id| id.to_string());
                 let options = RequestOptions { id, precondition, tenant: None };
-                let answer: PutResourceResponse =
-                    self.call(Method::PUT, &path, options, Some(&body), Duration::ZERO).await?;
-                let (generation, job) = (answer.resource.generation, answer.job);
-                // The JSON of a resource does not have all its fields.
-                Ok(Outcome::Put { generation, job, snapshot: None })
+                let body = to_body(Some(&body))?;
+                Ok(Self { method: Method::PUT, path, options, body, parse: parse_put })
             }
             ResourceAction::Delete { precondition, .. } => {
-                let none = None::<&()>;
                 let options = RequestOptions { precondition, ..RequestOptions::default() };
-                let _: DeleteResourceResponse =
-                    self.call(Method::DELETE, &path, options, none, Duration::ZERO).await?;
-                Ok(Outcome::Deleted)
+                let parse = parse_deleted;
+                Ok(Self { method: Method::DELETE, path, options, body: None, parse })
             }
-            ResourceAction::Pause { reason, .. } => {
-                self.post_pause(&format!("{path}/pause"), &reason).await
-            }
-            ResourceAction::Resume { reason, .. } => {
-                self.post_pause(&format!("{path}/resume"), &reason).await
-            }
+            ResourceAction::Pause { reason, .. } => Self::pause(format!("{path}/pause"), &reason),
+            ResourceAction::Resume { reason, .. } => Self::pause(format!("{path}/resume"), &reason),
             ResourceAction::SetTimers { timers, precondition, .. } => {
-                self.set_timer(&path, &timers, precondition).await
+                Self::timer(&path, &timers, precondition)
             }
-            ResourceAction::Submit(submit) => self.submit(&format!("{path}/jobs"), submit).await,
+            ResourceAction::Submit(submit) => Self::submit(format!("{path}/jobs"), submit),
         }
     }
 
-    async fn set_timer(
-        &self,
+    fn pause(path: String, reason: &Text) -> Result<Self, Error> {
+        let body = to_body(Some(&reason_body(reason)))?;
+        let options = RequestOptions::default();
+        Ok(Self { method: Method::POST, path, options, body, parse: parse_paused })
+    }
+
+    fn timer(
         resource: &str,
         timers: &[TimerChange],
         precondition: Option<Precondition>,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Self, Error> {
         let [TimerChange { operation, setting }] = timers else {
             let message = "over HTTP, several timers are set with a put or by the holder of a job";
             return Err(Error::Protocol(message.to_owned()));
@@ -77,38 +79,74 @@ impl HttpTransport {
         let body = TimerRequest::new(*setting);
         let method = if body.is_some() { Method::PUT } else { Method::DELETE };
         let options = RequestOptions { precondition, ..RequestOptions::default() };
-        let _: ResourceInfo =
-            self.call(method, &path, options, body.as_ref(), Duration::ZERO).await?;
-        Ok(Outcome::TimersSet { snapshot: None })
+        Ok(Self { method, path, options, body: to_body(body.as_ref())?, parse: parse_timers })
     }
 
-    async fn post_pause(&self, path: &str, reason: &Text) -> Result<Outcome, Error> {
-        let answer: PauseResponse = self.post_without_id(path, &reason_body(reason)).await?;
-        Ok(Outcome::Paused(answer.paused))
-    }
-
-    async fn submit(&self, path: &str, submit: Submit) -> Result<Outcome, Error> {
+    fn submit(path: String, submit: Submit) -> Result<Self, Error> {
         let body = SubmitRequest {
             operation: submit.operation.to_string(),
             args: submit.args.as_ref().map(|args| parse_json("args", args)).transpose()?,
             priority: submit.priority,
             run_at: submit.run_at.map(instant),
         };
-        self.post_submit(path, submit.request, submit.precondition, &body).await
+        let id = Some(submit.request.to_string());
+        let options = RequestOptions { id, precondition: submit.precondition, tenant: None };
+        let body = to_body(Some(&body))?;
+        Ok(Self { method: Method::POST, path, options, body, parse: parse_submitted })
+    }
+}
+
+fn to_body(body: Option<&impl Serialize>) -> Result<Option<Value>, Error> {
+    let body = body.map(serde_json::to_value).transpose();
+    body.map_err(|error| Error::Refused(Refusal::Invalid(error.to_string())))
+}
+
+fn read<T: DeserializeOwned>(answer: Value) -> Result<T, Error> {
+    serde_json::from_value(answer).map_err(|error| Error::Protocol(error.to_string()))
+}
+
+fn parse_put(answer: Value) -> Result<Outcome, Error> {
+    let answer: PutResourceResponse = read(answer)?;
+    let (generation, job) = (answer.resource.generation, answer.job);
+    // The JSON of a resource does not have all its fields.
+    Ok(Outcome::Put { generation, job, snapshot: None })
+}
+
+fn parse_deleted(answer: Value) -> Result<Outcome, Error> {
+    let _: DeleteResourceResponse = read(answer)?;
+    Ok(Outcome::Deleted)
+}
+
+fn parse_paused(answer: Value) -> Result<Outcome, Error> {
+    let answer: PauseResponse = read(answer)?;
+    Ok(Outcome::Paused(answer.paused))
+}
+
+fn parse_timers(answer: Value) -> Result<Outcome, Error> {
+    let _: ResourceInfo = read(answer)?;
+    Ok(Outcome::TimersSet { snapshot: None })
+}
+
+fn parse_submitted(answer: Value) -> Result<Outcome, Error> {
+    let answer: SubmitResponse = read(answer)?;
+    // The JSON of a job does not have all its fields.
+    Ok(Outcome::Submitted { verdict: answer.verdict, job: answer.job.id, snapshot: None })
+}
+
+impl HttpTransport {
+    pub(super) async fn resource(
+        &self,
+        key: &ResourceKey,
+        action: ResourceAction,
+    ) -> Result<Outcome, Error> {
+        let ResourceCall { method, path, options, body, parse } = ResourceCall::new(key, action)?;
+        parse(self.call(method, &path, options, body.as_ref(), Duration::ZERO).await?)
     }
 
-    async fn post_submit(
-        &self,
-        path: &str,
-        request: RequestId,
-        precondition: Option<Precondition>,
-        body: &impl Serialize,
-    ) -> Result<Outcome, Error> {
-        let options = RequestOptions { id: Some(request.to_string()), precondition, tenant: None };
-        let answer: SubmitResponse =
-            self.call(Method::POST, path, options, Some(body), Duration::ZERO).await?;
-        // The JSON of a job does not have all its fields.
-        Ok(Outcome::Submitted { verdict: answer.verdict, job: answer.job.id, snapshot: None })
+    async fn retry(&self, path: &str, request: RequestId, reason: &Text) -> Result<Outcome, Error> {
+        let body = reason_body(reason);
+        let id = Some(request.to_string());
+        parse_submitted(self.post(path, id, &body, Duration::ZERO).await?)
     }
 
     pub(super) async fn claim(&self, claim: Claim, max_wait: Duration) -> Result<Outcome, Error> {
@@ -151,7 +189,7 @@ impl HttpTransport {
                 Ok(Outcome::Cancelled { state: answer.state })
             }
             JobAction::Retry { request, reason, .. } => {
-                self.post_submit(&path("retry"), request, None, &reason_body(&reason)).await
+                self.retry(&path("retry"), request, &reason).await
             }
             JobAction::Discard { reason, .. } => {
                 let _: DiscardJobResponse =
@@ -171,7 +209,7 @@ impl HttpTransport {
     }
 
     /// Sends a request that is idempotent without an `Idempotency-Key`.
-    async fn post_without_id<T: serde::de::DeserializeOwned>(
+    async fn post_without_id<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &impl Serialize,

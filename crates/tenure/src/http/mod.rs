@@ -3,10 +3,11 @@
 //! Every request carries its id as `Idempotency-Key`, so retries are safe. The API key is a header
 //! that is marked sensitive: it never appears in logs or errors.
 //!
-//! This module has locks and sessions; `jobs` has jobs and resources, `queries` has everything that
-//! only reads, `refusals` maps problem documents back to refusals, `failures` describes missing
-//! responses.
+//! This module has locks and sessions; `jobs` has jobs and resources, `batch` batches, `queries`
+//! has everything that only reads, `refusals` maps problem documents back to refusals, `failures`
+//! describes missing responses.
 
+mod batch;
 mod failures;
 mod jobs;
 mod queries;
@@ -317,6 +318,10 @@ impl Transport for HttpTransport {
             Err(Error::Refused(refusal)) => Ok(Outcome::Refused(refusal)),
             other => other,
         }
+    }
+
+    async fn send_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, Error>> {
+        self.batches(commands).await
     }
 
     fn queries(&self) -> &dyn Queries {

@@ -66,7 +66,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use tenure_core::{Refusal, Text, limits};
+use tenure_core::{ClaimScope, Refusal, ResourceKey, Text, limits};
 use tracing::Span;
 
 use crate::client::Client;
@@ -110,6 +110,13 @@ pub struct Worker {
     hand_back: Duration,
     span: fn(&Context) -> Span,
     handlers: BTreeMap<Text, Handlers>,
+    only: Option<Restriction>,
+}
+
+/// What a worker claims jobs of, if not all that it has handlers for.
+struct Restriction {
+    kind: Text,
+    scope: ClaimScope,
 }
 
 /// Returns the default span of an attempt, which adds the job's id to every log line.
@@ -168,7 +175,26 @@ impl Worker {
             hand_back: HAND_BACK_DEFAULT,
             span: attempt_span,
             handlers: BTreeMap::new(),
+            only: None,
         }
+    }
+
+    /// Claims only jobs of the resources of one group: of a grouped kind, those that are named
+    /// `GROUP:REST`, in the tenant of the client. The worker must have handlers for this kind only.
+    pub fn only_group(mut self, kind: &str, group: &str) -> Self {
+        let (tenant, group) = (self.client.tenant().clone(), group.into());
+        let scope = ClaimScope::Group { tenant, group };
+        self.only = Some(Restriction { kind: kind.into(), scope });
+        self
+    }
+
+    /// Claims only jobs of one resource, in the tenant of the client. The worker must have handlers
+    /// for its kind only.
+    pub fn only_resource(mut self, kind: &str, name: &str) -> Self {
+        let (tenant, name) = (self.client.tenant().clone(), name.into());
+        let scope = ClaimScope::Resource { tenant, name };
+        self.only = Some(Restriction { kind: kind.into(), scope });
+        self
     }
 
     /// Sets the time to live of the worker's session. The default is [`TTL_DEFAULT`].
@@ -271,6 +297,21 @@ impl Worker {
             return Err(format!(
                 "the worker handles {got} kinds; the number must be between 1 and {max}"
             ));
+        }
+        if let Some(Restriction { kind, scope }) = &self.only {
+            let part = match scope {
+                ClaimScope::Group { group, .. } => group,
+                ClaimScope::Resource { name, .. } => name,
+            };
+            ResourceKey::new(scope.tenant(), kind, part).map_err(|error| {
+                format!("the worker is restricted to what has an invalid name: {error}")
+            })?;
+            if self.handlers.len() != 1 || !self.handlers.contains_key(kind) {
+                return Err(format!(
+                    "the worker is restricted to the kind {kind}; give it a handler for this kind \
+                     and for no other"
+                ));
+            }
         }
         if !(1..=SLOTS_MAX).contains(&self.slots) {
             let got = self.slots;

@@ -246,8 +246,8 @@ impl<'a> Claimer<'a> {
         max: usize,
         poll: Duration,
     ) -> Result<Vec<Assignment>, Error> {
-        let claim =
-            Claim { session: self.session.id(), request, kinds, max, tenant: None, only: None };
+        let only = self.worker_loop.worker.only.as_ref().map(|only| only.scope.clone());
+        let claim = Claim { session: self.session.id(), request, kinds, max, tenant: None, only };
         match self.worker_loop.worker.client.transport().send(Command::Claim(claim), poll).await? {
             Outcome::Claimed(jobs) => Ok(jobs),
             Outcome::Refused(refusal) => Err(Error::Refused(refusal)),
