@@ -24,7 +24,8 @@ async fn server() -> Server {
 
 fn put(resource: &str, spec: Value) -> Value {
     let path = format!("/v1/resources/{resource}");
-    json!({ "method": "PUT", "path": path, "body": { "spec": spec } })
+    let body = Value::from_iter([("spec", spec)]);
+    json!({ "method": "PUT", "path": path, "body": body })
 }
 
 fn submit(resource: &str, operation: &str) -> Value {
