@@ -56,7 +56,7 @@ impl ResourceCall {
             ResourceAction::SetTimers { timers, precondition, .. } => {
                 Self::timer(&path, &timers, precondition)
             }
-            ResourceAction::Submit(submit) => Self::submit(format!("{path}/jobs"), submit),
+            ResourceAction::Submit(submit) => Self::submit(format!("{path}/jobs"), &submit),
         }
     }
 
@@ -82,7 +82,7 @@ impl ResourceCall {
         Ok(Self { method, path, options, body: to_body(body.as_ref())?, parse: parse_timers })
     }
 
-    fn submit(path: String, submit: Submit) -> Result<Self, Error> {
+    fn submit(path: String, submit: &Submit) -> Result<Self, Error> {
         let body = SubmitRequest {
             operation: submit.operation.to_string(),
             args: submit.args.as_ref().map(|args| parse_json("args", args)).transpose()?,

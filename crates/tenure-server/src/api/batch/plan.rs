@@ -147,7 +147,7 @@ impl Origin {
             serde_urlencoded::from_str(query).map_err(|error| format!("the query: {error}"))?;
         if let Some((name, _)) = parameters
             .iter()
-            .find(|(name, value)| WAITS.contains(&&**name) && value.trim_matches('0') != "")
+            .find(|(name, value)| WAITS.contains(&&**name) && !value.trim_matches('0').is_empty())
         {
             return Err(waits(name));
         }
