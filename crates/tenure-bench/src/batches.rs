@@ -43,7 +43,7 @@ pub(crate) struct BatchBench {
     #[arg(long, default_value_t = 1_000)]
     in_a_batch: usize,
     /// Number of batches in flight
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 2)]
     batches: usize,
     /// Number of single requests in flight
     #[arg(long, default_value_t = 64)]

@@ -94,3 +94,35 @@ fn help_describes_the_measurements_and_the_baseline() {
         assert!(help.contains(words), "{words}: {help}");
     }
 }
+
+#[test]
+fn batches_are_measured_beside_single_requests() {
+    let data = TempDir::new().expect("a temporary directory");
+    let mut command = tenure(data.path());
+    command.env_remove("TENURE_BENCH_STORE");
+    let few = ["--tests", "50", "--single", "10", "--in-a-batch", "20", "--in-flight", "2"];
+    let output = command.args(["bench", "batch", "-o", "json"]).args(few).output();
+    let output = output.expect("the binary starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(rows.as_array().unwrap().len(), 5, "{rows}");
+    for n in [1, 3] {
+        assert!(rows[n]["ratio"].as_str().unwrap().contains("× of single requests"), "{rows}");
+    }
+}
+
+#[test]
+fn claims_of_one_group_are_measured_beside_those_of_many() {
+    let data = TempDir::new().expect("a temporary directory");
+    let mut command = tenure(data.path());
+    command.env_remove("TENURE_BENCH_STORE");
+    let few = ["--only", "groups", "--groups", "3", "--seconds", "50ms"];
+    let output = command.args(["bench", "jobs", "-o", "json"]).args(few).output();
+    let output = output.expect("the binary starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(rows.as_array().unwrap().len(), 4, "{rows}");
+    for n in [1, 3] {
+        assert!(rows[n]["ratio"].as_str().unwrap().contains("× of one group"), "{rows}");
+    }
+}

@@ -22,10 +22,9 @@ async fn server() -> Server {
     Server::start_with(Arc::new(Memory::new()), scenario::kinds()).await
 }
 
-fn put(resource: &str, spec: Value) -> Value {
+fn put(resource: &str, spec: impl Into<Value>) -> Value {
     let path = format!("/v1/resources/{resource}");
-    let body = Value::from_iter([("spec", spec)]);
-    json!({ "method": "PUT", "path": path, "body": body })
+    json!({ "method": "PUT", "path": path, "body": { "spec": spec.into() } })
 }
 
 fn submit(resource: &str, operation: &str) -> Value {
