@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
-use axum::http::header::{AUTHORIZATION, COOKIE, IF_MATCH, IF_NONE_MATCH};
+use axum::http::header::{AUTHORIZATION, COOKIE, HOST, IF_MATCH, IF_NONE_MATCH};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use futures_util::{TryStreamExt as _, stream};
 use serde_json::Value;
 use tenure_app::{Caller, Problem, Services};
@@ -20,8 +20,9 @@ use tenure_wire::BatchedRequest;
 use super::READS_MAX;
 use crate::request_id;
 
-/// Headers of the batch that its requests have, too: who sends them, in which trace.
-const SHARED_HEADERS: [HeaderName; 5] = [
+/// Headers of the batch that its requests have, too: who sends them where, in which trace.
+const SHARED_HEADERS: [HeaderName; 6] = [
+    HOST,
     AUTHORIZATION,
     HeaderName::from_static("x-api-key"),
     COOKIE,
@@ -47,6 +48,7 @@ pub(super) struct PlannedRequest {
 
 /// What the requests have from the batch.
 pub(super) struct Origin {
+    version: Version,
     headers: HeaderMap,
     peer: Option<ConnectInfo<SocketAddr>>,
     request_id: String,
@@ -65,6 +67,7 @@ impl Origin {
         }
         let query = || serde_urlencoded::to_string([("tenant", &*caller.tenant)]).ok();
         Self {
+            version: parts.version,
             headers,
             peer: parts.extensions.get::<ConnectInfo<SocketAddr>>().copied(),
             request_id: tenure_app::request_id::current(),
@@ -120,6 +123,7 @@ impl Origin {
             lane(&method, uri.path(), tenant.as_deref().unwrap_or(&self.tenant));
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         let mut request = Request::new(body);
+        *request.version_mut() = self.version;
         *request.method_mut() = method;
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
