@@ -15,7 +15,6 @@ use crate::limits;
 use crate::outcome::Outcome;
 use crate::refusal::Refusal;
 use crate::step_context::StepContext;
-use crate::submit::check_size;
 use crate::time::Millis;
 use crate::token::Token;
 
@@ -44,15 +43,11 @@ impl StepContext<'_> {
     ) -> Result<CheckedUpdate<'a>, Refusal> {
         self.check_timers(&update.timers)?;
         let Some(merge) = &update.merge else { return Ok(CheckedUpdate { merge: None, update }) };
-        check_size("merge", merge, limits::STATUS_BYTES_MAX)?;
+        check_status_size("merge patch", merge)?;
         let current = self.record.resource.as_ref().and_then(|resource| resource.status.as_ref());
         let current = current.map_or("{}", |status| &*status.document);
         let merged = merge_patch(current, merge).map_err(Refusal::Invalid)?;
-        if merged.len() > limits::STATUS_BYTES_MAX {
-            let (got, max) = (merged.len(), limits::STATUS_BYTES_MAX);
-            let why = format!("the merged status has {got} bytes; at most {max} are allowed");
-            return Err(Refusal::TooLarge(why));
-        }
+        check_status_size("merged status", &merged)?;
         // Compared as written by this version, which normalizes white space and order.
         let unchanged = merge_patch(current, "{}").is_ok_and(|current| current == merged);
         Ok(CheckedUpdate { merge: (!unchanged).then(|| merge.clone()), update })
@@ -83,6 +78,15 @@ impl StepContext<'_> {
         let cancelling = self.record.job(id).is_some_and(|job| job.state == JobState::Cancelling);
         Ok(Outcome::Noted { cancelling })
     }
+}
+
+fn check_status_size(what: &str, document: &str) -> Result<(), Refusal> {
+    let (got, max) = (document.len(), limits::STATUS_BYTES_MAX);
+    if got <= max {
+        return Ok(());
+    }
+    let why = format!("the {what} has {got} bytes; at most {max} are allowed");
+    Err(Refusal::TooLarge(why))
 }
 
 /// Applies a JSON merge patch (RFC 7396) to a JSON object. Both must be objects.

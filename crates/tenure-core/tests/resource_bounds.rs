@@ -101,6 +101,9 @@ fn status_size_is_limited_after_the_merge() {
     let (_, token) = claim(&mut world, 2);
     let half = "x".repeat(limits::STATUS_BYTES_MAX / 2 - r#"{"a":"","b":""}"#.len());
     let patch = |name: &str, extra: &str| format!(r#"{{"{name}":"{half}{extra}"}}"#);
+    let whole = patch("a", &"y".repeat(limits::STATUS_BYTES_MAX));
+    let outcome = act(&mut world, id, status(token, &whole));
+    assert!(matches!(outcome, Outcome::Refused(Refusal::TooLarge(_))), "{outcome:?}");
     let noted = Outcome::Noted { cancelling: false };
     assert_eq!(act(&mut world, id, status(token, &patch("a", ""))), noted);
     let room = limits::STATUS_BYTES_MAX - 2 * half.len() - r#"{"a":"","b":""}"#.len();

@@ -169,8 +169,17 @@ async fn store_gauges_are_absent_while_the_store_is_unavailable() {
 async fn every_duty_of_the_janitor_is_exported() {
     let server = Server::start(Arc::new(Memory::new())).await;
     until(async || scrape(&server).await["tenure_janitor_here"] == 1.0).await;
-    let duties =
-        ["dead", "expiry", "lock_age", "orphans", "overdue", "retention", "retries", "schedule"];
+    let duties = [
+        "dead",
+        "expiry",
+        "lock_age",
+        "orphans",
+        "overdue",
+        "retention",
+        "retries",
+        "schedule",
+        "verify",
+    ];
     let ran = async || {
         let series = scrape(&server).await;
         let runs = |duty: &str| series[&format!("tenure_janitor_runs_total{{duty=\"{duty}\"}}")];
