@@ -3,7 +3,9 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use tenure_core::{Millis, StatusUpdate, Text, TimerChange, TimerSetting};
+#[cfg(feature = "worker")]
+use tenure_core::StatusUpdate;
+use tenure_core::{Millis, Text, TimerChange, TimerSetting};
 
 /// An update of the status and the timers of a resource, applied in one step.
 ///

@@ -23,6 +23,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum delay until a log line is sent.
 const LOG_DELAY_MAX: Duration = Duration::from_millis(250);
 /// Maximum number of updates of status and timers that wait to be sent.
+#[cfg(feature = "exec")]
 const UPDATES_MAX: usize = 256;
 /// Replaces the first line that exceeds the log.
 const LOG_FULL: &str = "[the log is full: what follows is dropped]";
@@ -33,6 +34,7 @@ const LOG_BATCH_BYTES: usize = 16 * 1024;
 const _: () = assert!(LOG_BATCH_BYTES * 2 <= limits::LOG_CHUNK_BYTES_MAX);
 
 /// The outbox has [`UPDATES_MAX`] updates.
+#[cfg(feature = "exec")]
 #[derive(Debug)]
 pub(crate) struct TooManyUpdates;
 
@@ -76,6 +78,7 @@ impl Outbox {
     }
 
     /// Appends an update of status and timers. Fails if too many wait to be sent.
+    #[cfg(feature = "exec")]
     pub(crate) fn update(&self, update: StatusUpdate) -> Result<(), TooManyUpdates> {
         let mut pending = self.pending();
         if pending.updates.len() == UPDATES_MAX {
