@@ -79,6 +79,8 @@ pub struct JobModel {
     pub max_generation: BTreeMap<ResourceKey, u64>,
     /// All status patches, with the tokens that wrote them.
     pub patches: BTreeSet<(ResourceKey, Token, Text)>,
+    /// When each resource was last deleted.
+    pub deleted_at: BTreeMap<ResourceKey, Millis>,
 }
 
 impl JobModel {
@@ -167,6 +169,7 @@ impl JobModel {
         if matches!(event, Event::Deleted { .. }) {
             let live = |job: &ModelJob| job.key == *key && !matches!(job.stage, Stage::Ended(_));
             self.resources.remove(key);
+            self.deleted_at.insert(key.clone(), at);
             return match self.jobs.values().any(live) {
                 true => Err(format!("{key} was deleted before all its jobs ended")),
                 false => Ok(()),

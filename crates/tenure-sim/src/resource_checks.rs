@@ -230,7 +230,10 @@ fn check_timers_set(
     timers: &[tenure_core::TimerChange],
     now: Millis,
 ) -> CheckResult {
-    let resource = model.job_model.resources.get(key);
+    let jobs = &model.job_model;
+    // Another command of the batch deleted the resource, possibly before a third created it again.
+    let is_deleted = jobs.deleted_at.get(key) == Some(&now);
+    let resource = jobs.resources.get(key).filter(|_| !is_deleted);
     resource.map_or(Ok(()), |resource| resource.check_timers_set(timers, now))
 }
 
