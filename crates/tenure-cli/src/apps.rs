@@ -8,6 +8,8 @@ use tenure_app::Apps;
 #[must_use]
 pub fn installed() -> Apps {
     Apps::new(vec![
+        #[cfg(feature = "builds")]
+        Arc::new(tenure_builds::Builds),
         #[cfg(feature = "pipelines")]
         Arc::new(tenure_pipelines::Pipelines),
     ])

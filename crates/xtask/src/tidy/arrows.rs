@@ -7,7 +7,7 @@ use super::Finding;
 use crate::metadata::{Dependency, Package};
 
 /// Each crate with the workspace crates that it may depend on outside of its tests.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 16] = [
     ("tenure-core", &[]),
     ("tenure-wire", &["tenure-core"]),
     ("tenure-config", &["tenure-core"]),
@@ -17,6 +17,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("tenure-app", APP_USES),
     ("tenure-server", SERVER_USES),
     ("tenure-bench", BENCH_USES),
+    ("tenure-builds", APPS_USE),
     ("tenure-pipelines", APPS_USE),
     ("tenure-cli", CLI_USES),
     ("tenure-sim", &["tenure", "tenure-store", "tenure-core"]),
@@ -53,6 +54,7 @@ const APPS_USE: &[&str] = &[
     "tenure-core",
 ];
 const CLI_USES: &[&str] = &[
+    "tenure-builds",
     "tenure-pipelines",
     "tenure-bench",
     "tenure-server",

@@ -1,0 +1,58 @@
+//! Builds: the tests of a CI build, spread over nodes. One node is elected, orders the tests and
+//! publishes them; every node reserves tests and acknowledges their results, each of which counts
+//! once.
+//!
+//! A build is a resource of the kind `build`. Its operation `setup` is the election: every node
+//! claims the job, one gets it, and its token is the term. The tests of a term are resources of the
+//! kind `build-test` in a group of their own; which term counts is decided by the step that finishes
+//! the setup. So a leader that was replaced changes nothing, whatever it still writes.
+//!
+//! `api` has the routes, which contain every rule about the queue; `node` runs tests on a machine;
+//! `cli` has the verbs.
+
+mod api;
+mod build;
+pub mod names;
+pub mod order;
+mod results;
+pub mod settings;
+pub mod state;
+mod tally;
+pub mod wire;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tenure_app::{App, AppRoutes, LoadedApp};
+use tenure_config::{Report, Section};
+use tenure_core::Kind;
+
+pub use settings::Settings;
+
+/// The builds app.
+pub struct Builds;
+
+impl App for Builds {
+    fn name(&self) -> &'static str {
+        "builds"
+    }
+
+    fn load(
+        &self,
+        section: &Section<'_>,
+        _dir: &Path,
+        report: &mut Report<'_>,
+    ) -> Option<Arc<dyn LoadedApp>> {
+        Some(Arc::new(Settings::read(section, report)))
+    }
+
+    fn routes(&self) -> AppRoutes {
+        api::routes()
+    }
+}
+
+impl LoadedApp for Settings {
+    fn kinds(&self) -> Vec<Kind> {
+        Settings::kinds(self)
+    }
+}
