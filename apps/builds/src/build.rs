@@ -141,7 +141,7 @@ impl Build {
             let detail = format!(
                 "the tests of build {id} are of term {current}, not {term}: join the build again"
             );
-            return Err(Problem::new(409, "lost", &detail));
+            return Err(Problem::new(409, "conflict", &detail));
         }
         Ok(published)
     }

@@ -12,7 +12,10 @@
 
 mod api;
 mod build;
+mod cli;
+mod junit;
 pub mod names;
+mod node;
 pub mod order;
 mod results;
 pub mod settings;
@@ -24,6 +27,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tenure_app::{App, AppRoutes, LoadedApp};
+use tenure_cli_kit::Verb;
 use tenure_config::{Report, Section};
 use tenure_core::Kind;
 
@@ -48,6 +52,10 @@ impl App for Builds {
 
     fn routes(&self) -> AppRoutes {
         api::routes()
+    }
+
+    fn cli(&self) -> Option<Box<dyn Verb>> {
+        Some(cli::verb())
     }
 }
 

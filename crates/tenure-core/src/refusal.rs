@@ -44,6 +44,21 @@ pub enum Code {
 }
 
 impl Code {
+    /// All codes.
+    pub const ALL: [Self; 11] = [
+        Self::Held,
+        Self::Lost,
+        Self::Rejected,
+        Self::BadTransition,
+        Self::NotFound,
+        Self::Conflict,
+        Self::Invalid,
+        Self::Forbidden,
+        Self::PreconditionFailed,
+        Self::TooLarge,
+        Self::Unavailable,
+    ];
+
     /// Returns the spelling of the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {

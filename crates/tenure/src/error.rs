@@ -28,6 +28,14 @@ pub enum Error {
     /// The addressed object does not exist.
     #[error("{0}")]
     NotFound(String),
+    /// An app of the server refused the request.
+    #[error("{detail}")]
+    RefusedByApp {
+        /// Stable code.
+        code: Code,
+        /// Description with the remedy.
+        detail: String,
+    },
     /// The lock request is still in the queue. Sending it again continues the wait.
     #[error("still waiting at position {position} of {queue_length}")]
     Waiting {
@@ -69,6 +77,7 @@ impl Error {
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Refused(refusal) => Some(refusal.code()),
+            Self::RefusedByApp { code, .. } => Some(*code),
             Self::BadName(_) => Some(Code::Invalid),
             #[cfg(feature = "local")]
             Self::Open(_) => None,

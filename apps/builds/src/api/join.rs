@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::clock::BootInstant;
 use tenure_app::services::wait_timeout;
 use tenure_app::{Problem, Services};
 use tenure_core::{
     Acquire, Assignment, Claim, ClaimScope, Claimant, Code, Command, JobAction, LockAction,
-    LockName, Millis, Outcome, RequestId, ResourceAction, ResourceKey, SessionId, StatusUpdate,
+    LockName, Millis, Outcome, Refusal, RequestId, ResourceAction, ResourceKey, SessionId, StatusUpdate,
     Submit, Token,
 };
-use tokio::time::Instant;
 
 use super::OnBuild;
 use crate::build::{self, Build, BuildSpec, BuildStatus};
@@ -43,7 +43,7 @@ pub(super) struct Join {
 
 impl Join {
     pub(super) async fn run(&self, body: &JoinRequest) -> Result<JoinResponse, Problem> {
-        let deadline = Instant::now() + wait_timeout(Some(body.wait_ms));
+        let deadline = BootInstant::now() + wait_timeout(Some(body.wait_ms));
         let build = self.find_or_create(body).await?;
         let Some(session) = body.session else { return self.follow(&build).await };
         self.hold_node_lock(session, &body.worker).await?;
@@ -54,7 +54,7 @@ impl Join {
                 BuildState::New if !build.has_setup => self.submit_setup().await?,
                 BuildState::New | BuildState::Setup => {}
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.remaining();
             let claimed = self.claim_setup(session, left.min(POLL_INTERVAL)).await?;
             if let Some(assignment) = claimed
                 && let Some(leadership) = self.lead(&build, &assignment).await?
@@ -116,8 +116,11 @@ impl Join {
             tenant: self.on.caller.bound_tenant().cloned(),
         };
         let action = LockAction::Acquire(acquire);
-        match self.services.submit(Command::Lock { key, action }).await? {
+        match self.services.committer.submit(Command::Lock { key, action }).await? {
             Outcome::Granted(_) => Ok(()),
+            // A node may have acquired it before it joined.
+            Outcome::Refused(Refusal::Held { by: Some(by), .. }) if by.session == session => Ok(()),
+            Outcome::Refused(refusal) => Err(refusal.into()),
             other => Err(Problem::unexpected(&other)),
         }
     }

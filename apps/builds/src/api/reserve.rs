@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use tenure::clock::BootInstant;
 use tenure_app::services::wait_timeout;
 use tenure_app::{Problem, Services};
 use tenure_core::job::AttemptOutcome;
 use tenure_core::{
     Assignment, Claim, ClaimScope, Command, Finish, JobAction, Outcome, RequestId, Token,
 };
-use tokio::time::Instant;
 
 use super::OnBuild;
 use crate::build::Build;
@@ -113,9 +113,9 @@ impl Node<'_> {
 
     /// Claims tests, or waits until there are some, every test has its result, or the time is over.
     async fn claim(&self, claim: &Claim, wait: Duration) -> Result<Vec<ReservedTest>, Problem> {
-        let deadline = Instant::now() + wait;
+        let deadline = BootInstant::now() + wait;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.remaining();
             let outcome = self.services.committer.claim(claim, left.min(POLL_INTERVAL)).await?;
             let assignments = match outcome {
                 Outcome::Claimed(assignments) => assignments,

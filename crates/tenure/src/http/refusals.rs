@@ -1,7 +1,7 @@
 //! Maps problem documents of the API back to errors and refusals.
 
 use reqwest::StatusCode;
-use tenure_core::{JobId, JobRequirement, JobState, Precondition, Refusal};
+use tenure_core::{Code, JobId, JobRequirement, JobState, Precondition, Refusal};
 
 use crate::error::Error;
 use crate::wire::{CORRUPT, Problem, TenureInfo};
@@ -100,8 +100,13 @@ fn job_refusal(problem: Problem) -> Result<Refusal, Error> {
     })
 }
 
-/// A refusal that this version of the library does not know: a newer server sent it.
+/// A refusal without details comes from an app. One with a reason that this version of the library
+/// does not know comes from a newer server.
 fn unknown(problem: &Problem) -> Error {
+    let code = Code::ALL.into_iter().find(|code| code.as_str() == problem.code);
+    if let Some(code) = code.filter(|_| problem.reason.is_none()) {
+        return Error::RefusedByApp { code, detail: problem.detail.clone() };
+    }
     let reason = problem.reason.as_deref().unwrap_or("none");
     Error::Protocol(format!("{} (code {}, reason {reason})", problem.detail, problem.code))
 }

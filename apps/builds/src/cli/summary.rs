@@ -1,0 +1,114 @@
+//! The summary of a build, which is the same on every node, and the files with its results.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use tenure_cli_kit::text::{format_duration, print_line, sanitize};
+use tenure_cli_kit::{Done, Output, color, print_json};
+
+use crate::junit;
+use crate::node::api::BuildApi;
+use crate::node::end::{FAILED, PASSED};
+use crate::wire::{ReportResponse, TestReport};
+
+/// Maximum number of tests that are listed for each result; `-o json` has all.
+const LISTED_MAX: usize = 100;
+
+/// Files with the results.
+pub(super) struct Files<'a> {
+    pub(super) junit: Option<&'a Path>,
+    pub(super) failures: Option<&'a Path>,
+}
+
+/// Prints the results of a build, and returns its exit code.
+pub(super) async fn print(api: &BuildApi, output: Output, files: &Files<'_>) -> Done {
+    let report = api.report(files.junit.is_some() || output == Output::Json).await?;
+    write(&report, files)?;
+    match output {
+        Output::Json => print_json(&report)?,
+        Output::Table => print_line(&text(&report))?,
+    }
+    Ok(ExitCode::from(if report.failed == 0 { PASSED } else { FAILED }))
+}
+
+fn write(report: &ReportResponse, files: &Files<'_>) -> anyhow::Result<()> {
+    let write = |file: &Path, text: String| {
+        std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    };
+    if let Some(file) = files.junit {
+        write(file, junit::render(report))?;
+    }
+    if let Some(file) = files.failures {
+        let tests: Vec<String> =
+            report.failures.iter().map(|test| format!("{}\n", test.test)).collect();
+        write(file, tests.concat())?;
+    }
+    Ok(())
+}
+
+/// Returns the summary.
+pub(super) fn text(report: &ReportResponse) -> String {
+    let build = sanitize(&report.build);
+    if report.total == 0 {
+        return format!("build {build}: no tests");
+    }
+    let counts = [
+        (report.passed, "passed"),
+        (report.failed, "failed"),
+        (report.flaky, "known to be flaky"),
+        (report.unfinished, "not run"),
+    ];
+    let counts: Vec<String> = counts
+        .into_iter()
+        .filter(|(count, what)| *count > 0 || *what == "passed")
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    let mut lines = vec![format!(
+        "build {build}: {} tests, {} in {}",
+        report.total,
+        counts.join(", "),
+        format_duration(report.duration_ms)
+    )];
+    let again = [(report.requeues, "run again"), (report.losses, "lost with their node")];
+    for (count, what) in again.into_iter().filter(|(count, _)| *count > 0) {
+        lines.push(format!("{count} runs of tests were {what}"));
+    }
+    list(&mut lines, "FAILED", &report.failures);
+    list(&mut lines, "FLAKY", &report.flaky_tests);
+    list(&mut lines, "LOST", &report.lost_tests);
+    let workers = report.workers.iter().map(|worker| {
+        let (name, time) = (sanitize(&worker.worker), format_duration(worker.duration_ms));
+        format!("{name} {} tests in {time}", worker.tests)
+    });
+    lines.push(format!("nodes: {}", workers.collect::<Vec<_>>().join(", ")));
+    lines.join("\n")
+}
+
+fn list(lines: &mut Vec<String>, state: &str, tests: &[TestReport]) {
+    for test in tests.iter().take(LISTED_MAX) {
+        let mut line = format!("{} {}", color::state(state), sanitize(&test.test));
+        if let Some(worker) = &test.worker {
+            line += &format!(" on {}", sanitize(worker));
+        }
+        if test.failures > 0 {
+            let times =
+                if test.failures == 1 { "once" } else { &format!("{} times", test.failures) };
+            line += &format!(", failed {times}");
+        }
+        if test.losses > 0 {
+            line += &format!(", lost {} nodes", test.losses);
+        }
+        if let Some(code) = &test.code {
+            line += &format!(" ({})", sanitize(code));
+        }
+        lines.push(line);
+        if state == "FAILED" {
+            let message = test.message.as_deref().unwrap_or_default();
+            lines.extend(message.lines().map(|line| format!("    {}", sanitize(line))));
+        }
+    }
+    if tests.len() > LISTED_MAX {
+        lines.push(format!("{state}: and {} more; -o json lists all", tests.len() - LISTED_MAX));
+    }
+}

@@ -1,0 +1,284 @@
+//! A node of a build: joins, leads if it is elected, runs tests until none is left.
+//!
+//! A node decides nothing about the queue. What it holds depends on its session: when that is lost,
+//! its command is killed, and it joins the build again like a new node.
+
+pub(crate) mod api;
+pub(crate) mod ci;
+pub(crate) mod command;
+pub(crate) mod end;
+mod lead;
+mod progress;
+mod work;
+
+use std::collections::HashSet;
+use std::mem::ManuallyDrop;
+use std::time::Duration;
+
+use tenure::clock::BootInstant;
+use tenure::lease::LeaseState;
+use tenure::{Client, Error, Session, SessionOptions, Tenure};
+use tenure_cli_kit::message;
+use tenure_core::retry::{WORKER_CLOSED, WORKER_TIMEOUT};
+use tenure_core::{ResourceKey, Token};
+use tokio::sync::mpsc;
+
+use crate::names::{BUILD, NODE, node_lock, resource_name};
+use crate::order;
+use crate::wire::{
+    BuildInfo, BuildRules, BuildRulesRequest, JoinRequest, MasterStatus, RetryRequest, TestListInfo,
+};
+use api::BuildApi;
+use command::TestCommand;
+use end::{Interruption, Stopped};
+pub(crate) use lead::{check_tests, parse_tests};
+use progress::Progress;
+
+/// Time that the server may hold back a request to join.
+const JOIN_WAIT: Duration = Duration::from_secs(5);
+/// Delay before an unanswered request to open a session is repeated.
+const RETRY_DELAY: Duration = Duration::from_millis(300);
+/// Time for which that is repeated.
+const UNAVAILABLE_MAX: Duration = Duration::from_secs(60);
+
+/// Where the tests come from.
+#[derive(Clone, Debug)]
+pub(crate) enum TestSource {
+    /// A list that every node has.
+    List(Vec<String>),
+    /// A shell command that the leader runs; it prints one test per line.
+    Collect(String),
+}
+
+/// Settings of a node.
+pub(crate) struct NodeOptions {
+    pub(crate) build: String,
+    pub(crate) worker: String,
+    pub(crate) tests: TestSource,
+    pub(crate) rules: BuildRulesRequest,
+    pub(crate) command: TestCommand,
+    /// Number of tests that are reserved at once.
+    pub(crate) batch: usize,
+    pub(crate) max_consecutive_failures: Option<u32>,
+    pub(crate) max_duration: Option<Duration>,
+    pub(crate) known_flaky: HashSet<String>,
+    /// Refuse to create the build.
+    pub(crate) existing: bool,
+    /// Build whose durations order the tests.
+    pub(crate) timings_from: Option<String>,
+}
+
+/// A node.
+pub(crate) struct Node {
+    pub(crate) api: BuildApi,
+    /// The API of the build whose durations order the tests.
+    pub(crate) timings: Option<BuildApi>,
+    pub(crate) client: Client,
+    pub(crate) options: NodeOptions,
+    /// Signals that stop the node.
+    pub(crate) signals: mpsc::Receiver<i32>,
+    progress: Progress,
+    /// Time at which the node stops.
+    stop_at: Option<BootInstant>,
+    /// Number of failed tests since the last one that did not fail.
+    consecutive_failures: u32,
+}
+
+impl Node {
+    pub(crate) fn new(
+        api: BuildApi,
+        timings: Option<BuildApi>,
+        client: Client,
+        options: NodeOptions,
+        signals: mpsc::Receiver<i32>,
+    ) -> Self {
+        let stop_at = options.max_duration.map(|max| BootInstant::now() + max);
+        let progress = Progress::new(&options.build);
+        let consecutive_failures = 0;
+        Self { api, timings, client, options, signals, progress, stop_at, consecutive_failures }
+    }
+
+    /// Takes part in the build until every test has its final result.
+    pub(crate) async fn run(&mut self) -> Result<(), Stopped> {
+        let build = self.create().await?;
+        let is_over = build.master_status == MasterStatus::Finished;
+        if is_over && !self.retry_own_failures().await? {
+            message::say(&format!("build {} is finished already", self.options.build));
+            return Ok(());
+        }
+        loop {
+            match self.take_part(&build.rules).await {
+                Ok(()) => return Ok(()),
+                Err(Interruption::Stop(stopped)) => return Err(stopped),
+                Err(Interruption::Lost(why)) => {
+                    self.progress.clear();
+                    message::warn(&format!("{why}; joining the build again"));
+                }
+            }
+        }
+    }
+
+    /// Creates the build, or checks that it has the same tests.
+    async fn create(&self) -> Result<BuildInfo, Stopped> {
+        let body = JoinRequest { session: None, wait_ms: 0, ..self.join_request() };
+        let answer = self.api.join(&body).await;
+        answer.map(|answer| answer.build).map_err(|error| Stopped::Application(error.to_string()))
+    }
+
+    /// Queues the failed tests of an earlier run of this node. Returns whether there are any.
+    async fn retry_own_failures(&self) -> Result<bool, Stopped> {
+        let worker = Some(self.options.worker.clone());
+        let answer = self.api.retry(&RetryRequest { worker }).await;
+        let tests = answer.map_err(|error| Stopped::Application(error.to_string()))?.tests;
+        if tests > 0 {
+            message::say(&format!("running {tests} failed tests of this node again"));
+        }
+        Ok(tests > 0)
+    }
+
+    fn join_request(&self) -> JoinRequest {
+        let tests = match &self.options.tests {
+            TestSource::List(tests) => {
+                Some(TestListInfo { total: tests.len(), digest: order::digest(tests) })
+            }
+            TestSource::Collect(_) => None,
+        };
+        JoinRequest {
+            worker: self.options.worker.clone(),
+            session: None,
+            tests,
+            rules: self.options.rules.clone(),
+            existing: self.options.existing,
+            wait_ms: u64::try_from(JOIN_WAIT.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Takes part with one session.
+    async fn take_part(&mut self, rules: &BuildRules) -> Result<(), Interruption> {
+        let session = self.open_session(rules).await?;
+        let tenure = self.node_lock(&session).await?;
+        // If it is unknown whether a command is dead, the session must expire, not be closed.
+        let (session, tenure) = (ManuallyDrop::new(session), ManuallyDrop::new(tenure));
+        let result = self.with_session(&session, &tenure).await;
+        if !matches!(result, Err(Interruption::Stop(Stopped::Application(_))) if self.has_unknown())
+        {
+            drop(ManuallyDrop::into_inner(tenure));
+            ManuallyDrop::into_inner(session).close().await;
+        }
+        result
+    }
+
+    /// Returns whether a command of this process may be alive.
+    fn has_unknown(&self) -> bool {
+        self.options.command.may_be_alive()
+    }
+
+    async fn with_session(
+        &mut self,
+        session: &Session,
+        tenure: &Tenure,
+    ) -> Result<(), Interruption> {
+        let term = self.campaign(session, tenure).await?;
+        self.work(session, tenure, term).await
+    }
+
+    /// Opens a session, again and again while the server is unavailable.
+    async fn open_session(&self, rules: &BuildRules) -> Result<Session, Interruption> {
+        let ttl = Duration::from_millis(rules.stale_ms);
+        let heartbeat = Duration::from_millis(rules.heartbeat_ms);
+        let options = SessionOptions::new(&self.options.worker, ttl).heartbeat(heartbeat);
+        let deadline = BootInstant::now() + UNAVAILABLE_MAX;
+        loop {
+            match self.client.open_session(&options).await {
+                Err(error) if error.is_unavailable() && !deadline.has_passed() => {
+                    tokio::time::sleep(RETRY_DELAY).await;
+                }
+                Err(error) => return Err(Stopped::Application(error.to_string()).into()),
+                Ok(session) => return Ok(session),
+            }
+        }
+    }
+
+    /// Takes the lock of the node, under which its commands run.
+    async fn node_lock(&self, session: &Session) -> Result<Tenure, Interruption> {
+        let name = resource_name(&self.options.build);
+        let build = ResourceKey::new("tenant", BUILD, &name).map_err(Error::from)?;
+        let path = format!("{NODE}/{}", node_lock(&build, session.id()));
+        let purpose: String = format!("node {}", self.options.worker).chars().take(128).collect();
+        Ok(session.lock(&path)?.purpose(&purpose).acquire().await?)
+    }
+
+    /// Waits until the tests are published, and publishes them if this node is elected. Returns
+    /// their term.
+    async fn campaign(
+        &mut self,
+        session: &Session,
+        tenure: &Tenure,
+    ) -> Result<Token, Interruption> {
+        let mut alone_since = BootInstant::now();
+        loop {
+            let body = JoinRequest { session: Some(session.id()), ..self.join_request() };
+            let answer = tokio::select! {
+                answer = self.api.join(&body) => answer?,
+                Some(signal) = self.signals.recv() => {
+                    return Err(Stopped::Interrupted(signal).into());
+                }
+            };
+            let build = answer.build;
+            if let Some(leadership) = answer.leadership {
+                self.progress.clear();
+                message::say(&format!(
+                    "leading build {} in term {}",
+                    self.options.build, leadership.term
+                ));
+                self.lead(leadership, tenure, &build.rules).await?;
+                return Ok(leadership.term);
+            }
+            match (build.master_status, build.term) {
+                (MasterStatus::Ready | MasterStatus::Finished, Some(term)) => return Ok(term),
+                (MasterStatus::Failed, _) => return Err(setup_failed(&build).into()),
+                // The leader is alive, however slow it is.
+                (MasterStatus::Setup, _) => alone_since = BootInstant::now(),
+                _ => {}
+            }
+            if session.state() == LeaseState::Lost {
+                return Err(Interruption::Lost("the session of this node is lost".to_owned()));
+            }
+            let wait = Duration::from_millis(build.rules.wait_ms);
+            if (alone_since + wait).has_passed() {
+                let why = format!("no node led build {} for {wait:?}", self.options.build);
+                return Err(Stopped::NoLeader(why).into());
+            }
+            if self.is_over_time() {
+                return Err(self.timed_out().into());
+            }
+            self.progress.waiting(&build);
+        }
+    }
+
+    fn is_over_time(&self) -> bool {
+        self.stop_at.is_some_and(BootInstant::has_passed)
+    }
+
+    fn timed_out(&self) -> Stopped {
+        let max = self.options.max_duration.unwrap_or_default();
+        Stopped::TimedOut(format!("this node has worked for {max:?}, its maximum duration"))
+    }
+}
+
+/// Returns why a setup that failed stops its nodes.
+pub(crate) fn setup_failed(build: &BuildInfo) -> Stopped {
+    let (code, text) = match &build.error {
+        Some(error) => (error.code.as_str(), format!("{}: {}", error.code, error.message)),
+        None => ("", "for an unknown reason".to_owned()),
+    };
+    let (id, elections) = (&build.build, build.elections);
+    if [WORKER_TIMEOUT, WORKER_CLOSED].contains(&code) {
+        let why = format!(
+            "the setup of build {id} failed: all {elections} leaders were lost before they \
+             published the tests"
+        );
+        return Stopped::HeartbeatDied(why);
+    }
+    Stopped::Application(format!("the setup of build {id} failed: {text}"))
+}
