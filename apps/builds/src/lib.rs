@@ -13,7 +13,9 @@
 mod api;
 mod build;
 mod cli;
+mod duty;
 mod junit;
+mod metrics;
 pub mod names;
 mod node;
 pub mod order;
@@ -26,7 +28,8 @@ pub mod wire;
 use std::path::Path;
 use std::sync::Arc;
 
-use tenure_app::{App, AppRoutes, LoadedApp};
+use tenure_app::metrics::{Definition, Registry};
+use tenure_app::{App, AppMetrics, AppRoutes, Duty, LoadedApp};
 use tenure_cli_kit::Verb;
 use tenure_config::{Report, Section};
 use tenure_core::Kind;
@@ -52,6 +55,18 @@ impl App for Builds {
 
     fn routes(&self) -> AppRoutes {
         api::routes()
+    }
+
+    fn duties(&self) -> Vec<Box<dyn Duty>> {
+        vec![Box::new(duty::Cleanup)]
+    }
+
+    fn metric_definitions(&self) -> &'static [Definition] {
+        metrics::ALL
+    }
+
+    fn metrics(&self, registry: &mut Registry) -> Option<Arc<dyn AppMetrics>> {
+        Some(Arc::new(metrics::BuildMetrics::new(registry)))
     }
 
     fn cli(&self) -> Option<Box<dyn Verb>> {

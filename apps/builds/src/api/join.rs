@@ -8,8 +8,8 @@ use tenure_app::services::wait_timeout;
 use tenure_app::{Problem, Services};
 use tenure_core::{
     Acquire, Assignment, Claim, ClaimScope, Claimant, Code, Command, JobAction, LockAction,
-    LockName, Millis, Outcome, Refusal, RequestId, ResourceAction, ResourceKey, SessionId, StatusUpdate,
-    Submit, Token,
+    LockName, Millis, Outcome, Refusal, RequestId, ResourceAction, ResourceKey, SessionId,
+    StatusUpdate, Submit, Token,
 };
 
 use super::OnBuild;

@@ -8,7 +8,7 @@ use tenure_cli_kit::{CliContext, Done, Output, color, hint, print_json};
 
 use super::parse_build;
 use crate::node::api::BuildApi;
-use crate::wire::{BuildInfo, NodeInfo};
+use crate::wire::{BuildInfo, MasterStatus, NodeInfo};
 
 /// Show a build: its leader, what is left, and its nodes
 #[derive(Args)]
@@ -57,8 +57,9 @@ fn print(build: &BuildInfo) -> anyhow::Result<()> {
         ("expires_at", Some(build.expires_at.clone())),
     ]))?;
     if build.nodes.is_empty() {
-        let why = "no node works on it; join with `tenure build run`";
-        hint::print(why);
+        if build.master_status != MasterStatus::Finished {
+            hint::print("no node works on it; join with `tenure build run`");
+        }
         return Ok(());
     }
     let row = |node: &NodeInfo| {

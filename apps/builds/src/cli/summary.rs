@@ -70,9 +70,12 @@ pub(super) fn text(report: &ReportResponse) -> String {
         counts.join(", "),
         format_duration(report.duration_ms)
     )];
-    let again = [(report.requeues, "run again"), (report.losses, "lost with their node")];
+    let again = [
+        (report.requeues, "failed runs were repeated"),
+        (report.losses, "runs were lost with their node and repeated"),
+    ];
     for (count, what) in again.into_iter().filter(|(count, _)| *count > 0) {
-        lines.push(format!("{count} runs of tests were {what}"));
+        lines.push(format!("{count} {what}"));
     }
     list(&mut lines, "FAILED", &report.failures);
     list(&mut lines, "FLAKY", &report.flaky_tests);

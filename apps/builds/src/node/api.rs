@@ -32,19 +32,12 @@ const MESSAGE_CHARS_MAX: usize = tenure_core::limits::MESSAGE_BYTES_MAX / 4;
 pub(crate) struct BuildApi {
     transport: HttpTransport,
     path: String,
-    patience: Duration,
 }
 
 impl BuildApi {
     pub(crate) fn new(transport: HttpTransport, build: &str) -> Self {
         let id = build.replace('/', "%2F");
-        Self { transport, path: format!("/v1/builds/{id}"), patience: UNAVAILABLE_MAX }
-    }
-
-    /// Sets the time for which requests are repeated while the server does not answer.
-    pub(crate) fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
-        self
+        Self { transport, path: format!("/v1/builds/{id}") }
     }
 
     pub(crate) async fn join(&self, body: &JoinRequest) -> Result<JoinResponse, Error> {
@@ -127,7 +120,7 @@ impl BuildApi {
         &self,
         mut request: impl FnMut() -> F,
     ) -> Result<T, Error> {
-        let deadline = BootInstant::now() + self.patience;
+        let deadline = BootInstant::now() + UNAVAILABLE_MAX;
         let mut is_first = true;
         loop {
             match request().await {

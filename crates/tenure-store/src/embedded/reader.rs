@@ -147,19 +147,19 @@ impl Reader {
         let after = query.after.as_ref().map_or("", ResourceKey::as_str);
         let (from, to) =
             key_range(query.tenant.as_ref(), query.kind.as_ref(), query.group.as_ref());
-        let read = |row: &Row<'_>| {
-            let (key, body): (String, String) = (row.get(0)?, row.get(1)?);
-            let record: Record = parse(&body)?;
-            Ok((parse_key(&key)?, record.resource))
-        };
         let mut statement = self.0.prepare_cached(sql)?;
-        let found = statement.query_map(params![after, from, to], read)?;
+        let mut found = statement.query(params![after, from, to])?;
         let mut views = Vec::new();
-        for row in found {
-            let (key, resource) = row?;
+        while let Some(row) = found.next()? {
+            let key = parse_key(&row.get::<_, String>(0)?)?;
             let is_kind = query.kind.as_ref().is_none_or(|kind| **kind == *key.kind());
-            let is_selected = is_kind && matches_group(&query.group, &key);
-            if let Some(resource) = resource.filter(|_| is_selected) {
+            // Bodies are parsed only of what is listed: without a tenant, the list of a kind reads
+            // all rows.
+            if !is_kind || !matches_group(&query.group, &key) {
+                continue;
+            }
+            let record: Record = parse(&row.get::<_, String>(1)?)?;
+            if let Some(resource) = record.resource {
                 views.push(ResourceView { key, resource });
             }
             if views.len() > query.limit {

@@ -1,0 +1,167 @@
+//! The duty `builds`: deletes builds after their time to live, and tests of terms that do not count.
+//!
+//! A term does not count if its leader was replaced before it had published all tests. No node sees
+//! those tests; they are only rows to delete.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure_app::{Duty, DutyContext, DutyReport};
+use tenure_core::{
+    Command, JobAction, Millis, Outcome, Refusal, ResourceAction, ResourceKey, Text, Token,
+};
+use tenure_store::StoreError;
+use tenure_store::store::{PAGE_MAX, ResourceQuery, ResourceView, TenureQuery};
+
+use crate::build::{BuildSpec, BuildStatus};
+use crate::names::{BUILD, NODE, TEST, test_group};
+use crate::settings::Settings;
+use crate::state::BuildState;
+
+/// Interval between two runs.
+const INTERVAL: Duration = Duration::from_secs(15);
+/// Maximum number of tests that are deleted in one run.
+const DELETED_MAX: usize = 5_000;
+/// Principal of what the duty does.
+const BY: &str = "builds";
+
+/// Deletes what is left of builds.
+pub(crate) struct Cleanup;
+
+#[async_trait]
+impl Duty for Cleanup {
+    fn name(&self) -> &'static str {
+        "builds"
+    }
+
+    fn interval(&self) -> Duration {
+        INTERVAL
+    }
+
+    async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {
+        if cx.live.app::<Settings>().is_none() {
+            return Ok(DutyReport::default());
+        }
+        let now = cx.store().status().await?.now;
+        let (mut after, mut left, mut builds) = (None, DELETED_MAX, 0);
+        loop {
+            let kind = Some(BUILD.into());
+            let query = ResourceQuery { kind, after, limit: PAGE_MAX, ..ResourceQuery::default() };
+            let page = cx.store().reads().resources(query).await?;
+            for view in &page.items {
+                let deleted = clean(cx, view, now, &mut left).await?;
+                builds += usize::from(deleted);
+                if left == 0 {
+                    // The next run continues.
+                    return Ok(DutyReport::done(builds));
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(DutyReport::done(builds));
+            }
+        }
+    }
+}
+
+/// Deletes what is left of a build. Returns whether the build itself is deleted.
+async fn clean(
+    cx: &DutyContext,
+    view: &ResourceView,
+    now: Millis,
+    left: &mut usize,
+) -> Result<bool, StoreError> {
+    let Some(spec) = view.resource.spec.as_deref() else { return Ok(false) };
+    let Ok(spec) = serde_json::from_str::<BuildSpec>(spec) else { return Ok(false) };
+    let status = view.resource.status.as_ref().map(|status| &status.document);
+    let status: BuildStatus =
+        status.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let is_expired = now >= spec.expires_at && !has_nodes(cx, &view.key).await?;
+    let current = if is_expired { None } else { current_term(view, &status) };
+    for term in status.terms.iter().filter(|term| Some(**term) != current) {
+        if !delete_tests(cx, &view.key, *term, left).await? {
+            return Ok(false);
+        }
+    }
+    if !is_expired {
+        return Ok(false);
+    }
+    delete_all(cx, std::slice::from_ref(view)).await
+}
+
+/// Returns the term that counts, or may count soon.
+fn current_term(view: &ResourceView, status: &BuildStatus) -> Option<Token> {
+    if *view.resource.state == *BuildState::Ready.as_str() {
+        return status.published.as_ref().map(|published| published.term);
+    }
+    // Of a setup without a running attempt, the last term is over, too. Its tests are deleted later.
+    status.terms.last().copied()
+}
+
+/// Returns whether nodes work on a build.
+async fn has_nodes(cx: &DutyContext, build: &ResourceKey) -> Result<bool, StoreError> {
+    let query = TenureQuery {
+        tenant: Some(build.tenant().into()),
+        kind: Some(NODE.into()),
+        group: Some(build.name().into()),
+        limit: 1,
+        ..TenureQuery::default()
+    };
+    Ok(!cx.store().reads().tenures(query).await?.items.is_empty())
+}
+
+/// Deletes the tests of a term, up to `left` of them. Returns whether none remain.
+async fn delete_tests(
+    cx: &DutyContext,
+    build: &ResourceKey,
+    term: Token,
+    left: &mut usize,
+) -> Result<bool, StoreError> {
+    let group: Text = test_group(build, term);
+    loop {
+        let query = ResourceQuery {
+            tenant: Some(build.tenant().into()),
+            kind: Some(TEST.into()),
+            group: Some(group.clone()),
+            limit: PAGE_MAX.min((*left).max(1)),
+            ..ResourceQuery::default()
+        };
+        let page = cx.store().reads().resources(query).await?.items;
+        if page.is_empty() {
+            return Ok(true);
+        }
+        if *left == 0 {
+            return Ok(false);
+        }
+        *left = left.saturating_sub(page.len());
+        if !delete_all(cx, &page).await? {
+            // A node still runs one of them: its attempt is asked to stop.
+            return Ok(false);
+        }
+    }
+}
+
+/// Cancels the jobs of resources and deletes them. Returns whether all are deleted.
+async fn delete_all(cx: &DutyContext, views: &[ResourceView]) -> Result<bool, StoreError> {
+    let reason: Text = "the build has expired".into();
+    let cancel = |job| Command::Job {
+        id: job,
+        action: JobAction::Cancel { by: BY.into(), reason: reason.clone() },
+    };
+    let jobs = views.iter().flat_map(|view| view.resource.lane.iter().map(|job| job.id));
+    for outcome in cx.committer.submit_all(jobs.map(cancel).collect()).await {
+        outcome?;
+    }
+    let delete = |view: &ResourceView| Command::Resource {
+        key: view.key.clone(),
+        action: ResourceAction::Delete { by: BY.into(), precondition: None },
+    };
+    let mut all = true;
+    for outcome in cx.committer.submit_all(views.iter().map(delete).collect()).await {
+        match outcome? {
+            Outcome::Deleted | Outcome::Refused(Refusal::NoSuchResource) => {}
+            _ => all = false,
+        }
+    }
+    Ok(all)
+}
