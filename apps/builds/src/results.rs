@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tenure_app::{Caller, Problem, Services};
-use tenure_core::job::AttemptOutcome;
+use tenure_core::job::{Attempt, AttemptOutcome};
 use tenure_core::retry::Class;
 use tenure_core::{
     Command, Finish, Job, JobAction, Outcome, Refusal, ResourceKey, StatusUpdate, Text, Token,
@@ -134,10 +134,9 @@ impl Settlement<'_> {
         let reads = self.services.store().reads();
         let view = reads.job(result.job).await?.ok_or(Refusal::NoSuchJob)?;
         let attempt = view.job.attempts.iter().find(|attempt| attempt.token == result.token);
-        match attempt.map(|attempt| attempt.outcome) {
-            None => return Ok(Err(AckVerdict::Lost)),
-            Some(Some(outcome)) => return Ok(Err(verdict_before(outcome, &view.job))),
-            Some(None) => {}
+        let Some(attempt) = attempt else { return Ok(Err(AckVerdict::Lost)) };
+        if let Some(outcome) = attempt.outcome {
+            return Ok(Err(verdict_before(attempt, outcome, &view.job)));
         }
         let resource = reads.show(key).await?.and_then(|detail| detail.record.resource);
         let document = resource.and_then(|resource| resource.status);
@@ -247,10 +246,11 @@ fn failure(status: &TestStatus, class: Class) -> Finish {
 }
 
 /// Returns the verdict on an attempt that had ended before.
-fn verdict_before(outcome: AttemptOutcome, job: &Job) -> AckVerdict {
+fn verdict_before(attempt: &Attempt, outcome: AttemptOutcome, job: &Job) -> AckVerdict {
+    let is_last = job.attempts.last().is_some_and(|last| last.token == attempt.token);
     match outcome {
         AttemptOutcome::Ok => AckVerdict::Passed,
-        AttemptOutcome::Failed if job.state.is_finished() => AckVerdict::Failed,
+        AttemptOutcome::Failed if is_last && job.state.is_finished() => AckVerdict::Failed,
         AttemptOutcome::Failed => AckVerdict::Requeued,
         AttemptOutcome::HandedBack | AttemptOutcome::Deferred => AckVerdict::Returned,
         AttemptOutcome::Cancelled | AttemptOutcome::Lost => AckVerdict::Lost,
