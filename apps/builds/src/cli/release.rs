@@ -6,7 +6,7 @@ use clap::Args;
 use tenure_cli_kit::{CliContext, Done, Output, message, print_json};
 
 use super::parse_build;
-use crate::node::api::BuildApi;
+use crate::node::api::{BuildApi, SERVER_TIMEOUT};
 use crate::wire::ReleaseNodeRequest;
 
 /// Hand over what a dead node holds, without waiting for its heartbeat
@@ -29,7 +29,7 @@ pub(super) struct Release {
 impl Release {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
         cx.server.one_tenant()?;
-        let api = BuildApi::new(cx.server.transport()?, &self.build);
+        let api = BuildApi::new(cx.server.transport()?, &self.build, SERVER_TIMEOUT);
         let answer = api.release(&ReleaseNodeRequest { worker: self.worker.clone() }).await?;
         match cx.output {
             Output::Json => print_json(&answer)?,

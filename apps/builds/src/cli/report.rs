@@ -10,7 +10,7 @@ use tenure_cli_kit::{CliContext, Done};
 
 use super::summary::{self, Files};
 use super::{parse_build, stopped};
-use crate::node::api::BuildApi;
+use crate::node::api::{BuildApi, SERVER_TIMEOUT};
 use crate::node::end::Stopped;
 use crate::node::setup_failed;
 use crate::wire::{BuildInfo, MasterStatus};
@@ -46,7 +46,7 @@ pub(super) struct Report {
 impl Report {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
         cx.server.one_tenant()?;
-        let api = BuildApi::new(cx.server.transport()?, &self.build);
+        let api = BuildApi::new(cx.server.transport()?, &self.build, SERVER_TIMEOUT);
         if let Some(wait) = self.wait
             && let Err(why) = self.wait(&api, wait).await
         {

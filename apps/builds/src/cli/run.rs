@@ -99,6 +99,9 @@ pub(super) struct Run {
     /// says so
     #[arg(long)]
     existing: bool,
+    /// Time to wait for a server that does not answer
+    #[arg(long, value_name = "DUR", value_parser = parse_duration, default_value = "60s")]
+    server_timeout: Duration,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<String>,
@@ -109,7 +112,9 @@ impl Run {
         let options = self.options().map_err(usage_error)?;
         cx.server.one_tenant()?;
         let build = options.build.clone();
-        let api = |id: &str| Ok::<_, anyhow::Error>(BuildApi::new(cx.server.transport()?, id));
+        let timeout = self.server_timeout;
+        let api =
+            |id: &str| Ok::<_, anyhow::Error>(BuildApi::new(cx.server.transport()?, id, timeout));
         let timings = options.timings_from.as_deref().map(api).transpose()?;
         let client = Client::with_transport(Arc::new(cx.server.transport()?), cx.server.tenant());
         let (results, signals) = (api(&build)?, catch_signals()?);
@@ -151,6 +156,7 @@ impl Run {
             known_flaky: known_flaky.unwrap_or_default().into_iter().collect::<HashSet<_>>(),
             existing: self.existing || ci.is_retry,
             timings_from: self.timings_from.clone(),
+            server_timeout: self.server_timeout,
         })
     }
 

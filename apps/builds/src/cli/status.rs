@@ -7,7 +7,7 @@ use tenure_cli_kit::text::{age, field_list, format_duration, print_line, sanitiz
 use tenure_cli_kit::{CliContext, Done, Output, color, hint, print_json};
 
 use super::parse_build;
-use crate::node::api::BuildApi;
+use crate::node::api::{BuildApi, SERVER_TIMEOUT};
 use crate::wire::{BuildInfo, MasterStatus, NodeInfo};
 
 /// Show a build: its leader, what is left, and its nodes
@@ -25,7 +25,8 @@ pub(super) struct Status {
 impl Status {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
         cx.server.one_tenant()?;
-        let build = BuildApi::new(cx.server.transport()?, &self.build).show().await?;
+        let build =
+            BuildApi::new(cx.server.transport()?, &self.build, SERVER_TIMEOUT).show().await?;
         match cx.output {
             Output::Json => print_json(&build)?,
             Output::Table => print(&build)?,

@@ -20,8 +20,8 @@ use crate::wire::{
     ReserveResponse, RetryRequest, RetryResponse,
 };
 
-/// Time for which requests are repeated while the server does not answer.
-const UNAVAILABLE_MAX: Duration = Duration::from_secs(60);
+/// Time for which requests of verbs other than `run` are repeated.
+pub(crate) const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay before a request is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(300);
 
@@ -32,12 +32,14 @@ const MESSAGE_CHARS_MAX: usize = tenure_core::limits::MESSAGE_BYTES_MAX / 4;
 pub(crate) struct BuildApi {
     transport: HttpTransport,
     path: String,
+    /// Time for which requests are repeated while the server does not answer.
+    timeout: Duration,
 }
 
 impl BuildApi {
-    pub(crate) fn new(transport: HttpTransport, build: &str) -> Self {
+    pub(crate) fn new(transport: HttpTransport, build: &str, timeout: Duration) -> Self {
         let id = build.replace('/', "%2F");
-        Self { transport, path: format!("/v1/builds/{id}") }
+        Self { transport, path: format!("/v1/builds/{id}"), timeout }
     }
 
     pub(crate) async fn join(&self, body: &JoinRequest) -> Result<JoinResponse, Error> {
@@ -120,7 +122,7 @@ impl BuildApi {
         &self,
         mut request: impl FnMut() -> F,
     ) -> Result<T, Error> {
-        let deadline = BootInstant::now() + UNAVAILABLE_MAX;
+        let deadline = BootInstant::now() + self.timeout;
         let mut is_first = true;
         loop {
             match request().await {

@@ -38,8 +38,6 @@ use progress::Progress;
 const JOIN_WAIT: Duration = Duration::from_secs(5);
 /// Delay before an unanswered request to open a session is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(300);
-/// Time for which that is repeated.
-const UNAVAILABLE_MAX: Duration = Duration::from_secs(60);
 
 /// Where the tests come from.
 #[derive(Clone, Debug)]
@@ -66,6 +64,8 @@ pub(crate) struct NodeOptions {
     pub(crate) existing: bool,
     /// Build whose durations order the tests.
     pub(crate) timings_from: Option<String>,
+    /// Time to wait for a server that does not answer.
+    pub(crate) server_timeout: Duration,
 }
 
 /// A node.
@@ -187,7 +187,7 @@ impl Node {
         let ttl = Duration::from_millis(rules.stale_ms);
         let heartbeat = Duration::from_millis(rules.heartbeat_ms);
         let options = SessionOptions::new(&self.options.worker, ttl).heartbeat(heartbeat);
-        let deadline = BootInstant::now() + UNAVAILABLE_MAX;
+        let deadline = BootInstant::now() + self.options.server_timeout;
         loop {
             match self.client.open_session(&options).await {
                 Err(error) if error.is_unavailable() && !deadline.has_passed() => {
