@@ -4,6 +4,8 @@
 //! failed. It changes under the condition that nobody else changed it. The status is written by
 //! leaders with their term: the terms so far, and the term whose tests count.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use tenure_app::{Caller, Problem, Services};
 use tenure_core::{
@@ -13,6 +15,7 @@ use tenure_core::{
 use tenure_store::store::{PAGE_MAX, ResourceDetail, TenureQuery};
 use tenure_wire::{FailureInfo, instant, to_document};
 
+use crate::LoadedBuilds;
 use crate::names::{self, BUILD, NODE, TEST, build_id, test_group};
 use crate::state::BuildState;
 use crate::wire::{BuildInfo, BuildRules, MasterStatus, NodeInfo, StopInfo, TestListInfo};
@@ -89,6 +92,27 @@ impl Build {
     ) -> Result<Option<Self>, Problem> {
         let detail = services.store().reads().show(key).await?;
         detail.and_then(|detail| Self::parse(key, detail)).transpose()
+    }
+
+    /// Reads a build whose tests are to be reserved in a term. What does not change once they are
+    /// published comes from a cache for a few seconds.
+    pub(crate) async fn load_ready(
+        services: &Services,
+        key: &ResourceKey,
+        term: Token,
+    ) -> Result<Arc<Self>, Problem> {
+        let app = services.live.app::<LoadedBuilds>();
+        let ready = app.as_ref().map(|app| &app.ready);
+        if let Some(build) = ready.and_then(|ready| ready.get(key, term)) {
+            return Ok(build);
+        }
+        let build = Arc::new(Self::load(services, key).await?);
+        build.require_term(term)?;
+        // A limit of failures counts changes of the spec.
+        if let Some(ready) = ready.filter(|_| build.spec.rules.max_failures.is_none()) {
+            ready.insert(Arc::clone(&build));
+        }
+        Ok(build)
     }
 
     /// Reads a build.

@@ -13,9 +13,9 @@ use tenure_core::{
 use tenure_store::StoreError;
 use tenure_store::store::{PAGE_MAX, ResourceQuery, ResourceView, TenureQuery};
 
+use crate::LoadedBuilds;
 use crate::build::{BuildSpec, BuildStatus};
 use crate::names::{BUILD, NODE, TEST, test_group};
-use crate::settings::Settings;
 use crate::state::BuildState;
 
 /// Interval between two runs.
@@ -39,27 +39,33 @@ impl Duty for Cleanup {
     }
 
     async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {
-        if cx.live.app::<Settings>().is_none() {
+        if cx.live.app::<LoadedBuilds>().is_none() {
             return Ok(DutyReport::default());
         }
         let now = cx.store().status().await?.now;
-        let (mut after, mut left, mut builds) = (None, DELETED_MAX, 0);
-        loop {
-            let kind = Some(BUILD.into());
-            let query = ResourceQuery { kind, after, limit: PAGE_MAX, ..ResourceQuery::default() };
-            let page = cx.store().reads().resources(query).await?;
-            for view in &page.items {
-                let deleted = clean(cx, view, now, &mut left).await?;
-                builds += usize::from(deleted);
-                if left == 0 {
-                    // The next run continues.
-                    return Ok(DutyReport::done(builds));
-                }
+        Ok(DutyReport::done(delete_expired(cx, now).await?))
+    }
+}
+
+/// Deletes builds that have expired at `now`, and tests of terms that do not count. Returns the
+/// number of builds, at most what one run may delete.
+pub(crate) async fn delete_expired(cx: &DutyContext, now: Millis) -> Result<usize, StoreError> {
+    let (mut after, mut left, mut builds) = (None, DELETED_MAX, 0);
+    loop {
+        let kind = Some(BUILD.into());
+        let query = ResourceQuery { kind, after, limit: PAGE_MAX, ..ResourceQuery::default() };
+        let page = cx.store().reads().resources(query).await?;
+        for view in &page.items {
+            let deleted = clean(cx, view, now, &mut left).await?;
+            builds += usize::from(deleted);
+            if left == 0 {
+                // The next run continues.
+                return Ok(builds);
             }
-            after = page.next;
-            if after.is_none() {
-                return Ok(DutyReport::done(builds));
-            }
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(builds);
         }
     }
 }

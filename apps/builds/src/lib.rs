@@ -11,6 +11,7 @@
 //! `cli` has the verbs.
 
 mod api;
+mod bench;
 mod build;
 mod cli;
 mod duty;
@@ -19,6 +20,7 @@ mod metrics;
 pub mod names;
 mod node;
 pub mod order;
+mod ready;
 mod results;
 pub mod settings;
 pub mod state;
@@ -34,6 +36,7 @@ use tenure_cli_kit::Verb;
 use tenure_config::{Report, Section};
 use tenure_core::Kind;
 
+use ready::ReadyBuilds;
 pub use settings::Settings;
 
 /// The builds app.
@@ -50,7 +53,10 @@ impl App for Builds {
         _dir: &Path,
         report: &mut Report<'_>,
     ) -> Option<Arc<dyn LoadedApp>> {
-        Some(Arc::new(Settings::read(section, report)))
+        Some(Arc::new(LoadedBuilds {
+            settings: Settings::read(section, report),
+            ready: ReadyBuilds::default(),
+        }))
     }
 
     fn routes(&self) -> AppRoutes {
@@ -72,10 +78,21 @@ impl App for Builds {
     fn cli(&self) -> Option<Box<dyn Verb>> {
         Some(cli::verb())
     }
+
+    fn benches(&self) -> Vec<Box<dyn Verb>> {
+        vec![bench::verb()]
+    }
 }
 
-impl LoadedApp for Settings {
+/// The app as configured by one version of `tenure.toml`.
+pub struct LoadedBuilds {
+    /// The settings.
+    pub settings: Settings,
+    ready: ReadyBuilds,
+}
+
+impl LoadedApp for LoadedBuilds {
     fn kinds(&self) -> Vec<Kind> {
-        Settings::kinds(self)
+        self.settings.kinds()
     }
 }

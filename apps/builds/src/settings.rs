@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use tenure_config::{Report, Section};
-use tenure_core::limits::SUPERVISED_TTL_MS_MIN;
+use tenure_core::limits::{RECENT_TTL_MS, SUPERVISED_TTL_MS_MIN};
 use tenure_core::retry::Retry;
 use tenure_core::{Kind, Operation, Policy};
 
@@ -29,7 +29,9 @@ const ELECTIONS_DEFAULT: u32 = 3;
 /// Allowed numbers of leaders.
 const ELECTIONS: RangeInclusive<u64> = 1..=10;
 /// Default time for which the names of a deleted build are kept.
-const RETENTION_MS_DEFAULT: u64 = 10 * 60 * 1_000;
+const RETENTION_MS_DEFAULT: u64 = RECENT_TTL_MS;
+/// Allowed times of the same: requests are answered again for ten minutes.
+const RETENTION_MS: RangeInclusive<u64> = RECENT_TTL_MS..=30 * 24 * 60 * 60 * 1_000;
 /// Number of attempts that the engine allows for a test. The limits of a build are lower.
 const ATTEMPTS: u32 = 100;
 
@@ -85,7 +87,7 @@ impl Settings {
         let usual = default.heartbeat_ms.min(stale_ms / 3);
         let heartbeat_ms = duration("heartbeat", 100..=stale_ms / 2, usual);
         let wait_ms = duration("wait", WAIT_MS, default.wait_ms);
-        let retention_ms = duration("retention", 1_000..=*TTL_MS.end(), default.retention_ms);
+        let retention_ms = duration("retention", RETENTION_MS, default.retention_ms);
         let elections = section.count("elections", ELECTIONS, report);
         let elections = elections.and_then(|n| u32::try_from(n).ok());
         let elections = elections.unwrap_or(default.elections);
@@ -133,7 +135,7 @@ mod tests {
     use tenure_core::Kinds;
 
     use super::*;
-    use crate::Builds;
+    use crate::{Builds, LoadedBuilds};
 
     fn parse(text: &str) -> Result<tenure_app::Loaded, tenure_config::BadConfig> {
         Apps::new(vec![Arc::new(Builds)]).parse(text, Path::new("/"))
@@ -142,7 +144,7 @@ mod tests {
     #[test]
     fn an_empty_table_has_the_defaults_and_valid_kinds() {
         let loaded = parse("[builds]\n").unwrap();
-        let settings = loaded.apps.get::<Settings>().unwrap();
+        let settings = &loaded.apps.get::<LoadedBuilds>().unwrap().settings;
         assert_eq!(*settings, Settings::default());
         Kinds::new(settings.kinds()).unwrap();
     }
@@ -160,6 +162,6 @@ mod tests {
     #[test]
     fn heartbeats_follow_a_short_stale_time() {
         let loaded = parse("[builds]\nstale = \"3s\"\n").unwrap();
-        assert_eq!(loaded.apps.get::<Settings>().unwrap().heartbeat_ms, 1_000);
+        assert_eq!(loaded.apps.get::<LoadedBuilds>().unwrap().settings.heartbeat_ms, 1_000);
     }
 }

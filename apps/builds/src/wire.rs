@@ -190,6 +190,10 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
+fn yes() -> bool {
+    true
+}
+
 /// Role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -457,6 +461,10 @@ pub struct ReserveRequest {
     #[serde(default)]
     #[schema(value_type = schema::Uint64)]
     pub wait_ms: u64,
+    /// Whether the tests without a final result are counted, which takes a little longer. They
+    /// always are if no test was reserved.
+    #[serde(default = "yes")]
+    pub count: bool,
     /// Results of tests that were reserved before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 256)]
@@ -489,8 +497,8 @@ pub struct ReserveResponse {
     pub verdicts: Vec<AckVerdict>,
     /// Whether every test has its final result.
     pub finished: bool,
-    /// Number of tests without a final result.
-    pub remaining: usize,
+    /// Number of tests without a final result, if they were counted.
+    pub remaining: Option<usize>,
     /// Why no more tests are run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<StopInfo>,

@@ -159,6 +159,11 @@ impl Services {
         }
     }
 
+    /// Remembers the resource of a job, so that [`Services::resource_of_job`] need not read it.
+    pub fn remember_resource_of_job(&self, id: JobId, key: ResourceKey) {
+        self.job_resources.insert(id, key);
+    }
+
     /// Returns the resource of a job, of any tenant. It never changes, so it is cached.
     pub async fn resource_of_job(&self, id: JobId) -> Result<Option<ResourceKey>, Problem> {
         if let Some(key) = self.job_resources.get(id) {

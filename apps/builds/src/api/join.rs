@@ -13,6 +13,7 @@ use tenure_core::{
 };
 
 use super::OnBuild;
+use crate::LoadedBuilds;
 use crate::build::{self, Build, BuildSpec, BuildStatus};
 use crate::names::{BUILD, NODE, SETUP, build_id, node_lock};
 use crate::settings::Settings;
@@ -37,7 +38,7 @@ const MAX_LOSSES_DEFAULT: u32 = 3;
 pub(super) struct Join {
     pub(super) services: Services,
     pub(super) on: OnBuild,
-    pub(super) settings: Arc<Settings>,
+    pub(super) app: Arc<LoadedBuilds>,
     pub(super) request: RequestId,
 }
 
@@ -93,8 +94,8 @@ impl Join {
             let now = self.services.store().status().await?.now;
             let spec = BuildSpec {
                 created_at: now,
-                expires_at: Millis(now.0 + self.settings.ttl_ms),
-                rules: rules(&self.settings, &self.on.key, &body.rules)?,
+                expires_at: Millis(now.0 + self.app.settings.ttl_ms),
+                rules: rules(&self.app.settings, &self.on.key, &body.rules)?,
                 tests: body.tests.clone(),
                 requeued: Vec::new(),
                 failed: Vec::new(),

@@ -9,6 +9,8 @@ mod report;
 mod reserve;
 mod retry;
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
@@ -24,9 +26,9 @@ use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::{IntoParams, PartialSchema as _};
 use utoipa_axum::routes;
 
+use crate::LoadedBuilds;
 use crate::build::{self, Build};
 use crate::names::BUILD;
-use crate::settings::Settings;
 use crate::wire::{
     AckRequest, AckResponse, BuildId, BuildInfo, JoinRequest, JoinResponse, PUBLISH_BYTES_MAX,
     PublishRequest, PublishResponse, ReleaseNodeRequest, ReleaseNodeResponse, ReportResponse,
@@ -75,9 +77,9 @@ impl IntoParams for OnBuild {
     }
 }
 
-/// Returns the settings, unless the app is not configured.
-fn settings(services: &Services) -> Result<std::sync::Arc<Settings>, Problem> {
-    services.live.app::<Settings>().ok_or_else(|| {
+/// Returns the configured app, unless the app is not configured.
+fn loaded(services: &Services) -> Result<Arc<LoadedBuilds>, Problem> {
+    services.live.app::<LoadedBuilds>().ok_or_else(|| {
         Problem::not_found(
             "builds are not enabled on this server; add the table [builds] to its tenure.toml, \
              which may be empty",
@@ -165,9 +167,9 @@ async fn join(
     key: Idempotency,
     Body(body): Body<JoinRequest>,
 ) -> Result<Json<JoinResponse>, Problem> {
-    let settings = settings(&services)?;
+    let app = loaded(&services)?;
     let request = key.id(on.key.as_str())?;
-    Ok(Json(join::Join { services, on, settings, request }.run(&body).await?))
+    Ok(Json(join::Join { services, on, app, request }.run(&body).await?))
 }
 
 /// Publishes tests on behalf of the leader.

@@ -33,7 +33,7 @@ pub(super) async fn ack(
     on: &OnBuild,
     body: &AckRequest,
 ) -> Result<AckResponse, Problem> {
-    let build = Build::load(services, &on.key).await?;
+    let build = Build::load_ready(services, &on.key, body.term).await?;
     let node = Node { services, on, build: &build, term: body.term, worker: &body.worker };
     Ok(AckResponse { verdicts: node.settle(&body.results).await? })
 }
@@ -49,7 +49,7 @@ pub(super) async fn reserve(
         let detail = format!("max is {}; it must be between 1 and {RESERVE_MAX}", body.max);
         return Err(Problem::invalid(&detail));
     }
-    let build = Build::load(services, &on.key).await?;
+    let build = Build::load_ready(services, &on.key, body.term).await?;
     let node = Node { services, on, build: &build, term: body.term, worker: &body.worker };
     let claim = Claim {
         session: body.session,
@@ -62,19 +62,18 @@ pub(super) async fn reserve(
         }),
         tenant: on.caller.bound_tenant().cloned(),
     };
-    build.require_term(body.term)?;
     let wait = wait_timeout(Some(body.wait_ms));
     if build.spec.rules.max_failures.is_none() {
         // Nothing that a result says prevents the next test.
         let (verdicts, tests) =
             tokio::try_join!(node.settle(&body.results), node.claim(&claim, wait))?;
-        return node.respond(verdicts, tests).await;
+        return node.respond(verdicts, tests, body.count).await;
     }
     let verdicts = node.settle(&body.results).await?;
     let build = Build::load(services, &on.key).await?;
     let node = Node { build: &build, ..node };
     let tests = if build.stop().is_some() { Vec::new() } else { node.claim(&claim, wait).await? };
-    node.respond(verdicts, tests).await
+    node.respond(verdicts, tests, body.count).await
 }
 
 /// A node that works on a build.
@@ -104,11 +103,19 @@ impl Node<'_> {
         &self,
         verdicts: Vec<AckVerdict>,
         tests: Vec<ReservedTest>,
+        count: bool,
     ) -> Result<ReserveResponse, Problem> {
+        let stopped = self.build.stop();
+        if !count && !tests.is_empty() {
+            // The node has a test, so the build is not finished.
+            let (finished, remaining) = (false, None);
+            return Ok(ReserveResponse { tests, verdicts, finished, remaining, stopped });
+        }
         let (running, waiting) = self.build.unfinished(self.services).await?;
         let remaining = running + waiting;
-        let stopped = self.build.stop();
-        Ok(ReserveResponse { tests, verdicts, finished: remaining == 0, remaining, stopped })
+        let finished = remaining == 0;
+        let remaining = Some(remaining);
+        Ok(ReserveResponse { tests, verdicts, finished, remaining, stopped })
     }
 
     /// Claims tests, or waits until there are some, every test has its result, or the time is over.
@@ -152,6 +159,8 @@ impl Node<'_> {
             } else if is_own_requeue(&assignment) {
                 commands.push(leave_to_others(&assignment));
             } else {
+                let key = assignment.tenure.key.clone();
+                self.services.remember_resource_of_job(job.id, key);
                 accepted.push(ReservedTest { job: job.id, token, test, failures, losses });
             }
         }

@@ -12,6 +12,9 @@ use crate::wire::{AckVerdict, BuildInfo, MasterStatus, ReservedTest, TestResult}
 /// Where no terminal is redrawn, a line is printed for each tenth of the tests.
 const STEPS: usize = 10;
 
+/// Interval at which the tests without a final result are counted.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The display of a node.
 pub(crate) struct Progress {
     build: String,
@@ -21,6 +24,8 @@ pub(crate) struct Progress {
     remaining: usize,
     /// Number of tests without a result at the start, and the time of the start.
     started: (usize, BootInstant),
+    /// Time of the last count of those.
+    counted: BootInstant,
     run: usize,
     failed: usize,
     requeued: usize,
@@ -36,6 +41,7 @@ impl Progress {
             total: 0,
             remaining: 0,
             started: (0, BootInstant::now()),
+            counted: BootInstant::now(),
             run: 0,
             failed: 0,
             requeued: 0,
@@ -73,8 +79,13 @@ impl Progress {
 
     /// Shows the number of tests without a final result.
     pub(super) fn update(&mut self, remaining: usize) {
-        self.remaining = remaining;
+        (self.remaining, self.counted) = (remaining, BootInstant::now());
         self.draw();
+    }
+
+    /// Returns whether the number that is shown is old.
+    pub(super) fn wants_count(&self) -> bool {
+        (self.counted + COUNT_INTERVAL).has_passed()
     }
 
     pub(super) fn running(&mut self, tests: &[ReservedTest]) {

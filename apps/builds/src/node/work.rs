@@ -72,6 +72,7 @@ impl Node {
             term,
             max: self.options.batch,
             wait_ms: RESERVE_WAIT_MS,
+            count: self.progress.wants_count(),
             results,
         };
         let answer = tokio::select! {
@@ -80,7 +81,9 @@ impl Node {
             Some(signal) = self.signals.recv() => return Err(Stopped::Interrupted(signal).into()),
         };
         self.count(&body.results, &answer.verdicts)?;
-        self.progress.update(answer.remaining);
+        if let Some(remaining) = answer.remaining {
+            self.progress.update(remaining);
+        }
         if let Some(stopped) = answer.stopped {
             return Err(Stopped::TooManyFailures(stopped.message).into());
         }

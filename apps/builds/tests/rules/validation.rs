@@ -94,6 +94,6 @@ async fn builds_of_other_tenants_are_neither_seen_nor_acknowledged() {
         { "job": test["job"], "token": test["token"], "test": "t1", "outcome": "passed" }
     ] });
     let (status, answer) = bed.server.request(&other, "POST", "/v1/builds/x/ack", Some(&ack)).await;
-    assert_eq!((status, &answer["code"]), (404, &json!("not_found")), "{answer}");
+    assert_eq!((status, &answer["code"]), (409, &json!("rejected")), "{answer}");
     assert_eq!(bed.show("x").await["remaining"], 1);
 }
