@@ -1,14 +1,17 @@
 //! A server with builds on a store with a clock that only the test moves, and nodes that speak its
 //! API.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tenure_app::LiveConfig;
 use tenure_server::Config;
-use tenure_store::clock::ManualClock;
-use tenure_store::{Memory, Store};
+use tenure_store::clock::{Clock, ManualClock};
+use tenure_store::embedded::Options;
+use tenure_store::{Embedded, Memory, Store};
 
 use crate::common::{Server, apps, config};
 
@@ -19,19 +22,40 @@ const STEP_MS: u64 = 500;
 
 pub(crate) struct Bed {
     pub(crate) server: Server,
-    store: Arc<Memory>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) live: LiveConfig,
     clock: ManualClock,
     keys: AtomicU64,
+    _dir: TempDir,
 }
 
 impl Bed {
     pub(crate) async fn start() -> Self {
+        Self::start_on(|_, clock| Arc::new(Memory::with_clock(clock))).await
+    }
+
+    /// Starts a server on the embedded store.
+    pub(crate) async fn start_embedded() -> Self {
+        Self::start_on(|dir, clock| {
+            let clock: Option<Arc<dyn Clock>> = Some(Arc::new(clock));
+            let options = Options { clock, ..Options::default() };
+            Arc::new(Embedded::open_with(&dir.join("tenure.db"), options).expect("it opens"))
+        })
+        .await
+    }
+
+    async fn start_on(open: impl FnOnce(&Path, ManualClock) -> Arc<dyn Store>) -> Self {
         let (clock, dir) = (ManualClock::default(), TempDir::new().unwrap());
-        let store = Arc::new(Memory::with_clock(clock.clone()));
-        let loaded = apps().parse("[builds]\n", dir.path()).expect("valid");
-        let config = Config { live: loaded.live(), ..config(Arc::default()) };
-        let server = Server::run(Arc::clone(&store) as Arc<dyn Store>, config).await;
-        Self { server, store, clock, keys: AtomicU64::new(0) }
+        let store = open(dir.path(), clock.clone());
+        let live = apps().parse("[builds]\n", dir.path()).expect("valid").live();
+        let config = Config { live: live.clone(), ..config(Arc::default()) };
+        let server = Server::run(Arc::clone(&store), config).await;
+        Self { server, store, live, clock, keys: AtomicU64::new(0), _dir: dir }
+    }
+
+    /// Moves the clock far ahead, past the end of everything.
+    pub(crate) fn skip(&self, ms: u64) {
+        self.clock.advance(ms);
     }
 
     /// Advances the clock; the sessions of `alive` send a heartbeat at each step.
@@ -43,7 +67,7 @@ impl Bed {
             for node in alive {
                 node.beat().await;
             }
-            self.store.sweep().await.expect("it is in memory");
+            self.store.sweep().await.expect("the store works");
             left -= step;
         }
     }

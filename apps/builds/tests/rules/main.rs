@@ -3,6 +3,7 @@
 //! has to get right.
 
 mod bed;
+mod cleanup;
 #[path = "../../../../crates/tenure-server/tests/common/mod.rs"]
 mod common;
 mod elections;
