@@ -84,6 +84,7 @@ mod tests {
             state: state.as_str().to_owned(),
             worker: Some("n1".to_owned()),
             duration_ms: Some(1_250),
+            ended_at: None,
             failures: 0,
             losses: 0,
             code: message.map(|_| "EXIT_1".to_owned()),

@@ -553,6 +553,9 @@ pub struct TestReport {
     pub worker: Option<String>,
     /// Duration of its last run.
     pub duration_ms: Option<u64>,
+    /// Time of its result.
+    #[schema(value_type = Option<schema::Instant>)]
+    pub ended_at: Option<String>,
     /// Number of times that it failed.
     pub failures: u32,
     /// Number of times that its node was lost.

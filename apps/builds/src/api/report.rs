@@ -97,6 +97,7 @@ fn describe(view: &ResourceView) -> TestReport {
         state: state(view).as_str().to_owned(),
         worker: status.worker.filter(|_| is_over),
         duration_ms: status.duration_ms.filter(|_| is_over),
+        ended_at: is_over.then(|| tenure_wire::instant(view.resource.since)),
         failures: status.failures,
         losses,
         code: status.code,

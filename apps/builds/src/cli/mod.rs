@@ -1,5 +1,7 @@
 //! `tenure build`: runs the tests of a build on this node, and shows builds.
 
+mod bisect;
+mod grind;
 mod ls;
 mod release;
 mod report;
@@ -35,6 +37,8 @@ enum BuildVerb {
     Report(report::Report),
     Retry(retry::Retry),
     Release(release::Release),
+    Grind(grind::Grind),
+    Bisect(bisect::Bisect),
 }
 
 #[async_trait(?Send)]
@@ -47,6 +51,8 @@ impl RunVerb for BuildVerb {
             Self::Report(report) => report.run(cx).await,
             Self::Retry(retry) => retry.run(cx).await,
             Self::Release(release) => release.run(cx).await,
+            Self::Grind(grind) => grind.run(cx).await,
+            Self::Bisect(bisect) => bisect.run(cx).await,
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::names::{TEST_BYTES_MAX, TESTS_MAX, WORKER_BYTES_MAX, check_build};
 use crate::node::api::BuildApi;
 use crate::node::ci::{self, CiEnvironment};
 use crate::node::command::{STOP_SIGNALS, TestCommand};
+use crate::node::end::Stopped;
 use crate::node::{Node, NodeOptions, TestSource, check_tests, parse_tests};
 use crate::wire::{BuildRulesRequest, RESERVE_MAX};
 
@@ -44,6 +45,13 @@ Examples:
   tenure build run 4711 --collect 'go test -list . ./... | grep ^Test' -- go test -run '^{}$' ./...
   tenure build run 4711 --tests tests.txt --batch 20 -- bundle exec rspec {file}")]
 pub(super) struct Run {
+    #[command(flatten)]
+    pub(super) node: NodeArgs,
+}
+
+/// Options of a node.
+#[derive(Args)]
+pub(super) struct NodeArgs {
     /// Id of the build, the same on all nodes [default: that of the CI system]
     #[arg(value_parser = parse_build)]
     build: Option<String>,
@@ -109,7 +117,24 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
-        let options = self.options().map_err(usage_error)?;
+        let node = &self.node;
+        let options = node.options().map_err(usage_error)?;
+        let api = match node.take_part(cx, options).await? {
+            Ok(api) => api,
+            Err(why) => return Ok(stopped(&why)),
+        };
+        let files = Files { junit: node.junit.as_deref(), failures: node.failures.as_deref() };
+        summary::print(&api, cx.output, &files).await
+    }
+}
+
+impl NodeArgs {
+    /// Takes part in a build. Returns its API when every test has its result.
+    pub(super) async fn take_part(
+        &self,
+        cx: &CliContext,
+        options: NodeOptions,
+    ) -> anyhow::Result<Result<BuildApi, Stopped>> {
         cx.server.one_tenant()?;
         let build = options.build.clone();
         let timeout = self.server_timeout;
@@ -119,15 +144,10 @@ impl Run {
         let client = Client::with_transport(Arc::new(cx.server.transport()?), cx.server.tenant());
         let (results, signals) = (api(&build)?, catch_signals()?);
         let mut node = Node::new(api(&build)?, timings, client, options, signals);
-        if let Err(why) = node.run().await {
-            return Ok(stopped(&why));
-        }
-        drop(node);
-        let files = Files { junit: self.junit.as_deref(), failures: self.failures.as_deref() };
-        summary::print(&results, cx.output, &files).await
+        Ok(node.run().await.map(|()| results))
     }
 
-    fn options(&self) -> Result<NodeOptions, String> {
+    pub(super) fn options(&self) -> Result<NodeOptions, String> {
         let ci = ci::detect(|name| std::env::var(name).ok());
         let build = self.build.clone().or(ci.build.clone()).ok_or(
             "the build is not given, and the variables of no known CI system are set: name it \

@@ -23,6 +23,8 @@ use super::end::{Interruption, Stopped, failed};
 const TEST: &str = "{}";
 /// Placeholder for a file with tests, one per line.
 const FILE: &str = "{file}";
+/// Separates a test from the number of its repetition.
+pub(crate) const REPETITION: &str = " #";
 /// Code of a test that exceeded its time limit.
 pub(crate) const TIMED_OUT: &str = "TIMED_OUT";
 /// Maximum size of the output that is shown for a failed test.
@@ -36,6 +38,8 @@ pub(crate) struct TestCommand {
     words: Vec<String>,
     /// Variables for every run.
     pub(crate) env: Vec<(OsString, OsString)>,
+    /// Whether ids of tests end in the number of their repetition, which the command does not get.
+    has_repetitions: bool,
     /// Set if it is unknown whether a run is dead.
     may_be_alive: bool,
 }
@@ -70,13 +74,23 @@ impl TestCommand {
         if !program.contains(TEST) && !exists(program) {
             return Err(format!("there is no program {program:?} in PATH"));
         }
-        Ok(Self { words: words.to_vec(), env: Vec::new(), may_be_alive: false })
+        Ok(Self {
+            words: words.to_vec(),
+            env: Vec::new(),
+            has_repetitions: false,
+            may_be_alive: false,
+        })
     }
 
     /// Returns whether a run may be alive although its end was awaited: what its node holds must
     /// then expire.
     pub(crate) fn may_be_alive(&self) -> bool {
         self.may_be_alive
+    }
+
+    /// Removes the number of its repetition from the id of each test.
+    pub(crate) fn strip_repetitions(&mut self) {
+        self.has_repetitions = true;
     }
 
     /// Returns whether one run takes several tests.
@@ -92,6 +106,8 @@ impl TestCommand {
         limit: Duration,
         signals: &mut mpsc::Receiver<i32>,
     ) -> Result<Run, Interruption> {
+        let tests: Vec<&str> = tests.iter().map(|test| self.name(test)).collect();
+        let tests = &tests[..];
         let list = self.takes_files().then(|| test_file(tests)).transpose();
         let list = list.map_err(|error| failed("write the file with the tests", &error))?;
         let mut output = tempfile::tempfile().map_err(|error| failed("create a file", &error))?;
@@ -140,6 +156,12 @@ impl TestCommand {
         let duration = BootInstant::now().saturating_duration_since(started);
         let text = read_end(&mut output).map_err(|error| failed("read the output", &error))?;
         result(ended, limit, duration, text)
+    }
+
+    /// Returns the test of an id.
+    fn name<'t>(&self, id: &'t str) -> &'t str {
+        let test = id.rsplit_once(REPETITION).filter(|_| self.has_repetitions);
+        test.map_or(id, |(test, _)| test)
     }
 
     fn words(&self, tests: &[&str], list: Option<&Path>) -> Vec<OsString> {

@@ -163,3 +163,41 @@ fn slow_tests_of_an_earlier_build_come_first() {
     assert_eq!(node.wait(), Some(0), "{}", node.err());
     assert!(bed.read("journal").starts_with("begin t4 "), "{}", bed.read("journal"));
 }
+
+#[test]
+fn grinding_counts_the_failures_of_each_test() {
+    let bed = Bed::start(StoreKind::Embedded);
+    let tests = bed.tests(3);
+    // Every third run of t2 fails.
+    bed.write("do.t2", "echo x >> count; [ $(($(wc -l < count) % 3)) -ne 0 ] || code=1");
+    let mut command = bed.command();
+    command.args(["build", "grind", "x", "--tests", &tests, "--count", "6", "--"]);
+    command.args(bed.script());
+    let mut node = bed.spawn("grind", command);
+    assert_eq!(node.wait(), Some(1), "{}", node.err());
+    let table: Vec<String> =
+        node.out().lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(table, ["TEST FAILURES RUNS", "t2 2 6"], "{}", node.out());
+    assert_eq!(bed.runs("t1").len(), 6);
+}
+
+#[test]
+fn a_bisection_finds_the_test_that_makes_another_one_fail() {
+    let bed = Bed::start(StoreKind::Embedded);
+    let tests = bed.tests(16);
+    assert_eq!(bed.node("a", &["--tests", &tests]).wait(), Some(0));
+    let journal = bed.read("journal");
+    let order: Vec<&str> = journal
+        .lines()
+        .filter(|line| line.starts_with("end"))
+        .map(|line| line.split(' ').nth(1).unwrap())
+        .collect();
+    let (culprit, last) = (order[5], order[15]);
+    let script = format!("! {{ grep -qx {culprit} \"$1\" && grep -qx {last} \"$1\"; }}");
+    let bisect = |test: &str, script: &str| {
+        bed.run(&["bisect", "x", test, "--", "sh", "-c", script, "sh", "{file}"])
+    };
+    assert_eq!(bisect(last, &script), (Some(0), format!("{culprit}\n")));
+    assert_eq!(bisect(last, "true"), (Some(1), String::new()), "it cannot be reproduced");
+    assert_eq!(bisect(last, "false"), (Some(1), String::new()), "it fails alone");
+}
