@@ -1,4 +1,5 @@
-//! The duty `builds`: deletes builds after their time to live, and tests of terms that do not count.
+//! The duty `builds`: deletes builds after their time to live, and tests of terms that do not
+//! count.
 //!
 //! A term does not count if its leader was replaced before it had published all tests. No node sees
 //! those tests; they are only rows to delete.
@@ -100,7 +101,7 @@ fn current_term(view: &ResourceView, status: &BuildStatus) -> Option<Token> {
     if *view.resource.state == *BuildState::Ready.as_str() {
         return status.published.as_ref().map(|published| published.term);
     }
-    // Of a setup without a running attempt, the last term is over, too. Its tests are deleted later.
+    // Of a setup without a running attempt, the last term is over, too: deleted later.
     status.terms.last().copied()
 }
 

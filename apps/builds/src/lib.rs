@@ -4,8 +4,8 @@
 //!
 //! A build is a resource of the kind `build`. Its operation `setup` is the election: every node
 //! claims the job, one gets it, and its token is the term. The tests of a term are resources of the
-//! kind `build-test` in a group of their own; which term counts is decided by the step that finishes
-//! the setup. So a leader that was replaced changes nothing, whatever it still writes.
+//! kind `build-test` in a group of their own; which term counts is decided by the step that
+//! finishes the setup. So a leader that was replaced changes nothing, whatever it still writes.
 //!
 //! `api` has the routes, which contain every rule about the queue; `node` runs tests on a machine;
 //! `cli` has the verbs.
@@ -30,11 +30,12 @@ pub mod wire;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::Value;
 use tenure_app::metrics::{Definition, Registry};
-use tenure_app::{App, AppMetrics, AppRoutes, Duty, LoadedApp};
+use tenure_app::{App, AppMetrics, AppRoutes, Duty, LoadedApp, Problem};
 use tenure_cli_kit::Verb;
 use tenure_config::{Report, Section};
-use tenure_core::Kind;
+use tenure_core::{Kind, ResourceKey};
 
 use ready::ReadyBuilds;
 pub use settings::Settings;
@@ -94,5 +95,14 @@ pub struct LoadedBuilds {
 impl LoadedApp for LoadedBuilds {
     fn kinds(&self) -> Vec<Kind> {
         self.settings.kinds()
+    }
+
+    fn check_submit(
+        &self,
+        key: &ResourceKey,
+        _operation: &str,
+        _args: Option<&Value>,
+    ) -> Result<(), Problem> {
+        api::check_submit(key)
     }
 }

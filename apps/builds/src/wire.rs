@@ -1,9 +1,18 @@
 //! JSON types of the builds API.
 
+mod report;
+mod results;
+
 use serde::{Deserialize, Serialize};
 use tenure_core::{JobId, SessionId, Token, limits};
 use tenure_wire::FailureInfo;
 use tenure_wire::schema::{self, integer, string, string_enum, text};
+
+pub use report::{ReportResponse, TestReport, WorkerReport};
+pub use results::{
+    AckRequest, AckResponse, AckVerdict, ReserveRequest, ReserveResponse, ReservedTest,
+    TestOutcome, TestResult,
+};
 
 use crate::names::{BUILD_BYTES_MAX, TEST_BYTES_MAX, TESTS_MAX};
 
@@ -346,164 +355,6 @@ pub struct PublishResponse {
     pub ready: bool,
 }
 
-/// Outcome of a test on a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TestOutcome {
-    /// It passed.
-    Passed,
-    /// It failed.
-    Failed,
-    /// It was not run to its end: another node is to run it.
-    NotRun,
-}
-
-/// Result of a test.
-#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TestResult {
-    /// Job of the test.
-    #[schema(value_type = schema::Id)]
-    pub job: JobId,
-    /// Token of the attempt.
-    #[schema(value_type = schema::FencingToken)]
-    pub token: Token,
-    /// The test.
-    #[schema(value_type = TestId)]
-    pub test: String,
-    /// Outcome.
-    pub outcome: TestOutcome,
-    /// Duration of the run.
-    #[serde(default)]
-    #[schema(value_type = schema::Uint64)]
-    pub duration_ms: u64,
-    /// Number of failures before, from the reservation.
-    #[serde(default)]
-    #[schema(value_type = MaxRequeues)]
-    pub failures: u32,
-    /// Number of lost attempts before, from the reservation.
-    #[serde(default)]
-    #[schema(value_type = MaxLosses)]
-    pub losses: u32,
-    /// Failure code.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::FailureCode>)]
-    pub code: Option<String>,
-    /// Failure message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::FailureMessage>)]
-    pub message: Option<String>,
-    /// Whether the test is known to be flaky: then its failure does not fail the build.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub known_flaky: bool,
-}
-
-/// `POST /v1/builds/{id}/ack`
-#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AckRequest {
-    /// Name of the node.
-    #[schema(value_type = WorkerName)]
-    pub worker: String,
-    /// Term of the tests.
-    #[schema(value_type = schema::FencingToken)]
-    pub term: Token,
-    /// The results.
-    #[schema(max_items = 256)]
-    pub results: Vec<TestResult>,
-}
-
-/// What became of a test with a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum AckVerdict {
-    /// It passed.
-    Passed,
-    /// It failed.
-    Failed,
-    /// It failed, and is known to be flaky.
-    Flaky,
-    /// It failed, and is run again.
-    Requeued,
-    /// It was not run to its end, and is run by another node.
-    Returned,
-    /// The node had lost the test, so its result does not count.
-    Lost,
-}
-
-/// Result of acknowledging tests.
-#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct AckResponse {
-    /// One verdict per result, in the order of the request.
-    pub verdicts: Vec<AckVerdict>,
-}
-
-/// `POST /v1/builds/{id}/reserve`
-#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({
-    "worker": "node-3", "session": "0123456789abcdef0123456789abcdef", "term": 1, "max": 1
-}))]
-pub struct ReserveRequest {
-    /// Name of the node.
-    #[schema(value_type = WorkerName)]
-    pub worker: String,
-    /// Session of the node.
-    #[schema(value_type = schema::Id)]
-    pub session: SessionId,
-    /// Term of the tests.
-    #[schema(value_type = schema::FencingToken)]
-    pub term: Token,
-    /// Maximum number of tests to reserve.
-    #[schema(value_type = ReserveSize)]
-    pub max: usize,
-    /// Maximum time to wait for the first test in milliseconds, at most one minute.
-    #[serde(default)]
-    #[schema(value_type = schema::Uint64)]
-    pub wait_ms: u64,
-    /// Whether the tests without a final result are counted, which takes a little longer. They
-    /// always are if no test was reserved.
-    #[serde(default = "yes")]
-    pub count: bool,
-    /// Results of tests that were reserved before.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 256)]
-    pub results: Vec<TestResult>,
-}
-
-/// A test that a node is to run.
-#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ReservedTest {
-    /// Job of the test.
-    #[schema(value_type = schema::Id)]
-    pub job: JobId,
-    /// Token of the attempt.
-    #[schema(value_type = schema::FencingToken)]
-    pub token: Token,
-    /// The test.
-    pub test: String,
-    /// Number of failures before.
-    pub failures: u32,
-    /// Number of lost attempts before.
-    pub losses: u32,
-}
-
-/// Result of a reservation.
-#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ReserveResponse {
-    /// Tests to run; may be empty.
-    pub tests: Vec<ReservedTest>,
-    /// One verdict per result of the request.
-    pub verdicts: Vec<AckVerdict>,
-    /// Whether every test has its final result.
-    pub finished: bool,
-    /// Number of tests without a final result, if they were counted.
-    pub remaining: Option<usize>,
-    /// Why no more tests are run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stopped: Option<StopInfo>,
-}
-
 /// `POST /v1/builds/{id}/release`
 #[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -537,83 +388,4 @@ pub struct RetryRequest {
 pub struct RetryResponse {
     /// Number of failed tests that are run again.
     pub tests: usize,
-}
-
-/// A test in a report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct TestReport {
-    /// Position in the order of the build, from 0.
-    pub index: usize,
-    /// The test.
-    pub test: String,
-    /// State.
-    #[schema(value_type = TestStateName)]
-    pub state: String,
-    /// Node that ran it last.
-    pub worker: Option<String>,
-    /// Duration of its last run.
-    pub duration_ms: Option<u64>,
-    /// Time of its result.
-    #[schema(value_type = Option<schema::Instant>)]
-    pub ended_at: Option<String>,
-    /// Number of times that it failed.
-    pub failures: u32,
-    /// Number of times that its node was lost.
-    pub losses: u32,
-    /// Failure code of its last failure.
-    pub code: Option<String>,
-    /// Failure message of its last failure.
-    pub message: Option<String>,
-}
-
-/// What a node did.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct WorkerReport {
-    /// Name of the node.
-    pub worker: String,
-    /// Number of tests whose result is from this node.
-    pub tests: usize,
-    /// Number of those that failed.
-    pub failed: usize,
-    /// Time that it ran those tests.
-    pub duration_ms: u64,
-}
-
-/// The results of a build: the same on every node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ReportResponse {
-    /// Id of the build.
-    pub build: String,
-    /// Status.
-    pub master_status: MasterStatus,
-    /// Term of the tests.
-    #[schema(value_type = Option<schema::FencingToken>)]
-    pub term: Option<Token>,
-    /// Number of tests.
-    pub total: usize,
-    /// Number of tests that passed.
-    pub passed: usize,
-    /// Number of tests that failed.
-    pub failed: usize,
-    /// Number of tests that failed and are known to be flaky.
-    pub flaky: usize,
-    /// Number of tests without a final result.
-    pub unfinished: usize,
-    /// Number of failed runs that were repeated.
-    pub requeues: usize,
-    /// Number of runs whose node was lost.
-    pub losses: usize,
-    /// Time from the publication of the tests to the last result.
-    pub duration_ms: u64,
-    /// Tests that failed.
-    pub failures: Vec<TestReport>,
-    /// Tests that failed and passed, or that failed and are known to be flaky.
-    pub flaky_tests: Vec<TestReport>,
-    /// Tests that lost their node.
-    pub lost_tests: Vec<TestReport>,
-    /// Nodes with results.
-    pub workers: Vec<WorkerReport>,
-    /// All tests, with `all=true`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tests: Option<Vec<TestReport>>,
 }

@@ -25,6 +25,8 @@ use crate::wire::{
 
 /// Interval at which a waiting node looks at the build.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum number of tries to create a build: another node may create or delete it in between.
+const CREATE_TRIES_MAX: usize = 3;
 /// Default time limit of a test.
 const TIMEOUT_MS_DEFAULT: u64 = 30_000;
 /// Default number of requeues per test.
@@ -78,7 +80,7 @@ impl Join {
     }
 
     async fn find_or_create(&self, body: &JoinRequest) -> Result<Build, Problem> {
-        loop {
+        for _ in 0..CREATE_TRIES_MAX {
             if let Some(build) = Build::find(&self.services, &self.on.key).await? {
                 check_tests(&build, body.tests.as_ref())?;
                 return Ok(build);
@@ -102,6 +104,9 @@ impl Join {
             };
             build::create(&self.services, &self.on.caller, &self.on.key, &spec).await?;
         }
+        let key = &self.on.key;
+        let detail = format!("the resource {key} exists, but no node has created it; delete it");
+        Err(Problem::new(409, "conflict", &detail))
     }
 
     /// Takes the lock that shows others that the node works on the build.
@@ -205,9 +210,9 @@ fn check_tests(build: &Build, tests: Option<&TestListInfo>) -> Result<(), Proble
         Some((total, digest)) if digest != tests.digest => {
             let (id, own) = (build_id(build.key.name()), tests.total);
             let detail = format!(
-                "build {id} has other tests: {total} tests with the digest {digest:.12}…, this node \
-                 has {own} with {own_digest:.12}…. All nodes need the same list; use another build \
-                 id for another list",
+                "build {id} has other tests: {total} tests with the digest {digest:.12}…, this \
+                 node has {own} with {own_digest:.12}…. All nodes need the same list; use another \
+                 build id for another list",
                 own_digest = tests.digest
             );
             Err(Problem::new(409, "rejected", &detail))

@@ -28,7 +28,7 @@ use utoipa_axum::routes;
 
 use crate::LoadedBuilds;
 use crate::build::{self, Build};
-use crate::names::BUILD;
+use crate::names::{BUILD, NODE, TEST};
 use crate::wire::{
     AckRequest, AckResponse, BuildId, BuildInfo, JoinRequest, JoinResponse, PUBLISH_BYTES_MAX,
     PublishRequest, PublishResponse, ReleaseNodeRequest, ReleaseNodeResponse, ReportResponse,
@@ -42,16 +42,28 @@ const RESULTS_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(crate) fn routes() -> AppRoutes {
     let read = |path| Rule::read(path, Access::VIEWER);
     let write = |path, action| Rule::write("POST", path, Role::Worker, action);
+    // History has every result, so the audit log need not have them.
+    let routine = |path, action| Rule::routine(path, Role::Worker, action);
     AppRoutes::new("builds", "The tests of a CI build, spread over nodes")
         .route(routes!(list), [read("/v1/builds")])
         .route(routes!(show), [read("/v1/builds/{id}")])
-        .route(routes!(join), [write("/v1/builds/{id}/join", "build.join")])
+        .route(routes!(join), [routine("/v1/builds/{id}/join", "build.join")])
         .route(routes!(publish), [write("/v1/builds/{id}/publish", "build.publish")])
-        .route(routes!(reserve), [write("/v1/builds/{id}/reserve", "build.reserve")])
-        .route(routes!(ack), [write("/v1/builds/{id}/ack", "build.ack")])
+        .route(routes!(reserve), [routine("/v1/builds/{id}/reserve", "build.reserve")])
+        .route(routes!(ack), [routine("/v1/builds/{id}/ack", "build.ack")])
         .route(routes!(release), [write("/v1/builds/{id}/release", "build.release")])
         .route(routes!(retry), [write("/v1/builds/{id}/retry", "build.retry")])
         .route(routes!(report), [read("/v1/builds/{id}/report")])
+}
+
+/// Refuses jobs of builds and tests that are submitted through the general API: only a node that
+/// joins a build creates one.
+pub(crate) fn check_submit(key: &ResourceKey) -> Result<(), Problem> {
+    if [BUILD, TEST, NODE].contains(&key.kind()) {
+        let detail = "builds are created by `tenure build run`, or POST /v1/builds/{id}/join";
+        return Err(Problem::invalid(&detail));
+    }
+    Ok(())
 }
 
 /// The caller and the build in the path.

@@ -20,9 +20,9 @@ const FILE: &str = "{file}";
 
 /// Find the test that makes another one fail
 ///
-/// Takes the tests that ran before it on the same node, in their order, and runs the command on this
-/// machine with smaller and smaller parts of them, followed by the test. The command must run the
-/// tests of {file} in one process and in this order, and fail if one of them fails.
+/// Takes the tests that ran before it on the same node, in their order, and runs the command on
+/// this machine with smaller and smaller parts of them, followed by the test. The command must run
+/// the tests of {file} in one process and in this order, and fail if one of them fails.
 #[derive(Args)]
 #[command(after_help = "\
 Example:

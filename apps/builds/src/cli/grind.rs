@@ -54,10 +54,10 @@ impl Grind {
         options.tests = TestSource::List(repeat(tests, self.count).map_err(usage_error)?);
         options.command.strip_repetitions();
         options.rules.max_requeues = Some(0);
-        let api = match self.node.take_part(cx, options).await? {
-            Ok(api) => api,
-            Err(why) => return Ok(stopped(&why)),
-        };
+        let (api, ended) = self.node.take_part(cx, options).await?;
+        if let Err(why) = ended {
+            return Ok(stopped(&why));
+        }
         let tallies = tally(&api.report(true).await?.tests.unwrap_or_default());
         let failed: BTreeMap<_, _> =
             tallies.iter().filter(|(_, tally)| tally.failures > 0).collect();

@@ -35,7 +35,7 @@ impl Retry {
         match cx.output {
             Output::Json => print_json(&answer)?,
             Output::Table => {
-                message::say(&format!("{} failed tests are queued again", answer.tests))
+                message::say(&format!("{} failed tests are queued again", answer.tests));
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -119,22 +119,27 @@ impl Run {
     pub(super) async fn run(&self, cx: &CliContext) -> Done {
         let node = &self.node;
         let options = node.options().map_err(usage_error)?;
-        let api = match node.take_part(cx, options).await? {
-            Ok(api) => api,
-            Err(why) => return Ok(stopped(&why)),
-        };
         let files = Files { junit: node.junit.as_deref(), failures: node.failures.as_deref() };
-        summary::print(&api, cx.output, &files).await
+        let (api, ended) = node.take_part(cx, options).await?;
+        match ended {
+            Ok(()) => summary::print(&api, cx.output, &files).await,
+            Err(why @ (Stopped::TooManyFailures(_) | Stopped::TimedOut(_))) => {
+                // What there is so far.
+                summary::print(&api, cx.output, &files).await?;
+                Ok(stopped(&why))
+            }
+            Err(why) => Ok(stopped(&why)),
+        }
     }
 }
 
 impl NodeArgs {
-    /// Takes part in a build. Returns its API when every test has its result.
+    /// Takes part in a build until every test has its result. Returns the API of the build.
     pub(super) async fn take_part(
         &self,
         cx: &CliContext,
         options: NodeOptions,
-    ) -> anyhow::Result<Result<BuildApi, Stopped>> {
+    ) -> anyhow::Result<(BuildApi, Result<(), Stopped>)> {
         cx.server.one_tenant()?;
         let build = options.build.clone();
         let timeout = self.server_timeout;
@@ -144,7 +149,7 @@ impl NodeArgs {
         let client = Client::with_transport(Arc::new(cx.server.transport()?), cx.server.tenant());
         let (results, signals) = (api(&build)?, catch_signals()?);
         let mut node = Node::new(api(&build)?, timings, client, options, signals);
-        Ok(node.run().await.map(|()| results))
+        Ok((results, node.run().await))
     }
 
     pub(super) fn options(&self) -> Result<NodeOptions, String> {

@@ -12,6 +12,7 @@ mod progress;
 mod work;
 
 use std::collections::HashSet;
+use std::fmt::Debug;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use tenure::lease::LeaseState;
 use tenure::{Client, Error, Session, SessionOptions, Tenure};
 use tenure_cli_kit::message;
 use tenure_core::retry::{WORKER_CLOSED, WORKER_TIMEOUT};
-use tenure_core::{ResourceKey, Token};
+use tenure_core::{Code, ResourceKey, Token};
 use tokio::sync::mpsc;
 
 use crate::names::{BUILD, NODE, node_lock, resource_name};
@@ -36,7 +37,7 @@ use progress::Progress;
 
 /// Time that the server may hold back a request to join.
 const JOIN_WAIT: Duration = Duration::from_secs(5);
-/// Delay before an unanswered request to open a session is repeated.
+/// Delay before a build is joined again, or a request to open a session is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(300);
 
 /// Where the tests come from.
@@ -113,6 +114,7 @@ impl Node {
                 Err(Interruption::Lost(why)) => {
                     self.progress.clear();
                     message::warn(&format!("{why}; joining the build again"));
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
@@ -122,7 +124,15 @@ impl Node {
     async fn create(&self) -> Result<BuildInfo, Stopped> {
         let body = JoinRequest { session: None, wait_ms: 0, ..self.join_request() };
         let answer = self.api.join(&body).await;
-        answer.map(|answer| answer.build).map_err(|error| Stopped::Application(error.to_string()))
+        let build = answer.map_err(|error| Stopped::Application(error.to_string()))?.build;
+        let ignored = ignored_rules(&self.options.rules, &build.rules);
+        if !ignored.is_empty() {
+            let (id, rules) = (&self.options.build, ignored.join(", "));
+            message::warn(&format!(
+                "build {id} was created with other rules, which apply to all nodes: {rules}"
+            ));
+        }
+        Ok(build)
     }
 
     /// Queues the failed tests of an earlier run of this node. Returns whether there are any.
@@ -219,7 +229,7 @@ impl Node {
         loop {
             let body = JoinRequest { session: Some(session.id()), ..self.join_request() };
             let answer = tokio::select! {
-                answer = self.api.join(&body) => answer?,
+                answer = self.api.join(&body) => answer.map_err(|error| refused(&error))?,
                 Some(signal) = self.signals.recv() => {
                     return Err(Stopped::Interrupted(signal).into());
                 }
@@ -263,6 +273,35 @@ impl Node {
     fn timed_out(&self) -> Stopped {
         let max = self.options.max_duration.unwrap_or_default();
         Stopped::TimedOut(format!("this node has worked for {max:?}, its maximum duration"))
+    }
+}
+
+/// Returns the rules of a build that differ from those that a node was given.
+fn ignored_rules(given: &BuildRulesRequest, rules: &BuildRules) -> Vec<String> {
+    fn rule<T: PartialEq + Debug>(name: &str, given: Option<&T>, of_build: &T) -> Option<String> {
+        given.filter(|given| *given != of_build).map(|_| format!("{name} is {of_build:?}"))
+    }
+    let max_failures = given.max_failures.filter(|max| Some(*max) != rules.max_failures);
+    let max_failures = max_failures.map(|_| match rules.max_failures {
+        Some(max) => format!("max_failures is {max}"),
+        None => "there is no max_failures".to_owned(),
+    });
+    let others = [
+        rule("seed", given.seed.as_ref(), &rules.seed),
+        rule("timeout_ms", given.timeout_ms.as_ref(), &rules.timeout_ms),
+        rule("max_requeues", given.max_requeues.as_ref(), &rules.max_requeues),
+        rule("requeue_tolerance", given.requeue_tolerance.as_ref(), &rules.requeue_tolerance),
+        rule("max_losses", given.max_losses.as_ref(), &rules.max_losses),
+        max_failures,
+    ];
+    others.into_iter().flatten().collect()
+}
+
+/// Returns what follows from a refusal to join: a lost session is replaced, nothing else helps.
+fn refused(error: &Error) -> Interruption {
+    match error.code() {
+        Some(Code::Lost) => Interruption::Lost(error.to_string()),
+        _ => Stopped::Application(error.to_string()).into(),
     }
 }
 

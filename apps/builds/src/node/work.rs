@@ -44,12 +44,10 @@ impl Node {
                 self.acknowledge(term, results).await?;
                 return Err(self.timed_out().into());
             }
-            let reserved = self.reserve(session, tenure, term, results).await?;
-            if reserved.is_none() {
+            let Some(tests) = self.reserve(session, tenure, term, results).await? else {
                 return Ok(());
-            }
-            let (done, interruption) =
-                self.run_tests(tenure, reserved.unwrap_or_default(), limit).await;
+            };
+            let (done, interruption) = self.run_tests(tenure, tests, limit).await;
             if let Some(interruption) = interruption {
                 self.acknowledge(term, done).await.ok();
                 return Err(interruption);
@@ -84,10 +82,11 @@ impl Node {
         if let Some(remaining) = answer.remaining {
             self.progress.update(remaining);
         }
-        if let Some(stopped) = answer.stopped {
-            return Err(Stopped::TooManyFailures(stopped.message).into());
+        match answer.stopped {
+            _ if answer.finished => Ok(None),
+            Some(stopped) => Err(Stopped::TooManyFailures(stopped.message).into()),
+            None => Ok(Some(answer.tests)),
         }
-        Ok((!answer.finished).then_some(answer.tests))
     }
 
     async fn acknowledge(

@@ -155,7 +155,7 @@ impl Bed {
         serde_json::from_str(&text).expect("a report")
     }
 
-    /// Returns the runs of a test, from the journal: worker, and whether it came to its end.
+    /// Returns the runs of a test, from the journal: worker, and whether it was completed.
     pub(crate) fn runs(&self, test: &str) -> Vec<(String, bool)> {
         let journal = self.read("journal");
         let of_test = |line: &&str| line.split(' ').nth(1) == Some(test);
@@ -181,7 +181,7 @@ impl Bed {
         for n in 1..=count {
             let test = format!("t{n}");
             let runs = self.runs(&test);
-            assert!(runs.iter().any(|run| run.1), "{test} never came to its end: {runs:?}");
+            assert!(runs.iter().any(|run| run.1), "{test} never was completed: {runs:?}");
         }
     }
 }

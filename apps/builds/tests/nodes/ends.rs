@@ -90,6 +90,7 @@ fn too_many_failures_end_all_nodes_with_44() {
     let mut nodes: Vec<_> = ["a", "b"].map(|worker| bed.node(worker, &options)).into();
     for node in &mut nodes {
         assert_eq!(node.wait(), Some(44), "{}", node.err());
+        assert!(node.out().contains(" not run "), "the summary is printed: {}", node.out());
     }
     let failed = bed.report()["failed"].as_u64().unwrap();
     assert!((3..=4).contains(&failed), "{failed} tests failed");

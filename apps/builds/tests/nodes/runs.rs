@@ -175,8 +175,8 @@ fn grinding_counts_the_failures_of_each_test() {
     command.args(bed.script());
     let mut node = bed.spawn("grind", command);
     assert_eq!(node.wait(), Some(1), "{}", node.err());
-    let table: Vec<String> =
-        node.out().lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let table: Vec<String> = node.out().lines().map(words).collect();
     assert_eq!(table, ["TEST FAILURES RUNS", "t2 2 6"], "{}", node.out());
     assert_eq!(bed.runs("t1").len(), 6);
 }

@@ -45,7 +45,7 @@ impl Bed {
     }
 
     async fn start_on(open: impl FnOnce(&Path, ManualClock) -> Arc<dyn Store>) -> Self {
-        let (clock, dir) = (ManualClock::default(), TempDir::new().unwrap());
+        let (clock, dir) = (ManualClock::default(), TempDir::new().expect("a directory"));
         let store = open(dir.path(), clock.clone());
         let live = apps().parse("[builds]\n", dir.path()).expect("valid").live();
         let config = Config { live: live.clone(), ..config(Arc::default()) };

@@ -1,6 +1,6 @@
 //! The rules of builds over HTTP, on a store whose clock the test moves: elections, publication,
-//! reservations, limits. Tests are named after the scenarios C1 to C27 that a distributed test queue
-//! has to get right.
+//! reservations, limits. Tests are named after the scenarios C1 to C27 that a distributed test
+//! queue has to get right.
 
 mod bed;
 mod cleanup;

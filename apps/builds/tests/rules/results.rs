@@ -80,7 +80,10 @@ async fn c20_an_acknowledged_test_is_never_run_again() {
 }
 
 fn workers(rows: &[(&str, u64, u64)]) -> Value {
-    let row = |(worker, tests, failed): &(&str, u64, u64)| json!({ "worker": worker, "tests": tests, "failed": failed, "duration_ms": tests * 7 });
+    let row = |(worker, tests, failed): &(&str, u64, u64)| {
+        let duration_ms = tests * 7;
+        json!({ "worker": worker, "tests": tests, "failed": failed, "duration_ms": duration_ms })
+    };
     rows.iter().map(row).collect()
 }
 

@@ -97,3 +97,18 @@ async fn builds_of_other_tenants_are_neither_seen_nor_acknowledged() {
     assert_eq!((status, &answer["code"]), (409, &json!("rejected")), "{answer}");
     assert_eq!(bed.show("x").await["remaining"], 1);
 }
+
+#[tokio::test]
+async fn jobs_of_builds_cannot_be_submitted_by_hand() {
+    let bed = Bed::start().await;
+    for path in ["/v1/resources/build/x/jobs", "/v1/resources/build-test/x:1:000000/jobs"] {
+        let (status, answer) = bed.server.post(path, json!({ "operation": "setup" })).await;
+        assert_eq!(status, 422, "{answer}");
+        assert!(answer["detail"].as_str().unwrap().contains("tenure build run"), "{answer}");
+    }
+    let a = bed.node("a").await;
+    // A resource that is no build is named instead of tried again and again.
+    bed.server.put("/v1/resources/build/y", json!({ "spec": { "a": 1 } })).await;
+    let (status, answer) = a.join_with("y", json!({})).await;
+    assert_eq!((status, &answer["code"]), (409, &json!("conflict")), "{answer}");
+}
