@@ -94,11 +94,11 @@ fn c13_a_test_of_a_frozen_node_is_dead_before_another_node_runs_it(store: StoreK
 struct Random(u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    fn below(&mut self, limit: u64) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        self.0 % limit
+        usize::try_from(self.0 % limit).expect("it is small")
     }
 }
 
@@ -116,9 +116,9 @@ fn six_nodes_with_random_kills_lose_nothing(store: StoreKind) {
     for kill in 0..8 {
         // The next kill comes when some more tests have been run.
         let runs = || bed.read("journal").lines().count();
-        let (before, more) = (runs(), 10 + random.below(40) as usize);
+        let (before, more) = (runs(), 10 + random.below(40));
         until(|| runs() >= before + more || bed.status()["master_status"] == "finished");
-        let victim = random.below(6) as usize;
+        let victim = random.below(6);
         if nodes[victim].is_running() {
             nodes[victim].kill();
             let worker = format!("{}{kill}", names[victim]);
