@@ -1,0 +1,155 @@
+"""The hooks of pytest: `pytest --tenure` runs the tests of a queue that all nodes share."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from . import outcome, settings, summary
+from .client import Json
+from .errors import Stop
+from .order import find_duplicate
+from .runner import Runner
+
+SHOWN = {
+    # verdict: (letter, word)
+    "requeued": ("R", "REQUEUED"),
+    "flaky": ("Y", "FLAKY"),
+    "lost": ("L", "LOST"),
+}
+"""Verdicts that do not fail the node."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    settings.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    option = config.option
+    if option.tenure and not option.collectonly and not getattr(option, "help", False):
+        config.pluginmanager.register(TenurePlugin(config), "tenure-node")
+
+
+class TenurePlugin:
+    """A node of a build."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._settings = settings.read(config)
+        # A failure here may be run again elsewhere, so pytest does not stop at it.
+        config.option.maxfail = 0
+        # pytest captures the output of tests, but not now.
+        self._stderr = os.dup(2)
+        self._runner: Runner | None = None
+        self._report: Json | None = None
+        self._stop: Stop | None = None
+        self._has_collection_errors = False
+
+    def pytest_report_header(self) -> str:
+        own = self._settings
+        return f"tenure: build {own.build}, node {own.worker}, server {own.server.shown_url}"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        self._has_collection_errors = session.testsfailed > 0
+        if self._has_collection_errors and not session.config.option.continue_on_collection_errors:
+            return None  # pytest refuses to run tests
+        check_ids([item.nodeid for item in session.items])
+        self._runner = Runner(session, self._settings, self._say, self._settle, self._stderr)
+        with InterruptOnTerm():
+            try:
+                self._report = self._runner.run()
+            except Stop as stop:
+                self._stop = stop
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        assert self._runner is not None
+        self._runner.run_protocol(item, nextitem)
+        return True
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> Any:
+        verdict = str(report.outcome)
+        if verdict in SHOWN:
+            letter, word = SHOWN[verdict]
+            return verdict, letter, (word, {"yellow": True})
+        return None
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._stop is not None:
+            session.exitstatus = self._stop.exit_code
+        elif self._report is not None:
+            has_failed = self._report["failed"] > 0 or self._has_collection_errors
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED if has_failed else pytest.ExitCode.OK
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self._report is None and self._stop is None:
+            return
+        terminalreporter.write_sep("=", f"tenure build {self._settings.build}")
+        if self._report is not None:
+            for line, colour in summary.lines(self._report):
+                terminalreporter.write_line(line, **colour)
+        if self._stop is not None:
+            text = f"ERROR: {self._stop} (exit code {self._stop.exit_code})"
+            terminalreporter.write_line(text, red=True)
+
+    def _say(self, text: str) -> None:
+        terminal = self._terminal()
+        if terminal is not None:
+            terminal.ensure_newline()
+            terminal.write_line(f"tenure: {text}")
+
+    def _settle(
+        self, item: pytest.Item, reports: Sequence[pytest.TestReport], verdict: str
+    ) -> None:
+        """Shows a failed test with the verdict on it."""
+        failure = outcome.failure(reports)
+        if failure is None or verdict not in SHOWN:
+            for report in reports:
+                item.ihook.pytest_runtest_logreport(report=report)
+            return
+        # Only the terminal shows it: for other plugins the test has not ended on this node.
+        failure.outcome = verdict  # type: ignore[assignment]
+        terminal = self._terminal()
+        if terminal is not None:
+            terminal.pytest_runtest_logreport(failure)
+            first = outcome.message(failure).partition("\n")[0]
+            self._say(f"{item.nodeid} failed, verdict {verdict}: {first}")
+
+    def _terminal(self) -> Any:
+        return self._config.pluginmanager.get_plugin("terminalreporter")
+
+
+class InterruptOnTerm:
+    """Handles SIGTERM like Ctrl-C: fixtures are torn down, and the session is released."""
+
+    def __enter__(self) -> None:
+        self._pid = os.getpid()
+        self._before = signal.signal(signal.SIGTERM, self._handle)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if os.getpid() != self._pid:  # a process that a test has forked
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        raise KeyboardInterrupt("SIGTERM")
+
+
+def check_ids(tests: list[str]) -> None:
+    """Refuses lists that cannot be distributed."""
+    duplicate = find_duplicate(tests)
+    if duplicate is not None:
+        raise pytest.UsageError(f"--tenure: the test {duplicate} is in the list twice")
+    for test in tests:
+        try:
+            test.encode()
+        except UnicodeEncodeError:
+            raise pytest.UsageError(f"--tenure: the test {test!r} has no UTF-8 name") from None
