@@ -45,14 +45,7 @@ class ReservedTest:
 
     def result(self, outcome: str, **facts: object) -> Json:
         """Describes what became of the test."""
-        own = {"job": self.job, "token": self.token, "test": self.test}
-        return {
-            **own,
-            "failures": self.failures,
-            "losses": self.losses,
-            "outcome": outcome,
-            **facts,
-        }
+        return {**asdict(self), "outcome": outcome, **facts}
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -24,11 +26,12 @@ def code(report: pytest.TestReport) -> str:
     return CODES.get(report.when or "call", "FAILED")
 
 
-def message(report: pytest.TestReport) -> str:
-    """Describes a failure for the summary of all nodes."""
+def message(report: pytest.TestReport, root: Path) -> str:
+    """Describes a failure for the summary of all nodes, with a path below `root`."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:
-        return clean(f"{crash.path}:{crash.lineno}: {crash.message}")
+        path = crash.path.removeprefix(f"{root}{os.sep}")
+        return clean(f"{path}:{crash.lineno}: {crash.message}")
     # Errors of fixtures, such as an unknown one, have no place. Their end says most.
     text = report.longreprtext.strip().encode(errors="replace")
     return clean(text[-MESSAGE_BYTES_MAX:].decode(errors="ignore"))

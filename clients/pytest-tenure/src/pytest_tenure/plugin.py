@@ -25,13 +25,19 @@ SHOWN = {
 """Verdicts that do not fail the node."""
 
 
+NO_TESTS = (
+    *("collectonly", "help", "version", "markers"),
+    *("showfixtures", "show_fixtures_per_test", "cacheshow"),
+)
+"""Options with which pytest runs no tests."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     settings.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    option = config.option
-    if option.tenure and not option.collectonly and not getattr(option, "help", False):
+    if config.option.tenure and not any(config.getoption(name, None) for name in NO_TESTS):
         config.pluginmanager.register(TenurePlugin(config), "tenure-node")
 
 
@@ -74,6 +80,7 @@ class TenurePlugin:
         self._runner.run_protocol(item, nextitem)
         return True
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> Any:
         verdict = str(report.outcome)
         if verdict in SHOWN:
@@ -110,16 +117,16 @@ class TenurePlugin:
     ) -> None:
         """Shows a failed test with the verdict on it."""
         failure = outcome.failure(reports)
-        if failure is None or verdict not in SHOWN:
+        if failure is None or verdict == "failed":
             for report in reports:
                 item.ihook.pytest_runtest_logreport(report=report)
             return
         # Only the terminal shows it: for other plugins the test has not ended on this node.
-        failure.outcome = verdict  # type: ignore[assignment]
+        failure.outcome = verdict if verdict in SHOWN else "lost"  # type: ignore[assignment]
         terminal = self._terminal()
         if terminal is not None:
             terminal.pytest_runtest_logreport(failure)
-            first = outcome.message(failure).partition("\n")[0]
+            first = outcome.message(failure, item.config.rootpath).partition("\n")[0]
             self._say(f"{item.nodeid} failed, verdict {verdict}: {first}")
 
     def _terminal(self) -> Any:

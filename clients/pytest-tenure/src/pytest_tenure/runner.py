@@ -50,6 +50,7 @@ class Runner:
     ) -> None:
         self._session, self._settings = session, settings
         self._say, self._settle, self._stderr = say, settle, stderr
+        self._pid = os.getpid()
         self._items = {item.nodeid: item for item in session.items}
         self._node = Node(settings, list(self._items), say)
         self._queue: deque[ReservedTest] = deque()
@@ -122,9 +123,8 @@ class Runner:
         if failure is None:
             result = test.result("passed", duration_ms=duration_ms)
         else:
-            result = self._failed(
-                test, duration_ms, outcome.code(failure), outcome.message(failure)
-            )
+            message = outcome.message(failure, item.config.rootpath)
+            result = self._failed(test, duration_ms, outcome.code(failure), message)
         self._done.append(Done(item, result, reports))
 
     def _failed(self, test: ReservedTest, duration_ms: int, code: str, message: str) -> Json:
@@ -157,6 +157,8 @@ class Runner:
 
     def _leave(self) -> None:
         """Returns the tests that have not run, and closes the session."""
+        if os.getpid() != self._pid:  # a process that a test has forked
+            return
         if self._node.is_alive():
             self._settle_all(self._acknowledge([done.result for done in self._done]))
         self._settle_all(["lost"] * len(self._done))
@@ -169,6 +171,12 @@ class Runner:
 
     def _end_after_timeout(self, limit_s: float) -> None:
         """Ends the process, in which a test does not end. Called by the thread of the watchdog."""
+        try:
+            self._give_up_test(limit_s)
+        finally:
+            os._exit(EXIT_TIMED_OUT)
+
+    def _give_up_test(self, limit_s: float) -> None:
         test, self._running = self._running, None
         if test is None:
             return
@@ -186,4 +194,3 @@ class Runner:
             f"node ends with exit code {EXIT_TIMED_OUT}\n"
         )
         os.write(self._stderr, line.encode(errors="replace"))
-        os._exit(EXIT_TIMED_OUT)

@@ -12,7 +12,7 @@ import pytest
 from . import ci
 from .client import Json, Server
 
-BATCH_MAX = 256
+BATCH_MAX = 100
 BATCH_DEFAULT = 1
 DEFAULT_URL = "http://127.0.0.1:7117"
 
