@@ -227,6 +227,34 @@ fn node_with_a_test_that_hangs_ends_and_another_one_finishes() {
 }
 
 #[test]
+fn processes_that_tests_fork_take_no_part() {
+    let bed = Bed::new(
+        "
+import multiprocessing, os, time
+
+def test_fork():
+    child = os.fork()
+    if child == 0:
+        raise SystemExit(0)
+    os.waitpid(child, 0)
+
+def test_terminate():
+    child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))
+    child.start()
+    child.terminate()
+    child.join()
+    assert child.exitcode == -15
+
+def test_key():
+    assert 'TENURE_KEY' not in os.environ
+",
+    );
+    let out = bed.start("a", &["--tenure-max-requeues=0"]).ends_with(0);
+    assert_has(&summary(&out), &["3 tests on 1 node in ", ": 3 passed, 0 failed\n"]);
+    assert_eq!(bed.runs().len(), 3);
+}
+
+#[test]
 fn build_stops_after_too_many_failures() {
     let bed = Bed::new(
         "

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from . import outcome, settings, summary
 from .client import Json
 from .errors import Stop
+from .interrupt import TermInterrupts
 from .order import find_duplicate
 from .runner import Runner
 
@@ -55,6 +54,7 @@ class TenurePlugin:
         self._report: Json | None = None
         self._stop: Stop | None = None
         self._has_collection_errors = False
+        self._pid = os.getpid()
 
     def pytest_report_header(self) -> str:
         own = self._settings
@@ -67,7 +67,7 @@ class TenurePlugin:
             return None  # pytest refuses to run tests
         check_ids([item.nodeid for item in session.items])
         self._runner = Runner(session, self._settings, self._say, self._settle, self._stderr)
-        with InterruptOnTerm():
+        with TermInterrupts():
             try:
                 self._report = self._runner.run()
             except Stop as stop:
@@ -79,6 +79,13 @@ class TenurePlugin:
         assert self._runner is not None
         self._runner.run_protocol(item, nextitem)
         return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self) -> None:
+        if os.getpid() != self._pid:
+            # A process that the test has forked, and that has not ended itself. It must neither
+            # tear down fixtures nor take part in the build.
+            os._exit(1)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> Any:
@@ -131,23 +138,6 @@ class TenurePlugin:
 
     def _terminal(self) -> Any:
         return self._config.pluginmanager.get_plugin("terminalreporter")
-
-
-class InterruptOnTerm:
-    """Handles SIGTERM like Ctrl-C: fixtures are torn down, and the session is released."""
-
-    def __enter__(self) -> None:
-        self._pid = os.getpid()
-        self._before = signal.signal(signal.SIGTERM, self._handle)
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
-
-    def _handle(self, number: int, _: FrameType | None) -> None:
-        if os.getpid() != self._pid:  # a process that a test has forked
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        raise KeyboardInterrupt("SIGTERM")
 
 
 def check_ids(tests: list[str]) -> None:
