@@ -266,7 +266,12 @@ def test_n(n):
 ",
     );
     let out = bed.start("a", &["--tenure-max-requeues", "0", "--maxfail", "3"]).ends_with(44);
-    assert_has(&summary(&out), &["ERROR: 3 tests have failed; the limit is 3 (exit code 44)"]);
+    let expected = [
+        "20 tests on 1 node in ",
+        ": 0 passed, 3 failed, 17 not run\n",
+        "ERROR: 3 tests have failed; the limit is 3 (exit code 44)",
+    ];
+    assert_has(&summary(&out), &expected);
     assert_eq!(bed.runs().len(), 3);
 }
 

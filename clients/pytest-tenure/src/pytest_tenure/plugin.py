@@ -69,9 +69,10 @@ class TenurePlugin:
         self._runner = Runner(session, self._settings, self._say, self._settle, self._stderr)
         with TermInterrupts():
             try:
-                self._report = self._runner.run()
+                self._runner.run()
             except Stop as stop:
                 self._stop = stop
+        self._report = self._runner.report
         return True
 
     @pytest.hookimpl(tryfirst=True)

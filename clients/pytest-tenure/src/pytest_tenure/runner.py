@@ -57,9 +57,10 @@ class Runner:
         self._running: ReservedTest | None = None
         self._done: list[Done] = []
         self._reports: list[pytest.TestReport] | None = None
+        self.report: Json | None = None
 
-    def run(self) -> Json:
-        """Works on the build until it is finished. Returns its report."""
+    def run(self) -> None:
+        """Works on the build until it is finished or stopped. Sets its report."""
         try:
             self._node.create()
             limit_s = self._node.rules["timeout_ms"] / 1000
@@ -68,10 +69,16 @@ class Runner:
                 try:
                     self._node.enter()
                     self._run_tests(watchdog)
-                    return self._node.report()
+                    self.report = self._node.report()
+                    return
                 except Lost as why:
                     self._say(f"this node has lost its session and joins again: {why}")
                     self._forget()
+        except Stop as stop:
+            if stop.exit_code == EXIT_TOO_MANY_FAILURES:
+                self._leave()
+                self.report = self._node.report()
+            raise
         finally:
             self._leave()
 
