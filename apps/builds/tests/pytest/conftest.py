@@ -5,6 +5,7 @@ import pathlib
 import time
 
 import pytest
+from pytest_tenure import client, node
 
 BED = pathlib.Path(os.environ["BED"])
 WORKER = os.environ["TENURE_WORKER"]
@@ -37,9 +38,7 @@ def record(request):
 
 def stop_in_publish():
     """Stops the leader when a part of its tests is published."""
-    from pytest_tenure import node
-
-    send, node.PUBLISH_MAX = node.Node._send, 20
+    send = node.Node._send
 
     def send_or_stop(self, action, body, wait_ms=0):
         if action == "publish" and body["first"] > 0:
@@ -49,9 +48,8 @@ def stop_in_publish():
     node.Node._send = send_or_stop
 
 
+node.PUBLISH_MAX = 20
 if STOP == "publish":
     stop_in_publish()
 if STOP == "unreachable":
-    from pytest_tenure import client
-
     client.UNREACHABLE_S = 1.0

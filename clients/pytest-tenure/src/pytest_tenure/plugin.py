@@ -118,6 +118,8 @@ class TenurePlugin:
         terminal = self._terminal()
         if terminal is not None:
             terminal.ensure_newline()
+            if terminal._tw.width_of_current_line:  # with `-q`
+                terminal.write("\n")
             terminal.write_line(f"tenure: {text}")
 
     def _settle(

@@ -16,7 +16,7 @@ from _pytest.runner import runtestprotocol
 
 from . import outcome
 from .client import Json, now
-from .errors import EXIT_TIMED_OUT, EXIT_TOO_MANY_FAILURES, Lost, Stop
+from .errors import EXIT_TIMED_OUT, EXIT_TOO_MANY_FAILURES, EXIT_UNAVAILABLE, Lost, Stop
 from .node import WAIT_MS, Node, Reservation, ReservedTest
 from .settings import Settings
 from .watchdog import Watchdog
@@ -68,8 +68,11 @@ class Runner:
             while True:
                 try:
                     self._node.enter()
-                    self._run_tests(watchdog)
-                    self.report = self._node.report()
+                    # Failed tests may be run again while the last node asks for the report.
+                    while self.report is None or self.report["unfinished"]:
+                        self._run_tests(watchdog)
+                        self.report = self._node.report()
+                    self._check_total(self.report["total"])
                     return
                 except Lost as why:
                     self._say(f"this node has lost its session and joins again: {why}")
@@ -154,6 +157,12 @@ class Runner:
         for one, verdict in zip(done, verdicts):
             if outcome.failure(one.reports) is not None:
                 self._settle(one.item, one.reports, verdict)
+
+    def _check_total(self, total: int) -> None:
+        """Refuses to succeed when tests of this node are missing in the build."""
+        if total != len(self._items):
+            text = f"the build had {total} tests, this node has {len(self._items)}"
+            raise Stop(EXIT_UNAVAILABLE, text)
 
     def _forget(self) -> None:
         """Drops what belonged to a lost session: other nodes run those tests."""
