@@ -115,14 +115,15 @@ fn tests_of_a_node_that_dies_are_run_by_others() {
 #[test]
 fn node_that_was_frozen_joins_again_and_its_result_does_not_count() {
     let bed = Bed::new(SIXTY);
-    let frozen = bed.start_stopped("a", &[], "test");
+    let frozen = bed.start_stopped("a", &["--tenure-batch", "5"], "test");
     frozen.signal("STOP");
     let expected = summary(&bed.start("b", &[]).ends_with(0));
-    assert_has(&expected, &["60 tests on 1 node", ": 60 passed, 0 failed, 2 lost runs\n"]);
+    assert_has(&expected, &["60 tests on 1 node", ": 60 passed, 0 failed, 5 lost runs\n"]);
     bed.release();
     frozen.signal("CONT");
     let out = frozen.ends_with(0);
     assert_has(&out, &["this node has lost its session and joins again"]);
+    assert_eq!(bed.runs().iter().filter(|run| run.starts_with("a ")).count(), 1);
     assert_eq!(summary(&out), expected);
 }
 

@@ -90,7 +90,7 @@ class Node:
         )
         has_leader_since = now()
         while True:
-            answer = self._join(self._session)
+            answer = self._join()
             build = answer["build"]
             if answer["role"] == "leader":
                 self._say(f"this node leads build {build['build']} in term {build['term']}")
@@ -98,8 +98,6 @@ class Node:
                     self._publish(answer["leadership"])
                 except Lost as why:
                     self._say(f"this node no longer leads: {why}")
-                    if not self._session.is_alive():
-                        raise
             elif build["master_status"] in ("ready", "finished"):
                 self._term = build["term"]
                 leader = build["master_worker_id"]
@@ -117,13 +115,17 @@ class Node:
         """Returns whether the node still has the tests that it reserved."""
         return self._session is not None and self._session.is_alive()
 
-    def reserve(self, maximum: int, wait_ms: int, results: list[Json]) -> Reservation:
-        """Gives results and reserves tests. Raises `Lost` if all reserved tests are lost."""
+    def check(self) -> Session:
+        """Returns the session. Raises `Lost` if the node has lost its tests."""
         if self._session is None or not self._session.is_alive():
             raise Lost("no heartbeat has reached the server in time")
+        return self._session
+
+    def reserve(self, maximum: int, wait_ms: int, results: list[Json]) -> Reservation:
+        """Gives results and reserves tests. Raises `Lost` if all reserved tests are lost."""
         body = {
             "worker": self._settings.worker,
-            "session": self._session.id,
+            "session": self.check().id,
             "term": self._term,
             "max": maximum,
             "wait_ms": wait_ms,
@@ -162,13 +164,11 @@ class Node:
         if self._session is not None:
             self._session.close()
 
-    def _join(self, session: Session) -> Json:
-        if not session.is_alive():
-            raise Lost("no heartbeat has reached the server in time")
+    def _join(self) -> Json:
         wait_ms = min(WAIT_MS, self.rules["wait_ms"])
         body = {
             "worker": self._settings.worker,
-            "session": session.id,
+            "session": self.check().id,
             "tests": self._list,
             "existing": True,
             "wait_ms": wait_ms,

@@ -110,6 +110,7 @@ class Runner:
                 # pytest keeps the fixtures that a test shares with the next one, so that one must
                 # be known.
                 self._reserve(0)
+            self._node.check()
             with watchdog.section():
                 self._run_test(self._running)
             self._running = None
