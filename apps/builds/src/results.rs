@@ -7,14 +7,16 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tenure_app::{Caller, Problem, Services};
+use tenure_core::engine::check_text;
 use tenure_core::job::{Attempt, AttemptOutcome};
+use tenure_core::limits::{CODE_BYTES_MAX, MESSAGE_BYTES_MAX};
 use tenure_core::retry::Class;
 use tenure_core::{
     Command, Finish, Job, JobAction, Outcome, Refusal, ResourceKey, StatusUpdate, Text, Token,
 };
 
 use crate::build::Build;
-use crate::names::{test_group, test_index};
+use crate::names::{TEST_BYTES_MAX, test_group, test_index};
 use crate::state::TestState;
 use crate::tally;
 use crate::wire::{AckVerdict, TestOutcome, TestResult};
@@ -86,6 +88,9 @@ impl Settlement<'_> {
     pub(crate) async fn settle(&self, results: &[TestResult]) -> Result<Vec<AckVerdict>, Problem> {
         let mut verdicts = vec![AckVerdict::Lost; results.len()];
         let mut commands = Vec::new();
+        for result in results {
+            check(result)?;
+        }
         for (index, result) in results.iter().enumerate() {
             let key = self.test(result).await?;
             match result.outcome {
@@ -136,7 +141,9 @@ impl Settlement<'_> {
         let attempt = view.job.attempts.iter().find(|attempt| attempt.token == result.token);
         let Some(attempt) = attempt else { return Ok(Err(AckVerdict::Lost)) };
         if let Some(outcome) = attempt.outcome {
-            return Ok(Err(verdict_before(attempt, outcome, &view.job)));
+            let is_flaky = outcome == AttemptOutcome::Ok && result.known_flaky;
+            let verdict = verdict_before(attempt, outcome, &view.job);
+            return Ok(Err(if is_flaky { AckVerdict::Flaky } else { verdict }));
         }
         let resource = reads.show(key).await?.and_then(|detail| detail.record.resource);
         let document = resource.and_then(|resource| resource.status);
@@ -145,7 +152,7 @@ impl Settlement<'_> {
             failures: before.failures + 1,
             losses: before.losses_of(&view.job),
             code: Some(result.code.clone().unwrap_or_else(|| FAILED.to_owned())),
-            message: result.message.clone(),
+            message: result.message.as_deref().map(readable),
             ..self.status(result)
         };
         let index = test_index(key).unwrap_or_default();
@@ -180,8 +187,8 @@ impl Settlement<'_> {
     async fn verdict(&self, settled: Settled, outcome: Outcome) -> Result<AckVerdict, Problem> {
         match outcome {
             Outcome::Finished { .. } => Ok(settled.verdict),
-            Outcome::Refused(Refusal::Lost { .. }) => {
-                // The node lost the test in between: the result does not count.
+            Outcome::Refused(refusal) => {
+                // The result does not count, because the node lost the test in between.
                 if let Some(entry) = &settled.requeue {
                     let (services, caller) = (self.services, self.caller);
                     tally::return_requeue(services, caller, &self.build.key, entry).await?;
@@ -190,12 +197,39 @@ impl Settlement<'_> {
                     let (services, caller) = (self.services, self.caller);
                     tally::forget_failures(services, caller, &self.build.key, &[index]).await?;
                 }
-                Ok(AckVerdict::Lost)
+                match refusal {
+                    Refusal::Lost { .. } => Ok(AckVerdict::Lost),
+                    other => Err(other.into()),
+                }
             }
-            Outcome::Refused(refusal) => Err(refusal.into()),
             other => Err(Problem::unexpected(&other)),
         }
     }
+}
+
+/// Refuses a result that the engine would refuse, before a requeue is granted to it.
+fn check(result: &TestResult) -> Result<(), Problem> {
+    if let Some(code) = &result.code {
+        check_text("code", code, CODE_BYTES_MAX)?;
+        if code.is_empty() {
+            return Err(Problem::invalid(&"code: it is empty; leave it out, or name the failure"));
+        }
+    }
+    if !(1..=TEST_BYTES_MAX).contains(&result.test.len()) {
+        let detail = format!("test: the id of a test has 1 to {TEST_BYTES_MAX} bytes");
+        return Err(Problem::invalid(&detail));
+    }
+    Ok(())
+}
+
+/// Returns the end of a message, which says most, within the limits of the engine: no result is
+/// refused because of what a test printed.
+pub(crate) fn readable(message: &str) -> String {
+    let clean: String = message.chars().filter(|c| !c.is_control() || *c == '\n').collect();
+    let clean = clean.trim();
+    let start = clean.len().saturating_sub(MESSAGE_BYTES_MAX);
+    let start = (start..=clean.len()).find(|at| clean.is_char_boundary(*at));
+    clean[start.unwrap_or(clean.len())..].to_owned()
 }
 
 /// Returns the command that fails a test whose nodes were lost too often.
@@ -268,4 +302,17 @@ pub(crate) fn test_of(job: &Job) -> String {
     let args = job.args.as_deref().and_then(|args| serde_json::from_str::<Value>(args).ok());
     let test = args.as_ref().and_then(|args| args["test"].as_str());
     test.unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_shortened_to_their_end_and_have_no_control_characters() {
+        assert_eq!(readable("\u{1b}[31mone\ntwo\u{0}\n"), "[31mone\ntwo");
+        let long = format!("first {}é", "x".repeat(MESSAGE_BYTES_MAX - 1));
+        let end = readable(&long);
+        assert!(end.len() <= MESSAGE_BYTES_MAX && end.ends_with("xé"), "{end}");
+    }
 }

@@ -21,7 +21,7 @@ const LISTENING: &str = "listening on ";
 
 /// Runs all checks of schemathesis; any finding is a failure.
 pub(crate) fn run(root: &Path) -> Result<()> {
-    let target = target_directory()?;
+    let target = prepare::target_directory()?;
     let folder = root.join(FOLDER);
     let python =
         prepare::python_environment(&folder.join("requirements.txt"), &target.join("contract"))?;
@@ -36,13 +36,6 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         // Keeps bytecode files out of the repository.
         .env("PYTHONDONTWRITEBYTECODE", "1");
     shell::run(&mut schemathesis)
-}
-
-/// Returns cargo's target directory: this program is in its `debug` folder.
-fn target_directory() -> Result<PathBuf> {
-    let this = std::env::current_exe().context("find the path of this program")?;
-    let target = this.ancestors().nth(2).map(Path::to_path_buf);
-    target.context("find the target directory")
 }
 
 /// A server process with its own data directory; dropping it removes both.

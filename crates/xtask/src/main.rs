@@ -37,6 +37,8 @@ enum Verb {
         #[arg(last = true)]
         cargo_args: Vec<OsString>,
     },
+    /// Check that the machine has what the tests need, and install what is missing
+    Prepare,
     /// Check the textual rules and the dependency directions, and print all findings
     Tidy,
     /// Generate openapi.json from the routes of the server
@@ -61,6 +63,7 @@ fn run(verb: &Verb) -> Result<()> {
     let root = root()?;
     match verb {
         Verb::Test { cargo_args } => gate::run(&root, cargo_args),
+        Verb::Prepare => prepare::machine(&root),
         Verb::Tidy => tidy::run(&root),
         Verb::Openapi => openapi::run(&root),
         Verb::Contract => contract::run(&root),

@@ -1,7 +1,8 @@
 //! Checks that the machine has the programs that the tests need, before anything is built.
 //!
 //! Installs missing packages on Debian as root; otherwise fails with a message that names the
-//! packages, rather than with a compiler or linker error.
+//! packages, rather than with a compiler or linker error. Installs pytest into the target
+//! directory.
 //!
 //! Requirements are listed in `machine`.
 
@@ -27,7 +28,7 @@ pub(crate) fn machine(root: &Path) -> Result<()> {
         require_program(program, &[program])?;
     }
     require_program("pgrep", &["procps"])?;
-    // schemathesis is installed into a virtual environment.
+    // schemathesis and pytest are installed into virtual environments.
     require_python_module("ensurepip", &["python3-venv"])?;
     // Tests validate the files in deploy/.
     require_program("systemd-analyze", &["systemd"])?;
@@ -37,8 +38,18 @@ pub(crate) fn machine(root: &Path) -> Result<()> {
     require_program_in("pgbouncer", &[PathBuf::from("/usr/sbin")], &["pgbouncer"])?;
     require_component(root, "fmt", "rustfmt")?;
     require_component(root, "clippy", "clippy")?;
+    // Tests run pytest with the plugin.
+    let requirements = root.join("clients/pytest-tenure/requirements.txt");
+    python_environment(&requirements, &target_directory()?.join("pytest"))?;
     // A test inspects the crates of every feature, including those that are not built here.
     shell::run(shell::cargo(root).args(["fetch", "--locked", "--quiet"]))
+}
+
+/// Returns cargo's target directory: this program is in its `debug` folder.
+pub(crate) fn target_directory() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("find the path of this program")?;
+    let target = this.ancestors().nth(2).map(Path::to_path_buf);
+    target.context("find the target directory")
 }
 
 /// Requires `program` on the PATH; installs these Debian packages if it is missing.

@@ -10,7 +10,7 @@ use tenure_core::{Command, Finish, JobAction, Outcome, Refusal, ResourceAction, 
 use super::OnBuild;
 use super::join::{is_leader, status_update};
 use crate::build::{Build, BuildStatus, Published};
-use crate::names::{RUN, TEST_BYTES_MAX, TESTS_MAX, test_key};
+use crate::names::{RUN, TEST, TEST_BYTES_MAX, TESTS_MAX, test_group, test_key};
 use crate::results;
 use crate::wire::{CHUNK_MAX, PublishRequest, PublishResponse};
 
@@ -34,6 +34,9 @@ pub(super) async fn publish(
     let published = body.tests.len();
     let Some(total) = body.total else { return Ok(PublishResponse { published, ready: false }) };
     let digest = body.digest.clone().unwrap_or_default();
+    if !is_published {
+        check_complete(services, &build, body, (total, &digest)).await?;
+    }
     let status = BuildStatus {
         published: Some(Published { term: body.term, total, digest }),
         ..build.status
@@ -44,6 +47,35 @@ pub(super) async fn publish(
     match services.submit(Command::Job { id: body.job, action }).await? {
         Outcome::Finished { .. } => Ok(PublishResponse { published, ready: true }),
         other => Err(Problem::unexpected(&other)),
+    }
+}
+
+/// Refuses to let tests count if some are missing, or if they are not those that nodes know.
+async fn check_complete(
+    services: &Services,
+    build: &Build,
+    body: &PublishRequest,
+    (total, digest): (usize, &str),
+) -> Result<(), Problem> {
+    let (tenant, group) = (build.key.tenant().into(), test_group(&build.key, body.term));
+    let counts = services.store().reads().group(tenant, TEST.into(), group).await?;
+    // No node can have reserved one of them.
+    let stored = counts.running + counts.waiting;
+    if stored != total {
+        let detail = format!("{stored} tests are stored, not {total}: send the missing ones first");
+        return Err(Problem::new(409, "rejected", &detail));
+    }
+    match &build.spec.tests {
+        Some(tests) if tests.total != total || tests.digest != digest => {
+            let expected = tests.total;
+            let detail = format!(
+                "the tests are not those that the build was created with: {total} tests with the \
+                 digest {digest:.12}…, not {expected} with {:.12}…",
+                tests.digest
+            );
+            Err(Problem::new(409, "rejected", &detail))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -65,9 +65,15 @@ pub(super) async fn reserve(
     let wait = wait_timeout(Some(body.wait_ms));
     if build.spec.rules.max_failures.is_none() {
         // Nothing that a result says prevents the next test.
-        let (verdicts, tests) =
-            tokio::try_join!(node.settle(&body.results), node.claim(&claim, wait))?;
-        return node.respond(verdicts, tests, body.count).await;
+        let settled = tokio::join!(node.settle(&body.results), node.claim(&claim, wait));
+        return match settled {
+            (Ok(verdicts), tests) => node.respond(verdicts, tests?, body.count).await,
+            (Err(problem), tests) => {
+                // The node does not learn of these tests.
+                node.hand_back(&tests.unwrap_or_default()).await;
+                Err(problem)
+            }
+        };
     }
     let verdicts = node.settle(&body.results).await?;
     let build = Build::load(services, &on.key).await?;
@@ -144,6 +150,17 @@ impl Node<'_> {
         }
     }
 
+    /// Gives tests back that the node does not run.
+    async fn hand_back(&self, tests: &[ReservedTest]) {
+        let commands = tests.iter().map(hand_back).collect();
+        for outcome in self.services.committer.submit_all(commands).await {
+            if let Err(error) = outcome {
+                // They are lost with the session of the node at the latest.
+                tracing::warn!(%error, "cannot give a test back");
+            }
+        }
+    }
+
     /// Returns the tests that the node is to run. Leaves its own failures to others for a moment,
     /// and fails tests that have lost too many nodes.
     async fn accept(&self, assignments: Vec<Assignment>) -> Result<Vec<ReservedTest>, Problem> {
@@ -164,6 +181,14 @@ impl Node<'_> {
                 accepted.push(ReservedTest { job: job.id, token, test, failures, losses });
             }
         }
+        if accepted.len() > 1
+            && let Some(index) = accepted.iter().position(|test| test.losses > 0)
+        {
+            // Alone, so that no other test counts as lost if it kills the node.
+            let suspect = accepted.swap_remove(index);
+            commands.extend(accepted.iter().map(hand_back));
+            accepted = vec![suspect];
+        }
         tally::count_failures(self.services, &self.on.caller, self.build, &failed).await?;
         for outcome in self.services.committer.submit_all(commands).await {
             // The session may have ended in between; then other nodes get the test.
@@ -183,6 +208,11 @@ fn is_own_requeue(assignment: &Assignment) -> bool {
         && last.is_some_and(|last| {
             last.outcome == Some(AttemptOutcome::Failed) && last.worker == assignment.tenure.holder
         })
+}
+
+fn hand_back(test: &ReservedTest) -> Command {
+    let action = JobAction::Finish { token: test.token, finish: Finish::HandBack, update: None };
+    Command::Job { id: test.job, action }
 }
 
 fn leave_to_others(assignment: &Assignment) -> Command {

@@ -14,10 +14,11 @@ use rustix::process::Signal;
 use tenure::Tenure;
 use tenure::clock::BootInstant;
 use tenure::exec::{self, CommandEnd, EndReason, ExitKind, RunUnder, Spec, StopReason, run_under};
-use tenure_core::limits::{CREDENTIAL_VARIABLES, MESSAGE_BYTES_MAX};
+use tenure_core::limits::CREDENTIAL_VARIABLES;
 use tokio::sync::mpsc;
 
 use super::end::{Interruption, Stopped, failed};
+use crate::results::readable;
 
 /// Placeholder for a test.
 const TEST: &str = "{}";
@@ -207,18 +208,9 @@ fn result(
         } else {
             output.clone()
         };
-        (code, last_bytes(&text, MESSAGE_BYTES_MAX))
+        (code, readable(&text))
     });
     Ok(Run { failure, duration, output })
-}
-
-/// Returns the end of a text, at most `bytes_max` bytes of it, without control characters.
-fn last_bytes(text: &str, bytes_max: usize) -> String {
-    let clean: String = text.chars().filter(|c| !c.is_control() || *c == '\n').collect();
-    let clean = clean.trim();
-    let start = clean.len().saturating_sub(bytes_max);
-    let start = (start..=clean.len()).find(|at| clean.is_char_boundary(*at)).unwrap_or(clean.len());
-    clean[start..].to_owned()
 }
 
 /// Writes tests to a temporary file.
@@ -269,11 +261,5 @@ mod tests {
     fn placeholders_are_replaced_within_words() {
         let words = command(&["echo", "--id={}", "x"]).unwrap().words(&["a b"], None);
         assert_eq!(words, ["echo", "--id=a b", "x"]);
-    }
-
-    #[test]
-    fn messages_have_the_end_of_the_output() {
-        assert_eq!(last_bytes("\u{1b}[31mone\ntwo\n", 100), "[31mone\ntwo");
-        assert_eq!(last_bytes("aéb", 2), "b", "not half of a character");
     }
 }

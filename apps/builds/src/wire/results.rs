@@ -49,9 +49,8 @@ pub struct TestResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::FailureCode>)]
     pub code: Option<String>,
-    /// Failure message.
+    /// Failure message. Its last 1,024 bytes are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::FailureMessage>)]
     pub message: Option<String>,
     /// Whether the test is known to be flaky: then its failure does not fail the build.
     #[serde(default, skip_serializing_if = "is_false")]

@@ -75,11 +75,12 @@ async fn a_build_lives_as_long_as_its_nodes() {
     let bed = Bed::start().await;
     let mut cleanup = Cleanup::new(&bed);
     let a = bed.node("a").await;
-    let term = a.start("x", json!({}), &["t1"]).await;
-    let test = a.take("x", term).await;
+    let term = a.start("x", json!({}), &["t1", "t2"]).await;
+    let test = a.reserve("x", term, 1).await.remove(0);
     bed.skip(TTL_MS);
     // The store takes the jump for a stall of its own, so the node is alive.
     assert_eq!(cleanup.run().await, 0, "a node works on it");
+    assert_eq!(count(&bed, TEST).await, 2);
     assert_eq!(a.ack("x", term, passed(&test)).await, "passed");
     assert_eq!(bed.server.delete(&format!("/v1/sessions/{}", a.session)).await.0, 200);
     assert_eq!(cleanup.run().await, 1);

@@ -58,6 +58,7 @@ async fn c16_a_build_is_not_finished_while_a_lost_test_runs() {
     let answer = b.reserve_with("x", term, 1, Vec::new()).await;
     assert_eq!((&answer["finished"], &answer["remaining"]), (&json!(false), &json!(1)));
     let test = &answer["tests"][0];
+    assert_eq!(bed.show("x").await["master_status"], "ready");
     let late = bed.node("late").await;
     let answer = late.reserve_with("x", term, 1, Vec::new()).await;
     assert_eq!(answer["finished"], false, "it is running");
@@ -167,8 +168,8 @@ async fn c26_lost_runs_are_reported_with_the_node_that_finished_the_test() {
     let term = a.start("x", json!({}), &["t1", "t2"]).await;
     a.reserve("x", term, 2).await;
     bed.advance(STALE_MS, &[&b]).await;
-    for test in b.reserve("x", term, 2).await {
-        b.ack("x", term, passed(&test)).await;
+    for _ in 0..2 {
+        b.ack("x", term, passed(&b.take("x", term).await)).await;
     }
     let report = bed.report("x").await;
     assert_eq!(report["losses"], 2);
@@ -219,7 +220,8 @@ async fn a_test_that_is_known_to_be_flaky_does_not_fail_the_build() {
     let test = a.take("x", term).await;
     let mut result = failed(&test);
     result["known_flaky"] = json!(true);
-    assert_eq!(a.ack("x", term, result).await, "flaky");
+    assert_eq!(a.ack("x", term, result.clone()).await, "flaky");
+    assert_eq!(a.ack("x", term, result).await, "flaky", "a repetition changes nothing");
     let report = bed.report("x").await;
     assert_eq!((&report["flaky"], &report["failed"]), (&json!(1), &json!(0)));
     assert_eq!(bed.show("x").await["stopped"], Value::Null);
@@ -269,4 +271,47 @@ async fn a_retry_runs_the_failures_of_one_node_only() {
     let report = bed.report("x").await;
     assert_eq!((&report["passed"], &report["failed"]), (&json!(1), &json!(1)));
     assert_eq!(report["failures"][0]["test"], two["test"]);
+}
+
+#[tokio::test]
+async fn a_long_message_is_shortened_and_a_bad_code_uses_up_nothing() {
+    let bed = Bed::start().await;
+    let a = bed.node("a").await;
+    let term = a.start("x", json!({}), &["t1", "t2"]).await;
+    let tests = a.reserve("x", term, 1).await;
+    let mut bad = failed(&tests[0]);
+    bad["code"] = json!("two\nlines");
+    let body = json!({
+        "worker": "a", "session": a.session, "term": term, "max": 1, "results": [bad]
+    });
+    let (status, answer) = a.post("x", "reserve", body).await;
+    assert_eq!((status, &answer["code"]), (422, &json!("invalid")), "{answer}");
+    let build = bed.show("x").await;
+    assert_eq!((&build["requeues"], &build["running"]), (&json!(0), &json!(1)), "t2 is free");
+    let mut long = failed(&tests[0]);
+    long["message"] = json!(format!("{}\u{0}the end", "x".repeat(5_000)));
+    assert_eq!(a.ack("x", term, long).await, "requeued");
+    let report = bed.report("x").await;
+    let test = &report["tests"].as_array().unwrap()[0];
+    assert!(test["message"].as_str().unwrap().ends_with("xthe end"), "{test}");
+}
+
+#[tokio::test]
+async fn a_test_that_has_lost_a_node_is_reserved_alone() {
+    let bed = Bed::start().await;
+    let (a, b) = (bed.node("a").await, bed.node("b").await);
+    let term = a.start("x", json!({}), &["t1", "t2", "t3"]).await;
+    assert_eq!(a.reserve("x", term, 2).await.len(), 2);
+    bed.advance(STALE_MS, &[&b]).await;
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let tests = b.reserve("x", term, 10).await;
+        assert_eq!(tests.len(), 1, "{tests:?}");
+        seen.push(tests[0]["test"].as_str().unwrap().to_owned());
+        b.ack("x", term, passed(&tests[0])).await;
+    }
+    seen.sort();
+    assert_eq!(seen, ["t1", "t2", "t3"]);
+    let report = bed.report("x").await;
+    assert_eq!(report["losses"], 2, "{report}");
 }

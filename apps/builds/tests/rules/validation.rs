@@ -95,7 +95,48 @@ async fn builds_of_other_tenants_are_neither_seen_nor_acknowledged() {
     ] });
     let (status, answer) = bed.server.request(&other, "POST", "/v1/builds/x/ack", Some(&ack)).await;
     assert_eq!((status, &answer["code"]), (409, &json!("rejected")), "{answer}");
+    // Nor with tests of her own in the same term.
+    let post = async |path: &str, body| {
+        let (status, answer) = bed.server.request(&other, "POST", path, Some(&body)).await;
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let session = post("/v1/sessions", json!({ "name": "eve", "ttl_ms": 60_000 })).await;
+    let join = json!({ "worker": "eve", "session": session["session"] });
+    let leadership = &post("/v1/builds/x/join", join).await["leadership"];
+    assert_eq!(leadership["term"], term);
+    let publish = json!({
+        "job": leadership["job"], "term": term, "first": 0, "tests": ["t1"], "total": 1,
+        "digest": "0".repeat(64),
+    });
+    post("/v1/builds/x/publish", publish).await;
+    let (status, answer) = bed.server.request(&other, "POST", "/v1/builds/x/ack", Some(&ack)).await;
+    assert_eq!((status, &answer["code"]), (404, &json!("not_found")), "{answer}");
     assert_eq!(bed.show("x").await["remaining"], 1);
+}
+
+#[tokio::test]
+async fn tests_count_only_if_all_are_stored_and_are_those_that_nodes_know() {
+    let bed = Bed::start().await;
+    let a = bed.node("a").await;
+    let tests = json!({ "tests": { "total": 3, "digest": "1".repeat(64) } });
+    let (_, answer) = a.join_with("x", tests).await;
+    let leader = crate::bed::leadership(&answer).unwrap();
+    let finish = async |total: usize, digest: &str| {
+        let body = json!({
+            "job": leader.job, "term": leader.term, "first": total, "tests": [], "total": total,
+            "digest": digest.repeat(64),
+        });
+        a.post("x", "publish", body).await
+    };
+    assert_eq!(a.push("x", &leader, 1, &["t2", "t3"]).await.0, 200);
+    let (status, answer) = finish(3, "1").await;
+    assert_eq!((status, &answer["code"]), (409, &json!("rejected")), "{answer}");
+    assert!(answer["detail"].as_str().unwrap().contains("2 tests are stored, not 3"), "{answer}");
+    assert_eq!(a.push("x", &leader, 0, &["t1"]).await.0, 200);
+    let (status, answer) = finish(3, "2").await;
+    assert_eq!((status, &answer["code"]), (409, &json!("rejected")), "{answer}");
+    assert_eq!(finish(3, "1").await.0, 200);
 }
 
 #[tokio::test]
