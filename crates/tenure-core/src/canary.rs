@@ -73,6 +73,8 @@ pub enum Canary {
     TransferToNext,
     /// A claim that is restricted to a group or a resource takes jobs of others.
     GroupIgnored,
+    /// A job takes a lock that a job in backoff ahead of it reserves.
+    ReserveIgnored,
     /// A job starts although its start deadline has passed.
     StartDeadlineIgnored,
     /// Locks of a kind with a stale margin end when the session expires.
@@ -81,7 +83,7 @@ pub enum Canary {
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::MissingOwnerIsMe,
         Self::RenewByName,
         Self::ReleaseWithoutToken,
@@ -115,6 +117,7 @@ impl Canary {
         Self::PreconditionIgnored,
         Self::TransferToNext,
         Self::GroupIgnored,
+        Self::ReserveIgnored,
         Self::StartDeadlineIgnored,
         Self::MarginIgnored,
     ];

@@ -19,6 +19,7 @@ mod holder_events;
 pub mod job_checks;
 pub mod job_model;
 pub mod kinds;
+mod lane_checks;
 pub mod liveness;
 pub mod lock_request;
 pub mod message;

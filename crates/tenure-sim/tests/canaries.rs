@@ -95,6 +95,7 @@ canaries! {
     catches_ignored_precondition: PreconditionIgnored => ["against its condition"];
     catches_transfer_to_the_next_waiter: TransferToNext => ["was not transferred to"];
     catches_restricted_claim_that_takes_others: GroupIgnored => ["outside its scope"];
+    catches_lock_taken_from_a_job_in_backoff: ReserveIgnored => ["in backoff reserves"];
     catches_start_after_the_start_deadline: StartDeadlineIgnored => ["after its start deadline"];
     catches_ignored_stale_margin: MarginIgnored => ["and the stale margin of"];
 }

@@ -190,6 +190,7 @@ fn conditions_transfers_and_forgetting_satisfy_all_properties() {
 #[test]
 fn restricted_claims_deadlines_and_margins_satisfy_all_properties() {
     assert_holds("restricted claims", &scenarios::restricted_claims(), 9);
+    assert_holds("reserve", &scenarios::reserve(), 9);
     assert_holds("start deadline", &scenarios::start_deadline(), 8);
     assert_holds("stale margin", &scenarios::stale_margin(), 9);
 }
@@ -225,6 +226,7 @@ fn planted_rule_bugs_are_found_with_a_short_counterexample() {
         (Canary::TransferToNext, scenarios::transfers()),
         (Canary::TokenFloorForgotten, scenarios::forgetting()),
         (Canary::GroupIgnored, scenarios::restricted_claims()),
+        (Canary::ReserveIgnored, scenarios::reserve()),
         (Canary::StartDeadlineIgnored, scenarios::start_deadline()),
         (Canary::MarginIgnored, scenarios::stale_margin()),
     ];

@@ -1,8 +1,10 @@
 //! Scenarios about status, deferral, timers, conditions, transfers, forgetting and margins.
 
+use tenure_core::kind::Backoff;
+use tenure_core::retry::Retry;
 use tenure_core::{
-    Claim, ClaimScope, Finish, Kind, Operation, Policy, Precondition, Put, RequestId,
-    ResourceAction, SessionId, StatusUpdate, Submit, TimerChange, TimerSetting,
+    Claim, ClaimScope, Finish, Kind, LockName, LockSet, Operation, Policy, Precondition, Put,
+    RequestId, ResourceAction, SessionId, StatusUpdate, Submit, TimerChange, TimerSetting,
 };
 
 use crate::jobs::{JobScenario, claim, failed, kinds, submit};
@@ -150,6 +152,30 @@ pub(crate) fn restricted_claims() -> Scenario {
         claims: vec![only(21, resource("n")), only(22, resource("other")), only(23, group)],
         finishes: vec![succeed(), failed()],
         jobs_max: 2,
+        ..JobScenario::default()
+    };
+    Scenario { sessions: 1, tokens_max: 3, jobs, ..Scenario::default() }
+}
+
+/// A job in backoff reserves its locks against the jobs behind it.
+pub(crate) fn reserve() -> Scenario {
+    let with_locks = |name: &str, locks: &[&str]| {
+        let names = locks.iter().map(|lock| lock.parse::<LockName>().expect("a plain name"));
+        let locks = LockSet::new(names.collect()).expect("a set");
+        Operation { locks, ..Operation::new(name) }
+    };
+    let slow = Retry { attempts: 2, initial_ms: 900, max_ms: 900, ..Retry::default() };
+    let kind = Kind::new("k")
+        .operation(with_locks("wide", &["main", "config"]).retry(slow))
+        .operation(with_locks("narrow", &["config"]))
+        .operation(with_locks("beside", &["panic"]))
+        .backoff(Backoff::Reserve);
+    let jobs = JobScenario {
+        kinds: kinds(kind),
+        submits: vec![submit(11, "wide"), submit(12, "narrow"), submit(13, "beside")],
+        claims: vec![claim(21, 1), claim(22, 1)],
+        finishes: vec![failed(), Finish::HandBack],
+        jobs_max: 3,
         ..JobScenario::default()
     };
     Scenario { sessions: 1, tokens_max: 3, jobs, ..Scenario::default() }
