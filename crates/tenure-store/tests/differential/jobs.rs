@@ -45,8 +45,9 @@ fn key() -> impl Strategy<Value = ResourceKey> {
         "lease",
     ];
     let tenant = prop::sample::select(vec!["t", "t", "u"]);
-    (tenant, prop::sample::select(kinds)).prop_map(|(tenant, kind)| {
-        let name = if kind == "check" { "g:r" } else { "r" };
+    let group = prop::sample::select(vec!["g", "g", "h"]);
+    (tenant, prop::sample::select(kinds), group).prop_map(|(tenant, kind, group)| {
+        let name = if kind == "check" { &format!("{group}:r") } else { "r" };
         ResourceKey::new(tenant, kind, name).expect("plain names")
     })
 }
