@@ -77,9 +77,16 @@ fn is_delete(command: &Command) -> bool {
     matches!(command, Command::Resource { action: ResourceAction::Delete { .. }, .. })
 }
 
+/// Returns the number of cases of each property: `reduced`, unless `cargo xtask soak properties`
+/// asks for more.
+fn cases(reduced: u32) -> u32 {
+    let wanted = std::env::var("PROPTEST_CASES").ok().and_then(|wanted| wanted.parse().ok());
+    wanted.unwrap_or(reduced)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 500,
+        cases: cases(500),
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
