@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn simulation_has_a_hundred_thousand_seeds_unless_told_otherwise() {
+    fn simulation_has_a_hundred_thousand_seeds_by_default() {
         let args = parse(&["sim"]);
         assert_eq!((args.suite, args.seeds, args.suite.seeds()), (Suite::Sim, None, 100_000));
         let args = parse(&["sim", "--seeds", "7", "--seed", "3"]);
