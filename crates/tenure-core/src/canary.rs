@@ -51,6 +51,8 @@ pub enum Canary {
     FinishWithoutToken,
     /// A repeated submit creates a second job.
     RepeatedSubmitIsNew,
+    /// A repeated request of a batch is executed again.
+    RepeatedOnceIsNew,
     /// A repeated claim takes more jobs.
     RepeatedClaimIsNew,
     /// J7: a submit attaches to a job that is being cancelled.
@@ -83,7 +85,7 @@ pub enum Canary {
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::MissingOwnerIsMe,
         Self::RenewByName,
         Self::ReleaseWithoutToken,
@@ -106,6 +108,7 @@ impl Canary {
         Self::AttemptCountedTwice,
         Self::FinishWithoutToken,
         Self::RepeatedSubmitIsNew,
+        Self::RepeatedOnceIsNew,
         Self::RepeatedClaimIsNew,
         Self::AttachToDying,
         Self::CompletionOverwritesCancel,

@@ -85,7 +85,7 @@ pub enum Command {
         /// Idempotency key.
         request: RequestId,
         /// The command.
-        command: Box<Command>,
+        command: Box<Self>,
     },
 }
 

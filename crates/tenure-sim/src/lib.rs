@@ -7,6 +7,7 @@
 //! Start at [`sim`], the scheduler; [`server`] and [`holder`] are the two sides, [`faults`] injects
 //! faults, and [`oracle`] checks the properties.
 
+pub mod answers;
 mod count;
 mod describe;
 pub mod disk;

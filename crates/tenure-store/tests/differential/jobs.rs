@@ -26,7 +26,7 @@ pub(crate) enum Template {
     Report { pick: usize, log: bool },
     Job { pick: usize, verb: usize, request: u128 },
     Acquire { key: ResourceKey, request: u128 },
-    Once { request: u128, template: Box<Template> },
+    Once { request: u128, template: Box<Self> },
 }
 
 /// One resource of each kind, of two tenants.
