@@ -70,7 +70,7 @@ fn lists_and_counts_are_those_of_a_group() {
         assert_eq!(names(noun, "b2"), ["b2:t1"], "{noun}");
         assert_eq!(names(noun, "b"), [""; 0], "{noun}");
     }
-    assert_eq!(names("lock", running), [claimed.clone()]);
+    assert_eq!(names("lock", running), std::slice::from_ref(&claimed));
     assert_eq!(names("lock", other), [""; 0]);
     for noun in ["resource", "job", "lock"] {
         let (code, message) = site.code(&[noun, "ls", "--group", "b1"]);

@@ -10,8 +10,8 @@ async fn history(server: &Server, resource: &str) -> Value {
     server.get(&format!("/v1/resources/{resource}/history")).await.1
 }
 
-fn post(path: &str, body: Value) -> Value {
-    json!({ "method": "POST", "path": path, "body": body })
+fn post(path: &str, body: impl Into<Value>) -> Value {
+    json!({ "method": "POST", "path": path, "body": body.into() })
 }
 
 #[tokio::test]
