@@ -38,23 +38,23 @@ fn a_lock_is_released_to_a_named_waiter() {
 fn lists_and_counts_are_those_of_a_group() {
     let site = Site::start();
     for name in ["b1:t1", "b1:t2", "b2:t1"] {
-        site.submit(&format!("check/{name}"), "run");
+        site.submit(&format!("suite/{name}"), "run");
     }
     let job = site.worker("w1").claim();
     let claimed = site.json(&["job", "show", &job.id])["name"].as_str().unwrap().to_owned();
     let running = &claimed[..2];
     let other = if running == "b1" { "b2" } else { "b1" };
-    let count = |group: &str| site.json(&["resource", "group", &format!("check/{group}")]);
+    let count = |group: &str| site.json(&["resource", "group", &format!("suite/{group}")]);
     let n = |group: &str| if group == "b1" { 2 } else { 1 };
     let (is, others) = (count(running), count(other));
     assert_eq!((&is["running"], &is["waiting"]), (&json!(1), &json!(n(running) - 1)), "{is}");
     assert_eq!((&others["running"], &others["ready"]), (&json!(0), &json!(n(other))), "{others}");
-    let shown = site.ok(&["resource", "group", "check/b1"]);
-    for part in ["check/b1", "running", "of the waiting can start now"] {
+    let shown = site.ok(&["resource", "group", "suite/b1"]);
+    for part in ["suite/b1", "running", "of the waiting can start now"] {
         assert!(shown.contains(part), "{part} is missing: {shown}");
     }
     let names = |noun: &str, group: &str| -> Vec<String> {
-        let list = site.json(&[noun, "ls", "--kind", "check", "--group", group]);
+        let list = site.json(&[noun, "ls", "--kind", "suite", "--group", group]);
         let items = list["items"].as_array().unwrap_or_else(|| panic!("no items: {list}"));
         let name = |item: &Value| match item["name"].as_str() {
             Some(name) => name.to_owned(),
@@ -143,4 +143,14 @@ fn status_and_timers_are_set_and_shown() {
     assert!(shown.contains("status since"), "{shown}");
     assert!(!shown.contains("timer: "), "it fired: {shown}");
     assert_eq!(site.json(&["resource", "show", resource])["status"]["infra"], "i-1");
+}
+
+#[test]
+fn the_hint_of_an_empty_list_names_a_resource_of_a_group() {
+    let site = Site::start_with("[kinds.suite]\ngrouped = true\n[kinds.suite.operations.run]\n");
+    let (_, message) = site.code(&["job", "ls"]);
+    let hint = message.trim().rsplit_once("try: tenure ").expect("a hint").1;
+    let command: Vec<&str> = hint.split(' ').collect();
+    assert_eq!(command, ["job", "submit", "suite/demo:1", "run"]);
+    site.ok(&command);
 }

@@ -36,9 +36,9 @@ failed = "FAILED"
 retry = { attempts = 1 }
 [kinds.report.operations.refresh]
 meets = { refresh = "replace" }
-[kinds.check]
+[kinds.suite]
 grouped = true
-[kinds.check.operations.run]
+[kinds.suite.operations.run]
 "#;
 
 pub(crate) struct Site {
@@ -138,7 +138,7 @@ pub(crate) struct ClaimedJob<'a> {
 
 impl<'a> ManualWorker<'a> {
     pub(crate) fn claim(&self) -> ClaimedJob<'a> {
-        let kinds = ["database", "report", "check"];
+        let kinds = ["database", "report", "suite"];
         let body = json!({ "session": self.session, "kinds": kinds, "wait_ms": 30_000 });
         let answer = self.site.post("/v1/jobs/claim", &body);
         let job = &answer["jobs"][0];
