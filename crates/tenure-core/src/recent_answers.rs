@@ -53,6 +53,11 @@ impl RecentAnswers {
         self.0.is_empty()
     }
 
+    /// Iterates over the remembered answers, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &RecentAnswer> {
+        self.0.iter()
+    }
+
     /// Returns `true` if an answer is younger than [`limits::RECENT_TTL_MS`].
     #[must_use]
     pub fn any_fresh(&self, now: Millis) -> bool {
@@ -91,6 +96,12 @@ impl RecentAnswers {
                 None => (answer.outcome, left) = (None, 0),
             }
         }
+    }
+}
+
+impl FromIterator<RecentAnswer> for RecentAnswers {
+    fn from_iter<I: IntoIterator<Item = RecentAnswer>>(all: I) -> Self {
+        Self(all.into_iter().collect())
     }
 }
 

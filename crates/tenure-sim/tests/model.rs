@@ -183,6 +183,7 @@ fn status_deferral_and_timers_satisfy_all_properties() {
 #[test]
 fn conditions_transfers_and_forgetting_satisfy_all_properties() {
     assert_holds("preconditions", &scenarios::preconditions(), 8);
+    assert_holds("executed once", &scenarios::executed_once(), 6);
     assert_holds("transfers", &scenarios::transfers(), 8);
     assert_holds("forgetting", &scenarios::forgetting(), 8);
 }
@@ -223,6 +224,7 @@ fn planted_rule_bugs_are_found_with_a_short_counterexample() {
         (Canary::DeferredCounts, scenarios::deferral()),
         (Canary::TimerFiresTwice, scenarios::timers()),
         (Canary::PreconditionIgnored, scenarios::preconditions()),
+        (Canary::RepeatedOnceIsNew, scenarios::executed_once()),
         (Canary::TransferToNext, scenarios::transfers()),
         (Canary::TokenFloorForgotten, scenarios::forgetting()),
         (Canary::GroupIgnored, scenarios::restricted_claims()),

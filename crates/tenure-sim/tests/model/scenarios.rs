@@ -115,6 +115,26 @@ pub(crate) fn preconditions() -> Scenario {
     Scenario { sessions: 1, tokens_max: 2, jobs, ..Scenario::default() }
 }
 
+/// Requests of a batch that undo each other, between those of others.
+pub(crate) fn executed_once() -> Scenario {
+    let by = || "ann".into();
+    let put = |spec: &str| ResourceAction::Put(Put::new(spec.into(), by()));
+    let delete = || ResourceAction::Delete { by: by(), precondition: None };
+    let pause = ResourceAction::Pause { by: by(), reason: "so".into() };
+    let resume = ResourceAction::Resume { by: by(), reason: "so".into() };
+    let jobs = JobScenario {
+        kinds: kinds(Kind::new("k").operation(run())),
+        submits: vec![submit(11, "run")],
+        claims: vec![claim(21, 1)],
+        finishes: vec![succeed()],
+        actions: vec![put("0"), delete()],
+        once: vec![delete(), put("1"), pause, resume, put("2")],
+        jobs_max: 1,
+        ..JobScenario::default()
+    };
+    Scenario { sessions: 1, tokens_max: 2, jobs, ..Scenario::default() }
+}
+
 /// A holder transfers its lock to the second of two waiting sessions, or to itself.
 pub(crate) fn transfers() -> Scenario {
     Scenario {
