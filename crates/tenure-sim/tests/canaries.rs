@@ -80,7 +80,8 @@ canaries! {
     catches_repeated_submit_treated_as_new: RepeatedSubmitIsNew => ["created job"];
     catches_repeated_request_of_a_batch_that_is_executed_again: RepeatedOnceIsNew =>
         ["was executed again"];
-    catches_repeated_claim_treated_as_new: RepeatedClaimIsNew => ["was assigned jobs twice", "runs with token"];
+    catches_repeated_claim_treated_as_new: RepeatedClaimIsNew =>
+        ["was assigned jobs twice", "runs with token"];
     catches_attach_to_a_cancelled_job: AttachToDying =>
         ["which can no longer finish"];
     catches_completion_that_overwrites_a_cancel: CompletionOverwritesCancel =>
