@@ -5,7 +5,7 @@ use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Query, Request
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tenure_core::{JobId, Precondition, RequestId, ResourceKey, SessionId, Text};
+use tenure_core::{Command, JobId, Precondition, RequestId, ResourceKey, SessionId, Text};
 use tenure_wire::Object;
 
 use crate::caller::Caller;
@@ -194,33 +194,54 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     }
 }
 
+/// Marks a request whose `Idempotency-Key` was derived from that of its batch.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyOfBatch;
+
 /// The `Idempotency-Key`, if the request has one.
 pub struct Idempotency {
     key: Option<String>,
+    of_batch: bool,
     caller: Caller,
     services: Services,
 }
 
 impl Idempotency {
     /// Returns the request id within a scope, if the request has a key.
-    pub fn id_if_sent(self, scope: &str) -> Result<Option<RequestId>, Problem> {
+    pub fn id_if_sent(&self, scope: &str) -> Result<Option<RequestId>, Problem> {
         if self.key.is_some() { self.id(scope).map(Some) } else { Ok(None) }
     }
 
+    /// Makes a command be executed at most once if the request has a key.
+    pub fn once(&self, scope: &str, command: Command) -> Result<Command, Problem> {
+        let id = self.id_if_sent(scope)?;
+        Ok(match id {
+            Some(id) => command.once(id),
+            None => command,
+        })
+    }
+
+    /// Makes a command that is idempotent by itself be executed at most once if it belongs to a
+    /// batch with a key: what the other requests of the batch do must not make a repetition take
+    /// effect.
+    pub fn once_in_batch(&self, scope: &str, command: Command) -> Result<Command, Problem> {
+        if self.of_batch { self.once(scope, command) } else { Ok(command) }
+    }
+
     /// Returns the ids of the requests of a batch, by index, if the batch has a key.
-    pub fn batch_ids(self) -> Result<Option<impl Fn(usize) -> RequestId>, Problem> {
+    pub fn batch_ids(&self) -> Result<Option<impl Fn(usize) -> RequestId + use<>>, Problem> {
         let scope = format!("batch\n{}", self.caller.tenant);
         let services = self.services.clone();
         let batch = self.id_if_sent(&scope)?;
-        Ok(batch.map(|id| {
+        Ok(batch.map(move |id| {
             move |index: usize| services.derive_request_id(&format!("{scope}\n{id}\n{index}"))
         }))
     }
 
     /// Returns the request id within a scope; different scopes may use the same key.
-    pub fn id(self, scope: &str) -> Result<RequestId, Problem> {
-        match self.key {
-            Some(key) => self.services.request_id(&self.caller, &key, scope),
+    pub fn id(&self, scope: &str) -> Result<RequestId, Problem> {
+        match &self.key {
+            Some(key) => self.services.request_id(&self.caller, key, scope),
             None => Ok(tenure_store::random::request_id()),
         }
     }
@@ -236,8 +257,9 @@ where
         let value = parts.headers.get("idempotency-key").map(|value| value.to_str());
         let value = value.transpose().map_err(|error| Problem::invalid(&error))?;
         let (key, services) = (value.map(str::to_owned), Services::from_ref(state));
+        let of_batch = parts.extensions.get::<KeyOfBatch>().is_some();
         let caller = Caller::from_request_parts(parts, state).await?;
-        Ok(Self { key, caller, services })
+        Ok(Self { key, of_batch, caller, services })
     }
 }
 

@@ -169,6 +169,8 @@ fn add_facts(problem: &mut wire::Problem, refusal: Refusal) {
         | Refusal::QueueFull
         | Refusal::LaneFull
         | Refusal::RequestReused
+        | Refusal::AlreadyAnswered
+        | Refusal::TooManyKeys
         | Refusal::StillAlive
         | Refusal::ForeignSession
         | Refusal::NoSuchJob

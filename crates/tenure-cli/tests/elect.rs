@@ -2,6 +2,8 @@
 //! to its leader. The ten races of a master election are in `elect/races.rs`.
 
 mod common;
+#[path = "elect/frozen.rs"]
+mod frozen;
 #[path = "elect/harness.rs"]
 mod harness;
 #[path = "elect/races.rs"]

@@ -1,6 +1,8 @@
 //! `tenure job`, `resource`, `dead` and `why`: the real binary with a real server.
 
 mod common;
+#[path = "jobs_cli/engine.rs"]
+mod engine;
 #[expect(dead_code, reason = "no terminal is resized here")]
 #[path = "jobs_cli/harness.rs"]
 mod harness;

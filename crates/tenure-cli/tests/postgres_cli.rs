@@ -2,6 +2,8 @@
 
 #[path = "postgres_cli/audit.rs"]
 mod audit;
+#[path = "postgres_cli/batches.rs"]
+mod batches;
 mod common;
 #[path = "postgres_cli/doctor.rs"]
 mod doctor;

@@ -4,9 +4,10 @@
 //! is returned to the caller, which stores it elsewhere.
 //!
 //! Not every change of a record is an event. Steps also write directly, and history does not
-//! reproduce: the wait queue and withdrawn requests ([`crate::lock`], [`crate::settle`]), progress
-//! and log size of the running attempt ([`crate::attempt`]), and a backoff that is cut short
-//! ([`crate::submit`]). The hash chain is advanced by [`crate::history::Chain::seal`].
+//! reproduce: the wait queue and withdrawn requests ([`crate::lock`], [`crate::settle`]), answers
+//! to requests that are executed once ([`crate::recent_answers`]), progress and log size of the
+//! running attempt ([`crate::attempt`]), and a backoff that is cut short ([`crate::submit`]). The
+//! hash chain is advanced by [`crate::history::Chain::seal`].
 
 use crate::canary::{Canary, planted};
 use crate::history::Event;

@@ -51,6 +51,8 @@ pub enum Canary {
     FinishWithoutToken,
     /// A repeated submit creates a second job.
     RepeatedSubmitIsNew,
+    /// A repeated request of a batch is executed again.
+    RepeatedOnceIsNew,
     /// A repeated claim takes more jobs.
     RepeatedClaimIsNew,
     /// J7: a submit attaches to a job that is being cancelled.
@@ -73,6 +75,8 @@ pub enum Canary {
     TransferToNext,
     /// A claim that is restricted to a group or a resource takes jobs of others.
     GroupIgnored,
+    /// A job takes a lock that a job in backoff ahead of it reserves.
+    ReserveIgnored,
     /// A job starts although its start deadline has passed.
     StartDeadlineIgnored,
     /// Locks of a kind with a stale margin end when the session expires.
@@ -81,7 +85,7 @@ pub enum Canary {
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 37] = [
         Self::MissingOwnerIsMe,
         Self::RenewByName,
         Self::ReleaseWithoutToken,
@@ -104,6 +108,7 @@ impl Canary {
         Self::AttemptCountedTwice,
         Self::FinishWithoutToken,
         Self::RepeatedSubmitIsNew,
+        Self::RepeatedOnceIsNew,
         Self::RepeatedClaimIsNew,
         Self::AttachToDying,
         Self::CompletionOverwritesCancel,
@@ -115,6 +120,7 @@ impl Canary {
         Self::PreconditionIgnored,
         Self::TransferToNext,
         Self::GroupIgnored,
+        Self::ReserveIgnored,
         Self::StartDeadlineIgnored,
         Self::MarginIgnored,
     ];

@@ -3,6 +3,9 @@
 //! A command names at most one resource. It carries the ids, names and durations it needs;
 //! [`crate::step`] takes the current time as an argument.
 
+use serde::{Deserialize, Serialize};
+
+pub use crate::claim_scope::ClaimScope;
 use crate::id::{JobId, RequestId, SessionId};
 use crate::key::{LockSet, ResourceKey, Text};
 use crate::retry::Class;
@@ -75,6 +78,15 @@ pub enum Command {
     },
     /// Claims ready jobs for a worker.
     Claim(Claim),
+    /// Executes a command on a resource or a job at most once: while the resource remembers the
+    /// request, a repetition changes nothing and gets the same answer. See
+    /// [`crate::recent_answers`].
+    Once {
+        /// Idempotency key.
+        request: RequestId,
+        /// The command.
+        command: Box<Self>,
+    },
 }
 
 impl Command {
@@ -83,6 +95,7 @@ impl Command {
     pub fn key(&self) -> Option<&ResourceKey> {
         match self {
             Self::Lock { key, .. } | Self::Resource { key, .. } => Some(key),
+            Self::Once { command, .. } => command.key(),
             Self::Open { .. }
             | Self::Heartbeat { .. }
             | Self::Close { .. }
@@ -96,7 +109,23 @@ impl Command {
     /// Returns the job that the command names, if any.
     #[must_use]
     pub fn job(&self) -> Option<JobId> {
-        if let Self::Job { id, .. } = self { Some(*id) } else { None }
+        match self {
+            Self::Job { id, .. } => Some(*id),
+            Self::Once { command, .. } => command.job(),
+            _ => None,
+        }
+    }
+
+    /// Makes a command on a resource or a job be executed at most once.
+    #[must_use]
+    pub fn once(self, request: RequestId) -> Self {
+        Self::Once { request, command: Box::new(self) }
+    }
+
+    /// Returns the command itself, without the request id of [`Self::Once`].
+    #[must_use]
+    pub fn inner(&self) -> &Self {
+        if let Self::Once { command, .. } = self { command.inner() } else { self }
     }
 }
 
@@ -248,7 +277,7 @@ impl Put {
 }
 
 /// A condition on a resource, checked in the step that acts on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Precondition {
     /// It exists, and its desired state has this generation.
     Generation(u64),
@@ -444,45 +473,5 @@ impl Claim {
     pub fn covers(&self, key: &ResourceKey) -> bool {
         self.kinds.iter().any(|kind| **kind == *key.kind())
             && self.only.as_ref().is_none_or(|only| only.contains(key))
-    }
-}
-
-/// The part of a tenant's resources that a claim is restricted to, within the kinds of the claim.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum ClaimScope {
-    /// The resources of one group.
-    Group {
-        /// Tenant.
-        tenant: Text,
-        /// Group.
-        group: Text,
-    },
-    /// One resource.
-    Resource {
-        /// Tenant.
-        tenant: Text,
-        /// Name of the resource.
-        name: Text,
-    },
-}
-
-impl ClaimScope {
-    /// Returns the tenant.
-    #[must_use]
-    pub fn tenant(&self) -> &Text {
-        match self {
-            Self::Group { tenant, .. } | Self::Resource { tenant, .. } => tenant,
-        }
-    }
-
-    /// Returns `true` if it contains the resource.
-    #[must_use]
-    pub fn contains(&self, key: &ResourceKey) -> bool {
-        match self {
-            Self::Group { tenant, group } => {
-                *key.tenant() == **tenant && key.group() == Some(group)
-            }
-            Self::Resource { tenant, name } => *key.tenant() == **tenant && *key.name() == **name,
-        }
     }
 }

@@ -11,6 +11,7 @@ use crate::id::{JobId, SessionId};
 use crate::key::{ResourceKey, Text};
 use crate::limits;
 use crate::outcome::{Assignment, Outcome};
+use crate::recent_answers::step_once;
 use crate::record::Tenure;
 use crate::refusal::Refusal;
 use crate::session::{ALL_TENANTS, Liveness, Session, SessionEnd};
@@ -51,7 +52,24 @@ pub fn step(world: &mut World, command: &Command, now: Millis) -> Outcome {
         }
         Command::Job { id, action } => step_job(world, *id, action, now),
         Command::Claim(claim) => claim_jobs(world, claim, now).unwrap_or_else(Outcome::Refused),
+        Command::Once { request, command } => {
+            let key = command.key().cloned();
+            let key = key.or_else(|| resource_of_job(world, command.job()?));
+            match key {
+                Some(key) => step_once(world, &key, *request, command, now),
+                None => step(world, command, now),
+            }
+        }
     }
+}
+
+/// Returns the resource of a job that is loaded.
+fn resource_of_job(world: &mut World, id: JobId) -> Option<ResourceKey> {
+    if let Some(key) = world.job_index.get(&id) {
+        return Some(key.clone());
+    }
+    load_finished(world, id);
+    world.finished_jobs.get(&id).map(|(key, _)| key.clone())
 }
 
 /// Runs `act` on one record. The record is settled first, so that no decision sees an expired

@@ -88,6 +88,7 @@ pub fn within_limits(key: &ResourceKey, record: &Record) -> Result<(), String> {
     let resource = record.resource.as_ref();
     if record.queue.len() > limits::WAITERS_MAX
         || record.recent.len() > limits::RECENT_REQUESTS_MAX
+        || record.recent_answers.len() > limits::RECENT_ANSWERS_MAX
         || record.lane().len() > limits::LANE_MAX
         || resource.is_some_and(|resource| resource.timers.len() > limits::TIMERS_MAX)
         || resource

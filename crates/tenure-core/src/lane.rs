@@ -8,6 +8,7 @@
 //! `LaneScan` is the only code that decides whether a job may start: claims ask it through
 //! [`Record::next_job`], submits for their verdict, and [`crate::why`] for its explanation.
 
+use crate::canary::{Canary, planted};
 use crate::id::JobId;
 use crate::job::{Job, JobState};
 use crate::key::LockName;
@@ -90,8 +91,10 @@ impl<'a> LaneScan<'a> {
                         Backoff::Hold => {
                             self.stopped_at.get_or_insert(job.id);
                         }
-                        Backoff::Reserve => self.reserve(job.id, operation),
-                        Backoff::Pass => {}
+                        Backoff::Reserve if !planted(Canary::ReserveIgnored) => {
+                            self.reserve(job.id, operation);
+                        }
+                        Backoff::Reserve | Backoff::Pass => {}
                     }
                 }
             }

@@ -14,6 +14,7 @@
 mod apply;
 mod attempt;
 pub mod canary;
+mod claim_scope;
 pub mod command;
 pub mod engine;
 pub mod history;
@@ -33,6 +34,7 @@ pub mod metric_event;
 pub mod outcome;
 pub mod policy;
 pub mod ready;
+pub mod recent_answers;
 pub mod recent_submits;
 pub mod record;
 pub mod refusal;

@@ -66,6 +66,12 @@ pub const ATTEMPTS_KEPT: usize = 10;
 /// Maximum number of submits that a resource remembers to answer retries, for up to
 /// [`RECENT_TTL_MS`].
 pub const RECENT_SUBMITS_MAX: usize = 256;
+/// Maximum number of requests with an idempotency key, in [`RECENT_TTL_MS`], of which a resource
+/// remembers the answer. One more is refused, because a repetition could not be recognised.
+pub const RECENT_ANSWERS_MAX: usize = 1_024;
+/// Maximum size of these answers, as JSON, in bytes. Beyond it only the request is remembered, and
+/// a repetition is refused.
+pub const RECENT_ANSWERS_BYTES_MAX: usize = 64 * 1024;
 /// Maximum size of a job's arguments, as JSON, in bytes.
 pub const ARGS_BYTES_MAX: usize = 64 * 1024;
 /// Maximum size of a job's result, as JSON, in bytes.

@@ -376,6 +376,7 @@ impl StepContext<'_> {
             || record.resource.is_some()
             || record.is_live()
             || record.recent.iter().any(is_recent)
+            || record.recent_answers.any_fresh(self.now)
         {
             return Err(Refusal::InUse { job: None });
         }

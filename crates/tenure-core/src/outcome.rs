@@ -47,7 +47,7 @@ pub struct TenureView {
 }
 
 /// The response to a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// The session is alive.
     Alive {
@@ -163,7 +163,7 @@ impl Outcome {
 }
 
 /// A job assigned to a worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     /// Tenure of the attempt.
     pub tenure: TenureView,

@@ -17,6 +17,7 @@ use crate::key::{LockName, LockSet, ResourceKey, Text};
 use crate::kind::Kinds;
 use crate::limits;
 use crate::outcome::TenureView;
+use crate::recent_answers::RecentAnswers;
 use crate::resource::Resource;
 use crate::session::Sessions;
 use crate::time::Millis;
@@ -109,7 +110,7 @@ impl TenureEnd {
 }
 
 /// How a request ended, without details.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EndKind {
     /// Released by its holder.
     Released,
@@ -207,6 +208,9 @@ pub struct Record {
     /// Recently ended requests, oldest first.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub recent: VecDeque<RecentRequest>,
+    /// Answers to the latest requests that are executed at most once.
+    #[serde(default, skip_serializing_if = "RecentAnswers::is_empty")]
+    pub recent_answers: RecentAnswers,
     /// Stale token of the last fenced write that history recorded.
     #[serde(default)]
     pub fenced: Token,
@@ -226,6 +230,7 @@ impl Record {
             tenures: Vec::new(),
             queue: VecDeque::new(),
             recent: VecDeque::new(),
+            recent_answers: RecentAnswers::default(),
             fenced: Token::default(),
             resource: None,
             chain: Chain::genesis(key),
@@ -294,8 +299,8 @@ impl Record {
     /// ignored. Returns the job that it finished, if any.
     ///
     /// This lets a store persist history and write the record less often. A replay does not restore
-    /// what is not an event: the wait queue, withdrawn requests, progress and log size of attempts,
-    /// and a backoff that was cut short.
+    /// what is not an event: the wait queue, withdrawn requests, answers to requests that are
+    /// executed once, progress and log size of attempts, and a backoff that was cut short.
     pub fn replay(&mut self, entry: &Entry, hash: Hash) -> Option<Box<Job>> {
         if entry.n <= self.chain.n {
             return None;

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::command::{Command, LockAction, Precondition};
 use crate::id::JobId;
 use crate::job::JobState;
@@ -85,7 +87,7 @@ impl fmt::Display for Code {
 }
 
 /// What a job must be for a command to apply to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobRequirement {
     /// Unfinished.
     Unfinished,
@@ -121,7 +123,7 @@ impl JobRequirement {
 }
 
 /// Why a command was refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// The lock is held, or earlier waiters want it.
     Held {
@@ -145,6 +147,10 @@ pub enum Refusal {
     QueueFull,
     /// The request id was used for a different request.
     RequestReused,
+    /// The request was answered before, and the answer was too large to be remembered.
+    AlreadyAnswered,
+    /// The resource cannot remember another request with an idempotency key.
+    TooManyKeys,
     /// The token does not belong to a current tenure; nothing was broken.
     NotCurrent {
         /// Current holder.
@@ -233,10 +239,13 @@ impl Refusal {
         match self {
             Self::Held { .. } => Code::Held,
             Self::Lost { .. } | Self::SessionExpired => Code::Lost,
-            Self::QueueFull | Self::LaneFull | Self::Rejected { .. } => Code::Rejected,
+            Self::QueueFull | Self::LaneFull | Self::TooManyKeys | Self::Rejected { .. } => {
+                Code::Rejected
+            }
             Self::BadTransition { .. } => Code::BadTransition,
             Self::NotDeclared(_) | Self::NoSuchJob | Self::NoSuchResource => Code::NotFound,
             Self::RequestReused
+            | Self::AlreadyAnswered
             | Self::NotCurrent { .. }
             | Self::StillAlive
             | Self::WrongJobState { .. }
@@ -258,6 +267,8 @@ impl Refusal {
             Self::SessionExpired => Some("session_over"),
             Self::QueueFull => Some("queue_full"),
             Self::RequestReused => Some("request_reused"),
+            Self::AlreadyAnswered => Some("already_answered"),
+            Self::TooManyKeys => Some("too_many_keys"),
             Self::NotCurrent { .. } => Some("not_current"),
             Self::StillAlive => Some("still_alive"),
             Self::ForeignSession => Some("foreign_session"),
@@ -324,9 +335,9 @@ impl fmt::Display for Refusal {
             Self::QueueFull => {
                 write!(f, "{} requests wait already. Try later", limits::WAITERS_MAX)
             }
-            Self::RequestReused => f.write_str(
-                "the idempotency key was used for another request. Draw a new one for each request",
-            ),
+            Self::RequestReused | Self::AlreadyAnswered | Self::TooManyKeys => {
+                self.write_about_key(f)
+            }
             Self::NotCurrent { current: Some(tenure) } => {
                 write!(f, "the present token is {}; nothing was broken", tenure.token)
             }
@@ -376,6 +387,27 @@ impl fmt::Display for Refusal {
             Self::Invalid(why) | Self::TooLarge(why) => f.write_str(why),
             Self::Busy => f.write_str(
                 "a database transaction holds this resource. Try again when it has ended",
+            ),
+        }
+    }
+}
+
+impl Refusal {
+    /// Writes a refusal because of an idempotency key.
+    fn write_about_key(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AlreadyAnswered => f.write_str(
+                "the request was answered before, and its answer is not known any more. Read the \
+                 resource",
+            ),
+            Self::TooManyKeys => write!(
+                f,
+                "the resource remembers {} requests with an idempotency key already. Send this one \
+                 without a key, or try later",
+                limits::RECENT_ANSWERS_MAX
+            ),
+            _ => f.write_str(
+                "the idempotency key was used for another request. Draw a new one for each request",
             ),
         }
     }

@@ -20,7 +20,10 @@ mod template;
 use proptest::prelude::*;
 use run::Run;
 use template::{keys, templates};
-use tenure_core::{Command, JobAction, LockAction, Outcome, ResourceAction, invariants};
+use tenure_core::resource::Resource;
+use tenure_core::{
+    Command, JobAction, LockAction, Outcome, Refusal, RequestId, ResourceAction, invariants, limits,
+};
 
 /// Returns `true` if repeating the command at once must return the same response and change
 /// nothing.
@@ -50,14 +53,40 @@ fn summarize(outcome: &Outcome) -> String {
     }
 }
 
+/// Removes the job of a submit, which a repetition shows as it is by then.
+fn without_job(outcome: &Outcome) -> Outcome {
+    match outcome {
+        Outcome::Submitted { verdict, job, .. } => {
+            Outcome::Submitted { verdict: *verdict, job: *job, snapshot: None }
+        }
+        Outcome::Put { generation, job, snapshot: Some(resource) } => {
+            let resource = Resource { recent_submits: Default::default(), ..(**resource).clone() };
+            let snapshot = Some(Box::new(resource));
+            Outcome::Put { generation: *generation, job: *job, snapshot }
+        }
+        Outcome::TimersSet { snapshot: Some(resource) } => {
+            let resource = Resource { recent_submits: Default::default(), ..(**resource).clone() };
+            Outcome::TimersSet { snapshot: Some(Box::new(resource)) }
+        }
+        other => other.clone(),
+    }
+}
+
 /// Returns `true` for a delete, which cannot be repeated.
 fn is_delete(command: &Command) -> bool {
     matches!(command, Command::Resource { action: ResourceAction::Delete { .. }, .. })
 }
 
+/// Returns the number of cases of each property: `reduced`, unless `cargo xtask soak properties`
+/// asks for more.
+fn cases(reduced: u32) -> u32 {
+    let wanted = std::env::var("PROPTEST_CASES").ok().and_then(|wanted| wanted.parse().ok());
+    wanted.unwrap_or(reduced)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 500,
+        cases: cases(500),
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -114,6 +143,37 @@ proptest! {
                 prop_assert_eq!(&records, &run.world.records, "{:?}", command);
             }
         }
+    }
+
+    #[test]
+    fn commands_that_are_executed_once_can_be_repeated_after_all_others(
+        keys in keys(),
+        templates in templates(),
+    ) {
+        let mut run = Run::new(keys);
+        let mut answered = Vec::new();
+        for (template, pause_ms) in &templates {
+            run.now = run.now.plus(*pause_ms);
+            let command = run.command(template);
+            let of_resource = matches!(command, Command::Resource { .. } | Command::Job { .. });
+            if of_resource {
+                let command = command.once(RequestId(1_000_000 + answered.len() as u128));
+                let outcome = run.step(&command)?;
+                answered.push((command, outcome, run.now));
+            } else {
+                run.step(&command)?;
+            }
+        }
+        for (command, first, at) in answered {
+            // An unknown job has no resource that could remember the answer.
+            let is_remembered = run.now.since(at) <= limits::RECENT_TTL_MS
+                && first != Outcome::Refused(Refusal::NoSuchJob);
+            if is_remembered {
+                let again = run.repeat(&command)?;
+                prop_assert_eq!(without_job(&first), without_job(&again), "{:?}", command);
+            }
+        }
+        run.check_history()?;
     }
 
     #[test]

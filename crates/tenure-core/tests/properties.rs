@@ -285,8 +285,15 @@ fn is_idempotent(command: &Command) -> bool {
     !matches!(action, LockAction::Settle | LockAction::Forget { .. })
 }
 
+/// Returns the number of cases of each property: `reduced`, unless `cargo xtask soak properties`
+/// asks for more.
+fn cases(reduced: u32) -> u32 {
+    let wanted = std::env::var("PROPTEST_CASES").ok().and_then(|wanted| wanted.parse().ok());
+    wanted.unwrap_or(reduced)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(512), ..ProptestConfig::default() })]
 
     #[test]
     fn invariants_hold_after_every_command(templates in templates()) {

@@ -212,6 +212,46 @@ async fn a_timer_is_set_shown_fired_and_removed() {
 }
 
 #[tokio::test]
+async fn a_timer_whose_submit_is_refused_says_why_until_it_is_moved() {
+    let server = server().await;
+    let path = "/v1/resources/cluster/c1";
+    assert_eq!(server.put(path, json!({ "spec": 1 })).await.0, 200);
+    // It is due, and the state does not allow it.
+    let timer = format!("{path}/timers/destroy");
+    let (status, answer) = server.put(&timer, json!({ "after_ms": 0 })).await;
+    assert_eq!(status, 200, "{answer}");
+    let (_, shown) = server.get(path).await;
+    let shown = &shown["timers"][0];
+    assert_eq!(shown["operation"], "destroy", "it stays");
+    assert_eq!(shown["refused"]["code"], "bad_transition", "{shown}");
+    let message = shown["refused"]["message"].as_str().expect("a message");
+    assert!(message.contains("the resource is PENDING"), "{message}");
+    let refused_at = shown["refused_at"].as_str().expect("an instant").to_owned();
+    assert!(refused_at.as_str() >= shown["at"].as_str().expect("an instant"), "{shown}");
+    let refusals = async || {
+        let (_, history) = server.get(&format!("{path}/history")).await;
+        history["items"].to_string().matches("timer_refused").count()
+    };
+    assert_eq!(refusals().await, 1);
+
+    // Repeated by the next step, and recorded once.
+    let (_, answer) = server.put(path, json!({ "spec": 2 })).await;
+    assert_eq!(answer["timers"][0]["refused_at"], refused_at, "{answer}");
+    assert_eq!(refusals().await, 1);
+    let (_, answer) = server.put(&timer, json!({ "after_ms": 3_600_000 })).await;
+    assert_eq!(answer["timers"][0]["refused"], Value::Null, "it is not due: {answer}");
+
+    // A state that allows it lets it fire.
+    assert_eq!(server.put(&timer, json!({ "after_ms": 0 })).await.0, 200);
+    let (job, token) = start(&server, "cluster/c1", "create").await;
+    let body = json!({ "token": token, "outcome": "ok" });
+    assert_eq!(server.post(&format!("{job}/finish"), body).await.0, 200);
+    let (_, shown) = server.get(path).await;
+    assert_eq!((&shown["state"], &shown["timers"]), (&json!("READY"), &Value::Null), "{shown}");
+    assert_eq!(shown["queue"][0]["operation"], "destroy");
+}
+
+#[tokio::test]
 async fn lists_counts_and_claims_are_restricted_to_a_group() {
     let server = server().await;
     for name in ["b1:t1", "b1:t2", "b2:t1"] {

@@ -11,7 +11,7 @@ use tenure_core::history::{Entry, Event};
 use tenure_core::job::AttemptOutcome;
 use tenure_core::record::TenureEnd;
 use tenure_core::{
-    Command, Kinds, LockAction, LockName, LockSet, Millis, Outcome, RequestId, ResourceKey,
+    Command, JobId, Kinds, LockAction, LockName, LockSet, Millis, Outcome, RequestId, ResourceKey,
     SessionId, Token, limits,
 };
 
@@ -104,6 +104,12 @@ pub struct ModelState {
 }
 
 impl ModelState {
+    /// Returns the resource that a command is about.
+    pub(crate) fn resource_of<'a>(&'a self, command: &'a Command) -> Option<&'a ResourceKey> {
+        let of_job = |id: JobId| self.job_model.jobs.get(&id).map(|job| &job.key);
+        command.key().or_else(|| of_job(command.job()?))
+    }
+
     /// Returns the tenure of `key` with `token`.
     #[must_use]
     pub fn tenure(&self, key: &ResourceKey, token: Token) -> Option<&ModelTenure> {

@@ -55,6 +55,10 @@ pub struct ModelJob {
     due: Millis,
     /// Whether it has ever started.
     started: bool,
+    /// Whether it waits because its last attempt has failed or was deferred.
+    pub(crate) in_backoff: bool,
+    /// Place in the lane: jobs with a lower one are ahead of it.
+    pub(crate) place: (i32, usize),
 }
 
 /// The end of an attempt according to history.
@@ -231,6 +235,8 @@ impl JobModel {
             deferrals: 0,
             due: job.due.max(at),
             started: false,
+            in_backoff: false,
+            place: (-job.priority, self.jobs.len()),
         };
         match self.jobs.insert(job.id, model_job) {
             Some(_) => Err(format!("job {} was submitted twice", job.id)),
@@ -253,6 +259,7 @@ impl JobModel {
             return Err(format!("job {id} starts on paused {key}"));
         }
         let start_deadline = self.start_deadline(key, id, kinds)?;
+        self.check_reserved(key, id, locks, kinds)?;
         let job = self.job(id)?;
         let operation = operation_of(kinds, key, &job.operation)?;
         let attempts_max = operation.retry.attempts;
@@ -277,7 +284,7 @@ impl JobModel {
         }
         (job.stage, job.attempts, job.started_generation) =
             (Stage::Running(token), start.attempt, generation);
-        job.started = true;
+        (job.started, job.in_backoff) = (true, false);
         self.set_state(key, start.resource_state.as_ref());
         Ok(())
     }
@@ -292,26 +299,6 @@ impl JobModel {
         let job = self.jobs.get(&id).ok_or_else(|| format!("job {id} was never submitted"))?;
         let deadline_ms = operation_of(kinds, key, &job.operation)?.start_deadline_ms;
         Ok(deadline_ms.filter(|_| !job.started).map(|ms| job.due.plus(ms)))
-    }
-
-    /// Checks after a batch that no more jobs run than the kind allows. Not checked within a batch:
-    /// its events have no defined order among resources.
-    pub fn check_running_caps(&self, key: &ResourceKey, kinds: &Kinds) -> CheckResult {
-        let Some(kind) = kinds.get(key.kind()) else { return Ok(()) };
-        if kind.running_max.is_none() && kind.tenant_running_max.is_none() {
-            return Ok(());
-        }
-        let of_kind = |job: &&ModelJob| {
-            job.key.kind() == key.kind() && matches!(job.stage, Stage::Running(_))
-        };
-        let all = self.jobs.values().filter(of_kind).count();
-        let of_tenant = |job: &&ModelJob| job.key.tenant() == key.tenant();
-        let tenant = self.jobs.values().filter(of_kind).filter(of_tenant).count();
-        let above = |cap: Option<usize>, n: usize| cap.is_some_and(|cap| n > cap);
-        match above(kind.running_max, all) || above(kind.tenant_running_max, tenant) {
-            true => Err(format!("{all} jobs of {} run, {tenant} of one tenant", kind.name)),
-            false => Ok(()),
-        }
     }
 
     fn end_attempt(
@@ -350,6 +337,7 @@ impl JobModel {
             let then = then.as_str();
             return Err(format!("job {id} is {then} after attempt {counted} ended {outcome:?}"));
         }
+        job.in_backoff = then == JobState::Backoff;
         let uncounted = matches!(outcome, AttemptOutcome::HandedBack | AttemptOutcome::Deferred);
         job.attempts -= u32::from(uncounted);
         job.last_end =
@@ -478,7 +466,7 @@ impl JobModel {
     }
 }
 
-fn operation_of<'a>(
+pub(crate) fn operation_of<'a>(
     kinds: &'a Kinds,
     key: &ResourceKey,
     operation: &Text,

@@ -7,6 +7,7 @@
 //! Start at [`sim`], the scheduler; [`server`] and [`holder`] are the two sides, [`faults`] injects
 //! faults, and [`oracle`] checks the properties.
 
+pub mod answers;
 mod count;
 mod describe;
 pub mod disk;
@@ -19,6 +20,7 @@ mod holder_events;
 pub mod job_checks;
 pub mod job_model;
 pub mod kinds;
+mod lane_checks;
 pub mod liveness;
 pub mod lock_request;
 pub mod message;

@@ -15,6 +15,7 @@ use tenure_core::{
     SessionId, Token, World, invariants,
 };
 
+use crate::answers::Answers;
 use crate::count::{count_event, count_reply};
 use crate::fairness;
 use crate::history_model::{HistoryModel, ModelTenure};
@@ -58,6 +59,8 @@ pub struct Oracle {
     last_contact: BTreeMap<SessionId, Contact>,
     /// Store time of the last renewal of each session, at most that of the last restart.
     pub(crate) renewed_at: BTreeMap<SessionId, Millis>,
+    /// Answers to the requests that are executed once.
+    pub(crate) answers: Answers,
 }
 
 impl Oracle {
@@ -96,6 +99,9 @@ impl Oracle {
             self.record_contact(reply, contact);
             self.record_renewal(reply, applied.now);
             count_reply(reply, stats);
+            let key = self.history.now.resource_of(&reply.command);
+            let record = key.and_then(|key| world.records.get(key)).map(|record| &**record);
+            stats.repeated_answers += u64::from(self.answers.record(reply, record));
             let released = matches!(reply.outcome, Outcome::Withdrawn { released: Some(_) });
             stats.withdrawn_grants += u64::from(released);
         }

@@ -41,7 +41,8 @@ impl Oracle {
     }
 
     /// Checks that a delivered reply is durable.
-    pub fn check_acknowledged(&self, reply: &Reply) -> CheckResult {
+    pub fn check_acknowledged(&mut self, reply: &Reply) -> CheckResult {
+        self.answers.check(reply)?;
         let Command::Lock { key, action } = &*reply.command else {
             return self.check_job_acknowledged(reply);
         };

@@ -186,6 +186,7 @@ fn is_remembered_for_a_time(command: &Command) -> bool {
     matches!(
         command,
         Command::Claim(_)
+            | Command::Once { .. }
             | Command::Lock { action: LockAction::Acquire(_), .. }
             | Command::Resource { action: ResourceAction::Submit(_), .. }
             | Command::Job { action: JobAction::Retry { .. }, .. }

@@ -64,6 +64,8 @@ stats! {
     partitions,
     /// Sessions that their holders considered lost.
     losses,
+    /// Requests that are executed once and arrived again.
+    repeated_answers,
     /// Messages dropped.
     dropped,
     /// Messages duplicated.

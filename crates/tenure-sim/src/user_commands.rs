@@ -28,6 +28,11 @@ impl Process {
         if self.outbox.len() < OUTBOX_MAX
             && let Some(command) = self.draw_user_command(env)
         {
+            let once = env.rng.chance(300).then(|| RequestId(env.rng.id()));
+            let command = match once {
+                Some(request) => command.once(request),
+                None => command,
+            };
             self.outbox.push(OutboxCommand::new(command, env.now));
         }
     }

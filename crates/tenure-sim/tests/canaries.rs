@@ -78,7 +78,10 @@ canaries! {
     catches_attempt_that_is_counted_twice: AttemptCountedTwice => ["starts attempt"];
     catches_finish_without_token: FinishWithoutToken => ["ended another attempt", "while h"];
     catches_repeated_submit_treated_as_new: RepeatedSubmitIsNew => ["created job"];
-    catches_repeated_claim_treated_as_new: RepeatedClaimIsNew => ["was assigned jobs twice"];
+    catches_repeated_request_of_a_batch_that_is_executed_again: RepeatedOnceIsNew =>
+        ["was executed again"];
+    catches_repeated_claim_treated_as_new: RepeatedClaimIsNew =>
+        ["was assigned jobs twice", "runs with token"];
     catches_attach_to_a_cancelled_job: AttachToDying =>
         ["which can no longer finish"];
     catches_completion_that_overwrites_a_cancel: CompletionOverwritesCancel =>
@@ -95,6 +98,7 @@ canaries! {
     catches_ignored_precondition: PreconditionIgnored => ["against its condition"];
     catches_transfer_to_the_next_waiter: TransferToNext => ["was not transferred to"];
     catches_restricted_claim_that_takes_others: GroupIgnored => ["outside its scope"];
+    catches_lock_taken_from_a_job_in_backoff: ReserveIgnored => ["in backoff reserves"];
     catches_start_after_the_start_deadline: StartDeadlineIgnored => ["after its start deadline"];
     catches_ignored_stale_margin: MarginIgnored => ["and the stale margin of"];
 }

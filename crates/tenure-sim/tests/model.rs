@@ -183,6 +183,7 @@ fn status_deferral_and_timers_satisfy_all_properties() {
 #[test]
 fn conditions_transfers_and_forgetting_satisfy_all_properties() {
     assert_holds("preconditions", &scenarios::preconditions(), 8);
+    assert_holds("executed once", &scenarios::executed_once(), 6);
     assert_holds("transfers", &scenarios::transfers(), 8);
     assert_holds("forgetting", &scenarios::forgetting(), 8);
 }
@@ -190,6 +191,7 @@ fn conditions_transfers_and_forgetting_satisfy_all_properties() {
 #[test]
 fn restricted_claims_deadlines_and_margins_satisfy_all_properties() {
     assert_holds("restricted claims", &scenarios::restricted_claims(), 9);
+    assert_holds("reserve", &scenarios::reserve(), 9);
     assert_holds("start deadline", &scenarios::start_deadline(), 8);
     assert_holds("stale margin", &scenarios::stale_margin(), 9);
 }
@@ -222,9 +224,11 @@ fn planted_rule_bugs_are_found_with_a_short_counterexample() {
         (Canary::DeferredCounts, scenarios::deferral()),
         (Canary::TimerFiresTwice, scenarios::timers()),
         (Canary::PreconditionIgnored, scenarios::preconditions()),
+        (Canary::RepeatedOnceIsNew, scenarios::executed_once()),
         (Canary::TransferToNext, scenarios::transfers()),
         (Canary::TokenFloorForgotten, scenarios::forgetting()),
         (Canary::GroupIgnored, scenarios::restricted_claims()),
+        (Canary::ReserveIgnored, scenarios::reserve()),
         (Canary::StartDeadlineIgnored, scenarios::start_deadline()),
         (Canary::MarginIgnored, scenarios::stale_margin()),
     ];

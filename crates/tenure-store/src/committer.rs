@@ -394,7 +394,7 @@ fn is_restricted(queued: &QueuedCommand) -> bool {
 
 /// Returns whether a command may make a resource ready to be claimed.
 fn may_make_ready(command: &Command) -> bool {
-    match command {
+    match command.inner() {
         Command::Resource { .. } | Command::Job { .. } => true,
         Command::Lock { action, .. } => {
             matches!(action, LockAction::Release { .. } | LockAction::Break { .. })

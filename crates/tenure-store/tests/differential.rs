@@ -58,7 +58,10 @@ fn check(backend: Backend, actions: Vec<Action>) {
     });
 }
 
+/// `cargo xtask soak differential` sets `PROPTEST_CASES`.
 fn config(cases: u32) -> ProptestConfig {
+    let wanted = std::env::var("PROPTEST_CASES").ok().and_then(|wanted| wanted.parse().ok());
+    let cases = wanted.unwrap_or(cases);
     // On a real server, a shrinking step takes as long as a case.
     ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 100, ..Default::default() }
 }

@@ -1,7 +1,11 @@
 //! Jobs in a file that was damaged, restored, or written by an older version.
 
+#[path = "previous_format/mod.rs"]
+mod previous_format;
+
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tempfile::TempDir;
 use tenure_core::history::Entry;
@@ -10,6 +14,8 @@ use tenure_core::{
     Acquire, Claim, Claimant, Command, Finish, JobAction, JobId, JobState, LockAction, LockName,
     Outcome, RequestId, ResourceAction, ResourceKey, SessionId, Submit, Token,
 };
+use tenure_store::clock::ManualClock;
+use tenure_store::embedded::Options;
 use tenure_store::scenario;
 use tenure_store::store::{HistoryQuery, JobQuery, PAGE_MAX, TenureQuery};
 use tenure_store::verify::verify;
@@ -189,6 +195,40 @@ async fn a_file_of_the_first_format_is_migrated() {
     assert!(matches!(apply_one(&store, ok(id, token)).await, Outcome::Finished { .. }));
     let all = store.reads().jobs(JobQuery { limit: 9, ..JobQuery::default() }).await.unwrap();
     assert_eq!(all.items.len(), 1);
+}
+
+/// Opens a store on a manual clock.
+async fn open_at(path: &Path, clock: &ManualClock) -> Embedded {
+    let options = Options { clock: Some(Arc::new(clock.clone())), ..Options::default() };
+    let store = Embedded::open_with(path, options).expect("a valid file");
+    store.declare(scenario::kinds()).await.expect("the store is available");
+    store
+}
+
+#[tokio::test]
+async fn a_file_of_format_3_is_migrated_and_used() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("tenure.db");
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection.execute_batch(include_str!("fixtures/embedded_3.sql")).unwrap();
+    let sql = "SELECT count(*) FROM history";
+    let entries: i64 = connection.query_row(sql, [], |row| row.get(0)).unwrap();
+    // The file next to the database is that of its last start.
+    let sql = "SELECT value FROM meta WHERE key = 'life'";
+    let life: String = connection.query_row(sql, [], |row| row.get(0)).unwrap();
+    fs::write(dir.path().join("tenure.db.life"), life).unwrap();
+    drop(connection);
+    let clock = ManualClock::default();
+    clock.advance(previous_format::STOPPED_MS);
+    let store = open_at(&path, &clock).await;
+    previous_format::check_and_use(&store, usize::try_from(entries).unwrap()).await;
+    drop(store);
+    let format: i64 = rusqlite::Connection::open(&path)
+        .unwrap()
+        .query_row("PRAGMA user_version", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(format, 4);
+    previous_format::check_reopened(&open_at(&path, &clock).await).await;
 }
 
 /// Copies all files of a store as they are on disk, as if its process had crashed at this moment.

@@ -20,6 +20,8 @@ mod incremental;
 mod locks;
 #[path = "postgres_shared/pages.rs"]
 mod pages;
+#[path = "previous_format/mod.rs"]
+mod previous_format;
 #[path = "postgres_shared/projection.rs"]
 mod projection;
 #[path = "postgres_shared/records.rs"]

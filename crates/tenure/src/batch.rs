@@ -128,7 +128,13 @@ impl Batch {
 
     fn add_action(&mut self, resource: &str, action: Result<ResourceAction, Error>) -> &mut Self {
         let key = self.key(resource);
-        let command = key.and_then(|key| Ok(Command::Resource { key, action: action? }));
+        let command = key.and_then(|key| {
+            let action = action?;
+            // Puts carry a request id of their own.
+            let is_put = matches!(action, ResourceAction::Put(_));
+            let command = Command::Resource { key, action };
+            Ok(if is_put { command } else { command.once(random::request_id()) })
+        });
         self.requests.push(command);
         self
     }
@@ -205,6 +211,7 @@ fn result(
     command: &Command,
     outcome: Result<Outcome, Error>,
 ) -> Result<BatchResult, Error> {
+    let command = command.inner();
     let pauses = matches!(command, Command::Resource { action: ResourceAction::Pause { .. }, .. });
     match outcome? {
         Outcome::Put { generation, job, .. } => {

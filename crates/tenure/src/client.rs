@@ -19,7 +19,7 @@ use crate::session::Session;
 use crate::session_options::SessionOptions;
 use crate::submit::Submission;
 use crate::transport::Transport;
-use crate::wire::StatusResponse;
+use crate::wire::{GroupInfo, StatusResponse};
 
 /// Tenant used when none is given.
 pub const DEFAULT_TENANT: &str = "default";
@@ -209,6 +209,27 @@ impl Client {
     /// ```
     pub async fn status(&self) -> Result<StatusResponse, Error> {
         self.transport.queries().status(&self.tenant).await
+    }
+
+    /// Counts the unfinished jobs of the group `kind/group` of a grouped kind, whose names have the
+    /// form `GROUP:REST`. The cost does not depend on other groups.
+    ///
+    /// ```
+    /// # use tenure::{Client, Kind, Kinds, Operation};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> anyhow::Result<()> {
+    /// # let test = Kind::new("test").operation(Operation::new("run")).grouped();
+    /// # let client = Client::in_memory(Kinds::new([test])?).await?;
+    /// client.submit("test/build-7:unit", "run").send().await?;
+    /// client.submit("test/build-7:lint", "run").send().await?;
+    /// client.submit("test/build-8:unit", "run").send().await?;
+    /// let counts = client.group("test/build-7").await?;
+    /// assert_eq!((counts.running, counts.waiting, counts.ready), (0, 2, 2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn group(&self, group: &str) -> Result<GroupInfo, Error> {
+        self.transport.queries().group(&self.key(group)?).await
     }
 
     fn key(&self, resource: &str) -> Result<ResourceKey, Error> {

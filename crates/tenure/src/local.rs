@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::status::summarize;
 use crate::transport::{Notices, Queries, Transport};
 use crate::wire::{
-    HistoryEntry, JobInfo, ListResponse, LogChunkInfo, LogResponse, ResourceInfo,
+    GroupInfo, HistoryEntry, JobInfo, ListResponse, LogChunkInfo, LogResponse, ResourceInfo,
     ResourceLocksResponse, StatusResponse, WhyResponse,
 };
 
@@ -186,6 +186,12 @@ impl Queries for Committer {
             let (record, queue) = (&shown.record, &shown.queue);
             ResourceLocksResponse::new(key, record.token, &shown.tenures, queue, shown.context.now)
         }))
+    }
+
+    async fn group(&self, key: &ResourceKey) -> Result<GroupInfo, Error> {
+        let (tenant, kind, group) = (key.tenant(), key.kind(), key.name());
+        let counts = self.store().reads().group(tenant.into(), kind.into(), group.into()).await?;
+        Ok(GroupInfo::new(tenant, kind, group, counts))
     }
 
     async fn why_resource(&self, key: &ResourceKey) -> Result<WhyResponse, Error> {

@@ -9,8 +9,8 @@ use tenure_core::{JobId, ResourceKey, SessionId};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::wire::{
-    HistoryEntry, JobInfo, ListResponse, LogResponse, ResourceInfo, ResourceLocksResponse,
-    StatusResponse, WhyResponse,
+    GroupInfo, HistoryEntry, JobInfo, ListResponse, LogResponse, ResourceInfo,
+    ResourceLocksResponse, StatusResponse, WhyResponse,
 };
 
 pub use tenure_core::{Command, Outcome};
@@ -85,6 +85,9 @@ pub trait Queries: Send + Sync {
 
     /// Returns the holders and waiters of a resource's locks; `None` if it was never locked.
     async fn locks(&self, key: &ResourceKey) -> Result<Option<ResourceLocksResponse>, Error>;
+
+    /// Counts the unfinished jobs of a group; the name of `key` is the group.
+    async fn group(&self, key: &ResourceKey) -> Result<GroupInfo, Error>;
 
     /// Explains what a resource waits for.
     async fn why_resource(&self, key: &ResourceKey) -> Result<WhyResponse, Error>;

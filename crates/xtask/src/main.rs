@@ -12,6 +12,7 @@ mod openapi;
 mod prepare;
 mod shell;
 mod sim;
+mod soak;
 mod tidy;
 
 use std::ffi::OsString;
@@ -47,6 +48,8 @@ enum Verb {
     Contract,
     /// Run the release build of the simulation
     Sim(sim::Args),
+    /// Run a long proof in full: what `test` runs reduced
+    Soak(soak::Args),
 }
 
 fn main() -> ExitCode {
@@ -68,6 +71,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::Openapi => openapi::run(&root),
         Verb::Contract => contract::run(&root),
         Verb::Sim(args) => sim::run(&root, args),
+        Verb::Soak(args) => soak::run(&root, args),
     }
 }
 

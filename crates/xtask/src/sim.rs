@@ -38,6 +38,13 @@ pub(crate) fn run_quick(root: &Path, seeds: u64) -> Result<()> {
     shell::run(with_seeds(&mut command, &Args { seeds: Some(seeds), seed: None }))
 }
 
+/// Runs the release build for a range of seeds.
+pub(crate) fn run_range(root: &Path, from: u64, seeds: u64) -> Result<()> {
+    require_binary(&metadata::packages(root)?)?;
+    let mut command = cargo_run(root, &["--release"]);
+    shell::run(command.args(["--from", &from.to_string(), "--seeds", &seeds.to_string()]))
+}
+
 fn require_binary(packages: &[Package]) -> Result<()> {
     let mut crates = packages.iter().filter(|package| package.name == CRATE);
     let found = crates.any(|package| package.binaries.iter().any(|name| name == BINARY));

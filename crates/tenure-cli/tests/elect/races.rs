@@ -46,43 +46,43 @@ const TTL_MS: u64 = 300_000;
 /// Time for which a claim waits; it is repeated.
 const WAIT_MS: u64 = 10_000;
 
-struct Site {
-    _server: Server,
+pub(crate) struct Site {
+    pub(crate) server: Server,
     http: HttpTransport,
     client: Client,
 }
 
 /// A master that was elected.
 #[derive(Clone, Debug)]
-struct Master {
-    job: String,
-    term: u64,
+pub(crate) struct Master {
+    pub(crate) job: String,
+    pub(crate) term: u64,
     assignment: Value,
 }
 
 impl Site {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let server = Server::start_with(Some(KINDS));
         let http = || HttpTransport::new(&server.url(), &server.key(), "default").expect("a URL");
         let client = Client::with_transport(std::sync::Arc::new(http()), "default");
-        Self { http: http(), client, _server: server }
+        Self { http: http(), client, server }
     }
 
-    async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         self.http.get(path).await.expect("it is there")
     }
 
-    async fn post(&self, path: &str, body: Value) -> Result<Value, Error> {
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Result<Value, Error> {
         self.http.post(path, None, &body, Duration::from_secs(30)).await
     }
 
-    async fn submit(&self, args: Value) -> Result<Value, Error> {
+    pub(crate) async fn submit(&self, args: Value) -> Result<Value, Error> {
         let body = json!({ "operation": "setup", "args": args });
         self.post("/v1/resources/build/b1/jobs", body).await
     }
 
     /// Opens a session that sends no heartbeat.
-    async fn session(&self, name: &str, ttl_ms: u64) -> Value {
+    pub(crate) async fn session(&self, name: &str, ttl_ms: u64) -> Value {
         let body = json!({ "name": name, "ttl_ms": ttl_ms });
         self.post("/v1/sessions", body).await.expect("it is valid")["session"].clone()
     }
@@ -106,7 +106,7 @@ impl Site {
     }
 
     /// Elects the next master, when the lease of the one before it is over.
-    async fn next(&self) -> Master {
+    pub(crate) async fn next(&self) -> Master {
         let session = self.session("b", TTL_MS).await;
         loop {
             if let Some(master) = self.claim(&session, WAIT_MS).await {
@@ -123,7 +123,7 @@ impl Site {
     }
 
     /// Publishes the queue: ends the setup with the token of the master.
-    async fn publish(&self, master: &Master) -> Result<Value, Error> {
+    pub(crate) async fn publish(&self, master: &Master) -> Result<Value, Error> {
         let merge = json!({ "term": master.term });
         let body = json!({ "token": master.term, "outcome": "ok", "merge": merge });
         self.post(&format!("/v1/jobs/{}/finish", master.job), body).await
@@ -135,7 +135,7 @@ impl Site {
     }
 
     /// Asserts that this master has published, and returns the number of elected masters.
-    async fn expect_published(&self, master: &Master) -> usize {
+    pub(crate) async fn expect_published(&self, master: &Master) -> usize {
         let build = self.get("/v1/resources/build/b1").await;
         assert_eq!(
             (&build["state"], &build["status"]["term"]),
@@ -147,7 +147,7 @@ impl Site {
         job["attempts"].as_array().expect("a list").len()
     }
 
-    async fn build_state(&self) -> Value {
+    pub(crate) async fn build_state(&self) -> Value {
         self.get("/v1/resources/build/b1").await["state"].clone()
     }
 

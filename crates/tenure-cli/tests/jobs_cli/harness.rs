@@ -36,6 +36,9 @@ failed = "FAILED"
 retry = { attempts = 1 }
 [kinds.report.operations.refresh]
 meets = { refresh = "replace" }
+[kinds.suite]
+grouped = true
+[kinds.suite.operations.run]
 "#;
 
 pub(crate) struct Site {
@@ -135,7 +138,7 @@ pub(crate) struct ClaimedJob<'a> {
 
 impl<'a> ManualWorker<'a> {
     pub(crate) fn claim(&self) -> ClaimedJob<'a> {
-        let kinds = ["database", "report"];
+        let kinds = ["database", "report", "suite"];
         let body = json!({ "session": self.session, "kinds": kinds, "wait_ms": 30_000 });
         let answer = self.site.post("/v1/jobs/claim", &body);
         let job = &answer["jobs"][0];
@@ -149,6 +152,11 @@ impl ClaimedJob<'_> {
         let body = json!({ "token": self.token, "percent": percent, "message": message });
         let answer = self.site.post(&format!("/v1/jobs/{}/progress", self.id), &body);
         answer["cancelling"].as_bool().expect("a boolean")
+    }
+
+    pub(crate) fn status(&self, merge: &Value) {
+        let body = json!({ "token": self.token, "merge": merge });
+        self.site.post(&format!("/v1/jobs/{}/status", self.id), &body);
     }
 
     pub(crate) fn log(&self, text: &str) {

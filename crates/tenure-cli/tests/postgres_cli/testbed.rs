@@ -55,9 +55,14 @@ impl TestServer {
         &self.listen
     }
 
+    /// Returns the key of its administrator.
+    pub(crate) fn key(&self) -> String {
+        read(&self.dir.path().join("admin.key")).trim().to_owned()
+    }
+
     /// Returns its metrics.
     pub(crate) fn metrics(&self) -> String {
-        let key = format!("x-api-key: {}", read(&self.dir.path().join("admin.key")).trim());
+        let key = format!("x-api-key: {}", self.key());
         http(&self.listen, &["GET /metrics HTTP/1.1", &key], "").expect("it answers")
     }
 

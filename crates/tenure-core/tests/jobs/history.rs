@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use tenure_core::history::Entry;
+use tenure_core::recent_answers::RecentAnswers;
 use tenure_core::verify::Verifier;
 use tenure_core::{Changes, Record, ResourceKey, World};
 
@@ -84,6 +85,7 @@ fn durable_part(record: &Record, other: &Record) -> Record {
     let mut durable = without_progress(record);
     durable.queue.clear();
     durable.recent.clear();
+    durable.recent_answers = RecentAnswers::default();
     for job in durable.resource.iter_mut().flat_map(|resource| &mut resource.lane) {
         if let Some(other) = other.job(job.id) {
             job.due = job.due.min(other.due);

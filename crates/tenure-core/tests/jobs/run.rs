@@ -96,14 +96,30 @@ impl Run {
         token.map(Token).or_else(|| job?.token()).unwrap_or(Token(1))
     }
 
-    /// Runs one step and checks it.
-    pub(crate) fn step(&mut self, command: &Command) -> Result<Outcome, TestCaseError> {
-        // A store loads the finished jobs that a command names.
-        if let Some(id) = command.job().filter(|id| !self.world.job_index.contains_key(id))
+    /// Repeats a command that must change nothing.
+    pub(crate) fn repeat(&self, command: &Command) -> Result<Outcome, TestCaseError> {
+        let mut world = self.world.clone();
+        self.load_finished(&mut world, command);
+        let outcome = step(&mut world, command, self.now);
+        prop_assert_eq!(&world.records, &self.world.records, "{:?}", command);
+        prop_assert_eq!(world.take_changes(), Changes::default(), "{:?}", command);
+        Ok(outcome)
+    }
+
+    /// A store loads the finished jobs that a command names.
+    fn load_finished(&self, world: &mut World, command: &Command) {
+        if let Some(id) = command.job().filter(|id| !world.job_index.contains_key(id))
             && let Some(past) = self.past.get(&id)
         {
-            self.world.finished_jobs.insert(id, past.clone());
+            world.finished_jobs.insert(id, past.clone());
         }
+    }
+
+    /// Runs one step and checks it.
+    pub(crate) fn step(&mut self, command: &Command) -> Result<Outcome, TestCaseError> {
+        let mut world = std::mem::take(&mut self.world);
+        self.load_finished(&mut world, command);
+        self.world = world;
         let before = self.world.clone();
         let outcome = step(&mut self.world, command, self.now);
         self.world.finished_jobs.clear();

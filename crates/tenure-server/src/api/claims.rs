@@ -139,7 +139,8 @@ pub(super) async fn progress(
     Body(body): Body<ProgressRequest>,
 ) -> Result<Json<ReportResponse>, Problem> {
     let (token, percent, message) = (body.token, body.percent, body.message.into());
-    record(&state, on, JobAction::Progress { token, percent, message }).await
+    let action = JobAction::Progress { token, percent, message };
+    record(&state, &on, Command::Job { id: on.id, action }).await
 }
 
 /// Appends text to the log of an attempt.
@@ -157,16 +158,17 @@ pub(super) async fn log(
     on: OnJob,
     Body(body): DocumentBody<AppendLogRequest>,
 ) -> Result<Json<ReportResponse>, Problem> {
-    record(&state, on, JobAction::Log { token: body.token, text: body.text.into() }).await
+    let action = JobAction::Log { token: body.token, text: body.text.into() };
+    record(&state, &on, Command::Job { id: on.id, action }).await
 }
 
 async fn record(
     state: &ServerState,
-    on: OnJob,
-    action: JobAction,
+    on: &OnJob,
+    command: Command,
 ) -> Result<Json<ReportResponse>, Problem> {
     state.services.check_job(&on.caller, on.id).await?;
-    match state.services.submit(Command::Job { id: on.id, action }).await? {
+    match state.services.submit(command).await? {
         Outcome::Noted { cancelling } => Ok(Json(ReportResponse { cancelling })),
         other => Err(Problem::unexpected(&other)),
     }
@@ -178,7 +180,7 @@ async fn record(
     path = "/v1/jobs/{id}/status",
     tag = "work",
     operation_id = "update_status",
-    params(OnJob),
+    params(OnJob, Idempotency),
     request_body = StatusRequest,
     responses(
         (status = 200, description = "Recorded", body = ReportResponse),
@@ -188,13 +190,16 @@ async fn record(
 pub(super) async fn status(
     State(state): State<ServerState>,
     on: OnJob,
+    key: Idempotency,
     Body(body): DocumentBody<StatusRequest>,
 ) -> Result<Json<ReportResponse>, Problem> {
     check_merge(body.merge.as_ref())?;
     let update = status_update(body.merge.as_ref(), &body.timers);
     let update = update.map_err(|why| Problem::invalid(&why))?;
     let update = update.ok_or_else(|| Problem::invalid(&"give `merge`, `timers`, or both"))?;
-    record(&state, on, JobAction::Status { token: body.token, update }).await
+    let action = JobAction::Status { token: body.token, update };
+    let command = key.once(&on.id.to_string(), Command::Job { id: on.id, action })?;
+    record(&state, &on, command).await
 }
 
 /// Refuses a merge patch that is not an object: it would replace the whole status.

@@ -56,7 +56,8 @@ pub(super) async fn submit(
         precondition,
     };
     let action = ResourceAction::Submit(submit);
-    let command = Command::Resource { key: on.key, action };
+    let command = Command::Resource { key: on.key.clone(), action };
+    let command = key.once_in_batch(on.key.as_str(), command)?;
     submit_command(&state, &on.caller, command).await
 }
 
@@ -186,7 +187,7 @@ pub(super) async fn why(
     path = "/v1/jobs/{id}/cancel",
     tag = "jobs",
     operation_id = "cancel_job",
-    params(OnJob),
+    params(OnJob, Idempotency),
     request_body = ReasonRequest,
     responses(
         (status = 202, description = "The new state of the job", body = CancelResponse),
@@ -196,12 +197,14 @@ pub(super) async fn why(
 pub(super) async fn cancel(
     State(state): State<ServerState>,
     on: OnJob,
+    key: Idempotency,
     Body(body): Body<ReasonRequest>,
 ) -> Accepted<CancelResponse> {
     let reason = on.caller.optional_reason(body)?;
     state.services.check_job(&on.caller, on.id).await?;
     let action = JobAction::Cancel { by: on.caller.name, reason };
-    match state.services.submit(Command::Job { id: on.id, action }).await? {
+    let command = key.once(&on.id.to_string(), Command::Job { id: on.id, action })?;
+    match state.services.submit(command).await? {
         Outcome::Cancelled { state } => Ok((StatusCode::ACCEPTED, Json(CancelResponse { state }))),
         other => Err(Problem::unexpected(&other)),
     }
@@ -229,7 +232,9 @@ pub(super) async fn retry(
     let (request, by) = (key.id(&on.id.to_string())?, on.caller.name.clone());
     let reason = on.caller.required_reason(body)?;
     let action = JobAction::Retry { request, by, reason };
-    submit_command(&state, &on.caller, Command::Job { id: on.id, action }).await
+    let command = Command::Job { id: on.id, action };
+    let command = key.once_in_batch(&on.id.to_string(), command)?;
+    submit_command(&state, &on.caller, command).await
 }
 
 /// Discards a dead job.
@@ -238,7 +243,7 @@ pub(super) async fn retry(
     path = "/v1/jobs/{id}/discard",
     tag = "jobs",
     operation_id = "discard_job",
-    params(OnJob),
+    params(OnJob, Idempotency),
     request_body = RequiredReasonRequest,
     responses(
         (status = 200, description = "Discarded", body = DiscardJobResponse),
@@ -248,11 +253,13 @@ pub(super) async fn retry(
 pub(super) async fn discard(
     State(state): State<ServerState>,
     on: OnJob,
+    key: Idempotency,
     Body(body): Body<ReasonRequest>,
 ) -> Result<Json<DiscardJobResponse>, Problem> {
     let reason = on.caller.required_reason(body)?;
     let action = JobAction::Discard { by: on.caller.name.clone(), reason };
     state.services.check_job(&on.caller, on.id).await?;
-    state.services.submit(Command::Job { id: on.id, action }).await?;
+    let command = key.once(&on.id.to_string(), Command::Job { id: on.id, action })?;
+    state.services.submit(command).await?;
     Ok(Json(DiscardJobResponse { discarded: true }))
 }

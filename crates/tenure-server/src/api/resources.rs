@@ -51,8 +51,9 @@ pub(super) async fn put(
         timers: timer_changes(&body.timers).map_err(|why| Problem::invalid(&why))?,
         ..Put::new(document("spec", &body.spec)?, on.caller.name)
     };
-    let action = ResourceAction::Put(put);
-    match state.services.submit(Command::Resource { key: on.key.clone(), action }).await? {
+    let command = Command::Resource { key: on.key.clone(), action: ResourceAction::Put(put) };
+    let command = key.once_in_batch(on.key.as_str(), command)?;
+    match state.services.submit(command).await? {
         Outcome::Put { job, snapshot: Some(resource), .. } => {
             // Not read back: another writer may have put another spec by now.
             let resource = ResourceInfo::new(&on.key, &resource, ResourceInfo::QUEUE_SHOWN);
@@ -104,7 +105,7 @@ async fn read(state: &ServerState, key: &ResourceKey) -> Result<Option<ResourceD
     path = "/v1/resources/{kind}/{name}",
     tag = "resources",
     operation_id = "delete_resource",
-    params(OnResource, IfMatch),
+    params(OnResource, Idempotency, IfMatch),
     responses(
         (status = 200, description = "Deleted", body = DeleteResourceResponse),
         NotFound, Conflict, PreconditionFailed
@@ -113,10 +114,12 @@ async fn read(state: &ServerState, key: &ResourceKey) -> Result<Option<ResourceD
 pub(super) async fn delete(
     State(state): State<ServerState>,
     on: OnResource,
+    key: Idempotency,
     IfMatch(precondition): IfMatch,
 ) -> Result<Json<DeleteResourceResponse>, Problem> {
     let action = ResourceAction::Delete { by: on.caller.name, precondition };
-    state.services.submit(Command::Resource { key: on.key, action }).await?;
+    let command = Command::Resource { key: on.key.clone(), action };
+    state.services.submit(key.once(on.key.as_str(), command)?).await?;
     Ok(Json(DeleteResourceResponse { deleted: true }))
 }
 
@@ -126,18 +129,19 @@ pub(super) async fn delete(
     path = "/v1/resources/{kind}/{name}/pause",
     tag = "resources",
     operation_id = "pause_resource",
-    params(OnResource),
+    params(OnResource, Idempotency),
     request_body = RequiredReasonRequest,
     responses((status = 200, description = "Paused", body = PauseResponse), NotFound)
 )]
 pub(super) async fn pause(
     State(state): State<ServerState>,
     on: OnResource,
+    key: Idempotency,
     Body(body): Body<ReasonRequest>,
 ) -> Result<Json<PauseResponse>, Problem> {
     let reason = on.caller.required_reason(body)?;
     let action = ResourceAction::Pause { by: on.caller.name, reason };
-    submit_pause(&state, on.key, action).await
+    submit_pause(&state, on.key, &key, action).await
 }
 
 /// Resumes a resource: operations start on it again.
@@ -146,7 +150,7 @@ pub(super) async fn pause(
     path = "/v1/resources/{kind}/{name}/resume",
     tag = "resources",
     operation_id = "resume_resource",
-    params(OnResource),
+    params(OnResource, Idempotency),
     request_body = ReasonRequest,
     responses(
         (status = 200, description = "Resumed", body = PauseResponse),
@@ -156,19 +160,22 @@ pub(super) async fn pause(
 pub(super) async fn resume(
     State(state): State<ServerState>,
     on: OnResource,
+    key: Idempotency,
     Body(body): Body<ReasonRequest>,
 ) -> Result<Json<PauseResponse>, Problem> {
     let reason = on.caller.optional_reason(body)?;
     let action = ResourceAction::Resume { by: on.caller.name, reason };
-    submit_pause(&state, on.key, action).await
+    submit_pause(&state, on.key, &key, action).await
 }
 
 async fn submit_pause(
     state: &ServerState,
     key: ResourceKey,
+    idempotency: &Idempotency,
     action: ResourceAction,
 ) -> Result<Json<PauseResponse>, Problem> {
-    match state.services.submit(Command::Resource { key, action }).await? {
+    let command = Command::Resource { key: key.clone(), action };
+    match state.services.submit(idempotency.once(key.as_str(), command)?).await? {
         Outcome::Paused(paused) => Ok(Json(PauseResponse { paused })),
         other => Err(Problem::unexpected(&other)),
     }

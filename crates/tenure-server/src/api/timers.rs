@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
-use tenure_app::extract::{Body, IfMatch};
+use tenure_app::extract::{Body, Idempotency, IfMatch};
 use tenure_app::openapi::{NotFound, PreconditionFailed};
 use tenure_app::{Caller, Problem};
 use tenure_core::{
@@ -43,7 +43,7 @@ impl<S: Send + Sync> FromRequestParts<S> for OnTimer {
         ("kind" = schema::KindName, Path, description = "The kind of the resource"),
         ("name" = schema::ResourceName, Path, description = "The name of the resource"),
         ("operation" = String, Path, description = "The operation to submit"),
-        Caller, IfMatch
+        Caller, Idempotency, IfMatch
     ),
     request_body = TimerRequest,
     responses(
@@ -54,11 +54,12 @@ impl<S: Send + Sync> FromRequestParts<S> for OnTimer {
 pub(super) async fn set(
     State(state): State<ServerState>,
     on: OnTimer,
+    key: Idempotency,
     IfMatch(precondition): IfMatch,
     Body(body): Body<TimerRequest>,
 ) -> Tagged<ResourceInfo> {
     let setting = body.to_setting().map_err(|why| Problem::invalid(&why))?;
-    change(&state, on, setting, precondition).await
+    change(&state, on, &key, setting, precondition).await
 }
 
 /// Removes the timer of an operation, if there is one.
@@ -71,7 +72,7 @@ pub(super) async fn set(
         ("kind" = schema::KindName, Path, description = "The kind of the resource"),
         ("name" = schema::ResourceName, Path, description = "The name of the resource"),
         ("operation" = String, Path, description = "The operation to submit"),
-        Caller, IfMatch
+        Caller, Idempotency, IfMatch
     ),
     responses(
         (status = 200, description = "The resource", body = ResourceInfo),
@@ -81,20 +82,23 @@ pub(super) async fn set(
 pub(super) async fn remove(
     State(state): State<ServerState>,
     on: OnTimer,
+    key: Idempotency,
     IfMatch(precondition): IfMatch,
 ) -> Tagged<ResourceInfo> {
-    change(&state, on, TimerSetting::Remove, precondition).await
+    change(&state, on, &key, TimerSetting::Remove, precondition).await
 }
 
 async fn change(
     state: &ServerState,
     on: OnTimer,
+    key: &Idempotency,
     setting: TimerSetting,
     precondition: Option<Precondition>,
 ) -> Tagged<ResourceInfo> {
     let timers = vec![TimerChange { operation: on.operation, setting }];
     let action = ResourceAction::SetTimers { timers, by: on.caller.name, precondition };
-    match state.services.submit(Command::Resource { key: on.key.clone(), action }).await? {
+    let command = Command::Resource { key: on.key.clone(), action };
+    match state.services.submit(key.once(on.key.as_str(), command)?).await? {
         Outcome::TimersSet { snapshot: Some(resource) } => {
             let resource = ResourceInfo::new(&on.key, &resource, ResourceInfo::QUEUE_SHOWN);
             Ok((tag(&resource), Json(resource)))

@@ -4,6 +4,7 @@
 mod common;
 mod gated;
 mod refusals;
+mod repeats;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

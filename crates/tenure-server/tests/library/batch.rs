@@ -177,3 +177,32 @@ async fn a_contradictory_restriction_is_refused() {
         assert!(error.contains(says), "{error}");
     }
 }
+
+#[tokio::test]
+async fn jobs_of_a_group_are_counted() {
+    let (_server, clients) = clients().await;
+    for client in clients {
+        for name in ["b1:t1", "b1:t2", "b2:t1"] {
+            client.submit(&format!("check/{name}"), "run").send().await.expect("submitted");
+        }
+        let counts = client.group("check/b1").await.expect("counted");
+        assert_eq!((&*counts.kind, &*counts.group), ("check", "b1"));
+        assert_eq!((counts.running, counts.waiting, counts.ready), (0, 2, 2));
+        assert_eq!(client.group("check/b3").await.expect("counted").waiting, 0);
+        assert!(client.group("check").await.is_err(), "it is not KIND/GROUP");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_deletes_and_pauses_once() {
+    let (_server, clients) = clients().await;
+    for client in clients {
+        let mut batch = client.batch();
+        batch.put("task/t1", &1).pause("task/t1", "a test").resume("task/t1", "a test");
+        batch.delete("task/t1").put("task/t1", &2);
+        let results = batch.send().await;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+        let shown = client.resource("task/t1").unwrap().get().await.unwrap().expect("it is back");
+        assert_eq!((shown.generation, shown.paused), (1, None));
+    }
+}

@@ -52,7 +52,8 @@ fn simulate(args: &Args) -> ExitCode {
             }
         }
     }
-    println!("{} seeds, {total}: 0 violations", args.seeds);
+    let (from, seeds) = (args.from, args.seeds);
+    println!("{seeds} seeds from {from}, {total}: 0 violations");
     if args.trace {
         println!("{total:#?}");
     }

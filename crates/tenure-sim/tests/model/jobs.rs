@@ -31,9 +31,14 @@ pub(crate) struct JobScenario {
     pub(crate) updates: Vec<StatusUpdate>,
     /// Puts, deletes and changes of timers.
     pub(crate) actions: Vec<ResourceAction>,
+    /// Actions that are executed once; each has its own request id.
+    pub(crate) once: Vec<ResourceAction>,
     /// States with more jobs are not explored further.
     pub(crate) jobs_max: usize,
 }
+
+/// Request id of the first action that is executed once.
+const ONCE_REQUESTS: u128 = 900;
 
 /// Declares the kind of the resource.
 pub(crate) fn kinds(kind: Kind) -> Arc<Kinds> {
@@ -81,6 +86,8 @@ impl State {
         commands.extend(jobs.submits.iter().map(|s| resource(ResourceAction::Submit(s.clone()))));
         commands.extend(jobs.claims.iter().cloned().map(Command::Claim));
         commands.extend(jobs.actions.iter().cloned().map(resource));
+        let once = jobs.once.iter().cloned().map(resource).zip(ONCE_REQUESTS..);
+        commands.extend(once.map(|(command, request)| command.once(RequestId(request))));
         for id in self.job_model.jobs.keys().copied() {
             let (by, reason) = (by.clone(), reason.clone());
             commands.push(Command::Job { id, action: JobAction::Cancel { by, reason } });
@@ -132,6 +139,7 @@ pub(crate) fn check_step(
     check_resource_matches_history(command, result)?;
     check_scope_of_claim(command, result)?;
     check_stale_finish_is_noop(before, command, result)?;
+    check_executed_once(before, command, result)?;
     check_idempotent(command, result)
 }
 
@@ -239,6 +247,17 @@ fn check_stale_finish_is_noop(
     match unchanged && !accepted {
         true => Ok(()),
         false => Err(format!("stale token {token} changed job {id}: {:?}", result.outcome)),
+    }
+}
+
+/// Checks that a request which the resource remembers changes nothing, whatever came after it.
+fn check_executed_once(before: &State, command: &Command, result: &StepResult) -> CheckResult {
+    let Command::Once { request, .. } = command else { return Ok(()) };
+    let is_remembered = before.record.recent_answers.answered_at(*request).is_some();
+    let unchanged = result.events.is_empty() && before.record == result.after.record;
+    match is_remembered && !unchanged {
+        true => Err(format!("request {request} was executed again: {:?}", result.events)),
+        false => Ok(()),
     }
 }
 

@@ -1,8 +1,10 @@
 //! Scenarios about status, deferral, timers, conditions, transfers, forgetting and margins.
 
+use tenure_core::kind::Backoff;
+use tenure_core::retry::Retry;
 use tenure_core::{
-    Claim, ClaimScope, Finish, Kind, Operation, Policy, Precondition, Put, RequestId,
-    ResourceAction, SessionId, StatusUpdate, Submit, TimerChange, TimerSetting,
+    Claim, ClaimScope, Finish, Kind, LockName, LockSet, Operation, Policy, Precondition, Put,
+    RequestId, ResourceAction, SessionId, StatusUpdate, Submit, TimerChange, TimerSetting,
 };
 
 use crate::jobs::{JobScenario, claim, failed, kinds, submit};
@@ -113,6 +115,26 @@ pub(crate) fn preconditions() -> Scenario {
     Scenario { sessions: 1, tokens_max: 2, jobs, ..Scenario::default() }
 }
 
+/// Requests of a batch that undo each other, between those of others.
+pub(crate) fn executed_once() -> Scenario {
+    let by = || "ann".into();
+    let put = |spec: &str| ResourceAction::Put(Put::new(spec.into(), by()));
+    let delete = || ResourceAction::Delete { by: by(), precondition: None };
+    let pause = ResourceAction::Pause { by: by(), reason: "so".into() };
+    let resume = ResourceAction::Resume { by: by(), reason: "so".into() };
+    let jobs = JobScenario {
+        kinds: kinds(Kind::new("k").operation(run())),
+        submits: vec![submit(11, "run")],
+        claims: vec![claim(21, 1)],
+        finishes: vec![succeed()],
+        actions: vec![put("0"), delete()],
+        once: vec![delete(), put("1"), pause, resume, put("2")],
+        jobs_max: 1,
+        ..JobScenario::default()
+    };
+    Scenario { sessions: 1, tokens_max: 2, jobs, ..Scenario::default() }
+}
+
 /// A holder transfers its lock to the second of two waiting sessions, or to itself.
 pub(crate) fn transfers() -> Scenario {
     Scenario {
@@ -150,6 +172,30 @@ pub(crate) fn restricted_claims() -> Scenario {
         claims: vec![only(21, resource("n")), only(22, resource("other")), only(23, group)],
         finishes: vec![succeed(), failed()],
         jobs_max: 2,
+        ..JobScenario::default()
+    };
+    Scenario { sessions: 1, tokens_max: 3, jobs, ..Scenario::default() }
+}
+
+/// A job in backoff reserves its locks against the jobs behind it.
+pub(crate) fn reserve() -> Scenario {
+    let with_locks = |name: &str, locks: &[&str]| {
+        let names = locks.iter().map(|lock| lock.parse::<LockName>().expect("a plain name"));
+        let locks = LockSet::new(names.collect()).expect("a set");
+        Operation { locks, ..Operation::new(name) }
+    };
+    let slow = Retry { attempts: 2, initial_ms: 900, max_ms: 900, ..Retry::default() };
+    let kind = Kind::new("k")
+        .operation(with_locks("wide", &["main", "config"]).retry(slow))
+        .operation(with_locks("narrow", &["config"]))
+        .operation(with_locks("beside", &["panic"]))
+        .backoff(Backoff::Reserve);
+    let jobs = JobScenario {
+        kinds: kinds(kind),
+        submits: vec![submit(11, "wide"), submit(12, "narrow"), submit(13, "beside")],
+        claims: vec![claim(21, 1), claim(22, 1)],
+        finishes: vec![failed(), Finish::HandBack],
+        jobs_max: 3,
         ..JobScenario::default()
     };
     Scenario { sessions: 1, tokens_max: 3, jobs, ..Scenario::default() }

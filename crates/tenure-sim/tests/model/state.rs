@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tenure_core::history::{Chain, SealedEntry};
+use tenure_core::recent_answers::RecentAnswer;
 use tenure_core::{
     Acquire, Claimant, Command, Job, Kinds, LockAction, LockName, LockSet, Millis, Outcome, Record,
     RequestId, ResourceKey, Session, SessionId, Text, Token, TokenFloors, World, limits, step,
@@ -226,6 +227,9 @@ impl State {
             let old = self.now.since(recent.at) > limits::RECENT_TTL_MS;
             recent.at = Millis(u64::from(old));
         }
+        let plain =
+            |answer: &RecentAnswer| RecentAnswer { at: Millis(0), outcome: None, ..answer.clone() };
+        canonical.record.recent_answers = self.record.recent_answers.iter().map(plain).collect();
         canonical.record.chain = Chain { n: 0, ..canonical.record.chain };
         canonical.record.chain.head = tenure_core::history::Hash([0; 32]);
         let mut hasher = DefaultHasher::new();

@@ -210,7 +210,7 @@ fn multiply(nanos: u64, commands: usize) -> Duration {
 
 /// Returns whether a command starts something new, so that delaying it takes nothing from a holder.
 pub(super) fn is_new_work(command: &Command) -> bool {
-    match command {
+    match command.inner() {
         Command::Open { .. } | Command::Claim(_) => true,
         Command::Lock { action, .. } => matches!(action, LockAction::Acquire(_)),
         Command::Resource { action, .. } => {
@@ -219,7 +219,8 @@ pub(super) fn is_new_work(command: &Command) -> bool {
         Command::Heartbeat { .. }
         | Command::Close { .. }
         | Command::Expire { .. }
-        | Command::Forget { .. } => false,
+        | Command::Forget { .. }
+        | Command::Once { .. } => false,
         Command::Job { action, .. } => {
             matches!(action, JobAction::Retry { .. } | JobAction::Log { .. })
         }

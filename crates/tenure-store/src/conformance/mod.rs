@@ -4,6 +4,7 @@
 //! and case, so that a failure names the store and the behaviour.
 
 mod forget;
+mod groups;
 mod incremental;
 mod jobs;
 mod keys;
@@ -26,6 +27,7 @@ use crate::scenario::{self, Driver};
 use crate::store::{Hint, HistoryQuery, PAGE_MAX, Store, TenureQuery};
 use crate::verify::verify;
 pub use forget::*;
+pub use groups::*;
 pub use incremental::*;
 pub use jobs::*;
 pub use keys::*;
@@ -72,6 +74,8 @@ macro_rules! store_conformance {
                 a_claim_waits_for_work,
                 jobs_are_listed_in_pages_without_gaps,
                 resources_with_a_state_are_listed,
+                lists_are_restricted_to_a_group,
+                jobs_of_a_group_are_counted,
                 logs_are_fenced_and_bounded,
                 pruning_leaves_what_verify_needs,
                 a_forgotten_lock_leaves_no_row_and_its_tokens_go_on,
@@ -108,6 +112,7 @@ macro_rules! store_conformance {
                 api_keys_survive_a_restart,
                 maximum_ages_of_locks_survive_a_restart,
                 token_floors_survive_a_restart,
+                groups_survive_a_restart,
             );
         }
     };

@@ -27,7 +27,7 @@ use crate::clock::stopwatch;
 use crate::store::{
     HistoryQuery, HistoryRow, JobPage, JobQuery, JobView, LogLine, LogQuery, Page, Reads,
     ResourceDetail, ResourceQuery, ResourceView, Result, StoreError, TenureQuery, WorkerView,
-    key_range,
+    key_range, matches_group,
 };
 use crate::view;
 
@@ -131,14 +131,15 @@ impl Shared {
              AND key >= $1 AND key < $2 AND ({GROUP_OF_KEY}) = $3 \
              AND id < $4 AND ($5 = '' OR state = $5) AND ($6 = '' OR operation = $6) \
              AND ($7 = '' OR split_part(key, '/', 1) = $7) \
-             AND ($8 = '' OR split_part(key, '/', 2) = $8) ORDER BY id DESC LIMIT $9"
+             AND ($8 = '' OR split_part(key, '/', 2) = $8) \
+             AND ($9 = '' OR split_part(key, '/', 3) = $9) ORDER BY id DESC LIMIT $10"
         );
         let (tenant, kind, group) = (&query.tenant, &query.kind, &query.group);
         let (from, to) = key_range(tenant.as_ref(), kind.as_ref(), group.as_ref());
         let below = query.after.map_or_else(|| "g".to_owned(), |id| text(&id));
         let state = query.state.map_or("", JobState::as_str);
         let (operation, group) = (or_empty(&query.operation), or_empty(group));
-        let (tenant, kind) = (or_empty(tenant), or_empty(kind));
+        let (tenant, kind, name) = (or_empty(tenant), or_empty(kind), or_empty(&query.name));
         let params = [
             (&from as _, Type::TEXT),
             (&to as _, Type::TEXT),
@@ -148,6 +149,7 @@ impl Shared {
             (&operation as _, Type::TEXT),
             (&tenant as _, Type::TEXT),
             (&kind as _, Type::TEXT),
+            (&name as _, Type::TEXT),
             (&sql_limit(query.limit + 1) as _, Type::INT8),
         ];
         self.reader.query(&sql, &params).await
@@ -297,6 +299,7 @@ impl Reads for Shared {
     async fn jobs(&self, query: JobQuery) -> Result<JobPage> {
         self.flush_to_head().await?;
         let rows = match query.resource() {
+            Some(key) if !matches_group(&query.group, &key) => return Ok(JobPage::default()),
             Some(key) => {
                 let Some(shown) = self.show(&key).await? else { return Ok(JobPage::default()) };
                 let last = shown.record.resource.as_ref().and_then(|r| r.last_job);

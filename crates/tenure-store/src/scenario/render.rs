@@ -74,6 +74,7 @@ fn render_refusal(refusal: &Refusal, jobs: &mut Vec<JobId>) -> String {
         Refusal::Lost { how: None, .. } => "lost".to_owned(),
         Refusal::SessionExpired => "lost session".to_owned(),
         Refusal::RequestReused => format!("{code} request reused"),
+        Refusal::AlreadyAnswered => format!("{code} already answered"),
         Refusal::NotCurrent { current: Some(view) } => format!("{code} current={}", view.token),
         Refusal::NotCurrent { current: None } => format!("{code} current=none"),
         Refusal::Rejected { present, .. } => format!("{code} {}", job_name(*present, jobs)),

@@ -26,6 +26,7 @@ pub(crate) enum Template {
     Report { pick: usize, log: bool },
     Job { pick: usize, verb: usize, request: u128 },
     Acquire { key: ResourceKey, request: u128 },
+    Once { request: u128, template: Box<Self> },
 }
 
 /// One resource of each kind, of two tenants.
@@ -44,8 +45,9 @@ fn key() -> impl Strategy<Value = ResourceKey> {
         "lease",
     ];
     let tenant = prop::sample::select(vec!["t", "t", "u"]);
-    (tenant, prop::sample::select(kinds)).prop_map(|(tenant, kind)| {
-        let name = if kind == "check" { "g:r" } else { "r" };
+    let group = prop::sample::select(vec!["g", "g", "h"]);
+    (tenant, prop::sample::select(kinds), group).prop_map(|(tenant, kind, group)| {
+        let name = if kind == "check" { &format!("{group}:r") } else { "r" };
         ResourceKey::new(tenant, kind, name).expect("plain names")
     })
 }
@@ -108,6 +110,16 @@ fn resource_action() -> impl Strategy<Value = ResourceAction> {
 }
 
 pub(crate) fn template() -> impl Strategy<Value = Template> {
+    prop_oneof![
+        9 => plain(),
+        1 => (1..9_u128, plain()).prop_map(|(request, template)| {
+            Template::Once { request, template: Box::new(template) }
+        }),
+    ]
+}
+
+/// A command without a request id that is executed at most once.
+fn plain() -> impl Strategy<Value = Template> {
     let session = || 1..7_u128;
     let request = || 1..8_u128;
     let ahead = prop_oneof![4 => Just(0), 1 => 1..9_000_u64];
@@ -225,6 +237,15 @@ impl Pair {
                     _ => JobAction::Discard { by, reason },
                 };
                 Command::Job { id: self.job(*pick), action }
+            }
+            Template::Once { request, template } => {
+                let command = self.command(template);
+                match command {
+                    Command::Resource { .. } | Command::Job { .. } => {
+                        command.once(RequestId(20_000 + request))
+                    }
+                    command => command,
+                }
             }
             Template::Acquire { key, request } => {
                 let acquire = Acquire {

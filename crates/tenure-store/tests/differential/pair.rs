@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tenure_core::{
-    Command, Job, JobId, JobState, Kinds, Millis, Outcome, ResourceKey, SessionId, Token,
+    Command, Job, JobId, JobState, Kinds, Millis, Outcome, Record, ResourceKey, SessionId, Text,
+    Token,
 };
 use tenure_store::clock::{Clock, ManualClock};
 use tenure_store::scenario::kinds;
@@ -220,6 +221,7 @@ impl Pair {
                 assert_eq!(memory, jobs(self.durable(), query.clone()).await, "{query:?}");
             }
         }
+        self.compare_groups().await;
         for id in &self.jobs {
             self.compare_logs(*id).await;
         }
@@ -229,6 +231,34 @@ impl Pair {
         assert!(keys.iter().all(|key| durable.contains(key)), "{keys:?} {durable:?}");
         for key in keys {
             self.compare_records(&key).await;
+        }
+    }
+
+    async fn compare_groups(&self) {
+        let kind = || Some("check".into());
+        for group in ["g", "h"] {
+            for tenant in [None, Some("t"), Some("u")] {
+                let tenant: Option<Text> = tenant.map(Into::into);
+                let group: Option<Text> = Some(group.into());
+                let query = ResourceQuery {
+                    tenant: tenant.clone(),
+                    kind: kind(),
+                    group: group.clone(),
+                    ..ResourceQuery::default()
+                };
+                let memory = resources(&self.memory, query.clone()).await;
+                assert_eq!(memory, resources(self.durable(), query.clone()).await, "{query:?}");
+                let query = JobQuery { tenant, kind: kind(), group, ..JobQuery::default() };
+                let memory = jobs(&self.memory, query.clone()).await;
+                assert_eq!(memory, jobs(self.durable(), query.clone()).await, "{query:?}");
+            }
+            for tenant in ["t", "u"] {
+                let counts = async |store: &dyn Store| {
+                    let counts = store.reads().group(tenant.into(), "check".into(), group.into());
+                    counts.await.expect("readable")
+                };
+                assert_eq!(counts(&self.memory).await, counts(self.durable()).await, "{tenant}");
+            }
         }
     }
 
@@ -259,6 +289,11 @@ impl Pair {
         for detail in [&mut memory, &mut durable].into_iter().filter(|_| !self.is_shared()) {
             let lane = detail.record.resource.iter_mut().flat_map(|resource| &mut resource.lane);
             lane.for_each(|job| (job.progress, job.log_bytes) = (None, 0));
+        }
+        if !self.is_shared() {
+            // Remembered answers show the progress of attempts, which a restart loses.
+            let answers = |record: &mut Record| std::mem::take(&mut record.recent_answers).len();
+            assert_eq!(answers(&mut memory.record), answers(&mut durable.record));
         }
         assert_eq!(memory.record, durable.record);
         assert_eq!(memory.tenures, durable.tenures);

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use tenure_core::{Command, LockAction, Record, RequestId};
 use tenure_store::Store;
+use tenure_store::clock::ManualClock;
 use tenure_store::postgres::Postgres;
 use tenure_store::store::{HistoryQuery, PAGE_MAX, Retention};
 use tokio_postgres::Client;
 
 use crate::common::*;
+use crate::previous_format;
 
 /// Flushes the projection, as every list does.
 async fn flush(store: &Arc<Postgres>) {
@@ -168,4 +170,51 @@ async fn rows_of_schema_version_2_are_migrated() {
     assert_eq!(held().await[..before.len()], before);
     assert_eq!(granted_token(&apply_one(&*b, acquire("c1", 1, 40)).await).0, 21);
     assert_valid_history(&[&b]).await;
+}
+
+/// Fills a database with the rows that schema version 6 contained.
+async fn load_schema_version_6(user: &Client) {
+    let execute = async |sql: &str| user.batch_execute(sql).await.expect("statement succeeds");
+    execute("CREATE SCHEMA tenure").await;
+    for migration in [
+        include_str!("../../src/postgres/0001_tables.sql"),
+        include_str!("../../src/postgres/0002_keys.sql"),
+        include_str!("../../src/postgres/0003_records.sql"),
+        include_str!("../../src/postgres/0004_pages.sql"),
+        include_str!("../../src/postgres/0005_held.sql"),
+        include_str!("../../src/postgres/0006_audit.sql"),
+    ] {
+        execute(migration).await;
+    }
+    execute("DELETE FROM tenure.meta; DELETE FROM tenure.journal; DELETE FROM tenure.flushes")
+        .await;
+    execute(include_str!("../fixtures/postgres_6.sql")).await;
+    // It is the same database, not a restored one.
+    execute(
+        "UPDATE tenure.meta SET value = (SELECT system_identifier FROM pg_control_system())::text \
+         || '/' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) \
+         || '/' || 'tenure.meta'::regclass::oid::text WHERE key = 'identity'",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn rows_of_schema_version_6_are_migrated_and_used() {
+    let url = new_database();
+    let user = user_connection(&url).await;
+    load_schema_version_6(&user).await;
+    let sql = "SELECT lines FROM tenure.journal ORDER BY id DESC LIMIT 1";
+    let entries: i64 = user.query_one(sql, &[]).await.expect("database is up").get(0);
+    let clock = ManualClock::default();
+    clock.advance(previous_format::STOPPED_MS);
+    let a = open_with(&url, Some(&clock)).await;
+    previous_format::check_and_use(&*a, usize::try_from(entries).expect("a few")).await;
+    let sql = "SELECT value FROM tenure.meta WHERE key = 'version'";
+    let version: String = user.query_one(sql, &[]).await.expect("database is up").get(0);
+    assert_eq!(version, "7");
+    // Another server reads what the first one wrote, and so does one that starts later.
+    let b = open_with(&url, Some(&clock)).await;
+    previous_format::check_reopened(&*b).await;
+    drop(a);
+    previous_format::check_reopened(&*open_with(&url, Some(&clock)).await).await;
 }

@@ -128,11 +128,16 @@ fn copy(error: &Error) -> Error {
 
 /// Converts a command to a request of a batch.
 fn part(command: Command) -> Result<Part, Error> {
+    let (command, once) = match command {
+        Command::Once { request, command } => (*command, Some(request)),
+        command => (command, None),
+    };
     let Command::Resource { key, action } = command else {
         let message = "only commands on resources can be sent in a batch over HTTP";
         return Err(Error::Protocol(message.to_owned()));
     };
-    let ResourceCall { method, path, options, body, parse } = ResourceCall::new(&key, action)?;
+    let call = ResourceCall::new(&key, action)?.once(once);
+    let ResourceCall { method, path, options, body, parse } = call;
     let RequestOptions { id, precondition, .. } = options;
     let (if_match, if_none_match) = match precondition {
         Some(Precondition::Generation(wanted)) => (Some(format!("\"{wanted}\"")), None),

@@ -60,6 +60,14 @@ impl ResourceCall {
         }
     }
 
+    /// Sends the id of a [`Command::Once`].
+    pub(super) fn once(mut self, request: Option<RequestId>) -> Self {
+        if let Some(request) = request {
+            self.options.id = Some(request.to_string());
+        }
+        self
+    }
+
     fn pause(path: String, reason: &Text) -> Result<Self, Error> {
         let body = to_body(Some(&reason_body(reason)))?;
         let options = RequestOptions::default();
@@ -138,8 +146,10 @@ impl HttpTransport {
         &self,
         key: &ResourceKey,
         action: ResourceAction,
+        once: Option<RequestId>,
     ) -> Result<Outcome, Error> {
-        let ResourceCall { method, path, options, body, parse } = ResourceCall::new(key, action)?;
+        let call = ResourceCall::new(key, action)?.once(once);
+        let ResourceCall { method, path, options, body, parse } = call;
         parse(self.call(method, &path, options, body.as_ref(), Duration::ZERO).await?)
     }
 

@@ -310,7 +310,13 @@ impl Transport for HttpTransport {
                 Err(Error::Protocol("the sweep is not available over HTTP".to_owned()))
             }
             Command::Lock { key, action } => self.lock(&key, action, max_wait).await,
-            Command::Resource { key, action } => self.resource(&key, action).await,
+            Command::Resource { key, action } => self.resource(&key, action, None).await,
+            Command::Once { request, command } => match *command {
+                Command::Resource { key, action } => {
+                    self.resource(&key, action, Some(request)).await
+                }
+                _ => Err(Error::Protocol("only commands on resources have a key".to_owned())),
+            },
             Command::Job { id, action } => self.job(id, action).await,
             Command::Claim(claim) => self.claim(claim, max_wait).await,
         };

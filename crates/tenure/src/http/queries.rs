@@ -10,8 +10,8 @@ use super::HttpTransport;
 use crate::error::Error;
 use crate::transport::Queries;
 use crate::wire::{
-    HistoryEntry, JobInfo, ListResponse, LogResponse, ResourceInfo, ResourceLocksResponse,
-    StatusResponse, WhoamiResponse, WhyResponse,
+    GroupInfo, HistoryEntry, JobInfo, ListResponse, LogResponse, ResourceInfo,
+    ResourceLocksResponse, StatusResponse, WhoamiResponse, WhyResponse,
 };
 
 impl HttpTransport {
@@ -61,6 +61,10 @@ impl Queries for HttpTransport {
             Err(Error::NotFound(_)) => Ok(None),
             shown => shown.map(Some),
         }
+    }
+
+    async fn group(&self, key: &ResourceKey) -> Result<GroupInfo, Error> {
+        self.get(&format!("/v1/groups/{}/{}", key.kind(), key.name())).await
     }
 
     async fn why_resource(&self, key: &ResourceKey) -> Result<WhyResponse, Error> {

@@ -72,6 +72,7 @@ fn job_refusal(problem: Problem) -> Result<Refusal, Error> {
         },
         ("rejected", Some("lane_full")) => Refusal::LaneFull,
         ("rejected", Some("queue_full")) => Refusal::QueueFull,
+        ("rejected", Some("too_many_keys")) => Refusal::TooManyKeys,
         ("bad_transition", _) => Refusal::BadTransition {
             operation,
             state: problem.state.as_deref().unwrap_or_default().into(),
@@ -96,6 +97,7 @@ fn job_refusal(problem: Problem) -> Result<Refusal, Error> {
             Refusal::NotWaiting { to: problem.subject.unwrap_or_default().into() }
         }
         (_, Some("request_reused")) => Refusal::RequestReused,
+        (_, Some("already_answered")) => Refusal::AlreadyAnswered,
         _ => return Err(unknown(&problem)),
     })
 }

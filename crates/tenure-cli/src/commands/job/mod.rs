@@ -166,11 +166,12 @@ fn submit_hint(kinds: &[KindInfo]) -> String {
     let first = kinds.iter().filter(|kind| !of_app(kind)).find_map(|kind| {
         let may_start =
             |one: &&OperationInfo| one.from.is_empty() || one.from.contains(&kind.initial);
-        Some((&kind.name, &kind.operations.iter().find(may_start)?.name))
+        let name = if kind.grouped { "demo:1" } else { "demo" };
+        Some((&kind.name, name, &kind.operations.iter().find(may_start)?.name))
     });
     first.map_or_else(
         || "no kinds are declared; declare one in the tenure.toml of the server".to_owned(),
-        |(kind, operation)| format!("try: tenure job submit {kind}/demo {operation}"),
+        |(kind, name, operation)| format!("try: tenure job submit {kind}/{name} {operation}"),
     )
 }
 

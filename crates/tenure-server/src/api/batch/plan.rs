@@ -13,6 +13,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use futures_util::{TryStreamExt as _, stream};
 use serde_json::Value;
+use tenure_app::extract::KeyOfBatch;
 use tenure_app::{Caller, Problem, Services};
 use tenure_core::{JobId, RequestId};
 use tenure_wire::BatchedRequest;
@@ -104,7 +105,9 @@ impl Origin {
         let (uri, tenant) = self.target(&path)?;
         check_body(body.as_ref())?;
         let mut headers = self.headers.clone();
-        let key = idempotency_key.or_else(|| id.map(|id| id.to_string()));
+        let derived = id.filter(|_| idempotency_key.is_none()).map(|id| id.to_string());
+        let key_of_batch = derived.as_ref().map(|_| KeyOfBatch);
+        let key = idempotency_key.or(derived);
         let own = [
             (IDEMPOTENCY_KEY, "idempotency_key", key),
             (IF_MATCH, "if_match", if_match),
@@ -129,6 +132,9 @@ impl Origin {
         *request.headers_mut() = headers;
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(peer);
+        }
+        if let Some(key_of_batch) = key_of_batch {
+            request.extensions_mut().insert(key_of_batch);
         }
         Ok(PlannedRequest { request, lane, exclusive })
     }
