@@ -3,6 +3,8 @@
 //! A command names at most one resource. It carries the ids, names and durations it needs;
 //! [`crate::step`] takes the current time as an argument.
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::{JobId, RequestId, SessionId};
 use crate::key::{LockSet, ResourceKey, Text};
 use crate::retry::Class;
@@ -248,7 +250,8 @@ impl Put {
 }
 
 /// A condition on a resource, checked in the step that acts on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Precondition {
     /// It exists, and its desired state has this generation.
     Generation(u64),

@@ -33,6 +33,7 @@ pub mod metric_event;
 pub mod outcome;
 pub mod policy;
 pub mod ready;
+pub mod recent_claim;
 pub mod recent_submits;
 pub mod record;
 pub mod refusal;
