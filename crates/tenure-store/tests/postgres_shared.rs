@@ -18,6 +18,8 @@ mod incarnations;
 mod incremental;
 #[path = "postgres_shared/locks.rs"]
 mod locks;
+#[path = "postgres_shared/outages.rs"]
+mod outages;
 #[path = "postgres_shared/pages.rs"]
 mod pages;
 #[path = "postgres_shared/projection.rs"]
