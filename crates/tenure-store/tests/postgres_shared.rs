@@ -26,5 +26,7 @@ mod pages;
 mod projection;
 #[path = "postgres_shared/records.rs"]
 mod records;
+#[path = "postgres_shared/synchronous.rs"]
+mod synchronous;
 #[path = "postgres_shared/wakeups.rs"]
 mod wakeups;

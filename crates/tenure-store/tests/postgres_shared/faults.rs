@@ -278,7 +278,7 @@ async fn connections_terminated_by_the_database_lose_nothing() {
 }
 
 /// Returns the tokens that were granted on a resource, from its history.
-async fn granted_tokens(store: &Postgres, key: &str) -> BTreeSet<u64> {
+pub(crate) async fn granted_tokens(store: &Postgres, key: &str) -> BTreeSet<u64> {
     let mut tokens = BTreeSet::new();
     let mut before = None;
     loop {
