@@ -55,9 +55,13 @@ impl TestServer {
         &self.listen
     }
 
+    pub(crate) fn admin_key(&self) -> String {
+        read(&self.dir.path().join("admin.key")).trim().to_owned()
+    }
+
     /// Returns its metrics.
     pub(crate) fn metrics(&self) -> String {
-        let key = format!("x-api-key: {}", read(&self.dir.path().join("admin.key")).trim());
+        let key = format!("x-api-key: {}", self.admin_key());
         http(&self.listen, &["GET /metrics HTTP/1.1", &key], "").expect("it answers")
     }
 
