@@ -155,7 +155,8 @@ impl Session {
         worker.claims.push_back(RecentClaim::new(claim));
     }
 
-    /// Returns the claim with the id of `claim` that took jobs before, as far as that is remembered.
+    /// Returns the claim with the id of `claim` that took jobs before, as far as that is
+    /// remembered.
     pub(crate) fn find_claim(&self, claim: &Claim) -> Option<RecentClaim> {
         self.worker.as_ref()?.claims.iter().find(|recent| recent.has_id_of(claim)).copied()
     }

@@ -154,11 +154,12 @@ impl AddedVerbs {
 
     /// Returns the arguments of the verbs of apps whose values the server lists.
     fn listed_values(&self) -> Vec<(String, ListedValues)> {
-        let of_verb = |verb: &Box<dyn tenure_cli_kit::Verb>| {
+        let mut found = Vec::new();
+        for verb in &self.apps {
             let name = verb.command().get_name().to_owned();
-            verb.listed_values().iter().map(move |values| (name.clone(), *values))
-        };
-        self.apps.iter().flat_map(of_verb).collect()
+            found.extend(verb.listed_values().iter().map(|values| (name.clone(), *values)));
+        }
+        found
     }
 
     /// Returns the verb that was matched, with its arguments.
