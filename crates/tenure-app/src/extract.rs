@@ -1,6 +1,5 @@
 //! Extractors: validated bodies, paths and ids of a request.
 
-use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
@@ -8,6 +7,7 @@ use serde_json::Value;
 use tenure_core::{Command, JobId, Precondition, RequestId, ResourceKey, SessionId, Text};
 use tenure_wire::Object;
 
+use crate::bodies::ReadBody;
 use crate::caller::Caller;
 use crate::problem::Problem;
 use crate::services::Services;
@@ -41,7 +41,7 @@ where
 impl<T: DeserializeOwned, const BYTES_MAX: usize> Body<T, BYTES_MAX> {
     /// Reads a JSON body.
     pub async fn from_json(request: Request, services: &Services) -> Result<Self, Problem> {
-        Self::parse(&Self::bytes(request, services).await?)
+        Self::parse(&Self::read(request, services).await?.bytes)
     }
 
     /// Parses a JSON body.
@@ -54,23 +54,15 @@ impl<T: DeserializeOwned, const BYTES_MAX: usize> Body<T, BYTES_MAX> {
 
     /// Reads the body of an HTML form.
     pub async fn from_form(request: Request, services: &Services) -> Result<Self, Problem> {
-        let bytes = Self::bytes(request, services).await?;
-        serde_urlencoded::from_bytes(&bytes)
+        let body = Self::read(request, services).await?;
+        serde_urlencoded::from_bytes(&body.bytes)
             .map(Self)
             .map_err(|error| Problem::invalid(&format!("invalid form: {error}")))
     }
 
     /// Reads a body.
-    pub async fn bytes(request: Request, services: &Services) -> Result<Bytes, Problem> {
-        let (body, timeout) = (to_bytes(request.into_body(), BYTES_MAX), services.body_timeout);
-        let Ok(bytes) = tokio::time::timeout(timeout, body).await else {
-            let detail = format!("the body did not arrive within {timeout:?}; retry");
-            return Err(Problem::new(408, "timeout", &detail));
-        };
-        bytes.map_err(|_| {
-            let detail = format!("the body is truncated or has more than {BYTES_MAX} bytes");
-            Problem::new(413, "too_large", &detail)
-        })
+    pub async fn read(request: Request, services: &Services) -> Result<ReadBody, Problem> {
+        services.bodies.read(request.into_body(), BYTES_MAX).await
     }
 }
 

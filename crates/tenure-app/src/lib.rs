@@ -3,6 +3,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod access;
+pub mod bodies;
 pub mod caller;
 pub mod controller;
 mod demo;

@@ -13,6 +13,7 @@ use tenure_store::{Committer, Store};
 use tenure_wire::{JobInfo, SubmitResponse};
 use tokio_util::sync::CancellationToken;
 
+use crate::bodies::BodyReader;
 use crate::caller::Caller;
 use crate::job_cache::JobCache;
 use crate::job_waits::JobWaits;
@@ -41,8 +42,8 @@ pub struct Inner {
     pub job_waits: Arc<JobWaits>,
     /// Cancelled when the server shuts down: requests that wait are answered.
     pub closing: CancellationToken,
-    /// Maximum time that reading a request body may take.
-    pub body_timeout: Duration,
+    /// Reads request bodies.
+    pub bodies: BodyReader,
     /// Secret shared by all servers of a store.
     secret: String,
     job_resources: JobCache<ResourceKey>,
@@ -59,13 +60,13 @@ impl Deref for Services {
 impl Services {
     /// Creates the services of a server. `secret` is shared by all servers of the store.
     #[must_use]
-    pub fn new(committer: Committer, live: Live, secret: String, body_timeout: Duration) -> Self {
+    pub fn new(committer: Committer, live: Live, secret: String, bodies: BodyReader) -> Self {
         Self(Arc::new(Inner {
             committer,
             live,
             job_waits: Arc::default(),
             closing: CancellationToken::new(),
-            body_timeout,
+            bodies,
             secret,
             job_resources: JobCache::default(),
         }))
@@ -283,7 +284,8 @@ mod tests {
         store.declare(Arc::new(Kinds::new([kind]).unwrap())).await.unwrap();
         let live = Live::fixed(LiveConfig::default());
         let committer = Committer::start(Arc::clone(&store) as Arc<dyn Store>);
-        let services = Services::new(committer, live, "secret".into(), Duration::from_secs(1));
+        let bodies = BodyReader::new(Duration::from_secs(1), 0);
+        let services = Services::new(committer, live, "secret".into(), bodies);
 
         let (acme, other) = (caller("acme"), caller("other"));
         let job = services.submit_job(&acme, submit("acme", 1)).await.unwrap().job.id;

@@ -34,4 +34,4 @@ pub use config_file::ConfigFile;
 pub use id::{JobArg, resolve_key};
 pub use output::{Output, print_json};
 pub use server_args::{ADMIN_KEY_FILE, DEFAULT_LISTEN, DataDir, ServerArgs, process_name};
-pub use verb::{CliContext, Done, ParsedVerb, RunVerb, Verb};
+pub use verb::{CliContext, Done, ListedValues, ParsedVerb, RunVerb, Verb};

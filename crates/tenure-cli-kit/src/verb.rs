@@ -20,6 +20,17 @@ pub struct CliContext {
     pub output: Output,
 }
 
+/// Values of an argument that only the server knows, for the completion of shells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedValues {
+    /// Id of the argument.
+    pub argument: &'static str,
+    /// Route that lists them.
+    pub list: &'static str,
+    /// Field of an item of the list.
+    pub field: &'static str,
+}
+
 /// A verb of the command line.
 #[async_trait(?Send)]
 pub trait Verb {
@@ -29,6 +40,11 @@ pub trait Verb {
     /// Returns an example for `tenure --help`: the command line and what it does.
     fn example(&self) -> Option<(&'static str, &'static str)> {
         None
+    }
+
+    /// Returns the arguments, also those of its subcommands, whose values the server lists.
+    fn listed_values(&self) -> &'static [ListedValues] {
+        &[]
     }
 
     /// Runs it with the parsed arguments of [`Verb::command`].
@@ -46,6 +62,7 @@ pub trait RunVerb: FromArgMatches {
 pub struct ParsedVerb<T> {
     command: fn() -> clap::Command,
     example: Option<(&'static str, &'static str)>,
+    listed_values: &'static [ListedValues],
     arguments: PhantomData<T>,
 }
 
@@ -53,13 +70,20 @@ impl<T: RunVerb> ParsedVerb<T> {
     /// Creates a verb whose arguments `command` describes and `T` parses.
     #[must_use]
     pub fn new(command: fn() -> clap::Command) -> Self {
-        Self { command, example: None, arguments: PhantomData }
+        Self { command, example: None, listed_values: &[], arguments: PhantomData }
     }
 
     /// Adds an example to `tenure --help`.
     #[must_use]
     pub fn example(mut self, command: &'static str, meaning: &'static str) -> Self {
         self.example = Some((command, meaning));
+        self
+    }
+
+    /// Adds arguments whose values the server lists.
+    #[must_use]
+    pub fn listed_values(mut self, values: &'static [ListedValues]) -> Self {
+        self.listed_values = values;
         self
     }
 }
@@ -72,6 +96,10 @@ impl<T: RunVerb> Verb for ParsedVerb<T> {
 
     fn example(&self) -> Option<(&'static str, &'static str)> {
         self.example
+    }
+
+    fn listed_values(&self) -> &'static [ListedValues] {
+        self.listed_values
     }
 
     async fn run(&self, matches: &ArgMatches, cx: &CliContext) -> Done {

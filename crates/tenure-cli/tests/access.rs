@@ -7,10 +7,12 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use common::{Server, stderr, stdout, tenure};
+use common::{Server, stderr, stdout, tenure, until};
 use serde_json::Value;
 use tempfile::TempDir;
+use tenure_testbed::{Fault, Proxy};
 
 /// A server whose startup messages are parsed.
 struct ParsedServer {
@@ -306,4 +308,44 @@ async fn the_printed_sign_in_link_works_once() {
     let cookie = cookie.split(';').next().expect("a value").to_owned();
     let home = http.get(&server.url).header("cookie", cookie).send().await.expect("it answers");
     assert!(home.text().await.expect("a page").contains("signed in"));
+}
+
+#[test]
+fn a_holder_over_tls_survives_cut_connections_and_is_dead_before_the_next_one_is_granted() {
+    const TTL: Duration = Duration::from_secs(3);
+    let config = "[server]\ntls_certificate = \"server.crt\"\ntls_key = \"server.key\"\n";
+    let server = ParsedServer::start(config, create_certificates);
+    let port = server.url.rsplit_once(':').expect("an address").1.parse().expect("a port");
+    let proxy = Proxy::start(port).expect("a free port");
+    let through = |url: &str| {
+        let mut command = tenure(server.dir.path());
+        command.env("TENURE_CA", server.dir.path().join("ca.crt")).env("TENURE_SERVER", url);
+        command
+    };
+    let (marker, log) = (server.dir.path().join("pid"), server.dir.path().join("log"));
+    let script = format!("echo $$ > {}; exec sleep 600", marker.display());
+    let mut holder = through(&format!("https://127.0.0.1:{}", proxy.port()))
+        .args(["exec", "--ttl", "3s", "db/main", "--", "sh", "-c", &script])
+        .stderr(fs::File::create(&log).expect("it is writable"))
+        .spawn()
+        .expect("the binary starts");
+    let pid = || fs::read_to_string(&marker).unwrap_or_default().trim().to_owned();
+    let is_running = || !pid().is_empty() && Path::new("/proc").join(pid()).exists();
+    until(is_running);
+    // Connections last for less than the interval of heartbeats: each needs a new handshake.
+    for cut in 1..=8 {
+        let started = Instant::now();
+        until(|| started.elapsed() > TTL / 6);
+        assert!(is_running(), "cut {cut}: {}", fs::read_to_string(&log).unwrap_or_default());
+        proxy.disconnect_all();
+    }
+    let list = || stdout(&through(&server.url).args(["lock", "ls"]).output().expect("it runs"));
+    assert!(list().contains("db/main"), "{}", list());
+    // Nothing is answered any more, and no connection fails.
+    proxy.set_fault(Fault::Blackhole);
+    let next = ["lock", "acquire", "db/main", "--ttl", "1h", "--wait", "20s", "--holder", "bob"];
+    let next = through(&server.url).args(next).output().expect("it runs");
+    assert!(next.status.success(), "{}", stderr(&next));
+    assert!(!is_running(), "the command outlives its lock");
+    assert_eq!(holder.wait().expect("it is ours").code(), Some(122));
 }

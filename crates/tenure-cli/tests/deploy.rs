@@ -273,3 +273,35 @@ for path in sys.argv[1:]:
     ];
     assert_eq!(found, wanted.map(str::to_owned).into());
 }
+
+#[test]
+fn the_key_command_for_prometheus_creates_a_key_that_may_read_the_metrics() {
+    let text = fs::read_to_string(deploy().join("prometheus/prometheus.yml")).expect("it is there");
+    let commands: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix('#').map(str::trim))
+        .filter(|line| line.starts_with("tenure "))
+        .collect();
+    assert_eq!(commands.len(), 1, "{commands:?}");
+    let server = Server::start();
+    let words = commands[0].strip_prefix("tenure").expect("checked above");
+    // A shell removes the quotes, as it does for a reader who copies the line.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("exec {TENURE} {words} -o json")]);
+    let output = shell.env("TENURE_DATA", server.data()).output().expect("sh runs");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let created: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    let secret = created["secret"].as_str().expect("a secret");
+    let path = text.lines().find_map(|line| line.trim().strip_prefix("metrics_path: "));
+    let line = format!("GET {} HTTP/1.1", path.expect("a path"));
+    let read = |key: &str| {
+        let key = format!("authorization: Bearer {key}");
+        http(server.listen(), &[&line, &key], "").expect("it answers")
+    };
+    let metrics = read(secret);
+    assert!(
+        metrics.starts_with("HTTP/1.1 200") && metrics.contains("tenure_build_info"),
+        "{metrics}"
+    );
+    assert!(read("wrong").starts_with("HTTP/1.1 401"));
+}

@@ -9,6 +9,8 @@ mod common;
 mod doctor;
 #[path = "postgres_cli/migrate.rs"]
 mod migrate;
+#[path = "postgres_cli/outages.rs"]
+mod outages;
 #[path = "postgres_cli/roles.rs"]
 mod roles;
 #[path = "postgres_cli/testbed.rs"]

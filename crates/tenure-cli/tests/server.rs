@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -231,4 +232,57 @@ fn errors_have_distinct_exit_codes() {
     assert_eq!(code(&["lock", "release", "cluster/c1", "--token", "1"]), Some(0));
     assert_eq!(code(&["verify"]), Some(0));
     assert_eq!(code(&["completions", "bash"]), Some(0));
+}
+
+/// Compiles a library that makes flushes to disk fail while `switch` exists, and returns the
+/// environment that loads it.
+fn failing_flushes(dir: &std::path::Path, switch: PathBuf) -> Vec<(&'static str, PathBuf)> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/server/failing_flush.c");
+    let library = dir.join("failing_flush.so");
+    let mut cc = std::process::Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source);
+    assert!(cc.status().expect("a C compiler").success());
+    vec![("LD_PRELOAD", library), ("FAILING_FLUSH", switch)]
+}
+
+#[test]
+fn after_a_failed_flush_everything_is_refused_until_a_restart_and_nothing_is_lost() {
+    let mut server = Server::start();
+    server.kill();
+    let switch = server.file("failing");
+    server.set_env(failing_flushes(server.data(), switch.clone()));
+    server.launch();
+    let acquire = |server: &Server, lock: &str| {
+        server.run(&["lock", "acquire", lock, "--ttl", "1h", "--holder", "ann"])
+    };
+    for n in 0..3 {
+        let granted = acquire(&server, &format!("db/before-{n}"));
+        assert!(granted.status.success(), "{}", stderr(&granted));
+    }
+    fs::write(&switch, "").expect("it is writable");
+    let failed = acquire(&server, "db/during");
+    assert_eq!(failed.status.code(), Some(69), "{}", stdout(&failed));
+    assert!(stderr(&failed).contains("cannot write"), "{}", stderr(&failed));
+    // The disk works again, but what it has lost is unknown.
+    fs::remove_file(&switch).expect("it is there");
+    for n in 0..3 {
+        let refused = acquire(&server, &format!("db/after-{n}"));
+        assert_eq!(refused.status.code(), Some(69), "{}", stdout(&refused));
+        assert!(stderr(&refused).contains("a flush to disk failed"), "{}", stderr(&refused));
+    }
+    let release = server.run(&["lock", "release", "db/before-0", "--token", "1"]);
+    assert_eq!(release.status.code(), Some(69), "{}", stdout(&release));
+    let ready = common::http(server.listen(), &["GET /readyz HTTP/1.1"], "").expect("it answers");
+    assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
+
+    server.kill();
+    server.launch();
+    let held = stdout(&server.run(&["lock", "ls"]));
+    for n in 0..3 {
+        assert!(held.contains(&format!("db/before-{n}")), "{held}");
+        assert!(!held.contains(&format!("db/after-{n}")), "{held}");
+        let again = acquire(&server, &format!("db/after-{n}"));
+        assert!(again.status.success(), "{}", stderr(&again));
+    }
+    assert!(server.run(&["verify"]).status.success());
 }

@@ -56,13 +56,33 @@ fn states_have_colours_on_a_terminal_or_on_request_only() {
     assert!(message.starts_with("\u{1b}[31mtenure:\u{1b}[0m "), "{message:?}");
 }
 
+/// Starts a server with a pipeline, whose file is in the returned directory.
+fn site_with_a_pipeline() -> (Site, tempfile::TempDir) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let step = "[[steps]]\nname = \"a\"\ncommand = [\"true\"]\n";
+    std::fs::create_dir(dir.path().join("default")).expect("it is ours");
+    std::fs::write(dir.path().join("default/billing.toml"), step).expect("it is ours");
+    let site = Site::start_with(&format!(
+        "[kinds.database.operations.create]\n[kinds.report.operations.run]\n\
+         retry = {{ attempts = 1 }}\n[pipelines]\ndir = {:?}\n",
+        dir.path()
+    ));
+    (site, dir)
+}
+
 #[test]
 fn all_tables_have_headers_in_upper_case() {
-    let site = Site::start();
+    let (site, _pipelines) = site_with_a_pipeline();
+    site.submit("report/r2", "run");
+    site.worker("w1").claim().fail("BROKEN", "it broke", true);
     site.submit("report/r1", "run");
     let _running = site.worker("w1").claim();
+    site.ok(&["pipeline", "run", "billing"]);
     site.ok(&["key", "create", "--name", "ci", "--role", "viewer", "--reason", "a test"]);
     for list in [
+        "dead ls",
+        "pipeline ls",
+        "pipeline runs",
         "job ls",
         "lock ls",
         "resource ls",
@@ -338,6 +358,21 @@ fn bash_completes_names_of_the_server() {
         } else {
             assert_eq!(completed, expected, "{words:?}");
         }
+    }
+}
+
+#[test]
+fn bash_completes_what_apps_list() {
+    let (site, _pipelines) = site_with_a_pipeline();
+    let run = site.json(&["pipeline", "run", "billing"])["pipeline_logging_id"].clone();
+    let run = run.as_str().expect("an id");
+    for (words, expected) in [
+        (&["pipeline", "run", "bil"][..], "billing"),
+        (&["pipeline", "runs", "--pipeline", ""], "billing"),
+        (&["pipeline", "show", &run[..8]], run),
+        (&["pipeline", "cancel", &run[..8]], run),
+    ] {
+        assert_eq!(complete(&site, words), [expected], "{words:?}");
     }
 }
 

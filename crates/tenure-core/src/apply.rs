@@ -92,10 +92,11 @@ impl Record {
 impl Resource {
     fn apply(&mut self, event: &Event, at: Millis) -> Option<Box<Job>> {
         match event {
-            Event::Specified { spec, generation, request, .. } => {
+            Event::Specified { spec, generation, request, digest, .. } => {
                 self.spec = Some(spec.clone());
                 self.generation = *generation;
                 self.last_put = *request;
+                self.last_put_digest = *digest;
             }
             Event::Observed { token, merge } => self.merge_status(*token, merge, at),
             Event::TimerSet { operation, due, by } => self.set_timer(operation, *due, by),
@@ -110,9 +111,8 @@ impl Resource {
             }
             Event::Paused { requested } => self.paused = Some(requested.clone()),
             Event::Resumed { .. } => self.paused = None,
-            Event::Submitted { job, position, verdict } => {
-                let (args, due) = (job.args.as_deref(), Some(job.due));
-                let digest = SubmitDigest::new(&job.operation, args, job.priority, due, at);
+            Event::Submitted { job, position, verdict, precondition } => {
+                let digest = SubmitDigest::of_job(job, *precondition, at);
                 self.recent_submits.remember(RecentSubmit {
                     request: job.request,
                     job: job.id,

@@ -278,6 +278,7 @@ impl Put {
 
 /// A condition on a resource, checked in the step that acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Precondition {
     /// It exists, and its desired state has this generation.
     Generation(u64),

@@ -178,7 +178,7 @@ fn claim_jobs(world: &mut World, claim: &Claim, now: Millis) -> Result<Outcome, 
     {
         return Err(Refusal::ForeignSession);
     }
-    if let Some(before) = repeated_claim(world, claim, now) {
+    if let Some(before) = repeated_claim(world, claim, now)? {
         return Ok(Outcome::Claimed(before));
     }
     process_due(world, now);
@@ -193,7 +193,7 @@ fn claim_jobs(world: &mut World, claim: &Claim, now: Millis) -> Result<Outcome, 
     if let Some(session) = world.sessions.get_mut(claim.session)
         && !assigned.is_empty()
     {
-        session.record_claim(claim.request);
+        session.record_claim(claim);
     }
     Ok(Outcome::Claimed(assigned))
 }
@@ -210,18 +210,35 @@ fn check_claim(claim: &Claim) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns the live jobs that an earlier copy of the same claim took, if it took any.
-fn repeated_claim(world: &mut World, claim: &Claim, now: Millis) -> Option<Vec<Assignment>> {
+/// Returns the live jobs that an earlier copy of the same claim took, if it took any. Refuses a
+/// claim that asks for something else under the same id.
+fn repeated_claim(
+    world: &mut World,
+    claim: &Claim,
+    now: Millis,
+) -> Result<Option<Vec<Assignment>>, Refusal> {
     if planted(Canary::RepeatedClaimIsNew) {
-        return None;
+        return Ok(None);
+    }
+    let known = world.sessions.get(claim.session).and_then(|s| s.find_claim(claim));
+    if known.is_some_and(|recent| !recent.is_same_as(claim)) {
+        return Err(Refusal::RequestReused);
     }
     let assigned = current_assignments(world, claim, now);
-    let session = world.sessions.get_mut(claim.session)?;
-    if !assigned.is_empty() {
-        // A restarted store has lost the session's list of claims.
-        session.record_claim(claim.request);
+    if known.is_some() {
+        return Ok(Some(assigned));
     }
-    session.has_claimed(claim.request).then_some(assigned)
+    if assigned.is_empty() {
+        return Ok(None);
+    }
+    // A restarted store has lost the session's list of claims. What is left is compared.
+    if assigned.len() > claim.max || !assigned.iter().all(|job| claim.covers(&job.tenure.key)) {
+        return Err(Refusal::RequestReused);
+    }
+    if let Some(session) = world.sessions.get_mut(claim.session) {
+        session.record_claim(claim);
+    }
+    Ok(Some(assigned))
 }
 
 /// Returns the unfinished jobs that an earlier copy of the same claim took.

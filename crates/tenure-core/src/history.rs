@@ -10,10 +10,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
+use crate::command::Precondition;
 use crate::id::{JobId, RequestId, SessionId, hex};
 use crate::job::{CompletedAttempt, Failure, Job, RequestedBy, StartedAttempt, Verdict};
 use crate::key::{LockSet, ResourceKey, Text};
-use crate::recent_submits::SubmitDigest;
+use crate::recent_submits::{PutDigest, SubmitDigest};
 use crate::record::TenureEnd;
 use crate::time::Millis;
 use crate::token::Token;
@@ -83,6 +84,10 @@ pub enum Event {
         /// Request id of the put.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request: Option<RequestId>,
+        /// Digest of the rest of the put, if it has a request id; `None` in entries of versions
+        /// without digests.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        digest: Option<PutDigest>,
     },
     /// The holder of a job changed the status.
     Observed {
@@ -141,6 +146,9 @@ pub enum Event {
         position: usize,
         /// Verdict of the submit.
         verdict: Verdict,
+        /// Condition of the submit on the resource.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        precondition: Option<Precondition>,
     },
     /// A submit attached to an existing job.
     Attached {

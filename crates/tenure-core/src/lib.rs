@@ -35,6 +35,7 @@ pub mod outcome;
 pub mod policy;
 pub mod ready;
 pub mod recent_answers;
+pub mod recent_claim;
 pub mod recent_submits;
 pub mod record;
 pub mod refusal;

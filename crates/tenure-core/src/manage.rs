@@ -9,6 +9,7 @@ use crate::job::{Job, JobState, RequestedBy, Verdict};
 use crate::key::Text;
 use crate::limits;
 use crate::outcome::Outcome;
+use crate::recent_submits::PutDigest;
 use crate::refusal::{JobRequirement, Refusal};
 use crate::step_context::StepContext;
 use crate::submit::check_size;
@@ -87,7 +88,9 @@ impl StepContext<'_> {
             && request.is_some()
             && resource.last_put == *request
         {
-            if resource.spec.as_ref() != Some(spec) {
+            let is_other =
+                resource.last_put_digest.is_some_and(|digest| digest != PutDigest::new(put));
+            if is_other || resource.spec.as_ref() != Some(spec) {
                 return Err(Refusal::RequestReused);
             }
             return Ok(self.put_outcome(None));
@@ -103,6 +106,7 @@ impl StepContext<'_> {
                 generation: resource.generation + 1,
                 by: by.clone(),
                 request: *request,
+                digest: request.map(|_| PutDigest::new(put)),
             });
             job = self.reconcile();
         }

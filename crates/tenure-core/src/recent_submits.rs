@@ -8,9 +8,10 @@ use std::num::ParseIntError;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::command::{Precondition, Put, Submit, TimerChange, TimerSetting};
 use crate::history::digest;
 use crate::id::{JobId, RequestId};
-use crate::job::Verdict;
+use crate::job::{Job, Verdict};
 use crate::limits;
 use crate::time::Millis;
 
@@ -39,17 +40,75 @@ pub struct SubmitDigest(u64);
 impl SubmitDigest {
     /// Computes the digest. `run_at` counts only if it is later than `at`, the time of the submit.
     #[must_use]
-    pub fn new(
+    pub fn new(submit: &Submit, at: Millis) -> Self {
+        let Submit { operation, args, priority, run_at, precondition, .. } = submit;
+        Self::compute(operation, args.as_deref(), *priority, *run_at, *precondition, at)
+    }
+
+    /// Computes the digest of the submit that made `job`, as it entered its lane.
+    pub(crate) fn of_job(job: &Job, precondition: Option<Precondition>, at: Millis) -> Self {
+        let (args, due) = (job.args.as_deref(), Some(job.due));
+        Self::compute(&job.operation, args, job.priority, due, precondition, at)
+    }
+
+    fn compute(
         operation: &str,
         args: Option<&str>,
         priority: i32,
         run_at: Option<Millis>,
+        precondition: Option<Precondition>,
         at: Millis,
     ) -> Self {
         let run_at = run_at.filter(|run_at| *run_at > at).unwrap_or_default().0;
         let args = args.map_or("-".to_owned(), |args| format!("+{args}"));
-        let digest = digest(&format!("{priority} {run_at} {operation} {args}"));
-        Self(u64::try_from(digest >> 64).expect("the upper half"))
+        let condition = precondition.map_or(String::new(), describe);
+        let digest = digest(&format!("{condition}{priority} {run_at} {operation} {args}"));
+        Self(upper_half(digest))
+    }
+}
+
+/// Digest of what a put asks for apart from its spec, to detect another put with the same request
+/// id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PutDigest(u64);
+
+impl PutDigest {
+    /// Computes the digest.
+    #[must_use]
+    pub fn new(put: &Put) -> Self {
+        let condition = put.precondition.map_or(String::new(), describe);
+        let timers = put.timers.iter().map(|TimerChange { operation, setting }| match setting {
+            TimerSetting::At(at) => format!("{operation} at {}", at.0),
+            TimerSetting::After(ms) => format!("{operation} after {ms}"),
+            TimerSetting::Remove => format!("{operation} removed"),
+        });
+        let timers: Vec<String> = timers.collect();
+        Self(upper_half(digest(&format!("{condition}{}", timers.join("\n")))))
+    }
+}
+
+fn describe(precondition: Precondition) -> String {
+    match precondition {
+        Precondition::Generation(generation) => format!("={generation} "),
+        Precondition::Absent => "absent ".to_owned(),
+    }
+}
+
+fn upper_half(digest: u128) -> u64 {
+    u64::try_from(digest >> 64).expect("the upper half")
+}
+
+impl From<PutDigest> for String {
+    fn from(PutDigest(digest): PutDigest) -> Self {
+        format!("{digest:x}")
+    }
+}
+
+impl TryFrom<String> for PutDigest {
+    type Error = ParseIntError;
+    fn try_from(text: String) -> Result<Self, ParseIntError> {
+        u64::from_str_radix(&text, 16).map(Self)
     }
 }
 
@@ -191,7 +250,8 @@ mod tests {
 
     fn submit(n: u64, verdict: Verdict) -> RecentSubmit {
         let n128 = u128::from(n);
-        let digest = SubmitDigest::new("work", None, 0, None, Millis(n));
+        let digest =
+            SubmitDigest::new(&Submit::new(RequestId(n128), "work", "ann".into()), Millis(n));
         let digest = n.is_multiple_of(2).then_some(digest);
         let (request, job, at) = (RequestId(n128), JobId(n128 + 1), Millis(n));
         RecentSubmit { request, job, verdict, at, digest }
@@ -200,15 +260,21 @@ mod tests {
     #[test]
     fn digests_differ_if_the_submits_do() {
         let at = Millis(10);
-        let digest = |args: Option<&str>, priority, run_at: Option<u64>| {
-            SubmitDigest::new("work", args, priority, run_at.map(Millis), at)
-        };
-        let plain = digest(None, 0, None);
-        assert_eq!(plain, digest(None, 0, Some(10)), "it starts at once");
-        assert_ne!(plain, SubmitDigest::new("other", None, 0, None, at));
-        let others = [(Some("{}"), 0, None), (None, 1, None), (None, 0, Some(11))];
-        for (args, priority, run_at) in others {
-            assert_ne!(plain, digest(args, priority, run_at));
+        let submit = || Submit::new(RequestId(1), "work", "ann".into());
+        let plain = SubmitDigest::new(&submit(), at);
+        let now = Submit { run_at: Some(at), ..submit() };
+        assert_eq!(plain, SubmitDigest::new(&now, at), "it starts at once");
+        let others = [
+            Submit { operation: "other".into(), ..submit() },
+            Submit { args: Some("{}".into()), ..submit() },
+            Submit { priority: 1, ..submit() },
+            Submit { run_at: Some(Millis(11)), ..submit() },
+            Submit { precondition: Some(Precondition::Absent), ..submit() },
+            Submit { precondition: Some(Precondition::Generation(0)), ..submit() },
+        ];
+        let digests: Vec<_> = others.iter().map(|other| SubmitDigest::new(other, at)).collect();
+        for (index, digest) in digests.iter().enumerate() {
+            assert!(plain != *digest && !digests[..index].contains(digest), "{:?}", others[index]);
         }
     }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{JobId, RequestId};
 use crate::job::{Job, RequestedBy};
 use crate::key::Text;
-use crate::recent_submits::RecentSubmits;
+use crate::recent_submits::{PutDigest, RecentSubmits};
 use crate::status::Status;
 use crate::time::Millis;
 use crate::timers::Timer;
@@ -34,6 +34,9 @@ pub struct Resource {
     /// Request id of the put that set the desired state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_put: Option<RequestId>,
+    /// Digest of the rest of that put.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_put_digest: Option<PutDigest>,
     /// What its holders know about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Box<Status>>,
@@ -65,6 +68,7 @@ impl Resource {
             generation: 0,
             observed: 0,
             last_put: None,
+            last_put_digest: None,
             status: None,
             timers: Vec::new(),
             paused: None,

@@ -9,10 +9,12 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use crate::canary::{Canary, planted};
+use crate::command::Claim;
 use crate::id::{RequestId, SessionId};
 use crate::key::{ResourceKey, Text};
 use crate::limits;
 use crate::map::Map;
+use crate::recent_claim::RecentClaim;
 use crate::refusal::Refusal;
 use crate::time::Millis;
 use crate::token::Token;
@@ -61,7 +63,7 @@ pub struct Worker {
     /// Time of the last claim.
     pub polled_at: Millis,
     /// Claims that took jobs, so that a late retry takes no more.
-    pub claims: VecDeque<RequestId>,
+    pub claims: VecDeque<RecentClaim>,
 }
 
 /// The liveness of one process.
@@ -142,20 +144,21 @@ impl Session {
     }
 
     /// Records that a claim took jobs.
-    pub(crate) fn record_claim(&mut self, request: RequestId) {
-        if self.has_claimed(request) {
+    pub(crate) fn record_claim(&mut self, claim: &Claim) {
+        if self.find_claim(claim).is_some() {
             return;
         }
         let worker = self.worker.get_or_insert_default();
         if worker.claims.len() == limits::CLAIMS_KEPT {
             worker.claims.pop_front();
         }
-        worker.claims.push_back(request);
+        worker.claims.push_back(RecentClaim::new(claim));
     }
 
-    /// Returns `true` if a claim took jobs before, as far as that is remembered.
-    pub(crate) fn has_claimed(&self, request: RequestId) -> bool {
-        self.worker.as_ref().is_some_and(|worker| worker.claims.contains(&request))
+    /// Returns the claim with the id of `claim` that took jobs before, as far as that is
+    /// remembered.
+    pub(crate) fn find_claim(&self, claim: &Claim) -> Option<RecentClaim> {
+        self.worker.as_ref()?.claims.iter().find(|recent| recent.has_id_of(claim)).copied()
     }
 
     /// Returns `true` if it may hold locks of `tenant`.
@@ -187,7 +190,7 @@ impl Session {
     /// Forgets a claim whose jobs were handed back, so that a retry may take others.
     pub(crate) fn forget_claim(&mut self, request: RequestId) {
         if let Some(worker) = &mut self.worker {
-            worker.claims.retain(|claimed| *claimed != request);
+            worker.claims.retain(|claim| claim.request != request);
         }
     }
 

@@ -45,7 +45,7 @@ impl<'a> StepContext<'a> {
         match self.resolve_policies(operation, self.due_at(submit))? {
             Admission::Attach(job) => {
                 let (request, by) = (submit.request, submit.by.clone());
-                let digest = Some(digest_of(submit, self.now));
+                let digest = Some(SubmitDigest::new(submit, self.now));
                 self.append_event(Event::Attached { id: job, request, by, digest });
                 self.changes.metric_events.push(MetricEvent::Attached { key: self.key.clone() });
                 Ok(self.submitted(Verdict::Attached, job))
@@ -265,7 +265,8 @@ impl<'a> StepContext<'a> {
             previous: None,
             log_bytes: 0,
         });
-        self.append_event(Event::Submitted { job, position, verdict });
+        let precondition = submit.precondition;
+        self.append_event(Event::Submitted { job, position, verdict, precondition });
         (verdict, id, position)
     }
 
@@ -367,12 +368,7 @@ impl<'a> StepContext<'a> {
 /// Returns `true` if `submit` asks for something else than the submit with the same id that was
 /// answered before.
 fn is_other_submit(recent: &RecentSubmit, submit: &Submit) -> bool {
-    recent.digest.is_some_and(|digest| digest != digest_of(submit, recent.at))
-}
-
-fn digest_of(submit: &Submit, at: Millis) -> SubmitDigest {
-    let Submit { operation, args, priority, run_at, .. } = submit;
-    SubmitDigest::new(operation, args.as_deref(), *priority, *run_at, at)
+    recent.digest.is_some_and(|digest| digest != SubmitDigest::new(submit, recent.at))
 }
 
 /// Returns `true` unless the job is scheduled after `due`. A job in backoff has started already.

@@ -30,6 +30,7 @@ pub use trace::continue_trace;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_app::bodies::{BODIES_BYTES_MAX, BodyReader};
 use tenure_app::{Apps, Live, LiveConfig, Services};
 use tenure_core::Kinds;
 use tenure_store::committer::Sweep;
@@ -83,6 +84,8 @@ pub struct HttpConfig {
     pub connections_max: usize,
     /// Maximum time that reading a request may take, and that a connection may be idle.
     pub read_timeout: Duration,
+    /// Maximum size of all request bodies that are being read.
+    pub bodies_bytes_max: usize,
 }
 
 impl Default for HttpConfig {
@@ -94,6 +97,7 @@ impl Default for HttpConfig {
             auth_failure_rate: AUTH_FAILURE_RATE,
             connections_max: listen::CONNECTIONS_MAX,
             read_timeout: listen::READ_TIMEOUT,
+            bodies_bytes_max: BODIES_BYTES_MAX,
         }
     }
 }
@@ -127,7 +131,7 @@ impl Server {
         name: &str,
     ) -> Result<Self, StoreError> {
         let Config { keys, apps, live, http } = config;
-        let HttpConfig { tls, audit, connections_max, read_timeout, .. } = http;
+        let HttpConfig { tls, audit, connections_max, read_timeout, bodies_bytes_max, .. } = http;
         let metrics = Arc::new(Metrics::new(&apps));
         metrics.reload(&live);
         let observer = Arc::clone(&metrics) as Arc<dyn Observer>;
@@ -139,7 +143,8 @@ impl Server {
         let committer = Committer::start_with(Arc::clone(&store), Sweep::External);
         let live = watch::Sender::new(live);
         let janitor = Janitor::start(committer.clone(), Live::new(&live), &apps, name);
-        let services = Services::new(committer, Live::new(&live), secret.clone(), read_timeout);
+        let bodies = BodyReader::new(read_timeout, bodies_bytes_max);
+        let services = Services::new(committer, Live::new(&live), secret.clone(), bodies);
         audit.attach(name, &store, metrics.audit_dropped());
         let state = ServerState::new(StateParts {
             services,
@@ -179,7 +184,7 @@ impl Server {
             draining.cancel();
             closing.cancel();
         });
-        let (read_timeout, draining) = (services.body_timeout, state.draining.clone());
+        let (read_timeout, draining) = (services.bodies.timeout(), state.draining.clone());
         let http = HttpServer { listener, tls, connections_max, read_timeout, draining };
         http.serve(api::router(state.clone()), services.closing.clone()).await;
         for task in [wake_waiters, refresh_keys, stop] {

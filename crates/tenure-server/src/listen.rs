@@ -1,7 +1,7 @@
 //! Accepts connections, plain or with TLS, up to a limit, and serves HTTP on them.
 //!
 //! Slow clients and oversized request heads are cut off here; limits on bodies are in
-//! `tenure_app::extract`.
+//! `tenure_app::bodies`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

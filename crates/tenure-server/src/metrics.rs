@@ -35,6 +35,8 @@ use tenure_store::store::Swept;
 pub(crate) use http::measure;
 use labels::LabelValues;
 use scrape::SnapshotCache;
+
+use crate::audit::{AuditClass, DROP_REASONS, dropped_labels};
 pub(crate) use scrape::in_time;
 pub(crate) use text_format::to_prometheus_text;
 
@@ -51,6 +53,8 @@ tenure_app::define_metrics! {
         "Locks of expired sessions that have not been swept yet";
     LOCK_AGE: Gauge "tenure_lock_age_seconds" ["kind"]
         "Age of the oldest held lock, including those of jobs; 0 if none is held";
+    LOCK_UNLIMITED_AGE: Gauge "tenure_lock_unlimited_age_seconds" ["kind"]
+        "Age of the oldest held lock that has no maximum age; 0 if none is held";
     LOCK_RATIO: Gauge "tenure_lock_max_age_ratio" ["kind"]
         "Highest ratio of the age of a held lock to its maximum age; 0 if none has one";
     WAITERS: Gauge "tenure_lock_waiters" ["kind"]
@@ -124,8 +128,9 @@ tenure_app::define_metrics! {
         "Duration of requests, including intentional waits";
     HTTP_IN_FLIGHT: Gauge "tenure_http_in_flight" [""]
         "Requests in progress";
-    AUDIT_DROPPED: Counter "tenure_audit_dropped_total" ["reason"]
-        "Audit entries lost (queue_full, file_failed) or not shared (store_failed, denied_rate)";
+    AUDIT_DROPPED: Counter "tenure_audit_dropped_total" ["class,reason"]
+        "Audit entries lost (queue_full, file_failed), evicted (size, age) or not shared \
+         (store_failed, denied_rate)";
 }
 
 /// Buckets for store calls, in seconds: from a batch in memory to an overloaded database.
@@ -160,7 +165,7 @@ pub struct Metrics {
     http_requests: Counters<3>,
     http_duration: Histograms<1>,
     http_in_flight: Gauge,
-    audit_dropped: Counters<1>,
+    audit_dropped: Counters<2>,
     apps: Vec<Arc<dyn AppMetrics>>,
     app_names: Vec<&'static str>,
 }
@@ -179,9 +184,11 @@ impl Metrics {
         for how in [EndKind::Expired, EndKind::Closed, EndKind::Broken] {
             drop(lost.get_or_create(&[("reason", how.as_str().into())]));
         }
-        let audit_dropped: Counters<1> = register(to, AUDIT_DROPPED, Family::default());
-        for reason in crate::audit::DROP_REASONS {
-            drop(audit_dropped.get_or_create(&[("reason", reason.into())]));
+        let audit_dropped: Counters<2> = register(to, AUDIT_DROPPED, Family::default());
+        for class in AuditClass::ALL.map(AuditClass::as_str) {
+            for reason in DROP_REASONS {
+                drop(audit_dropped.get_or_create(&dropped_labels(class, reason)));
+            }
         }
         for call in CALLS {
             drop(store_errors.get_or_create(&[("call", call.into())]));
@@ -218,8 +225,8 @@ impl Metrics {
         }
     }
 
-    /// Returns the counters of audit entries that were dropped, by reason.
-    pub(crate) fn audit_dropped(&self) -> &Counters<1> {
+    /// Returns the counters of audit entries that were dropped, by class and reason.
+    pub(crate) fn audit_dropped(&self) -> &Counters<2> {
         &self.audit_dropped
     }
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{KEY, Server, Worker};
+use common::{KEY, Server, Worker, answer, http};
 use serde_json::{Value, json};
 use tenure_store::{Memory, scenario};
 
@@ -179,6 +179,29 @@ async fn a_put_with_a_key_is_applied_once() {
     assert_eq!(put(1).await, (200, json!(1), Value::Null));
     let (status, _, reason) = put(2).await;
     assert_eq!((status, reason), (409, json!("request_reused")));
+    // Other timers or another condition are another request, too.
+    let send = async |timers: Value, condition: &str| {
+        let body = json!({ "spec": 3, "timers": timers });
+        let headers = [("x-api-key", KEY), ("idempotency-key", "p-2"), ("if-match", condition)];
+        let mut request = http().put(format!("{}/v1/resources/lease/l1", server.url));
+        for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
+            request = request.header(*name, *value);
+        }
+        let (status, answer) = answer(request.body(body.to_string())).await;
+        (status, answer["reason"].clone())
+    };
+    let timers = |ms: u64| json!({ "end": { "after_ms": ms } });
+    assert_eq!(send(timers(60_000), "").await.0, 200);
+    assert_eq!(send(timers(60_000), "").await.0, 200);
+    for (timers, condition) in [
+        (timers(90_000), ""),
+        (json!({}), ""),
+        (json!({ "end": null }), ""),
+        (timers(60_000), "\"1\""),
+    ] {
+        let refused = send(timers.clone(), condition).await;
+        assert_eq!(refused, (409, json!("request_reused")), "{timers} {condition}");
+    }
 }
 
 #[tokio::test]

@@ -294,6 +294,8 @@ async fn gauges_are_computed_from_the_store_and_cached() {
         (r#"tenure_lock_age_ratio{kind="cluster"}"#, 0.25),
         (r#"tenure_lock_age_seconds{kind="k"}"#, 15.0),
         (r#"tenure_lock_age_seconds{kind="cluster"}"#, 15.0),
+        (r#"tenure_lock_unlimited_age_seconds{kind="k"}"#, 0.0),
+        (r#"tenure_lock_unlimited_age_seconds{kind="cluster"}"#, 15.0),
         (r#"tenure_lock_max_age_ratio{kind="k"}"#, 0.25),
         (r#"tenure_lock_max_age_ratio{kind="cluster"}"#, 0.0),
         (r#"tenure_queue_depth{kind="task"}"#, 2.0),

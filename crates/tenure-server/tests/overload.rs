@@ -1,5 +1,5 @@
 //! Three times the sustainable load: new work is shed quickly, holders keep their locks, and the
-//! server recovers afterwards.
+//! server recovers afterwards. Bodies that are sent in part do not fill the memory.
 
 mod common;
 
@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use common::{KEY, Server, http};
+use common::{KEY, Server, config, http, until};
 use serde_json::{Value, json};
 use tenure_core::{Command, Kinds, Outcome};
+use tenure_server::{Config, HttpConfig};
 use tenure_store::clock::stopwatch;
 use tenure_store::observer::Observer;
 use tenure_store::store::{Hint, Pruned, Reads, Result, Retention, Status, Swept};
-use tenure_store::{KeyRing, Memory, Store};
+use tenure_store::{KeyRing, Memory, Store, scenario};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -148,4 +151,91 @@ async fn under_overload_new_work_is_shed_quickly_and_no_holder_loses_its_lock() 
     let (status, answer) = server.post("/v1/locks/cluster/after/acquire", body).await;
     assert_eq!(status, 200, "{answer}");
     assert!(sent.elapsed() < Duration::from_secs(1), "{:?}", sent.elapsed());
+}
+
+/// Budget of the server with half-sent bodies.
+const BODIES_BYTES_MAX: usize = 256 * 1024;
+
+async fn server_with_little_memory(read_timeout: Duration) -> Server {
+    let http =
+        HttpConfig { bodies_bytes_max: BODIES_BYTES_MAX, read_timeout, ..HttpConfig::default() };
+    let config = Config { http, ..config(scenario::kinds()) };
+    Server::run(Arc::new(Memory::new()), config).await
+}
+
+/// Connects and sends a head, and as much of its body.
+async fn send_in_part(server: &Server, head: &str, sent: &str) -> TcpStream {
+    let address = server.url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let head = format!("{head} HTTP/1.1\r\nhost: t\r\nx-api-key: {KEY}\r\n");
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    stream.write_all(sent.as_bytes()).await.expect("sent");
+    stream
+}
+
+/// Puts a spec of this size, with spaces.
+async fn put_spec(server: &Server, size: usize) -> (u16, bool) {
+    let body = format!("{}{}", json!({ "spec": 1 }), " ".repeat(size));
+    let request = http().put(format!("{}/v1/resources/task/large", server.url));
+    let answer = request.header("x-api-key", KEY).body(body).send().await.expect("it answers");
+    (answer.status().as_u16(), answer.headers().contains_key("retry-after"))
+}
+
+/// Fills the budget with bodies that begin with `start`, and checks who is still served.
+async fn assert_half_sent_bodies_are_bounded(head: &str, start: &str) {
+    let server = server_with_little_memory(Duration::from_secs(60)).await;
+    assert_eq!(put_spec(&server, 200 * 1024).await.0, 200);
+    let mut half_sent = Vec::new();
+    for _ in 0..8 {
+        let sent = format!("{start}{}", " ".repeat(100 * 1024));
+        half_sent.push(send_in_part(&server, head, &sent).await);
+    }
+    until(|| async { put_spec(&server, 200 * 1024).await == (503, true) }).await;
+    // Holders are served as always.
+    let body = json!({ "holder": "ann", "ttl_ms": 60_000 });
+    let (status, tenure) = server.post("/v1/locks/cluster/c1/acquire", body).await;
+    assert_eq!(status, 200, "{tenure}");
+    let body = json!({ "token": tenure["token"] });
+    assert_eq!(server.post("/v1/locks/cluster/c1/release", body).await.0, 200);
+    drop(half_sent);
+    until(|| async { put_spec(&server, 200 * 1024).await.0 == 200 }).await;
+}
+
+#[tokio::test]
+async fn half_sent_bodies_share_a_budget_and_holders_are_served() {
+    let start = format!("content-length: {}\r\n\r\n", 500 * 1024);
+    assert_half_sent_bodies_are_bounded("PUT /v1/resources/task/t1", &start).await;
+}
+
+#[tokio::test]
+async fn half_sent_bodies_of_unknown_size_share_a_budget() {
+    let start = format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n", 500 * 1024);
+    assert_half_sent_bodies_are_bounded("PUT /v1/resources/task/t1", &start).await;
+}
+
+#[tokio::test]
+async fn half_sent_batches_share_the_budget_of_all_bodies() {
+    let start = format!("content-length: {}\r\n\r\n", 8 * 1024 * 1024);
+    assert_half_sent_bodies_are_bounded("POST /v1/batch", &start).await;
+}
+
+#[tokio::test]
+async fn a_body_that_drips_is_cut_off() {
+    let server = server_with_little_memory(Duration::from_millis(300)).await;
+    for route in ["PUT /v1/resources/task/t1", "POST /v1/batch"] {
+        let start = "content-length: 400000\r\n\r\n";
+        let mut stream = send_in_part(&server, route, start).await;
+        let mut answer = [0; 12];
+        let drip = async {
+            loop {
+                stream.write_all(b" ").await.expect("sent");
+                let read = stream.read_exact(&mut answer);
+                if tokio::time::timeout(Duration::from_millis(20), read).await.is_ok() {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), drip).await.expect("an answer");
+        assert_eq!(answer, *b"HTTP/1.1 408", "{route}");
+    }
 }

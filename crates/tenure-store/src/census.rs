@@ -35,6 +35,8 @@ pub struct Group {
     pub stale: usize,
     /// Age of the oldest held lock.
     pub lock_oldest_ms: u64,
+    /// Age of the oldest held lock without a maximum age.
+    pub lock_unlimited_oldest_ms: u64,
     /// Highest ratio of a held lock's age to its maximum age; above 1 if it should be reported,
     /// `None` if no held lock has a maximum age.
     pub lock_max_age_ratio: Option<f64>,
@@ -71,6 +73,8 @@ impl Group {
         self.locks += other.locks;
         self.stale += other.stale;
         self.lock_oldest_ms = self.lock_oldest_ms.max(other.lock_oldest_ms);
+        self.lock_unlimited_oldest_ms =
+            self.lock_unlimited_oldest_ms.max(other.lock_unlimited_oldest_ms);
         raise(&mut self.lock_max_age_ratio, other.lock_max_age_ratio);
         self.waiters += other.waiters;
         for (state, count) in &other.jobs {
@@ -102,7 +106,12 @@ impl Group {
     fn add_lock(&mut self, age_ms: u64, max_age_ms: Option<u64>) {
         self.locks += 1;
         self.lock_oldest_ms = self.lock_oldest_ms.max(age_ms);
-        raise(&mut self.lock_max_age_ratio, max_age_ms.map(|max_age_ms| ratio(age_ms, max_age_ms)));
+        match max_age_ms {
+            Some(max_age_ms) => {
+                raise(&mut self.lock_max_age_ratio, Some(ratio(age_ms, max_age_ms)));
+            }
+            None => self.lock_unlimited_oldest_ms = self.lock_unlimited_oldest_ms.max(age_ms),
+        }
     }
 }
 

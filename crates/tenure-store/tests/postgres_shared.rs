@@ -18,6 +18,8 @@ mod incarnations;
 mod incremental;
 #[path = "postgres_shared/locks.rs"]
 mod locks;
+#[path = "postgres_shared/outages.rs"]
+mod outages;
 #[path = "postgres_shared/pages.rs"]
 mod pages;
 #[path = "previous_format/mod.rs"]
@@ -26,5 +28,7 @@ mod previous_format;
 mod projection;
 #[path = "postgres_shared/records.rs"]
 mod records;
+#[path = "postgres_shared/synchronous.rs"]
+mod synchronous;
 #[path = "postgres_shared/wakeups.rs"]
 mod wakeups;

@@ -1,11 +1,12 @@
 //! PgBouncer in transaction mode, in front of a PostgreSQL server.
 
 use std::net::{Ipv4Addr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 
 use crate::clock::{pause, stopwatch};
 use crate::postgres::{Postgres, program, shared};
@@ -14,9 +15,9 @@ use crate::process::{Process, Scratch, as_database_user, chown_to_database_user,
 /// A running PgBouncer; dropping it stops it and removes its files.
 pub struct PgBouncer {
     // Field order: the process must end before its files are removed.
-    _process: Process,
+    process: Option<Process>,
     port: u16,
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 impl PgBouncer {
@@ -27,13 +28,6 @@ impl PgBouncer {
 
     /// Starts a pooler in front of a server port, such as a proxy's.
     pub fn start_on_port(server_port: u16) -> Result<Self> {
-        let missing = "`pgbouncer` is missing; on Debian: apt-get install pgbouncer";
-        let program = program("pgbouncer")
-            .or_else(|error| {
-                let usual = Path::new("/usr/sbin/pgbouncer");
-                if usual.exists() { Ok(usual.to_owned()) } else { Err(error) }
-            })
-            .context(missing)?;
         let scratch = Scratch::create()?;
         let port = free_port()?;
         let config = scratch.path().join("pgbouncer.ini");
@@ -45,20 +39,51 @@ impl PgBouncer {
         );
         std::fs::write(&config, text).context("write pgbouncer.ini")?;
         chown_to_database_user(&config)?;
-        let mut command = as_database_user(&program);
-        command.arg("-q").arg(&config);
-        let process = Process::start(command, &scratch.path().join("pgbouncer.log"))?;
-        let mut bouncer = Self { _process: process, port, _scratch: scratch };
-        bouncer.wait_ready()?;
+        let mut bouncer = Self { process: None, port, scratch };
+        bouncer.resume()?;
         Ok(bouncer)
+    }
+
+    /// Starts a killed pooler again, on the same port.
+    pub fn resume(&mut self) -> Result<()> {
+        let missing = "`pgbouncer` is missing; on Debian: apt-get install pgbouncer";
+        let program = program("pgbouncer")
+            .or_else(|error| {
+                let usual = Path::new("/usr/sbin/pgbouncer");
+                if usual.exists() { Ok(usual.to_owned()) } else { Err(error) }
+            })
+            .context(missing)?;
+        let mut command = as_database_user(&program);
+        command.arg("-q").arg(self.scratch.path().join("pgbouncer.ini"));
+        self.process = Some(Process::start(command, &self.log())?);
+        self.wait_ready()
+    }
+
+    /// Kills the pooler, which cuts all connections.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.terminate(Signal::KILL);
+        }
+    }
+
+    /// Sends a signal, such as SIGSTOP or SIGCONT.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(process) = &self.process {
+            process.signal(signal);
+        }
+    }
+
+    fn log(&self) -> PathBuf {
+        self.scratch.path().join("pgbouncer.log")
     }
 
     fn wait_ready(&mut self) -> Result<()> {
         let started = stopwatch();
         while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
-            let log = self._scratch.path().join("pgbouncer.log");
+            let log = self.log();
             let log_text = || std::fs::read_to_string(&log).unwrap_or_default();
-            let ended = self._process.has_ended() || started.elapsed() > Duration::from_secs(10);
+            let ended = self.process.as_mut().is_none_or(Process::has_ended);
+            let ended = ended || started.elapsed() > Duration::from_secs(10);
             ensure!(!ended, "PgBouncer did not start; its log:\n{}", log_text());
             pause();
         }

@@ -70,7 +70,8 @@ pub struct WorkerCountsInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AttentionInfo {
-    /// Stable code: `dead_letters`, `stale_locks`, `overdue`, `no_worker` or `readiness`.
+    /// Stable code: `dead_letters`, `stale_locks`, `overdue`, `old_locks`, `no_worker` or
+    /// `readiness`.
     pub code: String,
     /// Description for people.
     pub text: String,

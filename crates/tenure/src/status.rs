@@ -37,6 +37,7 @@ pub fn summarize(
     let runs = |worker: &&&WorkerView| worker.jobs.iter().any(|(key, _)| is_visible(key.tenant()));
     let mut attention: Vec<_> = lost_work(&total).into_iter().flatten().collect();
     attention.extend(overdue(&groups));
+    attention.extend(old_locks(&groups));
     attention.extend(without_worker(&groups, &workers));
     let option = tenant_option(tenant);
     attention.iter_mut().for_each(|condition| condition.command.push_str(&option));
@@ -91,6 +92,17 @@ fn overdue(groups: &[(&str, &str, &Group)]) -> impl Iterator<Item = AttentionInf
     })
 }
 
+/// Returns the kinds with locks that are held for longer than their maximum age.
+fn old_locks(groups: &[(&str, &str, &Group)]) -> impl Iterator<Item = AttentionInfo> {
+    let old = |group: &Group| group.lock_max_age_ratio.is_some_and(|ratio| ratio > 1.0);
+    let exceeded = groups.iter().filter(|(_, _, group)| old(group));
+    let kinds: BTreeMap<&str, ()> = exceeded.map(|(_, kind, _)| (*kind, ())).collect();
+    kinds.into_keys().take(KINDS_MAX).map(|kind| {
+        let text = format!("a lock of kind {kind} is held for longer than its maximum age");
+        attention("old_locks", text, format!("tenure lock ls --kind {kind}"))
+    })
+}
+
 /// Returns the kinds with queued jobs of a tenant for which no worker claims them.
 fn without_worker(
     groups: &[(&str, &str, &Group)],
@@ -124,7 +136,10 @@ fn attention(code: &str, text: String, command: String) -> AttentionInfo {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::{Claim, Command, RequestId, ResourceAction, ResourceKey, SessionId, Submit};
+    use tenure_core::{
+        Acquire, Claim, Claimant, Command, LockAction, LockName, RequestId, ResourceAction,
+        ResourceKey, SessionId, Submit,
+    };
     use tenure_store::clock::ManualClock;
     use tenure_store::{Memory, Store, scenario};
 
@@ -205,6 +220,34 @@ mod tests {
         assert_eq!(commands(&status), expected(" --tenant '*'"));
         assert_eq!(commands(&status_of(&store, "acme").await), expected(" --tenant acme"));
         assert_eq!(tenant_option("default"), "");
+    }
+
+    #[tokio::test]
+    async fn locks_past_their_maximum_age_need_attention() {
+        let clock = ManualClock::default();
+        let store = Memory::with_clock(clock.clone());
+        let acquire = |name: &str, request, max_age_ms| {
+            let acquire = Acquire {
+                locks: LockName::main().into(),
+                claimant: Claimant::Solo { name: "ann".into(), ttl_ms: 600_000 },
+                request: RequestId(request),
+                wait_ms: 0,
+                purpose: None,
+                max_age_ms,
+                tenant: None,
+            };
+            let key = ResourceKey::new("acme", "backup", name).expect("a valid name");
+            Command::Lock { key, action: LockAction::Acquire(acquire) }
+        };
+        let commands = vec![acquire("b1", 1, Some(60_000)), acquire("b2", 2, None)];
+        store.apply(commands).await.expect("in memory");
+        clock.advance(60_000);
+        assert_eq!(codes(&status_of(&store, "acme").await), Vec::<&str>::new());
+        clock.advance(1);
+        let status = status_of(&store, "acme").await;
+        assert_eq!(codes(&status), ["old_locks"]);
+        assert_eq!(status.attention[0].command, "tenure lock ls --kind backup --tenant acme");
+        assert_eq!(codes(&status_of(&store, "other").await), Vec::<&str>::new());
     }
 
     #[tokio::test]

@@ -21,7 +21,7 @@ use tenure::http::HttpTransport;
 use tenure_core::{Code, JobId};
 
 use async_trait::async_trait;
-use tenure_cli_kit::{CliContext, Done, ParsedVerb, RunVerb, Verb};
+use tenure_cli_kit::{CliContext, Done, ListedValues, ParsedVerb, RunVerb, Verb};
 
 /// Maximum wait of one request for the end of a run; it is repeated until the run ends.
 const POLL_WAIT: Duration = Duration::from_secs(20);
@@ -59,13 +59,24 @@ impl RunVerb for PipelineVerb {
     }
 }
 
+/// What shells complete: names of pipelines, and ids of runs.
+const LISTED_VALUES: [ListedValues; 3] = [
+    ListedValues { argument: "name", list: "/pipelines", field: "pipeline_id" },
+    ListedValues { argument: "pipeline", list: "/pipelines", field: "pipeline_id" },
+    ListedValues {
+        argument: "id",
+        list: "/pipelines/runs?limit=1000",
+        field: "pipeline_logging_id",
+    },
+];
+
 /// The verb `tenure pipeline`.
 pub(crate) fn verb() -> Box<dyn Verb> {
     let command = || {
         let command = PipelineVerb::augment_subcommands(clap::Command::new("pipeline"));
         command.subcommand_required(true).arg_required_else_help(true)
     };
-    let verb = ParsedVerb::<PipelineVerb>::new(command);
+    let verb = ParsedVerb::<PipelineVerb>::new(command).listed_values(&LISTED_VALUES);
     Box::new(
         verb.example(
             "tenure pipeline run billing --follow",

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use clap::{Arg, Command, Parser};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tenure::http::HttpTransport;
 use tenure_cli_kit::text::{parse_duration, print_line, query};
-use tenure_cli_kit::{Done, ServerArgs};
+use tenure_cli_kit::{Done, ListedValues, ServerArgs};
 use tenure_wire::{JobInfo, KeyInfo, KindInfo, ListResponse, ResourceInfo, TenureInfo};
 
 /// First argument of a request for completion.
@@ -36,7 +37,11 @@ enum Names {
     ResourcesAndJobs,
     Kinds,
     Keys,
+    Listed(ListedValues),
 }
+
+/// Verbs of apps, with the arguments whose values the server lists.
+type AppValues = [(String, ListedValues)];
 
 /// Returns the words to complete, if the arguments of this process request it.
 pub(super) fn requested(args: impl Iterator<Item = OsString>) -> Option<Vec<String>> {
@@ -51,10 +56,10 @@ fn timeout() -> Duration {
 }
 
 /// Prints the candidates for the last of `words`.
-pub(super) async fn run(mut command: Command, words: Vec<String>) -> Done {
+pub(super) async fn run(mut command: Command, apps: &AppValues, words: Vec<String>) -> Done {
     command.build();
     let (words, option) = separate_values(&words);
-    for name in candidates(&command, &words).await {
+    for name in candidates(&command, apps, &words).await {
         print_line(&format!("{option}{name}"))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -75,8 +80,8 @@ fn separate_values(words: &[String]) -> (Vec<String>, &str) {
     (separate, before.unwrap_or_default())
 }
 
-async fn candidates(command: &Command, words: &[String]) -> BTreeSet<String> {
-    let Some((names, prefix)) = expected(command, words) else { return BTreeSet::new() };
+async fn candidates(command: &Command, apps: &AppValues, words: &[String]) -> BTreeSet<String> {
+    let Some((names, prefix)) = expected(command, apps, words) else { return BTreeSet::new() };
     let Some(server) = server_args(words) else { return BTreeSet::new() };
     let found = tokio::time::timeout(timeout(), fetch_names(&server, names, prefix)).await;
     let mut found = found.unwrap_or_default();
@@ -90,7 +95,7 @@ fn is_allowed(c: char) -> bool {
 }
 
 /// Returns which names the last word can be, and its beginning.
-fn expected<'a>(root: &Command, words: &'a [String]) -> Option<(Names, &'a str)> {
+fn expected<'a>(root: &Command, apps: &AppValues, words: &'a [String]) -> Option<(Names, &'a str)> {
     let (last, before) = words.split_last()?;
     let (mut command, mut positional, mut option) = (root, 0, None);
     for word in before {
@@ -114,7 +119,10 @@ fn expected<'a>(root: &Command, words: &'a [String]) -> Option<(Names, &'a str)>
         None => nth_positional(command, positional)?,
     };
     let verb = before.iter().find(|word| root.find_subcommand(word).is_some())?;
-    Some((names_of(verb, arg.get_id().as_str())?, last))
+    let arg = arg.get_id().as_str();
+    let of_app = apps.iter().find(|(name, values)| name == verb && values.argument == arg);
+    let names = of_app.map(|(_, values)| Names::Listed(*values)).or_else(|| names_of(verb, arg));
+    Some((names?, last))
 }
 
 /// Returns the option of a word whose value is the next word.
@@ -180,6 +188,7 @@ async fn fetch_names(server: &ServerArgs, names: Names, prefix: &str) -> BTreeSe
         }
         Names::Kinds => list(&transport, kinds, None, |kind: KindInfo| kind.name).await,
         Names::Keys => list(&transport, keys, None, |key: KeyInfo| key.id).await,
+        Names::Listed(values) => listed(&transport, values).await,
     }
 }
 
@@ -195,6 +204,13 @@ async fn resources(transport: &HttpTransport, prefix: &str, with_lock: bool) -> 
     let resources = list(transport, "/v1/resources", kind, name);
     let (resources, locks) = tokio::join!(resources, list(transport, "/v1/locks", kind, path));
     &resources | &locks
+}
+
+/// Returns the values that an app lists; none if they cannot be read.
+async fn listed(transport: &HttpTransport, values: ListedValues) -> BTreeSet<String> {
+    let page: Result<ListResponse<Value>, _> = transport.get(values.list).await;
+    let items = page.map(|page| page.items).unwrap_or_default();
+    items.iter().filter_map(|item| item[values.field].as_str()).map(str::to_owned).collect()
 }
 
 /// Returns the names in the first page of a list; none if it cannot be read.
@@ -217,6 +233,11 @@ mod tests {
     fn the_expected_names_follow_from_the_words_before() {
         let mut command = super::super::command();
         command.build();
+        // A verb of an app, which names its own arguments.
+        let runs = ListedValues { argument: "run", list: "/runs", field: "id" };
+        let verb = Command::new("app").subcommand(Command::new("show").arg(Arg::new("run")));
+        let (mut command, apps) = (command.subcommand(verb), [("app".to_owned(), runs)]);
+        command.build();
         for (line, names) in [
             ("exec ", Some(Names::Locks)),
             ("exec --wait 5s clus", Some(Names::Locks)),
@@ -237,12 +258,18 @@ mod tests {
             ("--tenant acme why ", Some(Names::ResourcesAndJobs)),
             ("key revoke ", Some(Names::Keys)),
             ("key create --name ", None),
+            ("app show ", Some(Names::Listed(runs))),
+            ("app ", None),
             ("job ", None),
             ("", None),
         ] {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
             let (words, _) = separate_values(&words);
-            assert_eq!(expected(&command, &words).map(|(names, _)| names), names, "{line:?}");
+            assert_eq!(
+                expected(&command, &apps, &words).map(|(names, _)| names),
+                names,
+                "{line:?}"
+            );
         }
     }
 }

@@ -33,7 +33,7 @@ use tenure_app::Apps;
 use tenure_cli_kit::color::ColorMode;
 use tenure_cli_kit::document::usage_error;
 use tenure_cli_kit::hint::{self, Scope};
-use tenure_cli_kit::{CliContext, Done, Output, ServerArgs, exit};
+use tenure_cli_kit::{CliContext, Done, ListedValues, Output, ServerArgs, exit};
 
 use crate::{apps, log};
 
@@ -152,6 +152,16 @@ impl AddedVerbs {
             .after_help(help)
     }
 
+    /// Returns the arguments of the verbs of apps whose values the server lists.
+    fn listed_values(&self) -> Vec<(String, ListedValues)> {
+        let mut found = Vec::new();
+        for verb in &self.apps {
+            let name = verb.command().get_name().to_owned();
+            found.extend(verb.listed_values().iter().map(|values| (name.clone(), *values)));
+        }
+        found
+    }
+
     /// Returns the verb that was matched, with its arguments.
     fn find<'a>(
         &self,
@@ -193,7 +203,9 @@ pub fn run() -> ExitCode {
     let apps = apps::installed();
     let added = AddedVerbs::new(&apps);
     if let Some(words) = complete::requested(std::env::args_os()) {
-        return with_log(None, Output::Table, || on_runtime(complete::run(added.command(), words)));
+        return with_log(None, Output::Table, || {
+            on_runtime(complete::run(added.command(), &added.listed_values(), words))
+        });
     }
     let matches = match added.command().try_get_matches() {
         Ok(matches) => matches,

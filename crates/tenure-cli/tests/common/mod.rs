@@ -24,6 +24,8 @@ pub struct Server {
     child: Option<Child>,
     listen: String,
     dir: TempDir,
+    /// Variables of its environment.
+    env: Vec<(&'static str, PathBuf)>,
 }
 
 impl Server {
@@ -37,7 +39,7 @@ impl Server {
         let listen = free.local_addr().expect("it is bound").to_string();
         drop(free);
         let dir = TempDir::new().expect("a temporary directory");
-        let mut server = Self { child: None, listen, dir };
+        let mut server = Self { child: None, listen, dir, env: Vec::new() };
         if let Some(config) = config {
             std::fs::write(server.file("tenure.toml"), config).expect("it is writable");
         }
@@ -45,10 +47,16 @@ impl Server {
         server
     }
 
+    /// Sets variables of the environment of later launches.
+    pub fn set_env(&mut self, env: Vec<(&'static str, PathBuf)>) {
+        self.env = env;
+    }
+
     /// Starts the process and waits until it accepts connections.
     pub fn launch(&mut self) {
         let config = Some(self.file("tenure.toml")).filter(|config| config.exists());
         let child = tenure(self.dir.path())
+            .envs(self.env.iter().cloned())
             .args(["serve", "--listen", &self.listen])
             .args(
                 config.map(|config| ["--config".into(), config.into_os_string()]).iter().flatten(),

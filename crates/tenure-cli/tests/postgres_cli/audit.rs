@@ -54,8 +54,8 @@ fn a_flood_of_denied_calls_does_not_reach_the_database() {
     let shared = count("denied");
     assert!((1..FLOOD).contains(&shared), "{shared}");
     let metrics = server.metrics();
-    let dropped =
-        format!("tenure_audit_dropped_total{{reason=\"denied_rate\"}} {}", FLOOD - shared);
+    let labels = r#"class="denied",reason="denied_rate""#;
+    let dropped = format!("tenure_audit_dropped_total{{{labels}}} {}", FLOOD - shared);
     assert!(metrics.contains(&dropped), "{dropped}: {metrics}");
     // All are in the files of the server.
     let list = server.ok(&["audit", "--action", "signout", "--limit", "1000", "-o", "json"]);

@@ -78,10 +78,12 @@ pub(super) async fn run(
     let ids = Idempotency::from_request_parts(&mut parts, &state).await?.batch_ids()?;
     let origin = Origin::new(&parts, &caller);
     let request = Request::from_parts(parts, body);
-    let bytes = BatchBody::bytes(request, &state.services).await?;
+    // Keeps its part of the budget of bodies until the batch is answered: batches that wait for a
+    // permit must not fill the memory either.
+    let body = BatchBody::read(request, &state.services).await?;
     // Fails only if the semaphore is closed.
     let _permit = state.batches.acquire().await.ok();
-    let Body(batch) = BatchBody::parse(&bytes)?;
+    let Body(batch) = BatchBody::parse(&body.bytes)?;
     if batch.requests.len() > BATCH_REQUESTS_MAX {
         let detail = format!(
             "the batch has {} requests; send at most {BATCH_REQUESTS_MAX} at once",

@@ -14,7 +14,7 @@ use tenure_wire::{AuditEntry, instant};
 
 use super::{
     Attachment, AuditClass, AuditLimits, DENIED_RATE, FILE_FAILED, PendingEntry, STORE_FAILED,
-    WriterRequest, instant_of,
+    TOO_MANY, TOO_OLD, WriterRequest, instant_of,
 };
 use crate::auth::limits::{Buckets, Rate};
 
@@ -104,7 +104,7 @@ impl AuditWriter {
         if written.is_err()
             && let Some(attached) = self.attachment.get()
         {
-            attached.count_dropped(FILE_FAILED);
+            attached.count_dropped(class, FILE_FAILED, 1);
         }
         self.report(written);
         self.share(class, line, now, text);
@@ -117,7 +117,7 @@ impl AuditWriter {
             return;
         };
         if class == AuditClass::Denied && self.shared_denied.take(&()).is_err() {
-            attached.count_dropped(DENIED_RATE);
+            attached.count_dropped(class, DENIED_RATE, 1);
             return;
         }
         let row = AuditRow {
@@ -132,13 +132,24 @@ impl AuditWriter {
             entry,
         };
         if !shared.append(row) {
-            attached.count_dropped(STORE_FAILED);
+            attached.count_dropped(class, STORE_FAILED, 1);
         }
     }
 
     pub(super) fn flush(&mut self) {
         let flushed = self.files.iter_mut().try_for_each(|file| file.file.flush());
         self.report(flushed);
+        self.count_evicted();
+    }
+
+    /// Counts the entries of deleted files, once the server has started.
+    fn count_evicted(&mut self) {
+        let Some(attached) = self.attachment.get() else { return };
+        for (class, file) in AuditClass::ALL.into_iter().zip(&mut self.files) {
+            for (reason, count) in std::mem::take(&mut file.evicted) {
+                attached.count_dropped(class, reason, count);
+            }
+        }
     }
 
     /// Rotates and deletes files because of their age.
@@ -149,6 +160,7 @@ impl AuditWriter {
             file.delete_expired(now)
         });
         self.report(expired);
+        self.count_evicted();
     }
 
     /// Sets the time of the first entry of a file.
@@ -177,6 +189,8 @@ struct RotatedFile {
     /// Time of its first entry.
     since: Option<Millis>,
     limits: AuditLimits,
+    /// Numbers of entries that were deleted and are not counted yet, with the reason.
+    evicted: Vec<(&'static str, u64)>,
 }
 
 impl RotatedFile {
@@ -191,7 +205,8 @@ impl RotatedFile {
         let since = serde_json::from_str(&first).ok().map(|entry| instant_of(&entry));
         let file = append(&path)?;
         let bytes = file.metadata()?.len();
-        Ok(Self { path, file: BufWriter::new(file), bytes, since, limits })
+        let evicted = Vec::new();
+        Ok(Self { path, file: BufWriter::new(file), bytes, since, limits, evicted })
     }
 
     fn write(&mut self, text: &str, now: Millis) -> io::Result<()> {
@@ -207,15 +222,20 @@ impl RotatedFile {
         let files = FILES_KEPT as u64 + 1;
         let too_old =
             |since| self.limits.max_age_ms.is_some_and(|ms| now.since(since) > ms / files);
-        if self.bytes < self.limits.max_bytes / files && !self.since.is_some_and(too_old) {
+        let is_full = self.bytes >= self.limits.max_bytes / files;
+        if !is_full && !self.since.is_some_and(too_old) {
             return Ok(());
         }
         self.file.flush()?;
         // After a failed rotation the current file may have been renamed already.
-        for n in (0..FILES_KEPT).rev().filter(|_| self.path.exists()) {
-            let from = numbered(&self.path, n);
+        let kept = if self.path.exists() { FILES_KEPT } else { 0 };
+        for n in (0..kept).rev() {
+            let (from, to) = (numbered(&self.path, n), numbered(&self.path, n + 1));
             if from.exists() {
-                fs::rename(from, numbered(&self.path, n + 1))?;
+                // Only the oldest file still exists.
+                let evicted = count_lines(&to)?;
+                fs::rename(from, to)?;
+                self.record_evicted(if is_full { TOO_MANY } else { TOO_OLD }, evicted);
             }
         }
         self.file = BufWriter::new(append(&self.path)?);
@@ -224,17 +244,40 @@ impl RotatedFile {
     }
 
     /// Deletes rotated files whose entries are all older than the maximum age.
-    fn delete_expired(&self, now: Millis) -> io::Result<()> {
+    fn delete_expired(&mut self, now: Millis) -> io::Result<()> {
         let Some(max_age_ms) = self.limits.max_age_ms else { return Ok(()) };
-        for path in (1..=FILES_KEPT).map(|n| numbered(&self.path, n)).filter(|path| path.exists()) {
+        let paths: Vec<_> = (1..=FILES_KEPT).map(|n| numbered(&self.path, n)).collect();
+        for path in paths.into_iter().filter(|path| path.exists()) {
             let modified = path.metadata()?.modified()?.duration_since(UNIX_EPOCH);
             let modified = modified.unwrap_or_default().as_millis();
             if now.since(Millis(u64::try_from(modified).unwrap_or(u64::MAX))) > max_age_ms {
+                let evicted = count_lines(&path)?;
                 fs::remove_file(path)?;
+                self.record_evicted(TOO_OLD, evicted);
             }
         }
         Ok(())
     }
+
+    fn record_evicted(&mut self, reason: &'static str, count: u64) {
+        if count > 0 {
+            self.evicted.push((reason, count));
+        }
+    }
+}
+
+/// Returns the number of entries in a file; 0 if it does not exist.
+fn count_lines(path: &Path) -> io::Result<u64> {
+    let mut file = match File::open(path) {
+        Ok(file) => BufReader::new(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let mut lines = 0;
+    while file.skip_until(b'\n')? > 0 {
+        lines += 1;
+    }
+    Ok(lines)
 }
 
 /// Reads the newest matching entries of one class, newest first.

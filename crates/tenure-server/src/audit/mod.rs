@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use tenure_app::Caller;
-use tenure_app::metrics::Counters;
+use tenure_app::metrics::{Counters, Labels};
 use tenure_app::problem::ProblemCode;
 pub use tenure_config::AuditLimits;
 use tenure_core::{Millis, Text};
@@ -46,9 +46,14 @@ const PATH_BYTES_MAX: usize = 512;
 const AGE_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
 /// Reasons for which an entry is dropped. The last two remain in the files of the server.
-pub(crate) const DROP_REASONS: [&str; 4] = [QUEUE_FULL, FILE_FAILED, STORE_FAILED, DENIED_RATE];
+pub(crate) const DROP_REASONS: [&str; 6] =
+    [QUEUE_FULL, FILE_FAILED, TOO_MANY, TOO_OLD, STORE_FAILED, DENIED_RATE];
 const QUEUE_FULL: &str = "queue_full";
 const FILE_FAILED: &str = "file_failed";
+/// Evicted because of the maximum size.
+const TOO_MANY: &str = "size";
+/// Evicted because of the maximum age.
+const TOO_OLD: &str = "age";
 const STORE_FAILED: &str = "store_failed";
 const DENIED_RATE: &str = "denied_rate";
 
@@ -64,9 +69,9 @@ pub(crate) enum AuditClass {
 }
 
 impl AuditClass {
-    const ALL: [Self; 3] = [Self::Operators, Self::Workers, Self::Denied];
+    pub(crate) const ALL: [Self; 3] = [Self::Operators, Self::Workers, Self::Denied];
 
-    fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Operators => "operators",
             Self::Workers => "workers",
@@ -145,14 +150,19 @@ enum WriterRequest {
 struct Attached {
     /// Name of the server.
     server: String,
-    dropped: Counters<1>,
+    dropped: Counters<2>,
     shared: Option<SharedWriter>,
 }
 
 impl Attached {
-    fn count_dropped(&self, reason: &'static str) {
-        self.dropped.get_or_create(&[("reason", reason.into())]).inc();
+    fn count_dropped(&self, class: AuditClass, reason: &'static str, count: u64) {
+        self.dropped.get_or_create(&dropped_labels(class.as_str(), reason)).inc_by(count);
     }
+}
+
+/// Returns the labels of the counter of dropped entries.
+pub(crate) fn dropped_labels(class: &'static str, reason: &'static str) -> Labels<2> {
+    [("class", class.into()), ("reason", reason.into())]
 }
 
 /// The server, once it has started.
@@ -192,7 +202,7 @@ impl Audit {
 
     /// Connects the log with the server that writes it, and with the log that all servers of its
     /// store share.
-    pub(crate) fn attach(&self, server: &str, store: &Arc<dyn Store>, dropped: &Counters<1>) {
+    pub(crate) fn attach(&self, server: &str, store: &Arc<dyn Store>, dropped: &Counters<2>) {
         let Some(log) = &self.0 else { return };
         let shared = SharedWriter::start(store, log.files.limits, dropped);
         let attached = Attached { server: server.to_owned(), dropped: dropped.clone(), shared };
@@ -203,17 +213,19 @@ impl Audit {
     /// Queues an entry; drops it after [`ENQUEUE_TIMEOUT`].
     pub(crate) async fn write(&self, entry: PendingEntry) {
         let Some(log) = &self.0 else { return };
+        let class = entry.class;
         let request = WriterRequest::Append(Box::new(entry));
         if log.requests.send_timeout(request, ENQUEUE_TIMEOUT).await.is_err() {
-            log.report_full_queue();
+            log.report_full_queue(class);
         }
     }
 
     /// Queues an entry without waiting; drops it if the queue is full.
     pub(crate) fn try_write(&self, entry: PendingEntry) {
         let Some(log) = &self.0 else { return };
+        let class = entry.class;
         if log.requests.try_send(WriterRequest::Append(Box::new(entry))).is_err() {
-            log.report_full_queue();
+            log.report_full_queue(class);
         }
     }
 
@@ -271,10 +283,10 @@ impl Audit {
 }
 
 impl AuditLog {
-    fn report_full_queue(&self) {
+    fn report_full_queue(&self, class: AuditClass) {
         tracing::error!("audit entry dropped: the writer is too slow or has stopped");
         if let Some(attached) = self.attachment.get() {
-            attached.count_dropped(QUEUE_FULL);
+            attached.count_dropped(class, QUEUE_FULL, 1);
         }
     }
 }

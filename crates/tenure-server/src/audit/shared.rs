@@ -13,7 +13,7 @@ use tenure_store::audit::{AuditRetention, AuditRow, SharedAudit};
 use tenure_store::clock::{Clock as _, ServerClock};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{AuditClass, AuditLimits, STORE_FAILED};
+use super::{AuditClass, AuditLimits, STORE_FAILED, dropped_labels};
 
 /// Maximum number of entries that wait for the store.
 const QUEUE_MAX: usize = 4_096;
@@ -40,7 +40,7 @@ impl SharedWriter {
     pub(super) fn start(
         store: &Arc<dyn Store>,
         limits: AuditLimits,
-        dropped: &Counters<1>,
+        dropped: &Counters<2>,
     ) -> Option<Self> {
         store.shared_audit()?;
         let (requests, receiver) = mpsc::channel(QUEUE_MAX);
@@ -71,7 +71,7 @@ impl SharedWriter {
 struct Task {
     store: Arc<dyn Store>,
     limits: AuditLimits,
-    dropped: Counters<1>,
+    dropped: Counters<2>,
 }
 
 impl Task {
@@ -103,9 +103,13 @@ impl Task {
             && !rows.is_empty()
             && !append(shared, &rows, queue, RETRY_PAUSE).await
         {
-            let count = rows.len() as u64;
-            self.dropped.get_or_create(&[("reason", STORE_FAILED.into())]).inc_by(count);
-            tracing::error!(count, "audit entries are only in the files of this server");
+            for row in &rows {
+                self.dropped.get_or_create(&dropped_labels(row.class, STORE_FAILED)).inc();
+            }
+            tracing::error!(
+                count = rows.len(),
+                "audit entries are only in the files of this server"
+            );
         }
         for ack in acks {
             ack.send(()).ok();

@@ -23,8 +23,8 @@ use tenure_store::{Store, StoreError};
 use super::{
     ACTIVE, DEAD, DEAD_OLDEST, DEPTH, HISTORY_UNVERIFIED, HISTORY_VIOLATIONS, JANITOR_AGE,
     JANITOR_DURATION, JANITOR_ERRORS, JANITOR_FOUND, JANITOR_HOLDS_LOCK, JANITOR_ITEMS,
-    JANITOR_LAG, JANITOR_RUNS, JOBS, LOCK_AGE, LOCK_RATIO, Metrics, OLDEST, RATIO, RUNNING,
-    SESSIONS, STALE, STORE_UP, WAITERS,
+    JANITOR_LAG, JANITOR_RUNS, JOBS, LOCK_AGE, LOCK_RATIO, LOCK_UNLIMITED_AGE, Metrics, OLDEST,
+    RATIO, RUNNING, SESSIONS, STALE, STORE_UP, WAITERS,
 };
 use crate::janitor::JanitorStatus;
 
@@ -128,6 +128,7 @@ impl Metrics {
         set(OLDEST, to, |group| seconds(group.queue_oldest_ms));
         set(DEAD_OLDEST, to, |group| seconds(group.dead_oldest_ms));
         set(RATIO, to, |group| group.age_ratio.unwrap_or(0.0));
+        set(LOCK_UNLIMITED_AGE, to, |group| seconds(group.lock_unlimited_oldest_ms));
         set(LOCK_RATIO, to, |group| group.lock_max_age_ratio.unwrap_or(0.0));
         let labelled = self.with_labels(census, &by_kind);
         let count = |definition: Definition, to: &mut Registry, value: fn(&Group) -> f64| {

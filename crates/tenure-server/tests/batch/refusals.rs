@@ -1,8 +1,15 @@
 //! Batches that are refused as a whole, and garbage.
 
-use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use crate::common::KEY;
+use serde_json::{Value, json};
+use tenure_server::{Config, HttpConfig};
+use tenure_store::scenario;
+
+use crate::common::{self, KEY, Server, answer, http, until};
+use crate::gated::Gated;
 use crate::{put, request, send, server, statuses, submit};
 
 #[tokio::test]
@@ -106,4 +113,28 @@ async fn garbage_is_answered_with_a_problem() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn bodies_of_batches_that_are_being_applied_count() {
+    let (gate, store) = Gated::new();
+    let http_config = HttpConfig { bodies_bytes_max: 1024 * 1024, ..HttpConfig::default() };
+    let config = Config { http: http_config, ..common::config(scenario::kinds()) };
+    let server = Server::run(Arc::new(store), config).await;
+    let send_large = || {
+        let requests = json!({ "requests": [put("task/t1", json!(1))] }).to_string();
+        let body = format!("{requests}{}", " ".repeat(600 * 1024));
+        let request = http().post(format!("{}/v1/batch", server.url));
+        answer(request.header("x-api-key", KEY).body(body))
+    };
+    let applied = gate.applied.load(Ordering::SeqCst);
+    gate.close.send_replace(true);
+    let first = tokio::spawn(send_large());
+    until(|| async { gate.applied.load(Ordering::SeqCst) > applied }).await;
+    let second = tokio::time::timeout(Duration::from_secs(10), send_large());
+    let (status, problem) = second.await.expect("it does not wait for the first one");
+    assert_eq!(status, 503, "{problem}");
+    gate.close.send_replace(false);
+    assert_eq!(first.await.expect("no panic").0, 200);
+    assert_eq!(send_large().await.0, 200);
 }

@@ -231,20 +231,21 @@ pub async fn the_age_of_every_held_lock_is_measured(harness: &mut impl Harness) 
     harness.clock().advance(400);
     let ages = |census: &Census| {
         let group = group(census, "cluster");
-        (group.locks, group.lock_oldest_ms, group.lock_max_age_ratio)
+        let ages = (group.lock_oldest_ms, group.lock_unlimited_oldest_ms);
+        (group.locks, ages, group.lock_max_age_ratio)
     };
     let census = async || store.reads().census().await.expect("the store is available");
-    assert_eq!(ages(&census().await), (1, 400, None));
+    assert_eq!(ages(&census().await), (1, (400, 400), None));
     apply_one(&*store, acquire_with_max_age("c2", 12, 0, 1_000)).await;
     harness.clock().advance(500);
-    assert_eq!(ages(&census().await), (2, 900, Some(0.5)));
+    assert_eq!(ages(&census().await), (2, (900, 900), Some(0.5)));
     // The kind's is for locks without their own.
     store.declare(kinds_with_max_age(1_800)).await.expect("the store is available");
-    assert_eq!(ages(&census().await), (2, 900, Some(0.5)));
+    assert_eq!(ages(&census().await), (2, (900, 0), Some(0.5)));
     harness.clock().advance(1_800);
-    assert_eq!(ages(&census().await), (2, 2_700, Some(2.3)));
+    assert_eq!(ages(&census().await), (2, (2_700, 0), Some(2.3)));
     apply_one(&*store, release("c2", 1)).await;
-    assert_eq!(ages(&census().await), (1, 2_700, Some(1.5)));
+    assert_eq!(ages(&census().await), (1, (2_700, 0), Some(1.5)));
     let shown = store.reads().show(&key("c1")).await.expect("the store is available");
     assert_eq!(shown.expect("a record").tenures[0].max_age_ms, Some(1_800));
 }

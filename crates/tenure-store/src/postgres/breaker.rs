@@ -1,9 +1,9 @@
 //! Circuit breaker: while the database cannot be reached, requests fail at once.
 //!
 //! A transaction that takes long may wait for a lock, or for a database that is gone. So the
-//! monitor opens another connection. If that works, the transaction keeps its time. Otherwise the
-//! breaker opens: requests are answered with the error, and existing connections are closed. The
-//! monitor keeps connecting, and the first connection closes the breaker.
+//! monitor runs a query on another connection. If that works, the transaction keeps its time.
+//! Otherwise the breaker opens: requests are answered with the error, and existing connections are
+//! closed. The monitor keeps connecting, and the first answer closes the breaker.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
 
+use super::client::indicates_pooler;
 use super::connection::Connector;
 use crate::clock::stopwatch;
 use crate::store::{Result, StoreError};
@@ -169,19 +170,27 @@ async fn until_reachable(connector: &Connector) {
     }
 }
 
-/// Connects once. A database that refuses this connection for a reason of its own, such as their
-/// number, can be reached.
+/// Connects and runs a query: a pooler accepts connections while the database is gone. A database
+/// that refuses this connection for a reason of its own, such as their number, can be reached.
 async fn probe(connector: Connector, started: Instant) -> Result<()> {
-    let opened = connector.open(connector.config.clone()).await?;
-    match opened {
-        Ok((_, driver)) => {
+    let error = match connector.open(connector.config.clone()).await? {
+        Ok((client, driver)) => {
+            let answered = client.batch_execute("SELECT 1").await;
             driver.abort();
-            connector.breaker.record_connect(started.elapsed());
-            Ok(())
+            match answered {
+                Ok(()) => {
+                    connector.breaker.record_connect(started.elapsed());
+                    return Ok(());
+                }
+                Err(error) => error,
+            }
         }
-        Err(error) => match error.code() {
-            Some(code) if *code != SqlState::CANNOT_CONNECT_NOW => Ok(()),
-            _ => Err(super::connection::unavailable(error)),
-        },
+        Err(error) => error,
+    };
+    // Shutdown and start of the database, and what a pooler says if it cannot reach it.
+    let is_outage = |code: &SqlState| ["57P0", "08"].iter().any(|c| code.code().starts_with(c));
+    match error.code() {
+        Some(code) if !is_outage(code) || indicates_pooler(&error) => Ok(()),
+        _ => Err(super::connection::unavailable(error)),
     }
 }

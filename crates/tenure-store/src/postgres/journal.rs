@@ -10,10 +10,11 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use tenure_core::history::{self, SealedEntry};
 use tenure_core::map::Map;
+use tenure_core::recent_claim::RecentClaim;
 use tenure_core::session::Worker;
 use tenure_core::world::LogChunk;
 use tenure_core::{
-    Job, JobId, Millis, Record, RequestId, ResourceKey, Session, SessionId, Text, Token, World,
+    Job, JobId, Millis, Record, ResourceKey, Session, SessionId, Text, Token, World,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -286,7 +287,7 @@ impl DecodedEntry {
 struct SessionBody {
     session: Session,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    worker: Option<(Vec<Text>, Millis, Vec<RequestId>)>,
+    worker: Option<(Vec<Text>, Millis, Vec<RecentClaim>)>,
 }
 
 impl SessionBody {

@@ -3,32 +3,45 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tenure_core::history::Entry;
 use tenure_core::{Command, JobAction, JobId, Outcome, SessionId, Token};
-use tenure_store::clock::stopwatch;
 use tenure_store::postgres::Postgres;
-use tenure_store::store::{HistoryQuery, LogQuery, PAGE_MAX, StoreError, TenureQuery};
+use tenure_store::store::{HistoryQuery, LogQuery, PAGE_MAX, StoreError};
 use tenure_store::{Committer, Store};
-use tenure_testbed::{Fault, Proxy};
+use tenure_testbed::{Fault, PgBouncer, Proxy};
 
 use crate::common::*;
 
 /// A store behind a fault-injecting proxy, and a direct connection to its database.
-struct ProxiedStore {
-    store: Arc<Postgres>,
-    proxy: Proxy,
+pub(crate) struct ProxiedStore {
+    pub(crate) store: Arc<Postgres>,
+    pub(crate) proxy: Proxy,
     user: tokio_postgres::Client,
+    /// The pooler between store and proxy, if there is one.
+    pub(crate) pooler: Option<PgBouncer>,
 }
 
 impl ProxiedStore {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
+        Self::start(false).await
+    }
+
+    /// A store behind PgBouncer, which is behind the proxy.
+    pub(crate) async fn pooled() -> Self {
+        Self::start(true).await
+    }
+
+    async fn start(pooled: bool) -> Self {
         let server = tenure_testbed::shared();
         let proxy = Proxy::start(server.port()).expect("free port");
         let name = server.new_database().expect("new database");
-        let store = open(&format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port())).await;
-        Self { store, proxy, user: user_connection(&server.url(&name)).await }
+        let pooler = pooled.then(|| PgBouncer::start_on_port(proxy.port()).expect("it starts"));
+        let direct = || format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port());
+        let url = |pooler: &PgBouncer| pooler.url_with_listen_port(proxy.port(), &name);
+        let store = open(&pooler.as_ref().map_or_else(direct, url)).await;
+        let user = user_connection(&server.url(&name)).await;
+        Self { store, proxy, user, pooler }
     }
 
     /// Returns the head of the journal.
@@ -150,56 +163,6 @@ async fn in_doubt_commit_is_not_mistaken_for_the_next_one() {
     assert_valid_history(&[&proxied.store]).await;
 }
 
-/// Sends acquires while the database cannot be reached, then lets it recover.
-async fn assert_outage_is_reported_promptly(fault: Fault) {
-    // Two seconds, and one for a machine that is busy with other tests.
-    const PROMPT: Duration = Duration::from_secs(3);
-    let proxied = ProxiedStore::new().await;
-    let committer = Committer::start(Arc::clone(&proxied.store) as Arc<dyn Store>);
-    let opened = committer.submit(open_session(1)).await;
-    assert!(matches!(opened, Ok(Outcome::Alive { .. })), "{opened:?}");
-    proxied.proxy.set_fault(fault);
-    for round in 0..5 {
-        let requests = (0..4).map(|n| {
-            let (committer, n) = (committer.clone(), 10 + round * 4 + n);
-            tokio::spawn(async move {
-                let since = stopwatch();
-                let result = committer.submit(acquire(&format!("c{n}"), 1, n)).await;
-                (since.elapsed(), result)
-            })
-        });
-        for request in requests.collect::<Vec<_>>() {
-            let (elapsed, result) = request.await.expect("no panic");
-            assert!(matches!(result, Err(StoreError::Unavailable(_))), "{result:?}");
-            assert!(elapsed < PROMPT, "answered after {elapsed:?} in round {round}");
-            // The breaker is open, and a sweep or another batch may be ahead.
-            assert!(round == 0 || elapsed < PROMPT / 2, "{elapsed:?} in round {round}");
-        }
-    }
-    proxied.proxy.set_fault(Fault::None);
-    let since = stopwatch();
-    while committer.submit(acquire("c9", 1, 1_000)).await.is_err() {
-        assert!(since.elapsed() < PROMPT, "the breaker does not close");
-    }
-    assert!(since.elapsed() < PROMPT, "recovered after {:?}", since.elapsed());
-    // Nothing is granted to requests that have failed.
-    let query = TenureQuery { limit: PAGE_MAX, ..TenureQuery::default() };
-    let held = proxied.store.reads().tenures(query).await.expect("database is up");
-    let held: Vec<_> = held.items.iter().map(|tenure| tenure.key.name().to_owned()).collect();
-    assert_eq!(held, ["c9"]);
-    assert_valid_history(&[&proxied.store]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn refused_connections_are_reported_promptly() {
-    assert_outage_is_reported_promptly(Fault::Down).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_silent_database_is_reported_promptly() {
-    assert_outage_is_reported_promptly(Fault::Blackhole).await;
-}
-
 /// What one task got acknowledged.
 #[derive(Default)]
 struct Acknowledged {
@@ -315,7 +278,7 @@ async fn connections_terminated_by_the_database_lose_nothing() {
 }
 
 /// Returns the tokens that were granted on a resource, from its history.
-async fn granted_tokens(store: &Postgres, key: &str) -> BTreeSet<u64> {
+pub(crate) async fn granted_tokens(store: &Postgres, key: &str) -> BTreeSet<u64> {
     let mut tokens = BTreeSet::new();
     let mut before = None;
     loop {

@@ -34,7 +34,11 @@ async fn assert_new_incarnation(store: &Arc<Postgres>, last: Token) {
 
 /// Opens a session and acquires a lock, retrying until the database is up. Returns the outcome of
 /// the acquire.
-async fn acquire_when_up(store: &Postgres, id: u128, request: u128) -> Result<Outcome, String> {
+pub(crate) async fn acquire_when_up(
+    store: &Postgres,
+    id: u128,
+    request: u128,
+) -> Result<Outcome, String> {
     let started = tenure_store::clock::stopwatch();
     loop {
         let batch = vec![open_session(id), acquire("c1", id, request)];

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tenure_core::{Assignment, Claim, Code, Command, JobState, Outcome, RequestId, Text, limits};
+use tenure_core::{Assignment, Claim, Code, Command, JobState, Outcome, Text, limits};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tracing::Instrument as _;
@@ -168,8 +168,10 @@ impl WorkerLoop {
 struct Claimer<'a> {
     worker_loop: &'a WorkerLoop,
     session: Session,
-    /// Claim without a response yet: it may have been granted jobs that are unknown here.
-    pending_claim: Option<RequestId>,
+    /// Claim without a response yet: it may have been granted jobs that are unknown here. It is
+    /// repeated as it was, since the store refuses another claim under its id. Slots become free
+    /// meanwhile, never fewer.
+    pending_claim: Option<Claim>,
     backoffs: HashMap<Text, KindBackoff>,
 }
 
@@ -205,8 +207,10 @@ impl<'a> Claimer<'a> {
                 continue;
             }
             let sent = BootInstant::now();
-            let request = *self.pending_claim.get_or_insert_with(random::request_id);
-            match self.claim(request, kinds, free.num_permits(), poll).await {
+            let claim = self.pending_claim.take();
+            let claim = claim.unwrap_or_else(|| self.new_claim(kinds, free.num_permits()));
+            self.pending_claim = Some(claim.clone());
+            match self.claim(claim, poll).await {
                 Ok(jobs) => {
                     backoff = Backoff::new();
                     self.pending_claim = None;
@@ -239,15 +243,13 @@ impl<'a> Claimer<'a> {
         (ready.cloned().collect(), poll)
     }
 
-    async fn claim(
-        &self,
-        request: RequestId,
-        kinds: Vec<Text>,
-        max: usize,
-        poll: Duration,
-    ) -> Result<Vec<Assignment>, Error> {
+    fn new_claim(&self, kinds: Vec<Text>, max: usize) -> Claim {
         let only = self.worker_loop.worker.only.as_ref().map(|only| only.scope.clone());
-        let claim = Claim { session: self.session.id(), request, kinds, max, tenant: None, only };
+        let (session, request) = (self.session.id(), random::request_id());
+        Claim { session, request, kinds, max, tenant: None, only }
+    }
+
+    async fn claim(&self, claim: Claim, poll: Duration) -> Result<Vec<Assignment>, Error> {
         match self.worker_loop.worker.client.transport().send(Command::Claim(claim), poll).await? {
             Outcome::Claimed(jobs) => Ok(jobs),
             Outcome::Refused(refusal) => Err(Error::Refused(refusal)),
@@ -300,12 +302,11 @@ impl<'a> Claimer<'a> {
 
     /// Repeats the claim without a response and hands back the jobs that it was granted.
     async fn recover_claim(&self) {
-        let Some(request) = self.pending_claim else { return };
+        let Some(claim) = &self.pending_claim else { return };
         let mut backoff = Backoff::new();
         while self.session.state() != LeaseState::Lost {
-            let kinds: Vec<_> = self.worker_loop.worker.handlers.keys().cloned().collect();
-            // A claim that was granted nothing may claim a job now, which is handed back at once.
-            match self.claim(request, kinds, 1, Duration::ZERO).await {
+            // A claim that was granted nothing may claim jobs now, which are handed back at once.
+            match self.claim(claim.clone(), Duration::ZERO).await {
                 Ok(jobs) => {
                     for assignment in jobs {
                         let result =
