@@ -5,9 +5,9 @@ mod common;
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 
-use common::{TENURE, signal, stderr, stdout, tenure, until};
+use common::{signal, stderr, stdout, tenure, until};
 use tempfile::TempDir;
 
 /// A demo whose output goes to files, with a directory for temporary files of its own.
