@@ -8,12 +8,13 @@
 //! finishes the setup. So a leader that was replaced changes nothing, whatever it still writes.
 //!
 //! `api` has the routes, which contain every rule about the queue; `node` runs tests on a machine;
-//! `cli` has the verbs.
+//! `cli` has the verbs, `demo` the scenario of `tenure demo`.
 
 mod api;
 mod bench;
 mod build;
 mod cli;
+mod demo;
 mod duty;
 mod junit;
 mod metrics;
@@ -32,7 +33,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tenure_app::metrics::{Definition, Registry};
-use tenure_app::{App, AppMetrics, AppRoutes, Duty, LoadedApp, Problem};
+use tenure_app::{App, AppMetrics, AppRoutes, Demo, Duty, LoadedApp, Problem};
 use tenure_cli_kit::Verb;
 use tenure_config::{Report, Section};
 use tenure_core::{Kind, ResourceKey};
@@ -78,6 +79,10 @@ impl App for Builds {
 
     fn cli(&self) -> Option<Box<dyn Verb>> {
         Some(cli::verb())
+    }
+
+    fn demo(&self) -> Option<Box<dyn Demo>> {
+        Some(Box::new(demo::Scenario))
     }
 
     fn benches(&self) -> Vec<Box<dyn Verb>> {

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use prometheus_client::metrics::family::Family;
 use tenure_app::AppMetrics;
 use tenure_app::metrics::{Counters, Registry, Sample, number, register, seconds, set_gauge};
+use tenure_core::job::AttemptOutcome;
 use tenure_core::{JobState, MetricEvent};
 use tenure_store::census::Group;
 use tenure_store::{Store, StoreError};
@@ -37,10 +38,17 @@ pub(crate) struct BuildMetrics {
 
 impl BuildMetrics {
     pub(crate) fn new(to: &mut Registry) -> Self {
-        Self {
+        let metrics = Self {
             tests: register(to, TESTS, Family::default()),
             setups: register(to, SETUPS, Family::default()),
+        };
+        // All series exist from the start, so that the first loss is an increase, too.
+        for outcome in AttemptOutcome::ALL {
+            for counters in [&metrics.tests, &metrics.setups] {
+                drop(counters.get_or_create(&[("outcome", outcome.as_str().into())]));
+            }
         }
+        metrics
     }
 }
 

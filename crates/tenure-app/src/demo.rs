@@ -1,5 +1,7 @@
 //! Demos: scripted scenarios that show an app at work, run by `tenure demo NAME`.
 
+use std::path::{Path, PathBuf};
+
 use async_trait::async_trait;
 use tenure::http::HttpTransport;
 
@@ -29,13 +31,32 @@ pub trait Demo {
 pub struct DemoServer {
     url: String,
     key: String,
+    dir: PathBuf,
 }
 
 impl DemoServer {
-    /// Names a server and its admin key.
+    /// Names a server, its admin key, and the private directory with the files of the demo.
     #[must_use]
-    pub fn new(url: &str, key: &str) -> Self {
-        Self { url: url.to_owned(), key: key.to_owned() }
+    pub fn new(url: &str, key: &str, dir: &Path) -> Self {
+        Self { url: url.to_owned(), key: key.to_owned(), dir: dir.to_owned() }
+    }
+
+    /// Returns the address, for processes that the demo starts.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns the admin key, for processes that the demo starts. Pass it in their environment.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Returns the private directory, which is removed at the end.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Returns a transport that acts for `tenant`; `*` for all tenants.

@@ -117,6 +117,7 @@ documents! {
         shell.assume("sqlite3 /var/lib/tenure/tenure.db \".backup copy.db\"");
     };
     examples: "examples/README.md", |_| ();
+    builds: "apps/builds/README.md", |_| ();
     pipelines: "apps/pipelines/README.md", |_| ();
 }
 

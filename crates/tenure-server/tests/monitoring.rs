@@ -20,6 +20,9 @@ use tenure_store::{Memory, scenario};
 
 use series::{name, parse, types};
 
+/// How the names of metrics begin.
+const PREFIXES: [&str; 3] = ["tenure_", "build_", "pipeline_"];
+
 fn read(path: &str) -> String {
     std::fs::read_to_string(file(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
@@ -73,7 +76,8 @@ fn row(definition: &Definition) -> String {
 #[test]
 fn the_table_in_the_guide_equals_the_definitions() {
     let page = read("docs/guide/metrics.md");
-    let is_row = |line: &&str| ["| `tenure_", "| `pipeline_"].iter().any(|b| line.starts_with(b));
+    let is_row =
+        |line: &&str| PREFIXES.iter().any(|prefix| line.starts_with(&format!("| `{prefix}")));
     let rows: Vec<&str> = page.lines().filter(is_row).collect();
     let defined: Vec<String> = all_metrics().iter().map(row).collect();
     assert_eq!(rows, defined, "the table should be:\n{}\n", defined.join("\n"));
@@ -203,7 +207,7 @@ fn used(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let is_label =
         |word: &str| all_metrics().iter().any(|one| one.labels.split(',').any(|l| l == word));
-    let named = |word: &&str| word.starts_with("tenure_") || word.starts_with("pipeline_");
+    let named = |word: &&str| PREFIXES.iter().any(|prefix| word.starts_with(prefix));
     words.filter(named).filter(|word| !is_label(word)).map(str::to_owned).collect()
 }
 

@@ -60,6 +60,12 @@ pub struct TestResult {
 /// `POST /v1/builds/{id}/ack`
 #[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "worker": "node-3", "term": 1, "results": [{
+        "job": "0123456789abcdef0123456789abcdef", "token": 1,
+        "test": "tests/test_login.py::test_logout", "outcome": "passed"
+    }]
+}))]
 pub struct AckRequest {
     /// Name of the node.
     #[schema(value_type = WorkerName)]

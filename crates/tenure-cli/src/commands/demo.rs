@@ -111,8 +111,9 @@ impl DemoVerb {
         let process = ServerProcess::start(options).await?;
         let (stop, mut hangup) = (process.stop_handle(), signal(SignalKind::hangup())?);
         let key = fs::read_to_string(process.key_path()).context("cannot read the admin key")?;
-        let (url, data) = (process.url().to_owned(), data.display().to_string());
-        let server = DemoServer::new(&url, key.trim());
+        let url = process.url().to_owned();
+        let server = DemoServer::new(&url, key.trim(), data);
+        let data = data.display().to_string();
         let scenario = async {
             print_line(&format!("{name}: {}", demo.summary()))?;
             print_line(&format!("server {url}, TENURE_DATA={data}"))?;
