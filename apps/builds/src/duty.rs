@@ -1,9 +1,10 @@
 //! The duty `builds`: deletes builds after their time to live, and tests of terms that do not
 //! count.
 //!
-//! A term does not count if its leader was replaced before it had published all tests. No node sees
-//! those tests; they are only rows to delete.
+//! A term does not count if its leader was replaced before it had published all tests, or if its
+//! build was deleted by hand. No node sees those tests; they are only rows to delete.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -50,54 +51,112 @@ impl Duty for Cleanup {
 
 /// Deletes builds that have expired at `now`, and tests of terms that do not count. Returns the
 /// number of builds, at most what one run may delete.
-pub(crate) async fn delete_expired(cx: &DutyContext, now: Millis) -> Result<usize, StoreError> {
-    let (mut after, mut left, mut builds) = (None, DELETED_MAX, 0);
-    loop {
-        let kind = Some(BUILD.into());
-        let query = ResourceQuery { kind, after, limit: PAGE_MAX, ..ResourceQuery::default() };
-        let page = cx.store().reads().resources(query).await?;
-        for view in &page.items {
-            let deleted = clean(cx, view, now, &mut left).await?;
-            builds += usize::from(deleted);
+async fn delete_expired(cx: &DutyContext, now: Millis) -> Result<usize, StoreError> {
+    let builds = Builds::read(cx, now).await?;
+    let mut left = DELETED_MAX;
+    let mut incomplete: HashSet<ResourceKey> = HashSet::new();
+    let mut after = None;
+    // One query for each group: the next test behind the last one of the group before.
+    while let Some(test) = next_test(cx, after.take()).await? {
+        let Some((build, term)) = build_and_term(&test) else {
+            after = Some(test);
+            continue;
+        };
+        if !builds.counts(&build, term) && !delete_tests(cx, &build, term, &mut left).await? {
+            incomplete.insert(build.clone());
             if left == 0 {
                 // The next run continues.
+                return Ok(0);
+            }
+        }
+        after = Some(last_of_group(&build, term)?);
+    }
+    let expired = builds.expired.iter().filter(|view| !incomplete.contains(&view.key));
+    let mut deleted = 0;
+    for view in expired {
+        deleted += usize::from(delete_all(cx, std::slice::from_ref(view)).await?);
+    }
+    Ok(deleted)
+}
+
+/// The builds of all tenants.
+#[derive(Default)]
+struct Builds {
+    /// Terms whose tests count, or may count soon.
+    terms: HashMap<ResourceKey, Token>,
+    expired: Vec<ResourceView>,
+}
+
+impl Builds {
+    async fn read(cx: &DutyContext, now: Millis) -> Result<Self, StoreError> {
+        let (mut builds, mut after) = (Self::default(), None);
+        loop {
+            let kind = Some(BUILD.into());
+            let query = ResourceQuery { kind, after, limit: PAGE_MAX, ..ResourceQuery::default() };
+            let page = cx.store().reads().resources(query).await?;
+            for view in page.items {
+                builds.add(cx, view, now).await?;
+            }
+            after = page.next;
+            if after.is_none() {
                 return Ok(builds);
             }
         }
-        after = page.next;
-        if after.is_none() {
-            return Ok(builds);
+    }
+
+    async fn add(
+        &mut self,
+        cx: &DutyContext,
+        view: ResourceView,
+        now: Millis,
+    ) -> Result<(), StoreError> {
+        let spec = view.resource.spec.as_deref();
+        let Some(spec) = spec.and_then(|spec| serde_json::from_str::<BuildSpec>(spec).ok()) else {
+            return Ok(());
+        };
+        if now >= spec.expires_at && !has_nodes(cx, &view.key).await? {
+            self.expired.push(view);
+        } else if let Some(term) = current_term(&view) {
+            self.terms.insert(view.key, term);
         }
+        Ok(())
+    }
+
+    fn counts(&self, build: &ResourceKey, term: Token) -> bool {
+        self.terms.get(build) == Some(&term)
     }
 }
 
-/// Deletes what is left of a build. Returns whether the build itself is deleted.
-async fn clean(
+/// Returns the first test behind a key.
+async fn next_test(
     cx: &DutyContext,
-    view: &ResourceView,
-    now: Millis,
-    left: &mut usize,
-) -> Result<bool, StoreError> {
-    let Some(spec) = view.resource.spec.as_deref() else { return Ok(false) };
-    let Ok(spec) = serde_json::from_str::<BuildSpec>(spec) else { return Ok(false) };
-    let status = view.resource.status.as_ref().map(|status| &status.document);
-    let status: BuildStatus =
-        status.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    let is_expired = now >= spec.expires_at && !has_nodes(cx, &view.key).await?;
-    let current = if is_expired { None } else { current_term(view, &status) };
-    for term in status.terms.iter().filter(|term| Some(**term) != current) {
-        if !delete_tests(cx, &view.key, *term, left).await? {
-            return Ok(false);
-        }
-    }
-    if !is_expired {
-        return Ok(false);
-    }
-    delete_all(cx, std::slice::from_ref(view)).await
+    after: Option<ResourceKey>,
+) -> Result<Option<ResourceKey>, StoreError> {
+    let query =
+        ResourceQuery { kind: Some(TEST.into()), after, limit: 1, ..ResourceQuery::default() };
+    let page = cx.store().reads().resources(query).await?;
+    Ok(page.items.into_iter().next().map(|view| view.key))
+}
+
+/// Returns the build and the term of a test.
+fn build_and_term(test: &ResourceKey) -> Option<(ResourceKey, Token)> {
+    let (build, term) = test.group()?.rsplit_once(':')?;
+    let build = ResourceKey::new(test.tenant(), BUILD, build).ok()?;
+    Some((build, Token(term.parse().ok()?)))
+}
+
+/// Returns a key behind all tests of a group: their names end in digits.
+fn last_of_group(build: &ResourceKey, term: Token) -> Result<ResourceKey, StoreError> {
+    let name = format!("{}:z", test_group(build, term));
+    let key = ResourceKey::new(build.tenant(), TEST, &name);
+    key.map_err(|error| StoreError::corrupt(format!("the group of {build} is too long: {error}")))
 }
 
 /// Returns the term that counts, or may count soon.
-fn current_term(view: &ResourceView, status: &BuildStatus) -> Option<Token> {
+fn current_term(view: &ResourceView) -> Option<Token> {
+    let status = view.resource.status.as_ref().map(|status| &status.document);
+    let status: BuildStatus =
+        status.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     if *view.resource.state == *BuildState::Ready.as_str() {
         return status.published.as_ref().map(|published| published.term);
     }

@@ -99,7 +99,7 @@ impl Settings {
         let at_once = |attempts| Retry { attempts, initial_ms: 0, max_ms: 0, ..Retry::default() };
         let setup = Operation::new(SETUP)
             .path(
-                &[BuildState::New.as_str()],
+                &[BuildState::New.as_str(), BuildState::Failed.as_str()],
                 BuildState::Setup.as_str(),
                 BuildState::Ready.as_str(),
                 BuildState::Failed.as_str(),

@@ -188,6 +188,9 @@ pub struct JoinRequest {
     /// Refuse a build that does not exist instead of creating it: for a node that is retried.
     #[serde(default, skip_serializing_if = "is_false")]
     pub existing: bool,
+    /// Start again if the setup of the build has failed: for a node that is retried.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub restart: bool,
     /// Maximum time to wait for the role or for the tests in milliseconds, at most one minute.
     #[serde(default)]
     #[schema(value_type = schema::Uint64)]

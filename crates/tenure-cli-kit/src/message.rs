@@ -27,7 +27,8 @@ pub fn is_text() -> bool {
 /// Writes a message. A closed terminal does not stop a server.
 pub fn say(line: &str) {
     if is_text() {
-        writeln!(anstream::stderr(), "tenure: {line}").ok();
+        // In one piece: other processes may write to the same terminal.
+        anstream::stderr().write_all(format!("tenure: {line}\n").as_bytes()).ok();
     } else {
         tracing::info!("{line}");
     }

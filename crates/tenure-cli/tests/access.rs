@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{Server, stderr, stdout, tenure, until};
 use serde_json::Value;
@@ -334,7 +334,7 @@ fn a_holder_over_tls_survives_cut_connections_and_is_dead_before_the_next_one_is
     until(is_running);
     // Connections last for less than the interval of heartbeats: each needs a new handshake.
     for cut in 1..=8 {
-        let started = Instant::now();
+        let started = tenure_store::clock::stopwatch();
         until(|| started.elapsed() > TTL / 6);
         assert!(is_running(), "cut {cut}: {}", fs::read_to_string(&log).unwrap_or_default());
         proxy.disconnect_all();

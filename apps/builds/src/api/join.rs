@@ -50,12 +50,18 @@ impl Join {
         let build = self.find_or_create(body).await?;
         let Some(session) = body.session else { return self.follow(&build).await };
         self.hold_node_lock(session, &body.worker).await?;
-        let mut build = build;
+        let (mut build, mut restart) = (build, body.restart);
         loop {
             match build.state {
-                BuildState::Ready | BuildState::Failed => return self.follow(&build).await,
+                BuildState::Ready => return self.follow(&build).await,
                 BuildState::New if !build.has_setup => self.submit_setup().await?,
-                BuildState::New | BuildState::Setup => {}
+                BuildState::Failed if restart && !build.has_setup => {
+                    self.submit_setup().await?;
+                    // Only once: the next failure counts.
+                    restart = false;
+                }
+                BuildState::Failed if !build.has_setup => return self.follow(&build).await,
+                BuildState::New | BuildState::Setup | BuildState::Failed => {}
             }
             let left = deadline.remaining();
             let claimed = self.claim_setup(session, left.min(POLL_INTERVAL)).await?;

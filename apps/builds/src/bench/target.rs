@@ -124,6 +124,7 @@ impl Node {
             tests: None,
             rules: BuildRulesRequest::default(),
             existing: false,
+            restart: false,
             wait_ms: 0,
         }
     }

@@ -53,7 +53,7 @@ pub(super) struct Run {
 #[derive(Args)]
 pub(super) struct NodeArgs {
     /// Id of the build, the same on all nodes [default: that of the CI system]
-    #[arg(value_parser = parse_build)]
+    #[arg(value_parser = parse_build, env = "TENURE_BUILD")]
     build: Option<String>,
     /// File with one test per line; - for standard input
     #[arg(long, value_name = "FILE", required_unless_present = "collect")]
@@ -62,7 +62,7 @@ pub(super) struct NodeArgs {
     #[arg(long, value_name = "CMD", conflicts_with = "tests")]
     collect: Option<String>,
     /// Name of this node [default: that of the CI system, or HOST/PID]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", env = "TENURE_WORKER")]
     worker: Option<String>,
     /// Seed of the order of the tests [default: the id of the build]
     #[arg(long, value_name = "S")]
@@ -124,8 +124,7 @@ impl Run {
         match ended {
             Ok(()) => summary::print(&api, cx.output, &files).await,
             Err(why @ (Stopped::TooManyFailures(_) | Stopped::TimedOut(_))) => {
-                // What there is so far.
-                summary::print(&api, cx.output, &files).await?;
+                summary::print_so_far(&api, cx.output, &files).await?;
                 Ok(stopped(&why))
             }
             Err(why) => Ok(stopped(&why)),

@@ -9,8 +9,8 @@ use tenure_cli_kit::{Done, Output, color, print_json};
 
 use crate::junit;
 use crate::node::api::BuildApi;
-use crate::node::end::{FAILED, PASSED};
-use crate::wire::{ReportResponse, TestReport};
+use crate::node::end::{FAILED, PASSED, Stopped};
+use crate::wire::{MasterStatus, ReportResponse, TestReport};
 
 /// Maximum number of tests that are listed for each result; `-o json` has all.
 const LISTED_MAX: usize = 100;
@@ -21,15 +21,42 @@ pub(super) struct Files<'a> {
     pub(super) failures: Option<&'a Path>,
 }
 
-/// Prints the results of a build, and returns its exit code.
+/// Prints the results of a build, and returns its exit code. A build that is not finished has not
+/// passed.
 pub(super) async fn print(api: &BuildApi, output: Output, files: &Files<'_>) -> Done {
+    let report = print_so_far(api, output, files).await?;
+    Ok(match report.master_status {
+        MasterStatus::Finished if report.failed == 0 => ExitCode::from(PASSED),
+        MasterStatus::Finished => ExitCode::from(FAILED),
+        _ => super::stopped(&Stopped::TimedOut(unfinished(&report))),
+    })
+}
+
+/// Prints the results that a build has so far.
+pub(super) async fn print_so_far(
+    api: &BuildApi,
+    output: Output,
+    files: &Files<'_>,
+) -> anyhow::Result<ReportResponse> {
     let report = api.report(files.junit.is_some() || output == Output::Json).await?;
     write(&report, files)?;
     match output {
         Output::Json => print_json(&report)?,
         Output::Table => print_line(&text(&report))?,
     }
-    Ok(ExitCode::from(if report.failed == 0 { PASSED } else { FAILED }))
+    Ok(report)
+}
+
+/// Describes a build that is not finished.
+fn unfinished(report: &ReportResponse) -> String {
+    let build = sanitize(&report.build);
+    match report.term {
+        Some(_) => {
+            let left = report.unfinished;
+            format!("build {build} is not finished: {left} tests have no result yet")
+        }
+        None => format!("build {build} is not finished: its tests are not published yet"),
+    }
 }
 
 fn write(report: &ReportResponse, files: &Files<'_>) -> anyhow::Result<()> {
@@ -50,7 +77,7 @@ fn write(report: &ReportResponse, files: &Files<'_>) -> anyhow::Result<()> {
 /// Returns the summary.
 pub(super) fn text(report: &ReportResponse) -> String {
     let build = sanitize(&report.build);
-    if report.total == 0 {
+    if report.total == 0 && report.term.is_some() {
         return format!("build {build}: no tests");
     }
     let counts = [
@@ -71,11 +98,12 @@ pub(super) fn text(report: &ReportResponse) -> String {
         format_duration(report.duration_ms)
     )];
     let again = [
-        (report.requeues, "failed runs were repeated"),
-        (report.losses, "runs were lost with their node and repeated"),
+        (report.requeues, "failed", "repeated"),
+        (report.losses, "lost", "repeated on another node"),
     ];
-    for (count, what) in again.into_iter().filter(|(count, _)| *count > 0) {
-        lines.push(format!("{count} {what}"));
+    for (count, how, what) in again.into_iter().filter(|(count, ..)| *count > 0) {
+        let (runs, were) = if count == 1 { ("run", "was") } else { ("runs", "were") };
+        lines.push(format!("{count} {how} {runs} {were} {what}"));
     }
     list(&mut lines, "FAILED", &report.failures);
     list(&mut lines, "FLAKY", &report.flaky_tests);
@@ -100,7 +128,8 @@ fn list(lines: &mut Vec<String>, state: &str, tests: &[TestReport]) {
             line += &format!(", failed {times}");
         }
         if test.losses > 0 {
-            line += &format!(", lost {} nodes", test.losses);
+            let nodes = if test.losses == 1 { "node" } else { "nodes" };
+            line += &format!(", lost {} {nodes}", test.losses);
         }
         if let Some(code) = &test.code {
             line += &format!(" ({})", sanitize(code));

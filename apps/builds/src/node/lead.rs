@@ -57,7 +57,7 @@ impl Node {
         let (total, digest) = (Some(total), Some(digest));
         let tests = Vec::new();
         self.api.publish(&PublishRequest { job, term, first, tests, total, digest }).await?;
-        message::say(&format!("published {first} tests"));
+        message::say(&format!("published {first} {}", if first == 1 { "test" } else { "tests" }));
         Ok(())
     }
 
@@ -95,7 +95,11 @@ impl Node {
         match (ended.reason, ended.status) {
             (EndReason::Exited, ExitKind::Code(0)) => {}
             (EndReason::Exited, status) => {
-                let why = format!("the command of --collect ended with {status:?}");
+                let how = match status {
+                    ExitKind::Code(code) => format!("exit code {code}"),
+                    ExitKind::Signal(signal) => format!("signal {signal}"),
+                };
+                let why = format!("the command of --collect ended with {how}");
                 return Err(Stopped::Application(why).into());
             }
             _ => {

@@ -83,6 +83,8 @@ pub(crate) struct Node {
     stop_at: Option<BootInstant>,
     /// Number of failed tests since the last one that did not fail.
     consecutive_failures: u32,
+    /// Whether a failed setup is to be started again.
+    restart: bool,
 }
 
 impl Node {
@@ -95,15 +97,27 @@ impl Node {
     ) -> Self {
         let stop_at = options.max_duration.map(|max| BootInstant::now() + max);
         let progress = Progress::new(&options.build);
+        let restart = options.existing;
         let consecutive_failures = 0;
-        Self { api, timings, client, options, signals, progress, stop_at, consecutive_failures }
+        Self {
+            api,
+            timings,
+            client,
+            options,
+            signals,
+            progress,
+            stop_at,
+            consecutive_failures,
+            restart,
+        }
     }
 
     /// Takes part in the build until every test has its final result.
     pub(crate) async fn run(&mut self) -> Result<(), Stopped> {
         let build = self.create().await?;
-        let is_over = build.master_status == MasterStatus::Finished;
-        if is_over && !self.retry_own_failures().await? {
+        let is_finished = build.master_status == MasterStatus::Finished;
+        let is_over = is_finished || build.stopped.is_some();
+        if is_over && !self.retry_failures().await? && is_finished {
             message::say(&format!("build {} is finished already", self.options.build));
             return Ok(());
         }
@@ -135,15 +149,24 @@ impl Node {
         Ok(build)
     }
 
-    /// Queues the failed tests of an earlier run of this node. Returns whether there are any.
-    async fn retry_own_failures(&self) -> Result<bool, Stopped> {
-        let worker = Some(self.options.worker.clone());
-        let answer = self.api.retry(&RetryRequest { worker }).await;
-        let tests = answer.map_err(|error| Stopped::Application(error.to_string()))?.tests;
+    /// Queues the failed tests of an earlier run of this node. A node that is retried under another
+    /// name, as some CI systems do, queues all failed tests. Returns whether there are any.
+    async fn retry_failures(&self) -> Result<bool, Stopped> {
+        let own = self.retry(Some(&self.options.worker)).await?;
+        let (tests, whose) = match own {
+            0 if self.options.existing => (self.retry(None).await?, "all nodes"),
+            own => (own, "this node"),
+        };
         if tests > 0 {
-            message::say(&format!("running {tests} failed tests of this node again"));
+            message::say(&format!("running {tests} failed tests of {whose} again"));
         }
         Ok(tests > 0)
+    }
+
+    async fn retry(&self, worker: Option<&str>) -> Result<usize, Stopped> {
+        let body = RetryRequest { worker: worker.map(str::to_owned) };
+        let answer = self.api.retry(&body).await;
+        answer.map(|answer| answer.tests).map_err(|error| Stopped::Application(error.to_string()))
     }
 
     fn join_request(&self) -> JoinRequest {
@@ -159,6 +182,7 @@ impl Node {
             tests,
             rules: self.options.rules.clone(),
             existing: self.options.existing,
+            restart: false,
             wait_ms: u64::try_from(JOIN_WAIT.as_millis()).unwrap_or(u64::MAX),
         }
     }
@@ -227,7 +251,10 @@ impl Node {
     ) -> Result<Token, Interruption> {
         let mut alone_since = BootInstant::now();
         loop {
-            let body = JoinRequest { session: Some(session.id()), ..self.join_request() };
+            // Once: a setup that fails again has failed.
+            let restart = std::mem::take(&mut self.restart);
+            let session_id = Some(session.id());
+            let body = JoinRequest { session: session_id, restart, ..self.join_request() };
             let answer = tokio::select! {
                 answer = self.api.join(&body) => answer.map_err(|error| refused(&error))?,
                 Some(signal) = self.signals.recv() => {
@@ -319,5 +346,7 @@ pub(crate) fn setup_failed(build: &BuildInfo) -> Stopped {
         );
         return Stopped::HeartbeatDied(why);
     }
-    Stopped::Application(format!("the setup of build {id} failed: {text}"))
+    Stopped::Application(format!(
+        "the setup of build {id} failed: {text}; run a node with --existing to try again"
+    ))
 }

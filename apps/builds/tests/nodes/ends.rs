@@ -45,8 +45,34 @@ fn a_setup_that_fails_ends_all_nodes_with_42() {
         ["a", "b"].map(|worker| bed.node(worker, &["--collect", "echo oops >&2; exit 3"])).into();
     for node in &mut nodes {
         assert_eq!(node.wait(), Some(42), "{}", node.err());
-        assert!(node.err().contains("--collect"), "{}", node.err());
+        assert!(node.err().contains("--collect ended with exit code 3"), "{}", node.err());
     }
+    let mut again = bed.node("a", &["--collect", "seq -f t%g 3"]);
+    assert_eq!(again.wait(), Some(42), "{}", again.err());
+    assert!(again.err().contains("--existing"), "{}", again.err());
+    let mut again = bed.node("a", &["--existing", "--collect", "seq -f t%g 3"]);
+    assert_eq!(again.wait(), Some(0), "{}", again.err());
+}
+
+#[test]
+fn the_report_of_a_build_that_is_not_finished_is_no_success() {
+    let bed = embedded();
+    let mut node = bed.node("a", &["--collect", "sleep 60"]);
+    until(|| bed.status()["master_status"] == "setup");
+    assert_eq!(bed.run(&["report", "x"]).0, Some(43), "nothing is published");
+    node.kill();
+    let tests = bed.tests(2);
+    bed.write("do.t1", "while [ ! -e go ]; do sleep 0.05; done");
+    let mut command = bed.command();
+    command.args(["build", "run", "y", "--tests", &tests, "--"]).args(bed.script());
+    let mut node = bed.spawn("y", command);
+    until(|| bed.runs("t1").len() == 1);
+    let (code, text) = bed.run(&["report", "y"]);
+    assert_eq!(code, Some(43), "{text}");
+    assert!(text.contains(" not run "), "{text}");
+    bed.write("go", "");
+    assert_eq!(node.wait(), Some(0), "{}", node.err());
+    assert_eq!(bed.run(&["report", "y"]).0, Some(0));
 }
 
 #[test]

@@ -149,6 +149,19 @@ fn a_node_that_is_run_again_runs_its_own_failures_again() {
 }
 
 #[test]
+fn a_node_that_is_retried_under_another_name_runs_all_failures_again() {
+    let bed = Bed::start(StoreKind::Embedded);
+    let tests = bed.tests(6);
+    bed.write("do.t2", "[ -e fixed ] || code=1");
+    let options = ["--tests", tests.as_str(), "--max-requeues", "0", "--max-failures", "1"];
+    assert_eq!(bed.node("a", &options).wait(), Some(44));
+    bed.write("fixed", "");
+    let mut again = bed.node("b", &["--tests", &tests, "--existing"]);
+    assert_eq!(again.wait(), Some(0), "{}", again.err());
+    assert!(again.err().contains("1 failed tests of all nodes"), "{}", again.err());
+}
+
+#[test]
 fn slow_tests_of_an_earlier_build_come_first() {
     let bed = Bed::start(StoreKind::Embedded);
     let tests = bed.tests(8);

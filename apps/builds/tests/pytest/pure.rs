@@ -23,54 +23,62 @@ print('\\n'.join([order.digest(sys.argv[1:]), *order.order(sys.argv[1:], '4711')
 fn ids_of_builds_and_nodes_are_found_in_ci_systems() {
     type Variables<'a> = &'a [(&'a str, &'a str)];
     let cases: [(Variables<'_>, &str); 6] = [
-        (&[("TENURE_BUILD", "b"), ("TENURE_WORKER", "w")], "b w"),
+        (&[("TENURE_BUILD", "b"), ("TENURE_WORKER", "w")], "b w False"),
         (
             &[
+                ("GITHUB_ACTIONS", "true"),
                 ("GITHUB_REPOSITORY", "acme/web"),
                 ("GITHUB_RUN_ID", "77"),
                 ("GITHUB_RUN_ATTEMPT", "2"),
                 ("GITHUB_JOB", "test"),
                 ("RUNNER_NAME", "runner-3"),
             ],
-            "github/acme/web/77.2/test runner-3",
+            "acme/web/77/test runner-3 True",
         ),
         (
             &[
-                ("CI_PROJECT_ID", "5"),
-                ("CI_PIPELINE_ID", "77"),
-                ("CI_JOB_NAME", "test 2/5"),
-                ("CI_NODE_INDEX", "2"),
-                ("CI_JOB_ID", "901"),
+                ("GITLAB_CI", "true"),
+                ("CI_PROJECT_PATH", "acme/web"),
+                ("CI_PIPELINE_ID", "9"),
+                ("CI_JOB_NAME", "unit tests 3/8"),
+                ("CI_NODE_INDEX", "3"),
             ],
-            "gitlab/5/77/test 2/901",
+            "acme/web/9/unit-tests 3 False",
         ),
         (
             &[
+                ("BUILDKITE", "true"),
                 ("BUILDKITE_BUILD_ID", "0190-ab"),
-                ("BUILDKITE_STEP_KEY", "unit tests"),
-                ("BUILDKITE_PARALLEL_JOB", "3"),
+                ("BUILDKITE_STEP_ID", "s1"),
+                ("BUILDKITE_PARALLEL_JOB", "0"),
                 ("BUILDKITE_RETRY_COUNT", "1"),
             ],
-            "buildkite/0190-ab/unit-tests-b3960edd2455 3/1",
+            "0190-ab/s1 0 True",
         ),
         (
-            &[("CIRCLE_WORKFLOW_ID", "ab-12"), ("CIRCLE_JOB", "test"), ("CIRCLE_NODE_INDEX", "4")],
-            "circleci/ab-12/test 4",
+            &[
+                ("CIRCLECI", "true"),
+                ("CIRCLE_WORKFLOW_ID", "w1"),
+                ("CIRCLE_JOB", "test"),
+                ("CIRCLE_NODE_INDEX", "0"),
+            ],
+            "w1/test 0 False",
         ),
         (
             &[
                 ("JENKINS_URL", "http://ci"),
-                ("BUILD_TAG", "jenkins-web-77"),
-                ("NODE_NAME", "agent"),
-                ("EXECUTOR_NUMBER", "1"),
+                ("JOB_NAME", "web"),
+                ("BUILD_NUMBER", "12"),
+                ("NODE_NAME", "agent 1"),
+                ("EXECUTOR_NUMBER", "0"),
             ],
-            "jenkins-web-77 agent/1",
+            "web/12 agent 1-0 False",
         ),
     ];
     let program = "
 import os
 from pytest_tenure import ci
-print(ci.build_id(os.environ), ci.worker_id(os.environ))
+print(ci.build_id(os.environ), ci.worker_id(os.environ), ci.is_retry(os.environ))
 ";
     for (env, expected) in cases {
         assert_eq!(evaluate(program, &[], env).trim_end(), expected);

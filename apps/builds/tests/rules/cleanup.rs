@@ -71,6 +71,20 @@ async fn tests_of_a_term_that_does_not_count_are_deleted_and_the_others_stay() {
 }
 
 #[tokio::test]
+async fn tests_of_a_build_that_was_deleted_by_hand_are_deleted() {
+    let bed = Bed::start_embedded().await;
+    let mut cleanup = Cleanup::new(&bed);
+    let a = bed.node("a").await;
+    a.start("x", json!({}), &["t1", "t2", "t3"]).await;
+    a.start("y", json!({}), &["t1"]).await;
+    assert_eq!(bed.server.delete("/v1/resources/build/x").await.0, 200);
+    a.start("x", json!({}), &["t1"]).await;
+    assert_eq!(count(&bed, TEST).await, 5);
+    cleanup.run().await;
+    assert_eq!(count(&bed, TEST).await, 2);
+}
+
+#[tokio::test]
 async fn a_build_lives_as_long_as_its_nodes() {
     let bed = Bed::start().await;
     let mut cleanup = Cleanup::new(&bed);

@@ -69,12 +69,29 @@ class Node:
         self._list: Json = {"total": len(tests), "digest": digest(tests)}
         self._session: Session | None = None
         self._term = 0
+        self._restart = settings.is_retry
         self.rules: Json = {}
 
     def create(self) -> None:
         """Creates the build, or finds it; learns its rules."""
-        body = {"worker": self._settings.worker, "tests": self._list, "rules": self._settings.rules}
-        self.rules = self._send("join", body)["build"]["rules"]
+        own = self._settings
+        body: Json = {"worker": own.worker, "tests": self._list, "rules": own.rules}
+        if own.is_retry:
+            body["existing"] = True
+        build = self._send("join", body)["build"]
+        self.rules = build["rules"]
+        if build["master_status"] == "finished" or build.get("stopped"):
+            self._retry_failures()
+
+    def _retry_failures(self) -> None:
+        """Queues the failed tests of an earlier run of this node, or of all nodes if the CI system
+        runs a node again under another name.
+        """
+        queued, whose = self._send("retry", {"worker": self._settings.worker})["tests"], "this node"
+        if not queued and self._settings.is_retry:
+            queued, whose = self._send("retry", {})["tests"], "all nodes"
+        if queued:
+            self._say(f"running {queued} failed tests of {whose} again")
 
     def enter(self) -> None:
         """Opens a session and waits until the tests are published. Publishes them if it leads.
@@ -171,8 +188,11 @@ class Node:
             "session": self.check().id,
             "tests": self._list,
             "existing": True,
+            # Once: a setup that fails again has failed.
+            "restart": self._restart,
             "wait_ms": wait_ms,
         }
+        self._restart = False
         return self._send("join", body, wait_ms)
 
     def _publish(self, leadership: Json) -> None:

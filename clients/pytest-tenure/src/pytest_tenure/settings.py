@@ -28,6 +28,8 @@ class Settings:
     rules: Json = field(default_factory=dict)
     """Rules of the build, if this node creates it. The server has the defaults."""
     known_flaky: frozenset[str] = frozenset()
+    is_retry: bool = False
+    """Whether the CI system runs the node again: then the build is not created."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -71,6 +73,7 @@ def read(config: pytest.Config) -> Settings:
         batch=batch,
         rules=read_rules(config),
         known_flaky=read_known_flaky(config.getoption("tenure_known_flaky")),
+        is_retry=ci.is_retry(os.environ),
     )
 
 

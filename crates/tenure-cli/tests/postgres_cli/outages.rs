@@ -1,6 +1,6 @@
 //! Outages of the database, as clients see them over HTTP.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tenure_testbed::{Fault, Proxy, shared};
@@ -13,7 +13,7 @@ const PROMPT: Duration = Duration::from_secs(3);
 
 /// Sends a POST. Returns the status, the body and the time that it took.
 fn post(server: &TestServer, path: &str, body: &Value) -> (u16, Value, Duration) {
-    let started = Instant::now();
+    let started = tenure_store::clock::stopwatch();
     let key = format!("x-api-key: {}", server.key());
     let line = format!("POST {path} HTTP/1.1");
     let answer = http(server.listen(), &[&line, &key], &body.to_string()).expect("it answers");
@@ -66,7 +66,7 @@ fn assert_outage_is_reported_promptly(fault: Fault) {
     }
     proxy.set_fault(Fault::None);
     proxy.disconnect_all();
-    let recovered = Instant::now();
+    let recovered = tenure_store::clock::stopwatch();
     let beat = format!("/v1/sessions/{session}/beat");
     until(|| post(&server, &beat, &json!({ "seen": 0 })).0 == 200);
     assert!(recovered.elapsed() < PROMPT, "{:?}", recovered.elapsed());
