@@ -266,7 +266,7 @@ fn workers_are_listed_with_what_they_run() {
     let _running = site.worker("w1").claim();
     let listed = site.ok(&["worker", "ls", "--kind", "report"]);
     let row = listed.lines().nth(1).unwrap_or_else(|| panic!("{listed}"));
-    for part in [" w1 ", " database, report ", " ago ", " 59m", " 1 ", " report/r1"] {
+    for part in [" w1 ", " database, report, suite ", " ago ", " 59m", " 1 ", " report/r1"] {
         assert!(row.contains(part), "{part:?}: {listed}");
     }
     assert!(site.json(&["worker", "ls"])["items"][0]["age_ms"].is_u64());

@@ -170,6 +170,7 @@ async fn every_duty_of_the_janitor_is_exported() {
     let server = Server::start(Arc::new(Memory::new())).await;
     until(async || scrape(&server).await["tenure_janitor_here"] == 1.0).await;
     let duties = [
+        "builds",
         "dead",
         "expiry",
         "lock_age",

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// The proof to run
     #[arg(value_name = "NAME", value_enum)]
     suite: Suite,
-    /// Number of seeds of the simulation, or of random cases per test
+    /// Number of seeds of the simulation, of random cases per test, or of builds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
     /// First seed, as printed by another run; random by default
@@ -39,6 +39,8 @@ enum Suite {
     Properties,
     /// Random commands on all stores, 1,000 cases each
     Differential,
+    /// Builds of a thousand tests that leave no rows, 1,000 builds; nothing in it is random
+    Builds,
 }
 
 impl Suite {
@@ -47,6 +49,7 @@ impl Suite {
             Self::Sim => "sim",
             Self::Properties => "properties",
             Self::Differential => "differential",
+            Self::Builds => "builds",
         }
     }
 
@@ -55,7 +58,7 @@ impl Suite {
         match self {
             Self::Sim => 100_000,
             Self::Properties => 20_000,
-            Self::Differential => 1_000,
+            Self::Differential | Self::Builds => 1_000,
         }
     }
 
@@ -67,6 +70,7 @@ impl Suite {
                 &["-p", "tenure-core", "--test", "properties", "--test", "job_properties"]
             }
             Self::Differential => &["-p", "tenure-store", "--test", "differential"],
+            Self::Builds => &["-p", "tenure-builds", "--test", "rules", "leave_no_rows"],
         }
     }
 }
@@ -80,7 +84,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let watch = Stopwatch::start();
     let result = match suite {
         Suite::Sim => simulate(root, seed, seeds),
-        Suite::Properties | Suite::Differential => {
+        Suite::Properties | Suite::Differential | Suite::Builds => {
             shell::run(&mut random_cases(root, suite, seed, seeds))
         }
     };
@@ -111,6 +115,7 @@ fn random_cases(root: &Path, suite: Suite, seed: u64, cases: u64) -> Command {
     let mut command = shell::cargo(root);
     command.args(["test", "--release"]).args(suite.tests());
     command.env("PROPTEST_CASES", cases.to_string()).env("PROPTEST_RNG_SEED", seed.to_string());
+    command.env("TENURE_TEST_BUILDS", format!("{cases}x1000"));
     command
 }
 

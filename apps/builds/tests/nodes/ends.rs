@@ -163,10 +163,10 @@ fn c19_the_time_limit_counts_for_each_test_alone() {
     let bed = embedded();
     let tests = bed.tests(4);
     for n in 1..=3 {
-        bed.write(&format!("do.t{n}"), "sleep 0.7");
+        bed.write(&format!("do.t{n}"), "sleep 1.2");
     }
     bed.write("do.t4", "sleep 60");
-    let options = ["--tests", tests.as_str(), "--timeout", "1500ms", "--max-requeues", "0"];
+    let options = ["--tests", tests.as_str(), "--timeout", "3s", "--max-requeues", "0"];
     let mut node = bed.node("a", &options);
     assert_eq!(node.wait(), Some(1), "{}", node.err());
     let report = bed.report();
