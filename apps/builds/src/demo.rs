@@ -21,7 +21,7 @@ use tenure_cli_kit::text::{format_duration, print_line, sanitize};
 use tenure_core::Token;
 
 use crate::node::api::{BuildApi, SERVER_TIMEOUT};
-use crate::wire::{BuildInfo, MasterStatus, ReportResponse, TestReport};
+use crate::wire::{BuildInfo, BuildReportResponse, MasterStatus, TestReport};
 
 /// Maximum duration of the scenario, which takes about 20 seconds.
 const SCENARIO_MAX: Duration = Duration::from_secs(120);
@@ -377,7 +377,7 @@ impl Drop for Node {
 }
 
 /// Requires that the report has what happened, and nothing else.
-fn check_report(report: &ReportResponse, killed: [&str; 2]) -> anyhow::Result<()> {
+fn check_report(report: &BuildReportResponse, killed: [&str; 2]) -> anyhow::Result<()> {
     let counts = [
         ("tests", report.total, TESTS),
         ("passed tests", report.passed, TESTS),

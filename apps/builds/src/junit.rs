@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use crate::state::TestState;
-use crate::wire::{ReportResponse, TestReport};
+use crate::wire::{BuildReportResponse, TestReport};
 
 /// Returns the report of a build with all its tests as JUnit XML.
 #[must_use]
-pub(crate) fn render(report: &ReportResponse) -> String {
+pub(crate) fn render(report: &BuildReportResponse) -> String {
     let tests = report.tests.as_deref().unwrap_or_default();
     let (name, total, failed) = (escape(&report.build), tests.len(), report.failed);
     let (skipped, time) = (report.unfinished + report.flaky, seconds(report.duration_ms));
@@ -99,7 +99,7 @@ mod tests {
             test("plain", TestState::Failed, Some("x < \"y\" & \u{1b}z\n")),
             test("later", TestState::Pending, None),
         ];
-        let report = ReportResponse {
+        let report = BuildReportResponse {
             build: "a&b".to_owned(),
             master_status: MasterStatus::Finished,
             term: None,

@@ -56,6 +56,24 @@ pub fn check_build(id: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Returns whether a text can be the id of a test.
+#[must_use]
+pub fn is_test(text: &str) -> bool {
+    (1..=TEST_BYTES_MAX).contains(&text.len()) && !text.contains(char::is_control)
+}
+
+/// Checks the name of a node.
+///
+/// # Errors
+///
+/// Fails with a sentence that names the limit.
+pub fn check_worker(name: &str) -> Result<(), String> {
+    if (1..=WORKER_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control) {
+        return Ok(());
+    }
+    Err(format!("the name of a node is one line of 1 to {WORKER_BYTES_MAX} bytes"))
+}
+
 /// Returns the name of the resource of a build. Names of resources have no slash, and ids of builds
 /// no equals sign.
 #[must_use]

@@ -16,7 +16,7 @@ use tenure_core::{
 };
 
 use crate::build::Build;
-use crate::names::{TEST_BYTES_MAX, test_group, test_index};
+use crate::names::{self, TEST_BYTES_MAX, test_group, test_index};
 use crate::state::TestState;
 use crate::tally;
 use crate::wire::{AckVerdict, TestOutcome, TestResult};
@@ -215,8 +215,8 @@ fn check(result: &TestResult) -> Result<(), Problem> {
             return Err(Problem::invalid(&"code: it is empty; leave it out, or name the failure"));
         }
     }
-    if !(1..=TEST_BYTES_MAX).contains(&result.test.len()) {
-        let detail = format!("test: the id of a test has 1 to {TEST_BYTES_MAX} bytes");
+    if !names::is_test(&result.test) {
+        let detail = format!("test: the id of a test is one line of 1 to {TEST_BYTES_MAX} bytes");
         return Err(Problem::invalid(&detail));
     }
     Ok(())

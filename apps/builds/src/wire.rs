@@ -3,12 +3,12 @@
 mod report;
 mod results;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tenure_core::{JobId, SessionId, Token, limits};
-use tenure_wire::FailureInfo;
 use tenure_wire::schema::{self, integer, string, string_enum, text};
+use tenure_wire::{FailureInfo, Object};
 
-pub use report::{ReportResponse, TestReport, WorkerReport};
+pub use report::{BuildReportResponse, TestReport, WorkerReport};
 pub use results::{
     AckRequest, AckResponse, AckVerdict, ReserveRequest, ReserveResponse, ReservedTest,
     TestOutcome, TestResult,
@@ -181,9 +181,10 @@ pub struct JoinRequest {
     pub session: Option<SessionId>,
     /// The tests that the node knows. Those of all nodes must be the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "optional_object")]
     pub tests: Option<TestListInfo>,
     /// Rules of the build, if this node creates it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub rules: BuildRulesRequest,
     /// Refuse a build that does not exist instead of creating it: for a node that is retried.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -195,6 +196,27 @@ pub struct JoinRequest {
     #[serde(default)]
     #[schema(value_type = schema::Uint64)]
     pub wait_ms: u64,
+}
+
+/// Deserializes a field from a JSON object only.
+fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Object::deserialize(from).map(|Object(value)| value)
+}
+
+/// Deserializes an optional field from a JSON object only.
+fn optional_object<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let value: Option<Object<T>> = Option::deserialize(from)?;
+    Ok(value.map(|Object(value)| value))
+}
+
+/// Deserializes a list of JSON objects.
+fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    let values: Vec<Object<T>> = Vec::deserialize(from)?;
+    Ok(values.into_iter().map(|Object(value)| value).collect())
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
@@ -209,7 +231,7 @@ fn yes() -> bool {
 /// Role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Role {
+pub enum NodeRole {
     /// It publishes the tests.
     Leader,
     /// It waits until they are published, and runs them.
@@ -231,7 +253,7 @@ pub struct LeadershipInfo {
 #[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct JoinResponse {
     /// Role of the node.
-    pub role: Role,
+    pub role: NodeRole,
     /// The right to publish, of the leader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leadership: Option<LeadershipInfo>,

@@ -1,6 +1,7 @@
 //! Extractors: validated bodies, paths and ids of a request.
 
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -258,34 +259,42 @@ where
 /// The condition of `If-Match` or `If-None-Match`, if the request has one.
 pub struct IfMatch(pub Option<Precondition>);
 
-impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+impl IfMatch {
+    /// Reads the condition.
+    ///
+    /// # Errors
+    ///
+    /// Fails with a sentence that names the header and what it must be.
+    pub fn from_headers(headers: &HeaderMap) -> Result<Self, String> {
         let header = |name: &str| {
-            let mut values = parts.headers.get_all(name).iter();
+            let mut values = headers.get_all(name).iter();
             let first = values.next().map(|value| value.as_bytes());
             if values.next().is_some() {
-                return Err(Problem::invalid(&format!("the header {name} is repeated")));
+                return Err(format!("the header {name} is repeated"));
             }
             Ok(first)
         };
         let condition = match (header("if-match")?, header("if-none-match")?) {
             (None, None) => None,
-            (Some(wanted), None) => Some(parse_generation(wanted).ok_or_else(|| {
-                let detail = "If-Match must be a generation in quotes, such as \"3\"";
-                Problem::invalid(&detail)
-            })?),
+            (Some(wanted), None) => Some(
+                parse_generation(wanted)
+                    .ok_or("If-Match must be a generation in quotes, such as \"3\"")?,
+            ),
             (None, Some(b"*")) => Some(Precondition::Absent),
             (None, Some(_)) => {
-                let detail = "If-None-Match must be *: the resource must not exist";
-                return Err(Problem::invalid(&detail));
+                return Err("If-None-Match must be *: the resource must not exist".to_owned());
             }
-            (Some(_), Some(_)) => {
-                return Err(Problem::invalid(&"give either If-Match or If-None-Match"));
-            }
+            (Some(_), Some(_)) => return Err("give either If-Match or If-None-Match".to_owned()),
         };
         Ok(Self(condition))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        Self::from_headers(&parts.headers).map_err(|why| Problem::invalid(&why))
     }
 }
 

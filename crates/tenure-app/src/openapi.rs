@@ -21,6 +21,15 @@ impl IntoParams for Caller {
     }
 }
 
+/// Declares the query parameter `tenant` of a route on something that belongs to one tenant.
+pub struct OneTenant;
+
+impl IntoParams for OneTenant {
+    fn into_params(_: impl Fn() -> In) -> Vec<Parameter> {
+        vec![tenant(schema::Tenant::schema())]
+    }
+}
+
 impl IntoParams for OnResource {
     fn into_params(_: impl Fn() -> In) -> Vec<Parameter> {
         vec![

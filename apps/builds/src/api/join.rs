@@ -20,7 +20,7 @@ use crate::settings::Settings;
 use crate::state::BuildState;
 use crate::wire::{
     BuildRules, BuildRulesRequest, JoinRequest, JoinResponse, LeadershipInfo, MAX_FAILURES_MAX,
-    MAX_LOSSES_MAX, MAX_REQUEUES_MAX, Role, SEED_BYTES_MAX, TIMEOUT_MS_MAX, TestListInfo,
+    MAX_LOSSES_MAX, MAX_REQUEUES_MAX, NodeRole, SEED_BYTES_MAX, TIMEOUT_MS_MAX, TestListInfo,
 };
 
 /// Interval at which a waiting node looks at the build.
@@ -69,7 +69,7 @@ impl Join {
                 && let Some(leadership) = self.lead(&build, &assignment).await?
             {
                 let build = Build::load(&self.services, &self.on.key).await?;
-                let (role, leadership) = (Role::Leader, Some(leadership));
+                let (role, leadership) = (NodeRole::Leader, Some(leadership));
                 let build = build.info(&self.services).await?;
                 return Ok(JoinResponse { role, leadership, build });
             }
@@ -82,10 +82,11 @@ impl Join {
 
     async fn follow(&self, build: &Build) -> Result<JoinResponse, Problem> {
         let build = build.info(&self.services).await?;
-        Ok(JoinResponse { role: Role::Follower, leadership: None, build })
+        Ok(JoinResponse { role: NodeRole::Follower, leadership: None, build })
     }
 
     async fn find_or_create(&self, body: &JoinRequest) -> Result<Build, Problem> {
+        let rules = rules(&self.app.settings, &self.on.key, &body.rules)?;
         for _ in 0..CREATE_TRIES_MAX {
             if let Some(build) = Build::find(&self.services, &self.on.key).await? {
                 check_tests(&build, body.tests.as_ref())?;
@@ -103,7 +104,7 @@ impl Join {
             let spec = BuildSpec {
                 created_at: now,
                 expires_at: Millis(now.0 + self.app.settings.ttl_ms),
-                rules: rules(&self.app.settings, &self.on.key, &body.rules)?,
+                rules: rules.clone(),
                 tests: body.tests.clone(),
                 requeued: Vec::new(),
                 failed: Vec::new(),
@@ -253,8 +254,9 @@ fn rules(
         wait_ms: settings.wait_ms,
     };
     let problems = [
-        (!(1..=SEED_BYTES_MAX).contains(&rules.seed.len()))
-            .then(|| format!("seed must have 1 to {SEED_BYTES_MAX} bytes")),
+        (!(1..=SEED_BYTES_MAX).contains(&rules.seed.len())
+            || rules.seed.contains(char::is_control))
+        .then(|| format!("seed must be one line of 1 to {SEED_BYTES_MAX} bytes")),
         (!(100..=TIMEOUT_MS_MAX).contains(&rules.timeout_ms))
             .then(|| format!("timeout_ms must be between 100 and {TIMEOUT_MS_MAX}")),
         (rules.max_requeues > MAX_REQUEUES_MAX)

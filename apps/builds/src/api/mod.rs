@@ -28,10 +28,10 @@ use utoipa_axum::routes;
 
 use crate::LoadedBuilds;
 use crate::build::{self, Build};
-use crate::names::{BUILD, NODE, TEST};
+use crate::names::{self, BUILD, NODE, TEST};
 use crate::wire::{
-    AckRequest, AckResponse, BuildId, BuildInfo, JoinRequest, JoinResponse, PUBLISH_BYTES_MAX,
-    PublishRequest, PublishResponse, ReleaseNodeRequest, ReleaseNodeResponse, ReportResponse,
+    AckRequest, AckResponse, BuildId, BuildInfo, BuildReportResponse, JoinRequest, JoinResponse,
+    PUBLISH_BYTES_MAX, PublishRequest, PublishResponse, ReleaseNodeRequest, ReleaseNodeResponse,
     ReserveRequest, ReserveResponse, RetryRequest, RetryResponse,
 };
 
@@ -61,7 +61,7 @@ pub(crate) fn routes() -> AppRoutes {
 pub(crate) fn check_submit(key: &ResourceKey) -> Result<(), Problem> {
     if [BUILD, TEST, NODE].contains(&key.kind()) {
         let detail = "builds are created by `tenure build run`, or POST /v1/builds/{id}/join";
-        return Err(Problem::invalid(&detail));
+        return Err(Problem::new(409, "rejected", detail));
     }
     Ok(())
 }
@@ -87,6 +87,11 @@ impl IntoParams for OnBuild {
         let id = path("id", "The build", BuildId::schema());
         vec![id, tenant(schema::Tenant::schema())]
     }
+}
+
+/// Refuses an invalid name of a node.
+fn check_worker(name: &str) -> Result<(), Problem> {
+    names::check_worker(name).map_err(|why| Problem::invalid(&format!("worker: {why}")))
 }
 
 /// Returns the configured app, unless the app is not configured.
@@ -179,6 +184,7 @@ async fn join(
     key: Idempotency,
     Body(body): Body<JoinRequest>,
 ) -> Result<Json<JoinResponse>, Problem> {
+    check_worker(&body.worker)?;
     let app = loaded(&services)?;
     let request = key.id(on.key.as_str())?;
     Ok(Json(join::Join { services, on, app, request }.run(&body).await?))
@@ -224,6 +230,7 @@ async fn reserve(
     key: Idempotency,
     Body(body): Body<ReserveRequest, RESULTS_BYTES_MAX>,
 ) -> Result<Json<ReserveResponse>, Problem> {
+    check_worker(&body.worker)?;
     let request = key.id(&body.session.to_string())?;
     Ok(Json(reserve::reserve(&services, &on, request, &body).await?))
 }
@@ -246,6 +253,7 @@ async fn ack(
     on: OnBuild,
     Body(body): Body<AckRequest, RESULTS_BYTES_MAX>,
 ) -> Result<Json<AckResponse>, Problem> {
+    check_worker(&body.worker)?;
     Ok(Json(reserve::ack(&services, &on, &body).await?))
 }
 
@@ -267,6 +275,7 @@ async fn release(
     on: OnBuild,
     Body(body): Body<ReleaseNodeRequest>,
 ) -> Result<Json<ReleaseNodeResponse>, Problem> {
+    check_worker(&body.worker)?;
     let build = Build::load(&services, &on.key).await?;
     let mut released = 0;
     for node in build.nodes(&services).await? {
@@ -306,6 +315,7 @@ async fn retry(
     on: OnBuild,
     Body(body): Body<RetryRequest>,
 ) -> Result<Json<RetryResponse>, Problem> {
+    body.worker.as_deref().map_or(Ok(()), check_worker)?;
     let tests = retry::retry(&services, &on, body.worker.as_deref()).await?;
     Ok(Json(RetryResponse { tests }))
 }
@@ -325,13 +335,13 @@ struct ReportParams {
     tag = "builds",
     operation_id = "report_build",
     params(OnBuild, ReportParams),
-    responses((status = 200, description = "The results", body = ReportResponse), NotFound)
+    responses((status = 200, description = "The results", body = BuildReportResponse), NotFound)
 )]
 async fn report(
     State(services): State<Services>,
     on: OnBuild,
     Params(params): Params<ReportParams>,
-) -> Result<Json<ReportResponse>, Problem> {
+) -> Result<Json<BuildReportResponse>, Problem> {
     let build = Build::load(&services, &on.key).await?;
     Ok(Json(report::report(&services, &build, params.all.unwrap_or(false)).await?))
 }

@@ -10,7 +10,7 @@ use tenure_core::{Command, Finish, JobAction, Outcome, Refusal, ResourceAction, 
 use super::OnBuild;
 use super::join::{is_leader, status_update};
 use crate::build::{Build, BuildStatus, Published};
-use crate::names::{RUN, TEST, TEST_BYTES_MAX, TESTS_MAX, test_group, test_key};
+use crate::names::{self, RUN, TEST, TEST_BYTES_MAX, TESTS_MAX, test_group, test_key};
 use crate::results;
 use crate::wire::{CHUNK_MAX, PublishRequest, PublishResponse};
 
@@ -90,7 +90,7 @@ fn check(body: &PublishRequest) -> Result<(), Problem> {
         let detail = format!("a build has at most {TESTS_MAX} tests; use several builds");
         return Err(Problem::invalid(&detail));
     }
-    if let Some(test) = body.tests.iter().find(|test| !is_test(test)) {
+    if let Some(test) = body.tests.iter().find(|test| !names::is_test(test)) {
         let shown: String = test.chars().take(80).collect();
         let detail = format!(
             "tests: {shown:?} is not the id of a test, which is one line of 1 to {TEST_BYTES_MAX} \
@@ -107,10 +107,6 @@ fn check(body: &PublishRequest) -> Result<(), Problem> {
         return Err(Problem::invalid(&"give `total` and `digest` together, in the last request"));
     }
     Ok(())
-}
-
-fn is_test(test: &str) -> bool {
-    (1..=TEST_BYTES_MAX).contains(&test.len()) && !test.contains(char::is_control)
 }
 
 async fn store_tests(

@@ -10,7 +10,7 @@ use crate::build::Build;
 use crate::names::{TEST, build_id, test_group, test_index};
 use crate::results::{TestStatus, test_of};
 use crate::state::TestState;
-use crate::wire::{ReportResponse, TestReport, WorkerReport};
+use crate::wire::{BuildReportResponse, TestReport, WorkerReport};
 
 /// Reads the tests of a build, in their order.
 pub(crate) async fn tests(
@@ -43,7 +43,7 @@ pub(super) async fn report(
     services: &Services,
     build: &Build,
     all: bool,
-) -> Result<ReportResponse, Problem> {
+) -> Result<BuildReportResponse, Problem> {
     let tests = tests(services, build).await?;
     let started = build.published_at().unwrap_or_default();
     let is_final = |view: &&ResourceView| state(view).is_final();
@@ -55,7 +55,7 @@ pub(super) async fn report(
         tests.iter().filter(|test| wanted(test)).cloned().collect::<Vec<_>>()
     };
     let unfinished = count(TestState::Pending) + count(TestState::Running);
-    Ok(ReportResponse {
+    Ok(BuildReportResponse {
         build: build_id(build.key.name()),
         master_status: build.master_status(unfinished),
         term: build.status.published.as_ref().map(|published| published.term),

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::summary::{self, Files};
 use super::{parse_build, stopped};
-use crate::names::{TEST_BYTES_MAX, TESTS_MAX, WORKER_BYTES_MAX, check_build};
+use crate::names::{TEST_BYTES_MAX, TESTS_MAX, check_build, check_worker};
 use crate::node::api::BuildApi;
 use crate::node::ci::{self, CiEnvironment};
 use crate::node::command::{STOP_SIGNALS, TestCommand};
@@ -198,10 +198,7 @@ impl NodeArgs {
 
     fn worker(&self, ci: &CiEnvironment) -> Result<String, String> {
         let worker = self.worker.clone().or(ci.worker.clone()).unwrap_or_else(process_name);
-        if !(1..=WORKER_BYTES_MAX).contains(&worker.len()) || worker.contains(char::is_control) {
-            return Err(format!("--worker must be one line of 1 to {WORKER_BYTES_MAX} bytes"));
-        }
-        Ok(worker)
+        check_worker(&worker).map(|()| worker)
     }
 }
 

@@ -10,7 +10,7 @@ use tenure_cli_kit::{Done, Output, color, print_json};
 use crate::junit;
 use crate::node::api::BuildApi;
 use crate::node::end::{FAILED, PASSED, Stopped};
-use crate::wire::{MasterStatus, ReportResponse, TestReport};
+use crate::wire::{BuildReportResponse, MasterStatus, TestReport};
 
 /// Maximum number of tests that are listed for each result; `-o json` has all.
 const LISTED_MAX: usize = 100;
@@ -37,7 +37,7 @@ pub(super) async fn print_so_far(
     api: &BuildApi,
     output: Output,
     files: &Files<'_>,
-) -> anyhow::Result<ReportResponse> {
+) -> anyhow::Result<BuildReportResponse> {
     let report = api.report(files.junit.is_some() || output == Output::Json).await?;
     write(&report, files)?;
     match output {
@@ -48,7 +48,7 @@ pub(super) async fn print_so_far(
 }
 
 /// Describes a build that is not finished.
-fn unfinished(report: &ReportResponse) -> String {
+fn unfinished(report: &BuildReportResponse) -> String {
     let build = sanitize(&report.build);
     match report.term {
         Some(_) => {
@@ -59,7 +59,7 @@ fn unfinished(report: &ReportResponse) -> String {
     }
 }
 
-fn write(report: &ReportResponse, files: &Files<'_>) -> anyhow::Result<()> {
+fn write(report: &BuildReportResponse, files: &Files<'_>) -> anyhow::Result<()> {
     let write = |file: &Path, text: String| {
         std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
     };
@@ -75,7 +75,7 @@ fn write(report: &ReportResponse, files: &Files<'_>) -> anyhow::Result<()> {
 }
 
 /// Returns the summary.
-pub(super) fn text(report: &ReportResponse) -> String {
+pub(super) fn text(report: &BuildReportResponse) -> String {
     let build = sanitize(&report.build);
     if report.total == 0 && report.term.is_some() {
         return format!("build {build}: no tests");

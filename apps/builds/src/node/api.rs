@@ -15,9 +15,9 @@ use tenure_core::retry::Class;
 use tenure_core::{Command, Finish, JobAction, Outcome};
 
 use crate::wire::{
-    AckRequest, AckResponse, BuildInfo, JoinRequest, JoinResponse, LeadershipInfo, PublishRequest,
-    PublishResponse, ReleaseNodeRequest, ReleaseNodeResponse, ReportResponse, ReserveRequest,
-    ReserveResponse, RetryRequest, RetryResponse,
+    AckRequest, AckResponse, BuildInfo, BuildReportResponse, JoinRequest, JoinResponse,
+    LeadershipInfo, PublishRequest, PublishResponse, ReleaseNodeRequest, ReleaseNodeResponse,
+    ReserveRequest, ReserveResponse, RetryRequest, RetryResponse,
 };
 
 /// Time for which requests of verbs other than `run` are repeated.
@@ -97,7 +97,7 @@ impl BuildApi {
         self.get(&self.path).await
     }
 
-    pub(crate) async fn report(&self, all: bool) -> Result<ReportResponse, Error> {
+    pub(crate) async fn report(&self, all: bool) -> Result<BuildReportResponse, Error> {
         let all = all.then(|| "true".to_owned());
         self.get(&query(&format!("{}/report", self.path), &[("all", all)])).await
     }

@@ -48,7 +48,7 @@ pub struct WorkerReport {
 
 /// The results of a build: the same on every node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ReportResponse {
+pub struct BuildReportResponse {
     /// Id of the build.
     pub build: String,
     /// Status.

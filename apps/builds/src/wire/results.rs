@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use tenure_core::{JobId, SessionId, Token};
 use tenure_wire::schema;
 
-use super::{MaxLosses, MaxRequeues, ReserveSize, StopInfo, TestId, WorkerName, is_false, yes};
+use super::{
+    MaxLosses, MaxRequeues, ReserveSize, StopInfo, TestId, WorkerName, is_false, objects, yes,
+};
 
 /// Outcome of a test on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -74,6 +76,7 @@ pub struct AckRequest {
     #[schema(value_type = schema::FencingToken)]
     pub term: Token,
     /// The results.
+    #[serde(deserialize_with = "objects")]
     #[schema(max_items = 256)]
     pub results: Vec<TestResult>,
 }
@@ -131,7 +134,7 @@ pub struct ReserveRequest {
     #[serde(default = "yes")]
     pub count: bool,
     /// Results of tests that were reserved before.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "objects")]
     #[schema(max_items = 256)]
     pub results: Vec<TestResult>,
 }

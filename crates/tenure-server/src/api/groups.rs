@@ -2,9 +2,9 @@
 
 use axum::Json;
 use axum::extract::State;
+use tenure_app::Problem;
 use tenure_app::extract::OnResource;
-use tenure_app::openapi::NotFound;
-use tenure_app::{Caller, Problem};
+use tenure_app::openapi::{NotFound, OneTenant};
 use tenure_core::Refusal;
 use tenure_wire::{GroupInfo, schema};
 
@@ -19,7 +19,7 @@ use crate::ServerState;
     params(
         ("kind" = schema::KindName, Path, description = "The kind of the resources"),
         ("group" = schema::ResourceName, Path, description = "The group"),
-        Caller
+        OneTenant
     ),
     responses((status = 200, description = "The counts", body = GroupInfo), NotFound)
 )]

@@ -131,7 +131,10 @@ pub(super) async fn delete(
     operation_id = "pause_resource",
     params(OnResource, Idempotency),
     request_body = RequiredReasonRequest,
-    responses((status = 200, description = "Paused", body = PauseResponse), NotFound)
+    responses(
+        (status = 200, description = "Paused", body = PauseResponse),
+        NotFound, Conflict
+    )
 )]
 pub(super) async fn pause(
     State(state): State<ServerState>,
@@ -154,7 +157,7 @@ pub(super) async fn pause(
     request_body = ReasonRequest,
     responses(
         (status = 200, description = "Resumed", body = PauseResponse),
-        NotFound
+        NotFound, Conflict
     )
 )]
 pub(super) async fn resume(

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use tenure_app::extract::{Body, Idempotency, IfMatch};
-use tenure_app::openapi::{NotFound, PreconditionFailed};
+use tenure_app::openapi::{Conflict, NotFound, OneTenant, PreconditionFailed};
 use tenure_app::{Caller, Problem};
 use tenure_core::{
     Command, Outcome, Precondition, ResourceAction, ResourceKey, Text, TimerChange, TimerSetting,
@@ -43,12 +43,12 @@ impl<S: Send + Sync> FromRequestParts<S> for OnTimer {
         ("kind" = schema::KindName, Path, description = "The kind of the resource"),
         ("name" = schema::ResourceName, Path, description = "The name of the resource"),
         ("operation" = String, Path, description = "The operation to submit"),
-        Caller, Idempotency, IfMatch
+        OneTenant, Idempotency, IfMatch
     ),
     request_body = TimerRequest,
     responses(
         (status = 200, description = "The resource", body = ResourceInfo),
-        NotFound, PreconditionFailed
+        NotFound, Conflict, PreconditionFailed
     )
 )]
 pub(super) async fn set(
@@ -72,11 +72,11 @@ pub(super) async fn set(
         ("kind" = schema::KindName, Path, description = "The kind of the resource"),
         ("name" = schema::ResourceName, Path, description = "The name of the resource"),
         ("operation" = String, Path, description = "The operation to submit"),
-        Caller, Idempotency, IfMatch
+        OneTenant, Idempotency, IfMatch
     ),
     responses(
         (status = 200, description = "The resource", body = ResourceInfo),
-        NotFound, PreconditionFailed
+        NotFound, Conflict, PreconditionFailed
     )
 )]
 pub(super) async fn remove(

@@ -13,7 +13,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use futures_util::{TryStreamExt as _, stream};
 use serde_json::Value;
-use tenure_app::extract::KeyOfBatch;
+use tenure_app::extract::{IfMatch, KeyOfBatch};
 use tenure_app::{Caller, Problem, Services};
 use tenure_core::{JobId, RequestId};
 use tenure_wire::BatchedRequest;
@@ -57,6 +57,9 @@ pub(super) struct Origin {
     /// Added to a request that names no tenant.
     tenant_query: Option<String>,
 }
+
+/// Maximum length of an `Idempotency-Key`.
+const KEY_BYTES_MAX: usize = 256;
 
 impl Origin {
     pub(super) fn new(parts: &Parts, caller: &Caller) -> Self {
@@ -107,6 +110,9 @@ impl Origin {
         let mut headers = self.headers.clone();
         let derived = id.filter(|_| idempotency_key.is_none()).map(|id| id.to_string());
         let key_of_batch = derived.as_ref().map(|_| KeyOfBatch);
+        if let Some(key) = &idempotency_key {
+            check_key(key)?;
+        }
         let key = idempotency_key.or(derived);
         let own = [
             (IDEMPOTENCY_KEY, "idempotency_key", key),
@@ -119,6 +125,7 @@ impl Origin {
                 .map_err(|_| format!("{field} contains characters that a header cannot have"))?;
             headers.insert(header, value);
         }
+        IfMatch::from_headers(&headers)?;
         if let Ok(id) = HeaderValue::from_str(&format!("{}.{index}", self.request_id)) {
             headers.insert(REQUEST_ID, id);
         }
@@ -256,4 +263,14 @@ pub(super) async fn order(
         request.lane = None;
     }
     Ok(())
+}
+
+/// Refuses a key that a header would not keep as it is.
+fn check_key(key: &str) -> Result<(), String> {
+    let is_edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_graphic);
+    let bytes = key.as_bytes();
+    if is_edge(bytes.first()) && is_edge(bytes.last()) && bytes.len() <= KEY_BYTES_MAX {
+        return Ok(());
+    }
+    Err(format!("idempotency_key must have 1 to {KEY_BYTES_MAX} characters, without blanks around"))
 }
