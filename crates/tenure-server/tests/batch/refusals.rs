@@ -42,7 +42,10 @@ async fn a_batch_with_a_request_that_waits_or_streams_is_refused_as_a_whole() {
             json!({ "method": "GET", "path": "/v1/whoami", "idempotency_key": "a\nb" }),
             "idempotency_key",
         ),
+        (json!({ "method": "GET", "path": "/v1/whoami", "idempotency_key": " a" }), "blanks"),
         (json!({ "method": "GET", "path": "/v1/whoami", "if_match": "\u{0}" }), "if_match"),
+        (json!({ "method": "GET", "path": "/v1/whoami", "if_match": "3" }), "in quotes"),
+        (json!({ "method": "GET", "path": "/v1/whoami", "if_none_match": "a" }), "must be *"),
     ] {
         let requests = [put("task/t1", json!(1)), submit("task/t1", "work"), refused.clone()];
         let (status, problem) = server.post("/v1/batch", json!({ "requests": requests })).await;
