@@ -315,3 +315,52 @@ async fn a_test_that_has_lost_a_node_is_reserved_alone() {
     let report = bed.report("x").await;
     assert_eq!(report["losses"], 2, "{report}");
 }
+
+/// Takes tests until none is left. In about three of ten runs the session is taken away before the
+/// result. Returns the numbers of counted and of refused results.
+async fn work_with_theft(bed: &Bed, n: u64, term: u64) -> (usize, usize) {
+    let (mut counted, mut stolen, mut random) = (0, 0, 0x5eed + n);
+    let mut node = bed.node(&format!("n{n}")).await;
+    loop {
+        let answer = node.reserve_with("x", term, 1, Vec::new()).await;
+        if answer["finished"] == true {
+            return (counted, stolen);
+        }
+        let Some(test) = answer["tests"].as_array().and_then(|tests| tests.first()) else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        random = random * 48_271 % 2_147_483_647;
+        let is_stolen = random % 10 < 3;
+        if is_stolen {
+            let path = format!("/v1/sessions/{}", node.session);
+            assert_eq!(bed.server.delete(&path).await.0, 200);
+        }
+        let verdict = node.ack("x", term, passed(test)).await;
+        assert_eq!(verdict, if is_stolen { "lost" } else { "passed" });
+        if is_stolen {
+            stolen += 1;
+            node = bed.node(&format!("n{n}")).await;
+        } else {
+            counted += 1;
+        }
+    }
+}
+
+#[tokio::test]
+async fn c17_with_three_of_ten_runs_stolen_every_test_counts_once() {
+    const TESTS: usize = 120;
+    let bed = Bed::start().await;
+    let names: Vec<String> = (0..TESTS).map(|n| format!("t{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let leader = bed.node("leader").await;
+    let term = leader.start("x", json!({ "max_losses": 40 }), &names).await;
+    let nodes = (0..6).map(|n| work_with_theft(&bed, n, term));
+    let ended = futures_util::future::join_all(nodes).await;
+    let counted: usize = ended.iter().map(|(counted, _)| counted).sum();
+    let stolen: usize = ended.iter().map(|(_, stolen)| stolen).sum();
+    let report = bed.report("x").await;
+    assert_eq!((&report["passed"], counted), (&json!(TESTS), TESTS), "{report}");
+    assert!(stolen > TESTS / 10, "{stolen} runs were stolen");
+    assert_eq!(report["losses"], stolen, "each theft is recorded");
+}
