@@ -173,8 +173,8 @@ impl Join {
         }
     }
 
-    /// Records the term of a leader before it publishes anything, so that what it publishes can be
-    /// found and deleted. Returns `None` if it has lost the leadership already.
+    /// Records the term of a leader before it publishes anything: the duty deletes tests of all
+    /// terms but the latest. Returns `None` if it has lost the leadership already.
     async fn lead(
         &self,
         build: &Build,
