@@ -78,6 +78,11 @@ impl Services {
         self.committer.store()
     }
 
+    /// Returns the secret shared by all servers of the store.
+    pub(crate) fn secret(&self) -> &str {
+        &self.secret
+    }
+
     /// Submits a command and converts a refusal to a problem.
     pub async fn submit(&self, command: Command) -> Result<Outcome, Problem> {
         match self.committer.submit(command).await? {

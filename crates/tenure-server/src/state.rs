@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use axum::extract::FromRef;
 use axum::http::HeaderMap;
-use tenure_app::{Apps, Caller, LiveConfig, Services};
+use tenure_app::{Apps, LiveConfig, Services};
 use tenure_config::RetentionSettings;
 use tenure_store::StoreError;
 use tenure_store::clock::stopwatch;
@@ -19,7 +19,7 @@ use crate::api::signin::SignInLinks;
 use crate::audit::Audit;
 use crate::auth::access::Rules;
 use crate::auth::limits::{Limits, Rate};
-use crate::auth::{Keys, PositionCipher, SignedIn, Signer};
+use crate::auth::{Keys, SignedIn, Signer};
 use crate::docs::Docs;
 use crate::in_flight::InFlightRequests;
 use crate::janitor::JanitorStatus;
@@ -129,17 +129,6 @@ impl ServerState {
     /// Changes the retention of finished jobs and history.
     pub fn set_retention(&self, retention: RetentionSettings) {
         self.live.send_modify(|live| live.retention = retention);
-    }
-
-    /// Returns the cipher of the positions shown to `caller`; `None` if it may see them in clear.
-    pub(crate) fn position_cipher(&self, caller: &Caller) -> Option<PositionCipher> {
-        caller.bound_tenant().map(|tenant| PositionCipher::new(self.signer.secret(), tenant))
-    }
-
-    /// Decrypts a position that was shown to `caller`.
-    pub(crate) fn decrypt_position(&self, caller: &Caller, shown: Option<u64>) -> Option<u64> {
-        let cipher = self.position_cipher(caller);
-        shown.map(|shown| cipher.map_or(shown, |cipher| cipher.decrypt(shown)))
     }
 
     /// Returns the verified cookie of a request, unless it was signed out.

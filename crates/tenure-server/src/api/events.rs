@@ -20,12 +20,11 @@ use tenure_wire::{HistoryEntry, schema};
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
 
-use super::history::answer;
 use crate::ServerState;
-use crate::auth::PositionCipher;
-use tenure_app::Caller;
 use tenure_app::Problem;
 use tenure_app::extract::Params;
+use tenure_app::pages::history_entry;
+use tenure_app::{Caller, PositionCipher};
 
 /// Maximum number of concurrent streams of a server, each of which polls the history.
 pub(crate) const STREAMS_MAX: usize = 256;
@@ -59,7 +58,7 @@ pub(super) async fn stream(
     let permit = Arc::clone(&state.streams).try_acquire_owned().map_err(|_| {
         Problem::unavailable("this server has too many open event streams; retry later")
     })?;
-    let cipher = state.position_cipher(&caller);
+    let cipher = state.services.position_cipher(&caller);
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     let last = last.and_then(|id| id.parse().ok()).or(params.cursor);
     let decrypt = |position| cipher.as_ref().map_or(position, |cipher| cipher.decrypt(position));
@@ -136,7 +135,7 @@ impl Tail {
         for line in lines {
             self.after = line.position;
             if self.caller.sees(line.key.tenant())
-                && let Ok(line) = answer(line, self.cipher.as_ref())
+                && let Ok(line) = history_entry(line, self.cipher.as_ref())
             {
                 self.ready.push_back(line);
             }

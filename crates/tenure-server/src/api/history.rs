@@ -2,29 +2,15 @@
 
 use axum::Json;
 use axum::extract::State;
-use serde::Deserialize;
-use tenure_store::store::{HistoryQuery, HistoryRow};
+use tenure_store::store::HistoryQuery;
 use tenure_store::verify::verify_tenant;
-use tenure_wire::{HistoryEntry, ListResponse, VerifyResponse, schema};
-use utoipa::IntoParams;
+use tenure_wire::{HistoryEntry, ListResponse, VerifyResponse};
 
 use crate::ServerState;
-use crate::auth::PositionCipher;
 use tenure_app::Caller;
 use tenure_app::Problem;
 use tenure_app::extract::{OnResource, Params};
-use tenure_app::services::page_size;
-
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct Paging {
-    /// Maximum number of items; 100 by default.
-    #[param(value_type = schema::PageSize, required = false, inline)]
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    #[param(value_type = schema::Uint64, required = false, inline)]
-    cursor: Option<u64>,
-}
+use tenure_app::pages::HistoryParams;
 
 /// Lists the history of a resource, newest first.
 #[utoipa::path(
@@ -32,18 +18,17 @@ pub(super) struct Paging {
     path = "/v1/resources/{kind}/{name}/history",
     tag = "resources",
     operation_id = "list_resource_history",
-    params(OnResource, Paging),
+    params(OnResource, HistoryParams),
     responses((status = 200, description = "A page of events", body = ListResponse<HistoryEntry>))
 )]
 pub(super) async fn of_resource(
     State(state): State<ServerState>,
     on: OnResource,
-    Params(paging): Params<Paging>,
+    Params(params): Params<HistoryParams>,
 ) -> Result<Json<ListResponse<HistoryEntry>>, Problem> {
-    let limit = page_size(paging.limit)?;
-    let before = state.decrypt_position(&on.caller, paging.cursor);
-    let query = HistoryQuery::Of { key: on.key, before, limit };
-    page(&state, &on.caller, query, limit).await
+    let OnResource { caller, key } = on;
+    let query = |before, limit| HistoryQuery::Of { key, before, limit };
+    Ok(Json(state.services.history_page(&caller, &params, query).await?))
 }
 
 /// Lists the history of all resources, newest first.
@@ -52,18 +37,17 @@ pub(super) async fn of_resource(
     path = "/v1/history",
     tag = "insight",
     operation_id = "list_history",
-    params(Caller, Paging),
+    params(Caller, HistoryParams),
     responses((status = 200, description = "A page of events", body = ListResponse<HistoryEntry>))
 )]
 pub(super) async fn newest(
     State(state): State<ServerState>,
     caller: Caller,
-    Params(paging): Params<Paging>,
+    Params(params): Params<HistoryParams>,
 ) -> Result<Json<ListResponse<HistoryEntry>>, Problem> {
-    let limit = page_size(paging.limit)?;
-    let before = state.decrypt_position(&caller, paging.cursor);
-    let query = HistoryQuery::Newest { tenant: caller.only_tenant(), before, limit };
-    page(&state, &caller, query, limit).await
+    let tenant = caller.only_tenant();
+    let query = |before, limit| HistoryQuery::Newest { tenant, before, limit };
+    Ok(Json(state.services.history_page(&caller, &params, query).await?))
 }
 
 /// Verifies exclusivity from the whole history, or lists the contradictions.
@@ -89,33 +73,4 @@ pub(super) async fn verify(
         grants: report.grants,
         problems: report.problems.iter().map(ToString::to_string).collect(),
     }))
-}
-
-async fn page(
-    state: &ServerState,
-    caller: &Caller,
-    query: HistoryQuery,
-    limit: usize,
-) -> Result<Json<ListResponse<HistoryEntry>>, Problem> {
-    let lines = state.services.store().reads().history(query).await?;
-    let cipher = state.position_cipher(caller);
-    let full = lines.len() == limit;
-    let lines = lines.into_iter().map(|line| answer(line, cipher.as_ref()));
-    let items = lines.collect::<Result<Vec<_>, _>>()?;
-    let next = items.last().filter(|_| full).map(|line| line.position.to_string());
-    Ok(Json(ListResponse { items, next }))
-}
-
-/// Converts an event for a caller. Positions count across all tenants, so a tenant sees them
-/// encrypted.
-pub(super) fn answer(
-    line: HistoryRow,
-    cipher: Option<&PositionCipher>,
-) -> Result<HistoryEntry, Problem> {
-    let HistoryRow { position, key, text, hash } = line;
-    let shown = cipher.map_or(position, |cipher| cipher.encrypt(position));
-    let entry = HistoryEntry::new(shown, key.clone(), text, hash.to_string());
-    entry.map_err(|error| {
-        Problem::unavailable(&format!("cannot parse entry {position} of {key}: {error}"))
-    })
 }
