@@ -1,9 +1,11 @@
 //! The worker of an app, in a process that runs workers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure::Handler;
 use tenure::trace::TraceParent;
+use tenure::worker::Wakeups;
 
 use crate::live::Live;
 
@@ -24,13 +26,18 @@ pub struct AppWorker {
     pub slots: usize,
     /// A handler for each kind.
     pub handlers: Vec<(&'static str, Arc<dyn Handler>)>,
+    /// Time to live and heartbeat interval of its session, if they differ from those of other
+    /// workers.
+    pub session: Option<(Duration, Duration)>,
+    /// What makes it claim jobs, if not the store.
+    pub wakeups: Option<Arc<dyn Wakeups>>,
 }
 
 impl AppWorker {
     /// Creates a worker without handlers.
     #[must_use]
     pub fn new(slots: usize) -> Self {
-        Self { slots, handlers: Vec::new() }
+        Self { slots, handlers: Vec::new(), session: None, wakeups: None }
     }
 
     /// Adds the handler of a kind.

@@ -96,6 +96,12 @@ impl WorkerPool {
                 for (kind, handler) in worker.handlers {
                     handling = handling.handle(kind, handler);
                 }
+                if let Some((ttl, heartbeat)) = worker.session {
+                    handling = handling.ttl(ttl).heartbeat(heartbeat);
+                }
+                if let Some(wakeups) = worker.wakeups {
+                    handling = handling.wakeups(wakeups);
+                }
                 self.start(handling);
             }
             self.started.insert(app.name());

@@ -50,11 +50,6 @@ impl Signer {
         Self { secret, admin_fingerprint }
     }
 
-    /// Returns the secret shared by all servers of the store.
-    pub(crate) fn secret(&self) -> &str {
-        &self.secret
-    }
-
     /// Returns the value of a new cookie for a key, and its CSRF token.
     pub(crate) fn issue(&self, key: Option<&str>, now: Millis) -> (String, String) {
         let until = now.plus(TTL_MS).0;

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::{Operation, RunOptions};
+use tokio::sync::watch;
 use tokio::time::{Sleep, timeout};
 
 use super::context::{CancelReason, Context};
@@ -55,6 +56,7 @@ pub struct Command {
     phase: Phase,
     observer: Option<Observer>,
     output_file: Option<OutputFile>,
+    stop: Option<watch::Receiver<bool>>,
 }
 
 /// Phase of a job that consists of several commands.
@@ -126,6 +128,7 @@ impl Command {
             phase: Phase::default(),
             observer: None,
             output_file: None,
+            stop: None,
         }
     }
 
@@ -234,6 +237,14 @@ impl Command {
         self
     }
 
+    /// Stops the command when `stop` becomes true, as if its job was cancelled: the end is
+    /// [`StopReason::Requested`].
+    #[must_use]
+    pub fn stop_when(mut self, stop: watch::Receiver<bool>) -> Self {
+        self.stop = Some(stop);
+        self
+    }
+
     /// Sets the parent span of the command. The default is a span in the trace of the job that no
     /// tracer records.
     #[must_use]
@@ -337,7 +348,7 @@ impl Command {
         let _registration = handle.follow(job.session());
         let mut io = Box::pin(streams.exchange(self.args_json(job), &mut supervisor));
         let (mut io_open, mut tenure_held) = (true, true);
-        let (mut not_cancelled, mut not_shut_down) = (true, true);
+        let (mut not_cancelled, mut not_shut_down, mut not_stopped) = (true, true, true);
         let mut limit = self.limit.map(|limit| Box::pin(tokio::time::sleep(limit)));
         let ended = loop {
             tokio::select! {
@@ -355,6 +366,10 @@ impl Command {
                 () = job.shutdown_requested(), if not_shut_down => {
                     not_shut_down = false;
                     self.stop(&handle, CancelReason::Shutdown);
+                }
+                () = stop_requested(self.stop.clone()), if not_stopped => {
+                    not_stopped = false;
+                    self.stop(&handle, CancelReason::JobCancelled);
                 }
                 Some(()) = limit_elapsed(&mut limit), if limit.is_some() => {
                     limit = None;
@@ -412,6 +427,15 @@ impl Drop for AbandonOnDrop {
 fn start_failure(error: &exec::Error) -> Failure {
     let code = if matches!(error, exec::Error::Late) { HEARTBEAT_LATE } else { CANNOT_START };
     Failure { code: code.to_owned(), ..Failure::from(error) }
+}
+
+/// Completes when `stop` becomes true, if there is one.
+async fn stop_requested(stop: Option<watch::Receiver<bool>>) {
+    let Some(mut stop) = stop else { return std::future::pending().await };
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        // The sender is gone, so nobody can stop the command.
+        std::future::pending().await;
+    }
 }
 
 /// Completes when the time limit has elapsed.

@@ -59,6 +59,7 @@ mod redact;
 #[cfg(feature = "exec")]
 mod streams;
 mod text;
+mod wakeups;
 mod worker_loop;
 
 use std::collections::{BTreeMap, HashMap};
@@ -82,6 +83,7 @@ pub use handler::{Done, Failure, Handler, completing};
 #[cfg(feature = "exec")]
 pub use observer::{Line, Stream};
 pub use redact::REDACTED;
+pub use wakeups::{Wakeup, Wakeups};
 
 /// Default time to live of a worker's session. Over HTTP, a third of it bounds the delay until a
 /// job learns that it was cancelled.
@@ -111,6 +113,7 @@ pub struct Worker {
     span: fn(&Context) -> Span,
     handlers: BTreeMap<Text, Handlers>,
     only: Option<Restriction>,
+    wakeups: Option<Arc<dyn Wakeups>>,
 }
 
 /// What a worker claims jobs of, if not all that it has handlers for.
@@ -176,6 +179,7 @@ impl Worker {
             span: attempt_span,
             handlers: BTreeMap::new(),
             only: None,
+            wakeups: None,
         }
     }
 
@@ -194,6 +198,12 @@ impl Worker {
         let (tenant, name) = (self.client.tenant().clone(), name.into());
         let scope = ClaimScope::Resource { tenant, name };
         self.only = Some(Restriction { kind: kind.into(), scope });
+        self
+    }
+
+    /// Claims jobs only when `wakeups` says so. By default the store wakes the worker.
+    pub fn wakeups(mut self, wakeups: Arc<dyn Wakeups>) -> Self {
+        self.wakeups = Some(wakeups);
         self
     }
 

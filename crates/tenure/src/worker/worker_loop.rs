@@ -11,13 +11,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tenure_core::{Assignment, Claim, Code, Command, JobState, Outcome, Text, limits};
+use tenure_core::{Assignment, Claim, ClaimScope, Code, Command, JobState, Outcome, Text, limits};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tracing::Instrument as _;
 
 use super::attempt::{AttemptResult, hand_back, run_attempt};
 use super::context::Context;
+use super::wakeups::Wakeup;
 use super::{Summary, Worker};
 use crate::clock::{BootInstant, sleep_until};
 use crate::error::Error;
@@ -172,6 +173,8 @@ struct Claimer<'a> {
     /// repeated as it was, since the store refuses another claim under its id. Slots become free
     /// meanwhile, never fewer.
     pending_claim: Option<Claim>,
+    /// Wake-up that the pending claim answers.
+    wakeup: Option<Wakeup>,
     backoffs: HashMap<Text, KindBackoff>,
 }
 
@@ -183,7 +186,7 @@ struct KindBackoff {
 
 impl<'a> Claimer<'a> {
     fn new(worker_loop: &'a WorkerLoop, session: Session) -> Self {
-        Self { worker_loop, session, pending_claim: None, backoffs: HashMap::new() }
+        Self { worker_loop, session, pending_claim: None, wakeup: None, backoffs: HashMap::new() }
     }
 
     /// Claims jobs until the session is lost.
@@ -207,19 +210,18 @@ impl<'a> Claimer<'a> {
                 continue;
             }
             let sent = BootInstant::now();
-            let claim = self.pending_claim.take();
-            let claim = claim.unwrap_or_else(|| self.new_claim(kinds, free.num_permits()));
-            self.pending_claim = Some(claim.clone());
-            match self.claim(claim, poll).await {
+            let poll = self.prepare_claim(kinds, poll, free.num_permits()).await;
+            match self.claim(self.pending_claim.clone(), poll).await {
                 Ok(jobs) => {
                     backoff = Backoff::new();
                     self.pending_claim = None;
-                    if jobs.is_empty() {
+                    let woken = self.wakeup.take().map(Wakeup::finish).is_some();
+                    if !jobs.is_empty() {
+                        self.start(jobs, free);
+                    } else if !woken {
                         drop(free);
                         // Limits the poll rate on transports that do not hold back claims.
                         sleep_until(sent + jittered(EMPTY_CLAIM_INTERVAL.min(poll))).await;
-                    } else {
-                        self.start(jobs, free);
                     }
                 }
                 Err(error) if error.code() == Some(Code::Lost) => return,
@@ -243,13 +245,28 @@ impl<'a> Claimer<'a> {
         (ready.cloned().collect(), poll)
     }
 
-    fn new_claim(&self, kinds: Vec<Text>, max: usize) -> Claim {
-        let only = self.worker_loop.worker.only.as_ref().map(|only| only.scope.clone());
-        let (session, request) = (self.session.id(), random::request_id());
-        Claim { session, request, kinds, max, tenant: None, only }
+    /// Makes the pending claim, unless there is one: after a wake-up, if the worker has a source of
+    /// them. Returns the duration of the long poll.
+    async fn prepare_claim(&mut self, kinds: Vec<Text>, poll: Duration, max: usize) -> Duration {
+        let Worker { wakeups, only, .. } = &self.worker_loop.worker;
+        if self.pending_claim.is_none() {
+            let mut only = only.as_ref().map(|only| only.scope.clone());
+            if let Some(wakeups) = wakeups {
+                let wakeup = wakeups.next().await;
+                if let Some(key) = &wakeup.resource {
+                    let (tenant, name) = (key.tenant().into(), key.name().into());
+                    only = Some(ClaimScope::Resource { tenant, name });
+                }
+                self.wakeup = Some(wakeup);
+            }
+            let (session, request) = (self.session.id(), random::request_id());
+            self.pending_claim = Some(Claim { session, request, kinds, max, tenant: None, only });
+        }
+        if wakeups.is_some() { Duration::ZERO } else { poll }
     }
 
-    async fn claim(&self, claim: Claim, poll: Duration) -> Result<Vec<Assignment>, Error> {
+    async fn claim(&self, claim: Option<Claim>, poll: Duration) -> Result<Vec<Assignment>, Error> {
+        let Some(claim) = claim else { return Ok(Vec::new()) };
         match self.worker_loop.worker.client.transport().send(Command::Claim(claim), poll).await? {
             Outcome::Claimed(jobs) => Ok(jobs),
             Outcome::Refused(refusal) => Err(Error::Refused(refusal)),
@@ -302,11 +319,10 @@ impl<'a> Claimer<'a> {
 
     /// Repeats the claim without a response and hands back the jobs that it was granted.
     async fn recover_claim(&self) {
-        let Some(claim) = &self.pending_claim else { return };
         let mut backoff = Backoff::new();
         while self.session.state() != LeaseState::Lost {
             // A claim that was granted nothing may claim jobs now, which are handed back at once.
-            match self.claim(claim.clone(), Duration::ZERO).await {
+            match self.claim(self.pending_claim.clone(), Duration::ZERO).await {
                 Ok(jobs) => {
                     for assignment in jobs {
                         let result =
