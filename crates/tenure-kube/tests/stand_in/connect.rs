@@ -86,6 +86,27 @@ async fn a_plugin_that_fails_or_hangs_is_unauthorized() {
 }
 
 #[tokio::test]
+async fn a_plugin_that_fails_later_is_unauthorized() {
+    let api = KubeApi::start(3).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (credential, ran) = (dir.path().join("credential"), dir.path().join("ran"));
+    let expired = serde_json::json!({
+        "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+        "status": {"token": api.token(), "expirationTimestamp": "2000-01-01T00:00:00Z"},
+    });
+    std::fs::write(&credential, expired.to_string()).unwrap();
+    let script = format!(
+        "test -e {ran} && echo hunter2 && exit 1; touch {ran}; cat {credential}",
+        ran = ran.display(),
+        credential = credential.display()
+    );
+    let error = list(&api.kubeconfig_for(&plugin(&script)), options()).await.unwrap_err();
+    assert!(matches!(error, Error::Unauthorized { .. }), "{error}");
+    assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+    assert!(ran.exists() && api.requests().is_empty());
+}
+
+#[tokio::test]
 async fn a_kubeconfig_that_cannot_be_used_is_invalid_and_not_quoted() {
     let api = KubeApi::start(3).unwrap();
     let good = api.kubeconfig_for("token: hunter2");
