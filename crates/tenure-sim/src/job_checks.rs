@@ -14,7 +14,7 @@ use crate::holder::Holder;
 use crate::job_model::{ModelJob, Stage};
 use crate::message::{Peer, Reply};
 use crate::oracle::{CheckResult, Oracle};
-use crate::plan::{JOB_WAIT_MAX_US, Phase};
+use crate::plan::{JOB_WAIT_MAX_US, Phase, SCHEDULE_MS_MAX};
 use crate::resource_checks::{check_resource, check_scope};
 use crate::server::Applied;
 use crate::sim::Sim;
@@ -234,7 +234,8 @@ impl Sim {
         }
         self.resume_all();
         if self.phase == Phase::Draining {
-            self.remove_refused_timers();
+            self.remove_unreachable_timers();
+            self.cancel_unreachable_jobs();
         }
         let mut since = BTreeMap::new();
         for progress in self.job_progress() {
@@ -284,14 +285,37 @@ impl Sim {
         }
     }
 
-    /// Removes the timers whose submit is refused: nothing may change that any more.
-    fn remove_refused_timers(&mut self) {
-        let mut refused: Vec<(ResourceKey, Text)> = Vec::new();
-        for (key, resource) in &self.oracle.history.durable.job_model.resources {
-            let timers = resource.timers.iter().filter(|(_, timer)| timer.refused);
-            refused.extend(timers.map(|(operation, _)| (key.clone(), operation.clone())));
+    /// Returns whether an instant was chosen before a restart that set the store clock back so far
+    /// that it may not come before the run ends.
+    fn is_out_of_reach(&self, due: Millis) -> bool {
+        let Some(running) = &self.server.running else { return false };
+        let now = running.now(self.now_us);
+        due > now.plus(SCHEDULE_MS_MAX) && due <= self.latest_store_time.plus(SCHEDULE_MS_MAX)
+    }
+
+    /// Cancels the jobs that are out of reach.
+    fn cancel_unreachable_jobs(&mut self) {
+        let jobs = self.oracle.history.durable.job_model.jobs.iter();
+        let out_of_reach =
+            |job: &ModelJob| job.first_start().is_some_and(|due| self.is_out_of_reach(due));
+        let unreachable = jobs.filter(|(_, job)| out_of_reach(job)).map(|(id, _)| *id);
+        for id in unreachable.collect::<Vec<_>>() {
+            let (by, reason) = ("ann".into(), "the clock was set back".into());
+            let action = JobAction::Cancel { by, reason };
+            self.send(Peer::Operator, 0, Command::Job { id, action });
         }
-        for (key, operation) in refused {
+    }
+
+    /// Removes the timers that are out of reach, and those whose submit is refused: nothing may
+    /// change that any more.
+    fn remove_unreachable_timers(&mut self) {
+        let mut unreachable: Vec<(ResourceKey, Text)> = Vec::new();
+        for (key, resource) in &self.oracle.history.durable.job_model.resources {
+            let timers = resource.timers.iter();
+            let timers = timers.filter(|(_, it)| it.refused || self.is_out_of_reach(it.due));
+            unreachable.extend(timers.map(|(operation, _)| (key.clone(), operation.clone())));
+        }
+        for (key, operation) in unreachable {
             let timers = vec![TimerChange { operation, setting: TimerSetting::Remove }];
             let action = ResourceAction::SetTimers { timers, by: "ann".into(), precondition: None };
             self.send(Peer::Operator, 0, Command::Resource { key, action });
