@@ -1,5 +1,6 @@
 //! Checks of job replies and records against history, and of job progress once faults stop.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use tenure_core::lane::NextJob;
@@ -9,6 +10,7 @@ use tenure_core::{
     ResourceAction, ResourceKey, Text, TimerChange, TimerSetting, Token,
 };
 
+use crate::claim_order::Rank;
 use crate::history_model::ModelState;
 use crate::holder::Holder;
 use crate::job_model::{ModelJob, Stage};
@@ -221,14 +223,20 @@ fn check_assignment(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct JobProgress {
     job: JobId,
-    running: bool,
+    /// Rank of a ready job; none if it runs.
+    rank: Option<Rank>,
     /// Tenure it runs with, or the last one of its resource.
     token: Token,
 }
 
 impl Sim {
     /// Checks that, once faults stop, no job stays ready or running without progress.
+    ///
+    /// How long a ready job waits in all depends on the jobs that rank before it and on the caps of
+    /// its kind. While such jobs start, it makes progress: none can be added without end, because
+    /// later jobs of the same priority rank behind it. Starts of any other job are none.
     pub(crate) fn check_job_progress(&mut self) -> CheckResult {
+        let started = std::mem::take(&mut self.oracle.claim_order.started).into_iter().min();
         if self.phase == Phase::Faulty {
             return Ok(());
         }
@@ -239,15 +247,20 @@ impl Sim {
         }
         let mut since = BTreeMap::new();
         for progress in self.job_progress() {
-            let first = self.job_progress_since.get(&progress).copied().unwrap_or(self.now_us);
+            let before = self.job_progress_since.get(&progress).copied();
+            let advanced = progress.rank.zip(started).is_some_and(|(rank, first)| first < rank);
+            let first = before.filter(|_| !advanced).unwrap_or(self.now_us);
             since.insert(progress, first);
             let waited_us = self.now_us - first;
             if waited_us > JOB_WAIT_MAX_US {
-                let JobProgress { job, running, token } = progress;
+                let JobProgress { job, rank, token } = progress;
                 let seconds = waited_us / SECOND;
-                return Err(match running {
-                    true => format!("job {job} runs with token {token} for {seconds} s"),
-                    false => format!("job {job} is ready for {seconds} s and no worker claims it"),
+                return Err(match rank {
+                    None => format!("job {job} runs with token {token} for {seconds} s"),
+                    Some(_) => format!(
+                        "job {job} is ready for {seconds} s, and no worker claims it or one \
+                         before it"
+                    ),
                 });
             }
         }
@@ -263,11 +276,12 @@ impl Sim {
         for key in &self.plan.lanes {
             let Some(record) = world.records.get(key) else { continue };
             let kind = self.oracle.history.kinds.get(key.kind()).expect("every kind is declared");
-            if let NextJob::Ready { job, .. } = record.next_job(kind, now) {
-                progress.push(JobProgress { job, running: false, token: record.token });
+            if let NextJob::Ready { job, priority, since, .. } = record.next_job(kind, now) {
+                let rank = Some((Reverse(priority), since));
+                progress.push(JobProgress { job, rank, token: record.token });
             }
             let runs =
-                |job: &Job| Some(JobProgress { job: job.id, running: true, token: job.token()? });
+                |job: &Job| Some(JobProgress { job: job.id, rank: None, token: job.token()? });
             progress.extend(record.lane().iter().filter_map(|job| runs(job)));
         }
         progress

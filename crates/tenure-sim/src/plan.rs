@@ -33,8 +33,9 @@ pub const LANE_JOBS_MAX: usize = 6;
 /// holders may work first.
 pub const GRANT_WAIT_MAX_US: u64 = 45 * SECOND;
 
-/// Time limit for a ready or running job without progress on its resource, once faults stop: all
-/// workers may have to wait for locks and to work first.
+/// Time limit for progress once faults stop, of a running job, and from one start of a ready job or
+/// of one that ranks before it to the next: all workers may have to wait for locks and to work
+/// first.
 pub const JOB_WAIT_MAX_US: u64 = 60 * SECOND;
 
 /// Maximum time from now to the instant of a new timer, a new job or the next attempt of a job.
