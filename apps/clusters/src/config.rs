@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::names;
 
 /// Configuration of one cluster, complete and checked against its profile.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterConfig {
     /// Name, the first label of its domain.

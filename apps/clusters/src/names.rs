@@ -17,7 +17,9 @@ pub const DESTROY: &str = "DESTROY";
 pub const SCALE_WORKERS: &str = "SCALE_WORKERS";
 /// Operation that destroys a cluster when its time to live has elapsed.
 pub const JANITOR_DESTROY: &str = "JANITOR_DESTROY";
-/// All operations.
+/// Operation that deletes the snapshots of a cluster that was destroyed long ago.
+pub const PURGE: &str = "PURGE";
+/// Operations of users and of the time to live.
 pub const OPERATIONS: [&str; 4] = [CREATE, DESTROY, SCALE_WORKERS, JANITOR_DESTROY];
 
 /// Maximum length of the name of a cluster: the installer derives names of resources from it.

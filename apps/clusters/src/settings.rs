@@ -3,14 +3,26 @@
 //! The defaults are short where that is safe: a session with heartbeats decides who is alive, so a
 //! lock need not outlive the longest operation. `example.toml` also shows the values of older
 //! systems.
+//!
+//! `settings/read.rs` reads the table, `settings/sqs.rs` its table `sqs`.
+
+mod places;
+mod read;
+mod sqs;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
-
 use std::path::{Path, PathBuf};
+
+pub(crate) use places::installer as read_installer;
 
 const MINUTE_MS: u64 = 60 * 1_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 const DAY_MS: u64 = 24 * HOUR_MS;
+
+/// Tenant of base domains that are not declared.
+const TENANT_DEFAULT: &str = "default";
 
 /// How a destroy is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +62,8 @@ pub struct SqsSettings {
 /// Settings of the app.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Path of the installer; `{version}` stands for the version of the cluster.
+    /// Path of the installer; `{version}` stands for the version of the cluster. A name without a
+    /// slash is looked up in `PATH`.
     pub installer: String,
     /// Directory for install directories.
     pub work_dir: PathBuf,
@@ -104,6 +117,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Returns the tenant that a base domain belongs to.
+    #[must_use]
+    pub fn owner_of(&self, domain: &str) -> &str {
+        self.base_domains.get(domain).map_or(TENANT_DEFAULT, String::as_str)
+    }
+
     /// Returns the defaults; relative paths are below `dir`.
     #[must_use]
     pub fn new(dir: &Path) -> Self {

@@ -52,6 +52,9 @@ pub struct ClusterStatus {
     /// Whether what a failed create has left is kept.
     #[serde(default)]
     pub preserved: bool,
+    /// Whether a destroy has begun: parts of the cluster may be gone.
+    #[serde(default)]
+    pub destroying: bool,
     /// Duration of the successful install, for estimates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub install_ms: Option<u64>,
@@ -106,6 +109,10 @@ pub struct ClusterSpec {
     /// Extension of the time to live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extension: Option<Extension>,
+    /// Entry of the history at which the cluster was stopped because the history contradicts
+    /// itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incident: Option<u64>,
 }
 
 /// A later end of one life of a cluster.

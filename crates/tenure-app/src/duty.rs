@@ -1,8 +1,10 @@
 //! Duties: periodic housekeeping within the store, run by the janitor of the server.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tenure_core::verify::Problem;
 use tenure_store::{Committer, Store, StoreError};
 
 use crate::live::Live;
@@ -31,13 +33,45 @@ pub struct DutyContext {
     pub committer: Committer,
     /// The live configuration.
     pub live: Live,
+    /// Contradictions of the history that were found by this server.
+    pub violations: Violations,
 }
 
 impl DutyContext {
+    /// Creates a context.
+    #[must_use]
+    pub fn new(committer: Committer, live: Live) -> Self {
+        Self { committer, live, violations: Violations::default() }
+    }
+
     /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         self.committer.store()
+    }
+}
+
+/// Contradictions of the history that the continuous verification has found on this server. After a
+/// restart it finds them again.
+#[derive(Clone, Default)]
+pub struct Violations(Arc<Mutex<Vec<Problem>>>);
+
+impl Violations {
+    /// Maximum number of contradictions that are kept.
+    pub const MAX: usize = 1_000;
+
+    /// Adds contradictions, up to the maximum.
+    pub fn add(&self, problems: &[Problem]) {
+        let mut all = self.0.lock().expect("nothing panics while it is locked");
+        let left = Self::MAX.saturating_sub(all.len());
+        all.extend(problems.iter().take(left).cloned());
+    }
+
+    /// Returns those of one kind of resources.
+    #[must_use]
+    pub fn of_kind(&self, kind: &str) -> Vec<Problem> {
+        let all = self.0.lock().expect("nothing panics while it is locked");
+        all.iter().filter(|problem| problem.key.kind() == kind).cloned().collect()
     }
 }
 

@@ -40,7 +40,7 @@ pub use access::{Access, Rule};
 pub use caller::Caller;
 pub use controller::{Controller, ControllerContext, ControllerRunner};
 pub use demo::{Demo, DemoServer};
-pub use duty::{Duty, DutyContext, DutyReport};
+pub use duty::{Duty, DutyContext, DutyReport, Violations};
 pub use live::{BrokenFile, Live, LiveConfig, LoadedApps};
 pub use load::{Apps, Loaded};
 pub use metrics::AppMetrics;

@@ -10,6 +10,8 @@ pub fn installed() -> Apps {
     Apps::new(vec![
         #[cfg(feature = "builds")]
         Arc::new(tenure_builds::Builds),
+        #[cfg(feature = "clusters")]
+        Arc::new(tenure_clusters::Clusters),
         #[cfg(feature = "pipelines")]
         Arc::new(tenure_pipelines::Pipelines),
     ])

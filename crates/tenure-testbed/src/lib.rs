@@ -1,5 +1,5 @@
 //! Private servers for tests and benchmarks, on free loopback ports: real database servers with
-//! their own data directories, and an imitation of a Kubernetes API server.
+//! their own data directories, and imitations of AWS and Kubernetes.
 //!
 //! Must never touch a server it did not start, never listen beyond loopback, and clean up after
 //! itself: a server stops when its handle is dropped or the process is killed; the directories of a
@@ -7,12 +7,14 @@
 
 mod bouncer;
 mod clock;
+mod cloud;
 mod kube_api;
 mod postgres;
 mod process;
 mod proxy;
 
 pub use bouncer::{PgBouncer, shared_bouncer};
+pub use cloud::PythonServer;
 pub use kube_api::{
     Held, KubeApi, KubeFault, MACHINE_NAMESPACE, MACHINE_SETS, MACHINES, NODES, Objects, Refusal,
     Request, ResourceType, new_machine_set,

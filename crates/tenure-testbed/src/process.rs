@@ -101,6 +101,7 @@ impl Scratch {
     /// Creates a directory that only this user can read.
     pub(crate) fn create_private(prefix: &str) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
+        remove_orphaned_directories();
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("{prefix}-{}-{n}", std::process::id()));
         let mut builder = DirBuilder::new();
@@ -137,12 +138,18 @@ fn remove_orphaned_directories() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix("tenure-db-")?.split('-').next());
+        let pid = name.to_str().and_then(owner);
         let orphaned = pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
         if orphaned {
             fs::remove_dir_all(entry.path()).ok();
         }
     }
+}
+
+/// Returns the process id in the name of a directory of this module, `PREFIX-PID-N`.
+fn owner(name: &str) -> Option<&str> {
+    let prefixes = ["tenure-cloud-", "tenure-db-"];
+    prefixes.iter().find_map(|prefix| name.strip_prefix(prefix))?.split('-').next()
 }
 
 /// Returns a free port.

@@ -75,6 +75,9 @@ pub struct JobInfo {
     /// Number of consecutive attempts that were deferred.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub deferrals: u32,
+    /// State of the resource before the latest attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_before: Option<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -111,6 +114,7 @@ impl JobInfo {
             followed_by: job.followed_by,
             generation: job.generation,
             deferrals: job.deferrals,
+            state_before: job.state_before.as_deref().map(str::to_owned),
         }
     }
 
@@ -152,7 +156,7 @@ impl JobInfo {
             ended_at: self.ended_at.as_deref().map(parse_server_instant),
             joined: self.joined,
             generation: self.generation,
-            state_before: None,
+            state_before: self.state_before.as_deref().map(Into::into),
             retry_of: self.retry_of,
             followed_by: self.followed_by,
             previous: None,

@@ -49,7 +49,7 @@ fn job() -> Job {
         ended_at: Some(Millis(6_000)),
         joined: 3,
         generation: 8,
-        state_before: None,
+        state_before: Some("READY".into()),
         retry_of: Some(JobId(1)),
         followed_by: Some(JobId(2)),
         previous: None,

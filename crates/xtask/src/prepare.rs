@@ -1,8 +1,8 @@
 //! Checks that the machine has the programs that the tests need, before anything is built.
 //!
 //! Installs missing packages on Debian as root; otherwise fails with a message that names the
-//! packages, rather than with a compiler or linker error. Installs pytest into the target
-//! directory.
+//! packages, rather than with a compiler or linker error. Installs pytest and imitations of AWS
+//! into the target directory.
 //!
 //! Requirements are listed in `machine`.
 
@@ -28,7 +28,9 @@ pub(crate) fn machine(root: &Path) -> Result<()> {
         require_program(program, &[program])?;
     }
     require_program("pgrep", &["procps"])?;
-    // schemathesis and pytest are installed into virtual environments.
+    // Tests run workers whose clocks are wrong.
+    require_program("faketime", &["faketime"])?;
+    // schemathesis, pytest, moto and MiniStack are installed into virtual environments.
     require_python_module("ensurepip", &["python3-venv"])?;
     // Tests validate the files in deploy/.
     require_program("systemd-analyze", &["systemd"])?;
@@ -41,6 +43,9 @@ pub(crate) fn machine(root: &Path) -> Result<()> {
     // Tests run pytest with the plugin.
     let requirements = root.join("clients/pytest-tenure/requirements.txt");
     python_environment(&requirements, &target_directory()?.join("pytest"))?;
+    // Tests start imitations of AWS.
+    let requirements = root.join("apps/clusters/tests/cloud/requirements.txt");
+    python_environment(&requirements, &target_directory()?.join("cloud"))?;
     // A test inspects the crates of every feature, including those that are not built here.
     shell::run(shell::cargo(root).args(["fetch", "--locked", "--quiet"]))
 }

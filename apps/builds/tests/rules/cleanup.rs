@@ -25,7 +25,7 @@ impl Cleanup {
     fn new(bed: &Bed) -> Self {
         let duty = Builds.duties().remove(0);
         let committer = Committer::start(std::sync::Arc::clone(&bed.store));
-        Self { duty, cx: DutyContext { committer, live: Live::fixed(bed.live.clone()) } }
+        Self { duty, cx: DutyContext::new(committer, Live::fixed(bed.live.clone())) }
     }
 
     /// Runs the duty. Returns the number of builds that it deleted.

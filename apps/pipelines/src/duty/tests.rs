@@ -36,7 +36,7 @@ impl Fixture {
         let store: Arc<dyn Store> = Arc::new(Memory::with_clock(clock.clone()));
         let live = watch::Sender::new(LiveConfig::default());
         let committer = Committer::start_with(store, Sweep::External);
-        let cx = DutyContext { committer, live: Live::new(&live) };
+        let cx = DutyContext::new(committer, Live::new(&live));
         Self { cx, live, clock, dir: TempDir::new().unwrap() }
     }
 

@@ -73,7 +73,7 @@ impl Janitor {
     pub fn start(committer: Committer, live: Live, apps: &Apps, name: &str) -> Self {
         let stop = CancellationToken::new();
         let (ending, ended) = oneshot::channel();
-        let runner = Runner::new(DutyContext { committer, live }, apps, name);
+        let runner = Runner::new(DutyContext::new(committer, live), apps, name);
         let (stopped, status) = (stop.clone(), Arc::clone(&runner.status));
         std::thread::Builder::new()
             .name("tenure-janitor".to_owned())

@@ -58,10 +58,8 @@ impl Fixture {
         let Config { kinds, retention, .. } = Config::parse(CONFIG, Path::new("/")).expect("valid");
         store.declare(Arc::clone(&kinds)).await.expect("a response");
         let live = LiveConfig { kinds, retention, ..LiveConfig::default() };
-        let cx = DutyContext {
-            committer: Committer::start_with(store, Sweep::External),
-            live: Live::fixed(live),
-        };
+        let committer = Committer::start_with(store, Sweep::External);
+        let cx = DutyContext::new(committer, Live::fixed(live));
         let fixture = Self {
             cx,
             status: Arc::new(JanitorStatus::new(&[], Arc::default())),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure_app::{Duty, DutyContext, DutyReport};
+use tenure_app::{Duty, DutyContext, DutyReport, Violations};
 use tenure_core::verify::Problem;
 use tenure_store::clock::stopwatch;
 use tenure_store::verify::incremental::{IncrementalVerifier, REPORTED_MAX};
@@ -114,7 +114,7 @@ impl Verify {
     }
 
     /// Reports the violations that were found since the last call.
-    fn report(&mut self) {
+    fn report(&mut self, violations: &Violations) {
         let problems = self.verifier.take_problems();
         if problems.is_empty() {
             return;
@@ -127,6 +127,7 @@ impl Verify {
             );
         }
         self.status.add(&problems);
+        violations.add(&problems);
         if self.verifier.is_full() {
             tracing::error!(
                 violations = REPORTED_MAX,
@@ -149,7 +150,7 @@ impl Duty for Verify {
 
     async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {
         let verified = self.verify(cx.store()).await;
-        self.report();
+        self.report(&cx.violations);
         let entries = verified?;
         Ok(DutyReport { note: self.status.note(), ..DutyReport::done(entries) })
     }

@@ -434,7 +434,7 @@ async fn stop_requested(stop: Option<watch::Receiver<bool>>) {
     let Some(mut stop) = stop else { return std::future::pending().await };
     if stop.wait_for(|stop| *stop).await.is_err() {
         // The sender is gone, so nobody can stop the command.
-        std::future::pending().await;
+        std::future::pending::<()>().await;
     }
 }
 

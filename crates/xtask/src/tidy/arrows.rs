@@ -7,7 +7,7 @@ use super::Finding;
 use crate::metadata::{Dependency, Package};
 
 /// Each crate with the workspace crates that it may depend on outside of its tests.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 18] = [
     ("tenure-core", &[]),
     ("tenure-wire", &["tenure-core"]),
     ("tenure-config", &["tenure-core"]),
@@ -18,6 +18,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("tenure-server", SERVER_USES),
     ("tenure-bench", BENCH_USES),
     ("tenure-builds", APPS_USE),
+    ("tenure-clusters", APPS_USE),
     ("tenure-pipelines", APPS_USE),
     ("tenure-kube", &["tenure-core"]),
     ("tenure-cli", CLI_USES),
@@ -57,6 +58,7 @@ const APPS_USE: &[&str] = &[
 ];
 const CLI_USES: &[&str] = &[
     "tenure-builds",
+    "tenure-clusters",
     "tenure-pipelines",
     "tenure-bench",
     "tenure-server",
@@ -85,6 +87,9 @@ const BANNED: [(&str, &str); 5] = [
     ("native-tls", "TLS is rustls, nothing links the system's OpenSSL"),
     ("serde_yaml", "archived by its author"),
 ];
+
+/// Banned crates that another crate may pull: nothing else may.
+const TOLERATED: [(&str, &str); 1] = [("chrono", "object_store")];
 
 /// Checks the declared dependencies.
 pub(super) fn check(packages: &[Package]) -> Vec<Finding> {
@@ -117,14 +122,25 @@ pub(super) fn lock_file(path: &str, text: &str) -> Vec<Finding> {
     if path != "Cargo.lock" {
         return Vec::new();
     }
-    text.lines().zip(1..).filter_map(|(line, at)| banned(path, line, at)).collect()
+    text.lines().zip(1..).filter_map(|(line, at)| banned(path, text, line, at)).collect()
 }
 
-fn banned(path: &str, line: &str, at: usize) -> Option<Finding> {
+fn banned(path: &str, text: &str, line: &str, at: usize) -> Option<Finding> {
     let name = line.strip_prefix("name = \"")?.strip_suffix('"')?;
     let (_, reason) = BANNED.iter().find(|(banned, _)| *banned == name)?;
+    let tolerated = TOLERATED.iter().filter(|(banned, _)| *banned == name);
+    if tolerated.map(|(_, user)| *user).any(|user| pulled_by(text, name) == [user]) {
+        return None;
+    }
     let message = format!("{name} is banned ({reason}); `cargo tree -i {name}` shows who pulls it");
     Some(Finding::new(path, at, message))
+}
+
+/// Returns the crates that depend on `name`.
+fn pulled_by<'a>(lock_file: &'a str, name: &str) -> Vec<&'a str> {
+    let dependency = format!("\n \"{name}\",");
+    let users = lock_file.split("[[package]]").filter(|package| package.contains(&dependency));
+    users.filter_map(|package| package.split('"').nth(1)).collect()
 }
 
 #[cfg(test)]
@@ -217,6 +233,19 @@ mod tests {
             assert_eq!(lines, [2], "{name}");
             assert_eq!(lock_file("docs/example.md", &text), []);
         }
+    }
+
+    #[test]
+    fn a_tolerated_crate_may_be_pulled_by_one_other_only() {
+        let lock = |users: &[&str]| {
+            let user = |name: &&str| {
+                format!("[[package]]\nname = \"{name}\"\ndependencies = [\n \"chrono\",\n]\n")
+            };
+            let users: String = users.iter().map(user).collect();
+            format!("[[package]]\nname = \"chrono\"\n\n{users}")
+        };
+        assert_eq!(lock_file("Cargo.lock", &lock(&["object_store"])), []);
+        assert_eq!(lock_file("Cargo.lock", &lock(&["object_store", "tenure"])).len(), 1);
     }
 
     #[test]

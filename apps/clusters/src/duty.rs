@@ -1,0 +1,102 @@
+//! Two workers with the lock of one cluster at once, which must never happen: if the continuous
+//! verification of the history finds it nevertheless, everything that may work on the cluster is
+//! stopped, and nothing works on it again until an operator has looked.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure_app::{Duty, DutyContext, DutyReport};
+use tenure_core::history::{Entry, Event};
+use tenure_core::verify::Problem;
+use tenure_core::{
+    Command, LockAction, Outcome, Put, ResourceAction, ResourceKey, SessionId, Text,
+};
+use tenure_store::StoreError;
+use tenure_store::store::HistoryQuery;
+use tenure_wire::to_document;
+
+use crate::names::CLUSTER;
+use crate::status::ClusterSpec;
+
+/// Principal of what the duty does.
+const BY: &str = "janitor";
+/// Number of the newest events in which holders are searched.
+const EVENTS_MAX: usize = 200;
+
+/// Stops what works on clusters whose history contradicts itself.
+pub(crate) struct DuplicateHolders;
+
+#[async_trait]
+impl Duty for DuplicateHolders {
+    fn name(&self) -> &'static str {
+        "cluster_duplicate_holders"
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+
+    async fn run(&mut self, cx: &DutyContext) -> Result<DutyReport, StoreError> {
+        let mut stopped = 0;
+        for problem in cx.violations.of_kind(CLUSTER) {
+            stopped += usize::from(stop(cx, &problem).await?);
+        }
+        Ok(DutyReport::done(stopped))
+    }
+}
+
+/// Stops everything that may work on a cluster. Returns `false` if that was done before.
+async fn stop(cx: &DutyContext, problem: &Problem) -> Result<bool, StoreError> {
+    let Problem { key, n, what } = problem;
+    let Some(detail) = cx.store().reads().show(key).await? else { return Ok(false) };
+    let resource = detail.record.resource.as_ref();
+    let spec = resource.and_then(|resource| resource.spec.as_deref());
+    let mut spec = ClusterSpec::parse(spec).unwrap_or_default();
+    // An operator who has resumed the cluster is not asked again after a restart.
+    if spec.incident.is_some_and(|incident| incident >= *n) {
+        return Ok(false);
+    }
+    let reason: Text = format!("the history contradicts itself at entry {n}: {what}").into();
+    tracing::error!(cluster = %key, entry = n, violation = %what,
+        "incident: two workers may have had the lock of a cluster; it is paused, and both stop");
+    let pause = ResourceAction::Pause { by: BY.into(), reason: reason.clone() };
+    cx.committer.submit(Command::Resource { key: key.clone(), action: pause }).await?;
+    for tenure in &detail.tenures {
+        let action = LockAction::Break {
+            token: tenure.token,
+            locks: None,
+            by: BY.into(),
+            reason: reason.clone(),
+            end_job: true,
+        };
+        // A tenure that has ended meanwhile need not be broken.
+        cx.committer.submit(Command::Lock { key: key.clone(), action }).await?;
+    }
+    for session in holders(cx, key).await? {
+        cx.committer.submit(Command::Close { session, tenant: None }).await?;
+    }
+    spec.incident = Some(*n);
+    let spec = serde_json::to_value(spec).expect("plain data");
+    let put = ResourceAction::Put(Put::new(to_document(&spec), BY.into()));
+    let outcome = cx.committer.submit(Command::Resource { key: key.clone(), action: put }).await?;
+    Ok(matches!(outcome, Outcome::Put { .. }))
+}
+
+/// Returns the sessions that were granted the lock and may still work under it.
+async fn holders(cx: &DutyContext, key: &ResourceKey) -> Result<Vec<SessionId>, StoreError> {
+    let query = HistoryQuery::Of { key: key.clone(), before: None, limit: EVENTS_MAX };
+    let rows = cx.store().reads().history(query).await?;
+    // Newest first: the end of a tenure comes before its grant.
+    let (mut ended, mut holders) = (Vec::new(), Vec::new());
+    for row in rows {
+        let Ok(entry) = Entry::parse(&row.text) else { continue };
+        match entry.event {
+            Event::Ended { token, .. } => ended.push(token),
+            Event::Granted { token, session, .. } if !ended.contains(&token) => {
+                holders.push(session);
+            }
+            _ => {}
+        }
+    }
+    Ok(holders)
+}

@@ -1,0 +1,118 @@
+//! Watches the dead-letter queue.
+//!
+//! One process of the fleet counts the messages and stores the number as the spec of a resource, so
+//! that every server can show and export it.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tenure::Failure;
+use tenure_app::controller::SYSTEM_TENANT;
+use tenure_app::{Controller, ControllerContext};
+use tenure_core::{Kind, ResourceKey};
+use tenure_store::{Store, StoreError};
+
+use super::{Wakeup, open, open_dead_letters};
+use crate::LoadedClusters;
+use crate::aws::AwsError;
+use crate::settings::{Settings, SqsSettings};
+use crate::wire::RedriveQueueResponse;
+
+/// Kind of the resource with the number of dead messages.
+const KIND: &str = "cluster-queue";
+/// Its name.
+const NAME: &str = "dead-letters";
+/// Interval between two looks.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// Code of a queue that cannot be read.
+const QUEUE: &str = "QUEUE";
+/// Maximum number of messages of one redrive.
+const REDRIVE_MAX: u64 = 1_000;
+
+/// What was seen last.
+#[derive(Serialize, Deserialize)]
+struct Seen {
+    messages: u64,
+}
+
+/// Returns the kind.
+pub(crate) fn kind() -> Kind {
+    Kind::new(KIND)
+}
+
+/// Counts the messages of the dead-letter queue.
+pub(crate) struct DeadLetterWatch;
+
+#[async_trait]
+impl Controller for DeadLetterWatch {
+    fn name(&self) -> &'static str {
+        "cluster-dead-letters"
+    }
+
+    async fn run(&self, cx: ControllerContext) -> Result<(), Failure> {
+        let resource = cx.client.for_tenant(SYSTEM_TENANT)?.resource(&format!("{KIND}/{NAME}"))?;
+        loop {
+            let app = cx.live.app::<LoadedClusters>();
+            let settings = app.as_ref().map(|app| &app.settings);
+            if let Some(settings) = settings
+                && let Some(sqs) = &settings.sqs
+            {
+                let counted = count(settings, sqs).await;
+                let messages = counted.map_err(|error| Failure::new(QUEUE, error))?;
+                if messages > 0 {
+                    tracing::warn!(
+                        queue = sqs.dead_letters,
+                        messages,
+                        "messages are in the dead-letter queue; see `tenure cluster queue`"
+                    );
+                }
+                cx.check()?;
+                resource.put(&Seen { messages }).await?;
+            }
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+}
+
+async fn count(settings: &Settings, sqs: &SqsSettings) -> Result<u64, AwsError> {
+    let counts = open_dead_letters(settings, sqs).await?.counts().await?;
+    Ok(counts.visible + counts.in_flight)
+}
+
+/// Returns the number of dead messages, as of the last look.
+pub(crate) async fn dead_messages(store: &dyn Store) -> Result<u64, StoreError> {
+    let key = ResourceKey::new(SYSTEM_TENANT, KIND, NAME).expect("a valid name");
+    let Some(detail) = store.reads().show(&key).await? else { return Ok(0) };
+    let spec = detail.record.resource.and_then(|resource| resource.spec);
+    let seen = spec.and_then(|spec| serde_json::from_str::<Seen>(&spec).ok());
+    Ok(seen.map_or(0, |seen| seen.messages))
+}
+
+/// Sends the messages of the dead-letter queue again. Those that cannot be read stay: they are
+/// hidden for a while, and come back.
+pub(crate) async fn redrive(
+    settings: &Settings,
+    sqs: &SqsSettings,
+) -> Result<RedriveQueueResponse, AwsError> {
+    let queue = open(settings, sqs).await?;
+    let dead = open_dead_letters(settings, sqs).await?;
+    let mut answer = RedriveQueueResponse { sent: 0, unreadable: 0 };
+    while answer.sent + answer.unreadable < REDRIVE_MAX {
+        let messages = dead.receive(crate::aws::sqs::RECEIVE_MAX, Duration::ZERO).await?;
+        if messages.is_empty() {
+            break;
+        }
+        for message in messages {
+            match Wakeup::parse(&message.body) {
+                Ok(key) => {
+                    queue.send(&super::group(key.name()), &message.body).await?;
+                    dead.delete(&message.receipt).await?;
+                    answer.sent += 1;
+                }
+                Err(_) => answer.unreadable += 1,
+            }
+        }
+    }
+    Ok(answer)
+}

@@ -1,0 +1,11 @@
+//! Clusters through the real binary: a server, workers that are killed and frozen, a stand-in for
+//! the installer, and a cloud that behaves like AWS.
+
+mod bed;
+mod chaos;
+mod cloud;
+#[path = "../../../../crates/tenure-cli/tests/common/mod.rs"]
+mod common;
+mod crashes;
+mod life;
+mod meets;
