@@ -9,7 +9,7 @@ use tenure_app::{Duty, DutyContext, DutyReport};
 use tenure_core::history::{Entry, Event};
 use tenure_core::verify::Problem;
 use tenure_core::{
-    Command, LockAction, Outcome, Put, ResourceAction, ResourceKey, SessionId, Text,
+    Command, LockAction, Outcome, Precondition, Put, ResourceAction, ResourceKey, SessionId, Text,
 };
 use tenure_store::StoreError;
 use tenure_store::store::HistoryQuery;
@@ -49,9 +49,9 @@ impl Duty for DuplicateHolders {
 async fn stop(cx: &DutyContext, problem: &Problem) -> Result<bool, StoreError> {
     let Problem { key, n, what } = problem;
     let Some(detail) = cx.store().reads().show(key).await? else { return Ok(false) };
-    let resource = detail.record.resource.as_ref();
-    let spec = resource.and_then(|resource| resource.spec.as_deref());
-    let mut spec = ClusterSpec::parse(spec).unwrap_or_default();
+    // Nothing runs on a cluster that has left the lists.
+    let Some(resource) = detail.record.resource.as_ref() else { return Ok(false) };
+    let mut spec = ClusterSpec::parse(resource.spec.as_deref()).unwrap_or_default();
     // An operator who has resumed the cluster is not asked again after a restart.
     if spec.incident.is_some_and(|incident| incident >= *n) {
         return Ok(false);
@@ -77,7 +77,10 @@ async fn stop(cx: &DutyContext, problem: &Problem) -> Result<bool, StoreError> {
     }
     spec.incident = Some(*n);
     let spec = serde_json::to_value(spec).expect("plain data");
-    let put = ResourceAction::Put(Put::new(to_document(&spec), BY.into()));
+    // If the spec has changed meanwhile, the next run repeats all of this.
+    let precondition = Some(Precondition::Generation(resource.generation));
+    let put = Put { precondition, ..Put::new(to_document(&spec), BY.into()) };
+    let put = ResourceAction::Put(put);
     let outcome = cx.committer.submit(Command::Resource { key: key.clone(), action: put }).await?;
     Ok(matches!(outcome, Outcome::Put { .. }))
 }

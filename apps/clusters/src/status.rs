@@ -55,6 +55,10 @@ pub struct ClusterStatus {
     /// Whether a destroy has begun: parts of the cluster may be gone.
     #[serde(default)]
     pub destroying: bool,
+    /// Whether the last SCALE_WORKERS did not succeed: a request of its worker may still be on its
+    /// way.
+    #[serde(default)]
+    pub scaling: bool,
     /// Duration of the successful install, for estimates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub install_ms: Option<u64>,
@@ -125,6 +129,18 @@ pub struct Extension {
     pub expires_at: Option<Millis>,
 }
 
+/// What a JANITOR_DESTROY does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtExpiry {
+    /// It destroys the cluster.
+    Destroy,
+    /// Nothing: the time to live was extended to this instant, or has no end. The timer has to be
+    /// set again, because it may have fired meanwhile and joined this job.
+    Extended(Option<Millis>),
+    /// Nothing: what a failed create has left is kept.
+    Kept,
+}
+
 impl ClusterStatus {
     /// Parses a status; a resource without one has an empty one.
     ///
@@ -133,6 +149,21 @@ impl ClusterStatus {
     /// Fails if it was written by another program.
     pub fn parse(document: Option<&str>) -> Result<Self, serde_json::Error> {
         document.map_or_else(|| Ok(Self::default()), serde_json::from_str)
+    }
+
+    /// Decides what a JANITOR_DESTROY does that was submitted at an instant and begins now.
+    #[must_use]
+    pub fn at_expiry(&self, spec: &ClusterSpec, submitted_at: Millis) -> AtExpiry {
+        if self.destroying {
+            // What was begun is finished: parts of the cluster are gone.
+            return AtExpiry::Destroy;
+        }
+        match self.effective_expiry(spec) {
+            Some(expiry) if expiry > submitted_at => AtExpiry::Extended(Some(expiry)),
+            None => AtExpiry::Extended(None),
+            Some(_) if self.preserved => AtExpiry::Kept,
+            Some(_) => AtExpiry::Destroy,
+        }
     }
 
     /// Returns the time of the automatic destroy, with the extension of the spec if it belongs to

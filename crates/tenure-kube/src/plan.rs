@@ -4,6 +4,7 @@
 //! that as few machines as possible are created and removed.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::machine_set::MachineSet;
 
@@ -18,6 +19,18 @@ pub struct Change {
     pub from: u32,
     /// Replicas to have.
     pub to: u32,
+}
+
+/// One line for people.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, zone, from, to } = self;
+        write!(f, "MachineSet {name}")?;
+        if !zone.is_empty() {
+            write!(f, " in {zone}")?;
+        }
+        write!(f, ": from {from} to {to} replicas")
+    }
 }
 
 /// Returns what has to change for `total` workers, ordered by zone and name; nothing if they are

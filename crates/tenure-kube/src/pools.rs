@@ -120,6 +120,24 @@ impl WorkerPools {
         Err(Error::Conflict { tried, message })
     }
 
+    /// Marks all sets with the token and changes nothing else, so that no request of an earlier
+    /// tenure can change them any more.
+    ///
+    /// # Errors
+    /// Those of [`WorkerPools::scale`].
+    pub async fn mark(&self, fence: &Fence) -> Result<(), Error> {
+        let tried = "mark the MachineSets with the token".to_owned();
+        for _ in 0..=REPLANS_MAX {
+            let sets = self.list().await?;
+            check(&tried, &sets, fence)?;
+            if self.write(&sets, &[], fence).await? {
+                return Ok(());
+            }
+        }
+        let message = format!("they changed {REPLANS_MAX} times while they were being marked");
+        Err(Error::Conflict { tried, message })
+    }
+
     /// Writes the changes, and the token to the other sets. Returns `false` if a set has changed.
     async fn write(
         &self,

@@ -9,7 +9,7 @@ use tenure_app::{Caller, Problem, Services};
 use tenure_core::job::Verdict;
 use tenure_core::resource::Resource;
 use tenure_core::{
-    Code, Command, Outcome, Precondition, Put, ResourceAction, ResourceKey, Submit, TimerChange,
+    Code, Command, Job, Outcome, Precondition, Put, ResourceAction, ResourceKey, Submit, TimerChange,
     TimerSetting,
 };
 use tenure_wire::{SubmitResponse, instant, to_document};
@@ -21,7 +21,7 @@ use crate::config::{ClusterConfig, ScaleArgs};
 use crate::names::{CLUSTER, CREATE, DESTROY, JANITOR_DESTROY, PURGE, SCALE_WORKERS};
 use crate::request::CreateRequest;
 use crate::state::ClusterState;
-use crate::status::{ClusterSpec, Extension};
+use crate::status::{ClusterSpec, ClusterStatus, Extension};
 use crate::wire::{ClusterResponse, ClusterVerdict, ExtendRequest, ExtendResponse, ScaleRequest};
 
 /// Maximum number of tries to change the spec while others change it.
@@ -185,11 +185,10 @@ pub(super) async fn extend(
     let app = loaded(services)?;
     for _ in 0..TRIES_MAX {
         let cluster = Cluster::load(services, &on.key).await?;
-        check_extendable(&cluster.resource, cluster.status.destroying)?;
+        check_extendable(&cluster.resource, &cluster.status)?;
         let (Some(config), Some(create_job)) = (&cluster.status.config, cluster.status.create_job)
         else {
-            let detail = "the create of the cluster has not begun; extend it later";
-            return Err(Problem::new(409, "bad_transition", detail));
+            return Err(not_begun());
         };
         let now = services.store().status().await?.now;
         let created_at = cluster.status.created_at.unwrap_or(now);
@@ -210,7 +209,11 @@ pub(super) async fn extend(
         match services.submit(command).await {
             Ok(Outcome::Put { snapshot: Some(resource), .. }) => {
                 let after = Cluster::parse(&on.key, *resource, None)?;
-                check_extendable(&after.resource, after.status.destroying)?;
+                check_extendable(&after.resource, &after.status)?;
+                if after.status.create_job != Some(create_job) {
+                    // Another life of the cluster has begun meanwhile.
+                    continue;
+                }
                 let id = on.key.name().to_owned();
                 return Ok(ExtendResponse { id, expires_at: expires_at.map(instant) });
             }
@@ -222,15 +225,25 @@ pub(super) async fn extend(
     Err(Problem::new(409, "conflict", "others change this cluster at the same time; try again"))
 }
 
-/// Refuses to extend a cluster that is destroyed or being destroyed.
-fn check_extendable(resource: &Resource, destroying: bool) -> Result<(), Problem> {
+fn not_begun() -> Problem {
+    let detail = "the create of the cluster has not begun; extend it later";
+    Problem::new(409, "bad_transition", detail)
+}
+
+/// Refuses to extend a cluster that is destroyed or being destroyed, or about to begin another
+/// life, which would not know of it.
+fn check_extendable(resource: &Resource, status: &ClusterStatus) -> Result<(), Problem> {
+    let waits = |job: &Job| *job.operation == *CREATE && Some(job.id) != status.create_job;
+    if resource.lane.iter().any(|job| waits(job)) {
+        return Err(not_begun());
+    }
     let ends = resource.lane.iter().any(|job| {
         *job.operation == *DESTROY || (*job.operation == *JANITOR_DESTROY && job.state.is_running())
     });
     let gone = [ClusterState::Destroyed, ClusterState::Destroying, ClusterState::DestroyFailed]
         .iter()
         .any(|state| *resource.state == *state.as_str());
-    if ends || gone || destroying {
+    if ends || gone || status.destroying {
         let detail = "the cluster is destroyed or being destroyed; it cannot be extended";
         return Err(Problem::new(409, "bad_transition", detail));
     }

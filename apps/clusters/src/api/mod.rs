@@ -45,7 +45,8 @@ const PAGES_MAX: usize = 10;
 /// The routes.
 pub(crate) fn routes() -> AppRoutes {
     let read = |path| Rule::read(path, Access::VIEWER);
-    let operator = |path| Rule::read(path, Access::Tenant(Role::Operator));
+    // The queue has messages of all tenants.
+    let all_tenants = |rule| Rule { access: Access::AllTenants(Role::Operator), ..rule };
     let write = |method, path, action| Rule::write(method, path, Role::Operator, action);
     let one = "/v1/clusters/{id}";
     AppRoutes::new("clusters", "OpenShift clusters: create, scale, destroy")
@@ -65,10 +66,10 @@ pub(crate) fn routes() -> AppRoutes {
         .route(routes!(history), [read("/v1/clusters/{id}/history")])
         .route(routes!(lock), [read("/v1/clusters/{id}/lock")])
         .route(routes!(list_profiles), [read("/v1/profiles")])
-        .route(routes!(queue_status), [operator("/v1/clusters/queue")])
+        .route(routes!(queue_status), [all_tenants(read("/v1/clusters/queue"))])
         .route(
             routes!(redrive_queue),
-            [write("POST", "/v1/clusters/queue/redrive", "cluster.redrive_queue")],
+            [all_tenants(write("POST", "/v1/clusters/queue/redrive", "cluster.redrive_queue"))],
         )
 }
 

@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use tenure::clock::BootInstant;
-use tenure::{Done, Failure};
+use tenure::{Done, Failure, Update};
+use tenure_core::Millis;
 
 use super::attempt::{ARTIFACTS, Attempt, file_failure};
 use super::directory::METADATA;
@@ -16,7 +17,7 @@ use super::installer;
 use crate::failure::Step;
 use crate::names::{JANITOR_DESTROY, PURGE};
 use crate::state::ClusterState;
-use crate::status::Infra;
+use crate::status::{AtExpiry, Infra};
 
 /// Code of a destroy after which the cloud still lists resources.
 const RESOURCES_LEFT: &str = "RESOURCES_LEFT";
@@ -49,17 +50,22 @@ pub(super) async fn destroy(attempt: &mut Attempt<'_>) -> Result<Done, Failure> 
 /// Destroys a cluster whose time to live has elapsed, unless it was extended or is to be kept.
 pub(super) async fn janitor_destroy(attempt: &mut Attempt<'_>) -> Result<Done, Failure> {
     let job = attempt.job.job();
-    let expiry = attempt.status.effective_expiry(&attempt.spec);
-    let extended = expiry.is_none_or(|expiry| expiry > job.submitted_at);
-    // What was begun is finished: parts of the cluster are gone.
-    if (extended || attempt.status.preserved) && !attempt.status.destroying {
-        let why = if extended { "the time to live was extended" } else { "the cluster is kept" };
-        attempt.job.log(&format!("not destroying: {why}"));
-        let done = Done::with(&serde_json::json!({ "skipped": why }))?;
-        let before = job.state_before.as_deref();
-        return Ok(done.state(before.unwrap_or(ClusterState::DestroyFailed.as_str())));
-    }
-    destroy(attempt).await
+    let (why, next) = match attempt.status.at_expiry(&attempt.spec, job.submitted_at) {
+        AtExpiry::Destroy => return destroy(attempt).await,
+        AtExpiry::Extended(next) => ("the time to live was extended", next),
+        AtExpiry::Kept => ("the cluster is kept", None),
+    };
+    attempt.job.log(&format!("not destroying: {why}"));
+    let update = match next {
+        Some(Millis(at)) => {
+            let at = std::time::UNIX_EPOCH + Duration::from_millis(at);
+            Update::new().timer_at(JANITOR_DESTROY, at)
+        }
+        None => Update::new().remove_timer(JANITOR_DESTROY),
+    };
+    let done = Done::with(&serde_json::json!({ "skipped": why }))?.update(update);
+    let before = job.state_before.as_deref();
+    Ok(done.state(before.unwrap_or(ClusterState::DestroyFailed.as_str())))
 }
 
 /// Removes what the status says may exist in the cloud.

@@ -1,11 +1,13 @@
 //! SCALE_WORKERS: changes the number of workers of a running cluster, through its own API.
 //!
 //! The kubeconfig comes from the newest snapshot. The MachineSets carry the token of the tenure
-//! that wrote them last, so a worker that was replaced changes nothing.
+//! that wrote them last, so a worker that was replaced changes nothing. A cluster that is as wanted
+//! is not written, unless an earlier attempt did not end: its last request may still arrive.
 
 use std::time::Duration;
 
 use tenure::{Done, Failure};
+use tenure_config::duration;
 use tenure_kube::{Error as KubeError, Fence, Kube, KubeOptions, WorkerPools};
 use tokio::time::timeout;
 
@@ -29,11 +31,13 @@ pub(super) async fn scale_workers(attempt: &mut Attempt<'_>) -> Result<Done, Fai
         Ok(before) => {
             let update = attempt.change(|status| {
                 status.workers = Some(workers);
+                status.scaling = false;
                 status.last_error = None;
             })?;
             let result = serde_json::json!({ "workers": workers, "before": before });
             Ok(Done::with(&result)?.update(update))
         }
+        Err(failure) if attempt.check().is_err() => Err(failure),
         Err(failure) => {
             // The cluster stays READY, with the error.
             let error = LastError {
@@ -51,16 +55,26 @@ pub(super) async fn scale_workers(attempt: &mut Attempt<'_>) -> Result<Done, Fai
 }
 
 /// Returns the number of workers before.
-async fn scale(attempt: &Attempt<'_>, workers: u32) -> Result<u32, Failure> {
+async fn scale(attempt: &mut Attempt<'_>, workers: u32) -> Result<u32, Failure> {
     let kube = connect(attempt).await?;
     let pools = WorkerPools::new(kube);
     let fence = Fence { token: attempt.job.token(), job: attempt.job.id() };
-    attempt.check()?;
+    let interrupted = attempt.status.scaling;
+    attempt.update(|status| status.scaling = true).await?;
     attempt.job.progress(5, "scaling the machine sets");
+    if interrupted {
+        attempt.check()?;
+        let mark = attempt.unless_stopped(pools.mark(&fence)).await?;
+        mark.map_err(|error| failure(&error))?;
+    }
+    attempt.check()?;
     let scaled = attempt.unless_stopped(pools.scale(workers, &fence)).await?;
     let scaled = scaled.map_err(|error| failure(&error))?;
+    if scaled.changes.is_empty() {
+        attempt.job.log(&format!("the machine sets want {workers} workers already"));
+    }
     for change in &scaled.changes {
-        attempt.job.log(&format!("{change:?}"));
+        attempt.job.log(&change.to_string());
     }
     let limit = Duration::from_millis(attempt.app.settings.scale_limit_ms);
     let job = attempt.job;
@@ -79,8 +93,8 @@ async fn scale(attempt: &Attempt<'_>, workers: u32) -> Result<u32, Failure> {
         Ok(Ok(_)) => Ok(scaled.before),
         Ok(Err(error)) => Err(failure(&error)),
         Err(_) => {
-            let minutes = limit.as_secs() / 60;
-            let why = format!("the workers were not ready within {minutes} min: {last}");
+            let limit = duration::format(attempt.app.settings.scale_limit_ms);
+            let why = format!("the workers were not ready within {limit}: {last}");
             Err(Failure::transient(NODES_NOT_READY, why))
         }
     }

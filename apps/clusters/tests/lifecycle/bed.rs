@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tenure_testbed::KubeApi;
 
 use crate::cloud;
 use crate::common::{self, free_address, signal, tenure, until};
@@ -72,7 +73,7 @@ impl Bed {
         });
         let extra = extra.to_owned();
         let mut bed = Self { dir, listen: free_address(), store, server: None, extra };
-        for folder in ["profiles", "plan", "go"] {
+        for folder in ["profiles", "plan", "go", "kube"] {
             fs::create_dir(bed.file(folder)).expect("it is writable");
         }
         bed.write("profiles/dev.toml", PROFILE);
@@ -187,6 +188,14 @@ aws_endpoint = "{url}"
     /// Sets what the stand-in does for a cluster: behaviours by command.
     pub(crate) fn plan(&self, cluster: &str, plan: &Value) {
         self.write(&format!("plan/{cluster}.json"), &plan.to_string());
+    }
+
+    /// Starts the API of a cluster that will be created. Its machines follow at once.
+    pub(crate) fn kube(&self, cluster: &str, workers: u32) -> KubeApi {
+        let api = KubeApi::start(workers).expect("it starts");
+        api.advance_by_itself();
+        self.write(&format!("kube/{cluster}"), &api.kubeconfig());
+        api
     }
 
     /// Waits until an attempt has reached a point at which its plan holds it. Returns its token.

@@ -9,3 +9,4 @@ mod common;
 mod crashes;
 mod life;
 mod meets;
+mod scale;
