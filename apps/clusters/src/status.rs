@@ -101,6 +101,9 @@ pub struct LastError {
     pub class: Option<String>,
     /// Message.
     pub message: String,
+    /// What failures of the same kind have in common, if no rule knows them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
 }
 
 /// Spec of a cluster: what users change while it exists.

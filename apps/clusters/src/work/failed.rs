@@ -64,6 +64,7 @@ impl Verdict {
             code: self.classified.reason.clone(),
             class: Some(self.classified.class.as_str().to_owned()),
             message: job.redact(&self.message()),
+            fingerprint: self.classified.fingerprint.as_deref().map(|text| job.redact(text)),
         };
         let class = self.classified.class.as_str().to_owned();
         attempt.change(|status| {

@@ -43,6 +43,7 @@ pub(super) async fn scale_workers(attempt: &mut Attempt<'_>) -> Result<Done, Fai
                 code: failure.code.clone(),
                 class: None,
                 message: attempt.job.redact(&failure.message),
+                fingerprint: None,
             };
             let update = attempt.change(|status| status.last_error = Some(error))?;
             Err(failure.update(update))
