@@ -144,6 +144,7 @@ impl Cluster {
                 code: error.code.clone(),
                 class: error.class.clone(),
                 message: error.message.clone(),
+                fingerprint: error.fingerprint.clone(),
             }),
             paused: self.resource.paused.is_some(),
         })

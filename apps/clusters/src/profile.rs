@@ -19,6 +19,7 @@ mod tags;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use regex::Regex;
@@ -74,7 +75,7 @@ pub const PLATFORMS: [Platform; 11] = [
 ];
 
 /// A profile.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Profile {
     /// Name.
     pub name: String,
@@ -112,6 +113,13 @@ pub struct Profile {
     pub install_config: Map<String, Value>,
     /// Program that checks quotas and permissions before an install; empty if there is none.
     pub preflight: Vec<String>,
+}
+
+/// Its table for the installer may have credentials, so only the name is shown.
+impl fmt::Debug for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Profile").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// Allowed values of a field, with the default.

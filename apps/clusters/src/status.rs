@@ -43,9 +43,9 @@ pub struct ClusterStatus {
     /// Number of workers, as of the last successful job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u32>,
-    /// Number of failures of the current job by class.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub failures: BTreeMap<String, u32>,
+    /// Failures of the last job that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<Failures>,
     /// Last failure; removed by the next success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
@@ -89,6 +89,15 @@ pub struct Outputs {
     pub console_url: Option<String>,
 }
 
+/// Failures of one job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failures {
+    /// The job.
+    pub job: JobId,
+    /// Their number by class.
+    pub by_class: BTreeMap<String, u32>,
+}
+
 /// A failure of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastError {
@@ -105,6 +114,9 @@ pub struct LastError {
     pub class: Option<String>,
     /// Message.
     pub message: String,
+    /// What failures of the same kind have in common, if no rule knows them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
 }
 
 /// Spec of a cluster: what users change while it exists.
@@ -164,6 +176,13 @@ impl ClusterStatus {
             Some(_) if self.preserved => AtExpiry::Kept,
             Some(_) => AtExpiry::Destroy,
         }
+    }
+
+    /// Returns the number of failures of a job by class.
+    #[must_use]
+    pub fn failures_of(&self, job: JobId) -> BTreeMap<String, u32> {
+        let of_job = self.failures.as_ref().filter(|failures| failures.job == job);
+        of_job.map(|failures| failures.by_class.clone()).unwrap_or_default()
     }
 
     /// Returns the time of the automatic destroy, with the extension of the spec if it belongs to

@@ -131,6 +131,8 @@ pub struct ClusterErrorInfo {
     pub class: Option<String>,
     /// Message.
     pub message: String,
+    /// What failures of the same kind have in common, if no rule knows them.
+    pub fingerprint: Option<String>,
 }
 
 /// What became of a request.

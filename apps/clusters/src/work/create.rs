@@ -270,7 +270,7 @@ async fn ready(
         status.outputs = Some(outputs);
         status.workers = Some(config.workers);
         status.install_ms = u64::try_from(took.as_millis()).ok();
-        status.failures.clear();
+        status.failures = None;
         status.last_error = None;
     })?;
     Ok(Done::with(&result)?.update(update))

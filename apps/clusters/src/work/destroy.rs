@@ -166,7 +166,7 @@ fn finish(attempt: &mut Attempt<'_>) -> Result<Done, Failure> {
         status.workers = None;
         status.preserved = false;
         status.destroying = false;
-        status.failures.clear();
+        status.failures = None;
         status.last_error = None;
     })?;
     let retention = Duration::from_millis(attempt.app.settings.artifact_retention_ms);

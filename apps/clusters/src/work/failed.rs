@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tenure::{Failure, Update};
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, STOPPED};
 use super::installer::Ended;
 use crate::failure::{Attempts, Classified, Decision, Evidence, Source, Step, decide};
-use crate::status::LastError;
+use crate::status::{Failures, LastError};
 
 /// A classified failure, and what follows from it.
 pub(crate) struct Verdict {
@@ -35,9 +35,10 @@ pub(crate) fn classify(
         timed_out: ended.timed_out,
     };
     let classified = attempt.app.rules().classify(&evidence);
+    let failures = attempt.status.failures_of(attempt.job.id());
     let attempts = Attempts {
         attempt: attempt.job.attempt(),
-        failures: &attempt.status.failures,
+        failures: &failures,
         leftovers_removed: removes_leftovers,
     };
     let decision = decide(&classified, &attempts, &attempt.app.settings);
@@ -64,10 +65,12 @@ impl Verdict {
             code: self.classified.reason.clone(),
             class: Some(self.classified.class.as_str().to_owned()),
             message: job.redact(&self.message()),
+            fingerprint: self.classified.fingerprint.as_deref().map(|text| job.redact(text)),
         };
-        let class = self.classified.class.as_str().to_owned();
+        let mut by_class = attempt.status.failures_of(job.id());
+        *by_class.entry(self.classified.class.as_str().to_owned()).or_default() += 1;
         attempt.change(|status| {
-            *status.failures.entry(class).or_default() += 1;
+            status.failures = Some(Failures { job: job.id(), by_class });
             status.last_error = Some(error);
         })
     }
@@ -109,5 +112,32 @@ impl Verdict {
             Some(excerpt) => format!("{message} ({excerpt})"),
             None => message.clone(),
         }
+    }
+}
+
+/// Records the failure of an attempt in the status of the cluster, unless it was recorded before,
+/// or is no failure: the attempt was stopped.
+pub(crate) fn record(attempt: &mut Attempt<'_>, failure: Failure) -> Failure {
+    let job = attempt.job;
+    let is_recorded = attempt
+        .status
+        .last_error
+        .as_ref()
+        .is_some_and(|error| error.job == job.id() && error.attempt == job.attempt());
+    if failure.code == STOPPED || is_recorded || failure.update != Update::new() {
+        return failure;
+    }
+    let error = LastError {
+        operation: job.operation().to_owned(),
+        job: job.id(),
+        attempt: job.attempt(),
+        code: failure.code.clone(),
+        class: None,
+        message: job.redact(&failure.message),
+        fingerprint: None,
+    };
+    match attempt.change(|status| status.last_error = Some(error)) {
+        Ok(update) => failure.update(update),
+        Err(_) => failure,
     }
 }

@@ -63,7 +63,7 @@ impl Handler for ClusterWorker {
         let mut attempt = Attempt::new(job, app, (self.parent)())?;
         attempt.log_lock();
         let _belt = attempt.advisory_lock().await?;
-        match job.operation() {
+        let result = match job.operation() {
             CREATE => create::create(&mut attempt).await,
             DESTROY => destroy::destroy(&mut attempt).await,
             JANITOR_DESTROY => destroy::janitor_destroy(&mut attempt).await,
@@ -72,7 +72,8 @@ impl Handler for ClusterWorker {
             other => {
                 Err(Failure::permanent(NOT_CONFIGURED, format!("{other} is not an operation")))
             }
-        }
+        };
+        result.map_err(|failure| failed::record(&mut attempt, failure))
     }
 
     fn must_complete(&self) -> bool {

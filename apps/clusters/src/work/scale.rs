@@ -13,7 +13,6 @@ use tokio::time::timeout;
 
 use super::attempt::{ARTIFACTS, Attempt};
 use crate::config::ScaleArgs;
-use crate::status::LastError;
 
 /// File with the kubeconfig.
 const KUBECONFIG: &str = "auth/kubeconfig";
@@ -27,31 +26,14 @@ const NODES_NOT_READY: &str = "NODES_NOT_READY";
 /// Scales the workers of a cluster.
 pub(super) async fn scale_workers(attempt: &mut Attempt<'_>) -> Result<Done, Failure> {
     let ScaleArgs { workers } = attempt.job.args()?;
-    match scale(attempt, workers).await {
-        Ok(before) => {
-            let update = attempt.change(|status| {
-                status.workers = Some(workers);
-                status.scaling = false;
-                status.last_error = None;
-            })?;
-            let result = serde_json::json!({ "workers": workers, "before": before });
-            Ok(Done::with(&result)?.update(update))
-        }
-        Err(failure) if attempt.check().is_err() => Err(failure),
-        Err(failure) => {
-            // The cluster stays READY, with the error.
-            let error = LastError {
-                operation: attempt.job.operation().to_owned(),
-                job: attempt.job.id(),
-                attempt: attempt.job.attempt(),
-                code: failure.code.clone(),
-                class: None,
-                message: attempt.job.redact(&failure.message),
-            };
-            let update = attempt.change(|status| status.last_error = Some(error))?;
-            Err(failure.update(update))
-        }
-    }
+    let before = scale(attempt, workers).await?;
+    let update = attempt.change(|status| {
+        status.workers = Some(workers);
+        status.scaling = false;
+        status.last_error = None;
+    })?;
+    let result = serde_json::json!({ "workers": workers, "before": before });
+    Ok(Done::with(&result)?.update(update))
 }
 
 /// Returns the number of workers before.
