@@ -7,9 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tenure_app::{Duty, DutyContext, DutyReport};
 use tenure_core::history::{Entry, Event};
+use tenure_core::retry::Class;
 use tenure_core::verify::Problem;
 use tenure_core::{
-    Command, LockAction, Outcome, Precondition, Put, ResourceAction, ResourceKey, SessionId, Text,
+    Command, Finish, JobAction, LockAction, Outcome, Precondition, Put, ResourceAction,
+    ResourceKey, SessionId, TenureView, Text,
 };
 use tenure_store::StoreError;
 use tenure_store::store::HistoryQuery;
@@ -20,6 +22,8 @@ use crate::status::ClusterSpec;
 
 /// Principal of what the duty does.
 const BY: &str = "janitor";
+/// Code of a job that was stopped.
+const DUPLICATE_HOLDERS: &str = "DUPLICATE_HOLDERS";
 /// Number of the newest events in which holders are searched.
 const EVENTS_MAX: usize = 200;
 
@@ -61,18 +65,12 @@ async fn stop(cx: &DutyContext, problem: &Problem) -> Result<bool, StoreError> {
         "incident: two workers may have had the lock of a cluster; it is paused, and both stop");
     let pause = ResourceAction::Pause { by: BY.into(), reason: reason.clone() };
     cx.committer.submit(Command::Resource { key: key.clone(), action: pause }).await?;
+    // Before the tenures end: afterwards nobody holds anything.
+    let sessions = holders(cx, key).await?;
     for tenure in &detail.tenures {
-        let action = LockAction::Break {
-            token: tenure.token,
-            locks: None,
-            by: BY.into(),
-            reason: reason.clone(),
-            end_job: true,
-        };
-        // A tenure that has ended meanwhile need not be broken.
-        cx.committer.submit(Command::Lock { key: key.clone(), action }).await?;
+        cx.committer.submit(end(key, tenure, &reason)).await?;
     }
-    for session in holders(cx, key).await? {
+    for session in sessions {
         cx.committer.submit(Command::Close { session, tenant: None }).await?;
     }
     spec.incident = Some(*n);
@@ -83,6 +81,21 @@ async fn stop(cx: &DutyContext, problem: &Problem) -> Result<bool, StoreError> {
     let put = ResourceAction::Put(put);
     let outcome = cx.committer.submit(Command::Resource { key: key.clone(), action: put }).await?;
     Ok(matches!(outcome, Outcome::Put { .. }))
+}
+
+/// Returns what ends a tenure, and its job as failed: an operator decides whether it is retried. It
+/// has no effect on a tenure that has ended meanwhile.
+fn end(key: &ResourceKey, tenure: &TenureView, reason: &Text) -> Command {
+    let (token, message) = (tenure.token, reason.clone());
+    let Some(id) = tenure.job else {
+        let by = BY.into();
+        let action = LockAction::Break { token, locks: None, by, reason: message, end_job: false };
+        return Command::Lock { key: key.clone(), action };
+    };
+    let class = Some(Class::Permanent);
+    let code = DUPLICATE_HOLDERS.into();
+    let finish = Finish::Failed { code, message, class, state: None, delay_ms: None };
+    Command::Job { id, action: JobAction::Finish { token, finish, update: None } }
 }
 
 /// Returns the sessions that were granted the lock and may still work under it.

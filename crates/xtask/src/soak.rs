@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// The proof to run
     #[arg(value_name = "NAME", value_enum)]
     suite: Suite,
-    /// Number of seeds of the simulation, of random cases per test, or of builds
+    /// Number of seeds of the simulation, of random cases per test, of builds, or of clusters
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
     /// First seed, as printed by another run; random by default
@@ -41,6 +41,8 @@ enum Suite {
     Differential,
     /// Builds of a thousand tests that leave no rows, 1,000 builds; nothing in it is random
     Builds,
+    /// A hundred clusters whose workers are killed and frozen
+    Clusters,
 }
 
 impl Suite {
@@ -50,6 +52,7 @@ impl Suite {
             Self::Properties => "properties",
             Self::Differential => "differential",
             Self::Builds => "builds",
+            Self::Clusters => "clusters",
         }
     }
 
@@ -59,6 +62,7 @@ impl Suite {
             Self::Sim => 100_000,
             Self::Properties => 20_000,
             Self::Differential | Self::Builds => 1_000,
+            Self::Clusters => 100,
         }
     }
 
@@ -71,6 +75,9 @@ impl Suite {
             }
             Self::Differential => &["-p", "tenure-store", "--test", "differential"],
             Self::Builds => &["-p", "tenure-builds", "--test", "rules", "leave_no_rows"],
+            Self::Clusters => {
+                &["-p", "tenure-cli", "--test", "cluster_lifecycle", "leave_nothing_behind"]
+            }
         }
     }
 }
@@ -84,7 +91,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let watch = Stopwatch::start();
     let result = match suite {
         Suite::Sim => simulate(root, seed, seeds),
-        Suite::Properties | Suite::Differential | Suite::Builds => {
+        Suite::Properties | Suite::Differential | Suite::Builds | Suite::Clusters => {
             shell::run(&mut random_cases(root, suite, seed, seeds))
         }
     };
@@ -113,9 +120,16 @@ fn chunks(seed: u64, seeds: u64) -> Result<Vec<(u64, u64)>> {
 /// Builds the command that runs random cases from a seed.
 fn random_cases(root: &Path, suite: Suite, seed: u64, cases: u64) -> Command {
     let mut command = shell::cargo(root);
-    command.args(["test", "--release"]).args(suite.tests());
+    command.arg("test");
+    // Clusters wait for processes, and are not worth the build.
+    if suite != Suite::Clusters {
+        command.arg("--release");
+    }
+    command.args(suite.tests());
     command.env("PROPTEST_CASES", cases.to_string()).env("PROPTEST_RNG_SEED", seed.to_string());
     command.env("TENURE_TEST_BUILDS", format!("{cases}x1000"));
+    command.env("TENURE_TEST_CLUSTERS", cases.to_string());
+    command.env("TENURE_TEST_SEED", seed.to_string());
     command
 }
 
@@ -148,6 +162,18 @@ mod tests {
         assert_eq!((args.seeds, args.seed), (Some(7), Some(3)));
         assert!(Line::try_parse_from(["soak", "sim", "--seeds", "0"]).is_err());
         assert!(Line::try_parse_from(["soak", "nonsense"]).is_err());
+    }
+
+    #[test]
+    fn clusters_are_given_their_seed_and_number() {
+        let command = random_cases(Path::new("."), Suite::Clusters, 42, 9);
+        let line = shell::command_line(&command);
+        assert!(line.ends_with("--test cluster_lifecycle leave_nothing_behind"), "{line}");
+        let value = |name: &str| {
+            command.get_envs().find(|(key, _)| *key == name).and_then(|(_, value)| value)
+        };
+        assert_eq!(value("TENURE_TEST_CLUSTERS"), Some("9".as_ref()));
+        assert_eq!(value("TENURE_TEST_SEED"), Some("42".as_ref()));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use tenure_app::{Caller, Problem, Services};
 use tenure_core::job::Verdict;
 use tenure_core::resource::Resource;
 use tenure_core::{
-    Code, Command, Job, Outcome, Precondition, Put, ResourceAction, ResourceKey, Submit, TimerChange,
-    TimerSetting,
+    Code, Command, Job, Outcome, Precondition, Put, ResourceAction, ResourceKey, Submit,
+    TimerChange, TimerSetting,
 };
 use tenure_wire::{SubmitResponse, instant, to_document};
 
@@ -93,7 +93,9 @@ async fn existing(
 ) -> Changed {
     let cluster = Cluster::load(services, on).await?;
     let runs = matches!(cluster.state(), Some(ClusterState::Ready | ClusterState::Scaling));
-    if !runs {
+    // The destroy of a running cluster may still wait for a worker.
+    let mut lane = cluster.resource.lane.iter();
+    if !runs || lane.any(|job| [DESTROY, JANITOR_DESTROY].contains(&&*job.operation)) {
         return Err(problem);
     }
     if cluster.status.config.as_ref() != Some(config) {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tenure_config::section::unknown_name;
 use tenure_config::{self as config, BadConfig, Problem};
 
+use super::resolve::shown;
 use super::{PROFILE_BYTES_MAX, Profile};
 
 /// Maximum number of profiles.
@@ -76,6 +77,7 @@ impl Profiles {
         if let Some(profile) = self.profiles.get(name) {
             return Ok(profile);
         }
+        let name = shown(name);
         match self.broken.get(name) {
             Some(why) => Err(NoProfile::Disabled { name: name.to_owned(), why: why.clone() }),
             None if self.profiles.is_empty() => {

@@ -37,13 +37,13 @@ fn try_scale(bed: &Bed, name: &str, workers: u32) -> (u16, Value) {
 }
 
 /// Returns the replicas of the MachineSets.
-fn replicas(api: &KubeApi) -> Vec<u64> {
+pub(crate) fn replicas(api: &KubeApi) -> Vec<u64> {
     let count = |set: &Value| set["spec"]["replicas"].as_u64();
     api.edit(|objects| objects.list(MACHINE_SETS, None).filter_map(count).collect())
 }
 
 /// Returns the tokens of the MachineSets that have one.
-fn tokens(api: &KubeApi) -> Vec<u64> {
+pub(crate) fn tokens(api: &KubeApi) -> Vec<u64> {
     let token =
         |set: &Value| set["metadata"]["annotations"][TOKEN].as_str().and_then(|t| t.parse().ok());
     api.edit(|objects| objects.list(MACHINE_SETS, None).filter_map(token).collect())
@@ -309,7 +309,7 @@ fn a_cancelled_scale_is_no_failure_of_the_cluster() {
     let job = scale(&bed, "demo", 6, "started");
     until(|| requests(&api, "PATCH") == 3);
     let path = format!("/v1/jobs/{}/cancel", job.as_str().expect("an id"));
-    assert_eq!(bed.api("POST", &path, &json!({"reason": "not needed"})).0, 200);
+    assert_eq!(bed.api("POST", &path, &json!({"reason": "not needed"})).0, 202);
     bed.settled("demo", "READY");
     assert_eq!(bed.job(&job)["state"], "cancelled");
     assert!(bed.show("demo")["last_error"].is_null(), "{}", bed.show("demo"));
