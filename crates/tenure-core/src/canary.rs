@@ -81,11 +81,15 @@ pub enum Canary {
     StartDeadlineIgnored,
     /// Locks of a kind with a stale margin end when the session expires.
     MarginIgnored,
+    /// A claim takes the resource whose job is due last, so that an earlier one starves.
+    NewestClaimedFirst,
+    /// Workers of all tenants serve the same tenant again, so that the others starve.
+    TenantServedAgain,
 }
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 39] = [
         Self::MissingOwnerIsMe,
         Self::RenewByName,
         Self::ReleaseWithoutToken,
@@ -123,6 +127,8 @@ impl Canary {
         Self::ReserveIgnored,
         Self::StartDeadlineIgnored,
         Self::MarginIgnored,
+        Self::NewestClaimedFirst,
+        Self::TenantServedAgain,
     ];
 }
 

@@ -232,6 +232,8 @@ impl IndexEntry {
     fn new(record: &Record, resource: &Resource, kind: &Kind, now: Millis) -> Self {
         let (rank, recheck_at) = match record.next_job(kind, now) {
             NextJob::Ready { priority, since, recheck_at, .. } => {
+                let newest_first = planted(Canary::NewestClaimedFirst);
+                let since = if newest_first { Millis(u64::MAX - since.0) } else { since };
                 (Some((Reverse(priority), since)), recheck_at)
             }
             NextJob::NotBefore(at) => (None, Some(at)),
@@ -340,6 +342,9 @@ impl KindQueue {
     }
 
     fn mark_served(&mut self, tenant: &str, pick: u64) {
+        if planted(Canary::TenantServedAgain) {
+            return;
+        }
         self.update_tenant(tenant, |tenant| tenant.served = pick);
     }
 

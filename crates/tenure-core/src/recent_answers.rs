@@ -35,7 +35,7 @@ pub struct RecentAnswer {
     pub outcome: Option<Text>,
 }
 
-/// The latest answers, oldest first.
+/// The latest answers, in the order in which they were given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RecentAnswers(VecDeque<RecentAnswer>);
@@ -53,7 +53,7 @@ impl RecentAnswers {
         self.0.is_empty()
     }
 
-    /// Iterates over the remembered answers, oldest first.
+    /// Iterates over the remembered answers, in the order in which they were given.
     pub fn iter(&self) -> impl Iterator<Item = &RecentAnswer> {
         self.0.iter()
     }
@@ -61,10 +61,10 @@ impl RecentAnswers {
     /// Returns `true` if an answer is younger than [`limits::RECENT_TTL_MS`].
     #[must_use]
     pub fn any_fresh(&self, now: Millis) -> bool {
-        self.0.back().is_some_and(|last| is_fresh(last, now))
+        self.0.iter().any(|answer| is_fresh(answer, now))
     }
 
-    /// Returns when a remembered request was first answered.
+    /// Returns when a remembered request was executed.
     #[must_use]
     pub fn answered_at(&self, request: RequestId) -> Option<Millis> {
         self.0.iter().find(|answer| answer.request == request).map(|answer| answer.at)
@@ -84,9 +84,9 @@ impl RecentAnswers {
     /// the fact that the request was answered.
     fn remember(&mut self, answer: RecentAnswer) {
         let now = answer.at;
-        while self.0.front().is_some_and(|first| !is_fresh(first, now)) {
-            self.0.pop_front();
-        }
+        // They are not in order of time if the clock of the server was set back while it was down:
+        // an answer alone is no event, which the store time would follow.
+        self.0.retain(|answer| is_fresh(answer, now));
         self.0.push_back(answer);
         let size = |answer: &RecentAnswer| answer.outcome.as_ref().map_or(0, |text| text.len());
         let mut left = limits::RECENT_ANSWERS_BYTES_MAX;

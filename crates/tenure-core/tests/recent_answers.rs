@@ -141,3 +141,18 @@ fn a_resource_with_remembered_answers_is_not_forgotten() {
     assert_eq!(step(&mut world, &forget, at), refused);
     assert_eq!(step(&mut world, &forget, at.plus(1)), Outcome::Forgotten);
 }
+
+#[test]
+fn an_answer_from_before_the_clock_was_set_back_keeps_no_expired_one() {
+    let mut world = world();
+    let ahead = NOW.plus(limits::RECENT_TTL_MS / 2);
+    once(&mut world, 1, put("1"), ahead);
+    // The server restarts, and its clock is set back.
+    once(&mut world, 2, put("2"), NOW);
+    let late = NOW.plus(limits::RECENT_TTL_MS + 1);
+    assert!(world.records[&key()].recent_answers.any_fresh(late), "the first is still remembered");
+    once(&mut world, 2, put("3"), late);
+    let answers = &world.records[&key()].recent_answers;
+    assert_eq!(answers.answered_at(RequestId(2)), Some(late), "executed again");
+    assert_eq!(answers.len(), 2, "{answers:?}");
+}

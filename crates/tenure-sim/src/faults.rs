@@ -69,6 +69,9 @@ impl Sim {
     }
 
     pub(crate) fn crash_server(&mut self) -> CheckResult {
+        if let Some(running) = &self.server.running {
+            self.latest_store_time = self.latest_store_time.max(running.now(self.now_us));
+        }
         let in_flight = self.server.crash(self.now_us);
         self.stats.crashes += 1;
         self.stats.crashes_before_flush += u64::from(in_flight.is_some());

@@ -1,5 +1,6 @@
 //! Checks of job replies and records against history, and of job progress once faults stop.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use tenure_core::lane::NextJob;
@@ -9,12 +10,13 @@ use tenure_core::{
     ResourceAction, ResourceKey, Text, TimerChange, TimerSetting, Token,
 };
 
+use crate::claim_order::Rank;
 use crate::history_model::ModelState;
 use crate::holder::Holder;
 use crate::job_model::{ModelJob, Stage};
 use crate::message::{Peer, Reply};
 use crate::oracle::{CheckResult, Oracle};
-use crate::plan::{JOB_WAIT_MAX_US, Phase};
+use crate::plan::{JOB_WAIT_MAX_US, Phase, SCHEDULE_MS_MAX};
 use crate::resource_checks::{check_resource, check_scope};
 use crate::server::Applied;
 use crate::sim::Sim;
@@ -221,32 +223,44 @@ fn check_assignment(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct JobProgress {
     job: JobId,
-    running: bool,
+    /// Rank of a ready job; none if it runs.
+    rank: Option<Rank>,
     /// Tenure it runs with, or the last one of its resource.
     token: Token,
 }
 
 impl Sim {
     /// Checks that, once faults stop, no job stays ready or running without progress.
+    ///
+    /// How long a ready job waits in all depends on the jobs that rank before it and on the caps of
+    /// its kind. While such jobs start, it makes progress: none can be added without end, because
+    /// later jobs of the same priority rank behind it. Starts of any other job are none.
     pub(crate) fn check_job_progress(&mut self) -> CheckResult {
+        let started = std::mem::take(&mut self.oracle.claim_order.started).into_iter().min();
         if self.phase == Phase::Faulty {
             return Ok(());
         }
         self.resume_all();
         if self.phase == Phase::Draining {
-            self.remove_refused_timers();
+            self.remove_unreachable_timers();
+            self.cancel_unreachable_jobs();
         }
         let mut since = BTreeMap::new();
         for progress in self.job_progress() {
-            let first = self.job_progress_since.get(&progress).copied().unwrap_or(self.now_us);
+            let before = self.job_progress_since.get(&progress).copied();
+            let advanced = progress.rank.zip(started).is_some_and(|(rank, first)| first < rank);
+            let first = before.filter(|_| !advanced).unwrap_or(self.now_us);
             since.insert(progress, first);
             let waited_us = self.now_us - first;
             if waited_us > JOB_WAIT_MAX_US {
-                let JobProgress { job, running, token } = progress;
+                let JobProgress { job, rank, token } = progress;
                 let seconds = waited_us / SECOND;
-                return Err(match running {
-                    true => format!("job {job} runs with token {token} for {seconds} s"),
-                    false => format!("job {job} is ready for {seconds} s and no worker claims it"),
+                return Err(match rank {
+                    None => format!("job {job} runs with token {token} for {seconds} s"),
+                    Some(_) => format!(
+                        "job {job} is ready for {seconds} s, and no worker claims it or one \
+                         before it"
+                    ),
                 });
             }
         }
@@ -262,11 +276,12 @@ impl Sim {
         for key in &self.plan.lanes {
             let Some(record) = world.records.get(key) else { continue };
             let kind = self.oracle.history.kinds.get(key.kind()).expect("every kind is declared");
-            if let NextJob::Ready { job, .. } = record.next_job(kind, now) {
-                progress.push(JobProgress { job, running: false, token: record.token });
+            if let NextJob::Ready { job, priority, since, .. } = record.next_job(kind, now) {
+                let rank = Some((Reverse(priority), since));
+                progress.push(JobProgress { job, rank, token: record.token });
             }
             let runs =
-                |job: &Job| Some(JobProgress { job: job.id, running: true, token: job.token()? });
+                |job: &Job| Some(JobProgress { job: job.id, rank: None, token: job.token()? });
             progress.extend(record.lane().iter().filter_map(|job| runs(job)));
         }
         progress
@@ -284,14 +299,37 @@ impl Sim {
         }
     }
 
-    /// Removes the timers whose submit is refused: nothing may change that any more.
-    fn remove_refused_timers(&mut self) {
-        let mut refused: Vec<(ResourceKey, Text)> = Vec::new();
-        for (key, resource) in &self.oracle.history.durable.job_model.resources {
-            let timers = resource.timers.iter().filter(|(_, timer)| timer.refused);
-            refused.extend(timers.map(|(operation, _)| (key.clone(), operation.clone())));
+    /// Returns whether an instant was chosen before a restart that set the store clock back so far
+    /// that it may not come before the run ends.
+    fn is_out_of_reach(&self, due: Millis) -> bool {
+        let Some(running) = &self.server.running else { return false };
+        let now = running.now(self.now_us);
+        due > now.plus(SCHEDULE_MS_MAX) && due <= self.latest_store_time.plus(SCHEDULE_MS_MAX)
+    }
+
+    /// Cancels the jobs that are out of reach.
+    fn cancel_unreachable_jobs(&mut self) {
+        let jobs = self.oracle.history.durable.job_model.jobs.iter();
+        let out_of_reach =
+            |job: &ModelJob| job.first_start().is_some_and(|due| self.is_out_of_reach(due));
+        let unreachable = jobs.filter(|(_, job)| out_of_reach(job)).map(|(id, _)| *id);
+        for id in unreachable.collect::<Vec<_>>() {
+            let (by, reason) = ("ann".into(), "the clock was set back".into());
+            let action = JobAction::Cancel { by, reason };
+            self.send(Peer::Operator, 0, Command::Job { id, action });
         }
-        for (key, operation) in refused {
+    }
+
+    /// Removes the timers that are out of reach, and those whose submit is refused: nothing may
+    /// change that any more.
+    fn remove_unreachable_timers(&mut self) {
+        let mut unreachable: Vec<(ResourceKey, Text)> = Vec::new();
+        for (key, resource) in &self.oracle.history.durable.job_model.resources {
+            let timers = resource.timers.iter();
+            let timers = timers.filter(|(_, it)| it.refused || self.is_out_of_reach(it.due));
+            unreachable.extend(timers.map(|(operation, _)| (key.clone(), operation.clone())));
+        }
+        for (key, operation) in unreachable {
             let timers = vec![TimerChange { operation, setting: TimerSetting::Remove }];
             let action = ResourceAction::SetTimers { timers, by: "ann".into(), precondition: None };
             self.send(Peer::Operator, 0, Command::Resource { key, action });

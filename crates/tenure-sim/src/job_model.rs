@@ -61,6 +61,13 @@ pub struct ModelJob {
     pub(crate) place: (i32, usize),
 }
 
+impl ModelJob {
+    /// Returns the earliest time of its first start, if it waits for that.
+    pub(crate) fn first_start(&self) -> Option<Millis> {
+        (self.stage == Stage::Waiting && !self.started).then_some(self.due)
+    }
+}
+
 /// The end of an attempt according to history.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelEnd {

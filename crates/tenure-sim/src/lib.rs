@@ -8,6 +8,7 @@
 //! faults, and [`oracle`] checks the properties.
 
 pub mod answers;
+mod claim_order;
 mod count;
 mod describe;
 pub mod disk;

@@ -5,7 +5,7 @@ use tenure_core::invariants;
 use crate::faults::Fault;
 use crate::holder::Holder;
 use crate::oracle::CheckResult;
-use crate::plan::{DRAINING_US, FAULTY_US, GRANT_WAIT_MAX_US, HEALING_US, Phase};
+use crate::plan::{DRAINING_JOB_US, DRAINING_US, FAULTY_US, GRANT_WAIT_MAX_US, HEALING_US, Phase};
 use crate::sim::{Event, Sim};
 use crate::skewed_clock::SECOND;
 use crate::task::Task;
@@ -23,7 +23,14 @@ impl Sim {
     }
 
     pub(crate) fn is_finished(&self) -> bool {
-        self.quiescent || self.now_us > FAULTY_US + HEALING_US + DRAINING_US
+        self.quiescent || self.now_us > self.drained_by_us
+    }
+
+    /// Ends the submission of work.
+    pub(crate) fn drain(&mut self) {
+        self.phase = Phase::Draining;
+        let jobs = self.oracle.history.now.job_model.unfinished(None) as u64;
+        self.drained_by_us = self.now_us + DRAINING_US + jobs * DRAINING_JOB_US;
     }
 
     /// Returns whether all processes have closed their sessions and nothing is being flushed.

@@ -16,6 +16,7 @@ use tenure_core::{
 };
 
 use crate::answers::Answers;
+use crate::claim_order::{ClaimBatch, ClaimOrder};
 use crate::count::{count_event, count_reply};
 use crate::fairness;
 use crate::history_model::{HistoryModel, ModelTenure};
@@ -61,6 +62,8 @@ pub struct Oracle {
     pub(crate) renewed_at: BTreeMap<SessionId, Millis>,
     /// Answers to the requests that are executed once.
     pub(crate) answers: Answers,
+    /// Order in which claims start jobs.
+    pub(crate) claim_order: ClaimOrder,
 }
 
 impl Oracle {
@@ -118,6 +121,9 @@ impl Oracle {
             self.check_no_stale_belief(key, event, holders, now_us)?;
             self.check_order(key, event, &transferred, world, applied.now)?;
         }
+        let (before, kinds) = (&self.records, &*self.history.kinds);
+        let batch = ClaimBatch { applied, events: &events, before, world, kinds };
+        self.claim_order.check_batch(&batch, stats)?;
         self.check_records(&applied.batch.records, world, applied.now)
     }
 
@@ -166,6 +172,7 @@ impl Oracle {
 
     /// Reads the records that the server loaded on start.
     pub fn server_started(&mut self, world: &World, now: Millis) {
+        self.claim_order.server_started();
         self.records.clear();
         let records = world.records.iter();
         self.records.extend(records.map(|(key, record)| (key.clone(), (**record).clone())));

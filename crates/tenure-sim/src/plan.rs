@@ -21,17 +21,25 @@ pub enum Phase {
 pub const FAULTY_US: u64 = 60 * SECOND;
 /// Duration of the healing phase.
 pub const HEALING_US: u64 = 40 * SECOND;
-/// Time limit of the draining phase. A run ends as soon as everything has drained.
+/// Time limit of the draining phase, if no job is left to run. A run ends as soon as everything has
+/// drained.
 pub const DRAINING_US: u64 = 120 * SECOND;
+/// Extra time for each job that is left: its attempts, their backoffs, and claims. Jobs of one lane
+/// run one after the other, and a lane may have got many at once when the server was stalled.
+pub const DRAINING_JOB_US: u64 = 10 * SECOND;
 /// Lane length from which no more jobs are submitted: they could not be finished in time.
 pub const LANE_JOBS_MAX: usize = 6;
 /// Time limit for a grant once faults stop: one or two sessions may have to expire, and all other
 /// holders may work first.
 pub const GRANT_WAIT_MAX_US: u64 = 45 * SECOND;
 
-/// Time limit for a ready or running job without progress on its resource, once faults stop: all
-/// workers may have to wait for locks and to work first.
+/// Time limit for progress once faults stop, of a running job, and from one start of a ready job or
+/// of one that ranks before it to the next: all workers may have to wait for locks and to work
+/// first.
 pub const JOB_WAIT_MAX_US: u64 = 60 * SECOND;
+
+/// Maximum time from now to the instant of a new timer, a new job or the next attempt of a job.
+pub const SCHEDULE_MS_MAX: u64 = 6_000;
 
 /// Parameters of one run.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-use tenure_core::{Command, RequestId};
+use tenure_core::{Command, Millis, RequestId};
 
 use crate::faults::Fault;
 use crate::guard::Guard;
@@ -91,12 +91,16 @@ pub(crate) struct Sim {
     pub(crate) stats: Stats,
     pub(crate) trace: Trace,
     pub(crate) healed_us: u64,
+    /// True time by which everything must have drained.
+    pub(crate) drained_by_us: u64,
     /// All processes have finished and nothing is in flight.
     pub(crate) quiescent: bool,
     /// Open lock request of each holder, and the true time it was first sent.
     pub(crate) acquiring: BTreeMap<usize, (RequestId, u64)>,
     /// Server epoch since whose start requests are remembered: before, the store clock leapt.
     pub(crate) remembered_since: u64,
+    /// Latest store time of all servers that have crashed.
+    pub(crate) latest_store_time: Millis,
     /// Farthest step of the server's wall clock so far.
     pub(crate) wall_step_ms: u64,
     /// Ready and running jobs, and the true time of the first check that saw them so.
@@ -122,9 +126,11 @@ impl Sim {
             stats: Stats::default(),
             trace: Trace::new(verbose),
             healed_us: u64::MAX,
+            drained_by_us: u64::MAX,
             quiescent: false,
             acquiring: BTreeMap::new(),
             remembered_since: 0,
+            latest_store_time: Millis::default(),
             wall_step_ms: 0,
             job_progress_since: BTreeMap::new(),
         }
@@ -169,7 +175,7 @@ impl Sim {
             Event::Fault(fault) => self.fault(fault),
             Event::Heal => self.heal(),
             Event::Drain => {
-                self.phase = Phase::Draining;
+                self.drain();
                 Ok(())
             }
             Event::CheckProgress => self.check_progress(),

@@ -150,6 +150,10 @@ stats! {
     transfers_refused,
     /// Tenures of a kind with a stale margin that expired.
     margin_expiries,
+    /// Ready jobs of the same kind and tenant, seen when a claim started another.
+    ordered_starts,
+    /// Ready jobs of other tenants, seen when a worker of all tenants started a job of the kind.
+    tenant_turns,
     /// Restarts by which the store clock leapt beyond the memory of requests.
     leaps,
     /// Resources that were forgotten.

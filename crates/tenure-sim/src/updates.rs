@@ -5,10 +5,7 @@ use tenure_core::{
 };
 
 use crate::holder::Env;
-use crate::plan::{LANE_JOBS_MAX, Phase};
-
-/// Maximum time until a new timer fires. All fire long before a run ends.
-const TIMER_MS_MAX: u64 = 6_000;
+use crate::plan::{LANE_JOBS_MAX, Phase, SCHEDULE_MS_MAX};
 
 /// Draws a status update. Each patch differs from all others, so that none is without effect.
 pub(crate) fn draw_update(key: &ResourceKey, env: &mut Env<'_>) -> StatusUpdate {
@@ -34,7 +31,7 @@ pub(crate) fn draw_timers(key: &ResourceKey, env: &mut Env<'_>) -> Vec<TimerChan
     let is_full = env.job_model.unfinished(Some(key)) >= LANE_JOBS_MAX;
     let change = |env: &mut Env<'_>| {
         let operation = operations[env.rng.below(operations.len())].clone();
-        let after_ms = env.rng.within(0, TIMER_MS_MAX);
+        let after_ms = env.rng.within(0, SCHEDULE_MS_MAX);
         let setting = match env.rng.within(0, 9) {
             _ if is_full || env.phase == Phase::Draining => TimerSetting::Remove,
             0..3 => TimerSetting::Remove,

@@ -101,4 +101,6 @@ canaries! {
     catches_lock_taken_from_a_job_in_backoff: ReserveIgnored => ["in backoff reserves"];
     catches_start_after_the_start_deadline: StartDeadlineIgnored => ["after its start deadline"];
     catches_ignored_stale_margin: MarginIgnored => ["and the stale margin of"];
+    catches_claim_of_the_newest_job: NewestClaimedFirst => ["overtook ready job"];
+    catches_tenant_that_is_served_again: TenantServedAgain => ["was claimed out of turn"];
 }

@@ -1,8 +1,8 @@
 //! Child processes and directories that do not outlive this process.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -79,10 +79,11 @@ fn is_root() -> bool {
     Path::new("/proc/self").metadata().is_ok_and(|process| process.uid() == 0)
 }
 
-/// A directory that only the database user can read; removed on drop.
+/// A directory that only its owner can read; removed on drop.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
+    /// Creates a directory that only the database user can read.
     pub(crate) fn create() -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         remove_orphaned_directories();
@@ -95,6 +96,16 @@ impl Scratch {
         let scratch = Self(path);
         chown_to_database_user(scratch.path())?;
         Ok(scratch)
+    }
+
+    /// Creates a directory that only this user can read.
+    pub(crate) fn create_private(prefix: &str) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("{prefix}-{}-{n}", std::process::id()));
+        let mut builder = DirBuilder::new();
+        builder.mode(0o700).create(&path).with_context(|| format!("create {}", path.display()))?;
+        Ok(Self(path))
     }
 
     pub(crate) fn path(&self) -> &Path {

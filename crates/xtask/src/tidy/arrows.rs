@@ -7,7 +7,7 @@ use super::Finding;
 use crate::metadata::{Dependency, Package};
 
 /// Each crate with the workspace crates that it may depend on outside of its tests.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("tenure-core", &[]),
     ("tenure-wire", &["tenure-core"]),
     ("tenure-config", &["tenure-core"]),
@@ -19,6 +19,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
     ("tenure-bench", BENCH_USES),
     ("tenure-builds", APPS_USE),
     ("tenure-pipelines", APPS_USE),
+    ("tenure-kube", &["tenure-core"]),
     ("tenure-cli", CLI_USES),
     ("tenure-sim", &["tenure", "tenure-store", "tenure-core"]),
     ("tenure-testbed", &[]),
@@ -45,6 +46,7 @@ const BENCH_USES: &[&str] = &[
 /// What every app may use: not the server, and no other app.
 const APPS_USE: &[&str] = &[
     "tenure-app",
+    "tenure-kube",
     "tenure-bench",
     "tenure-cli-kit",
     "tenure",
@@ -71,6 +73,10 @@ const CLI_USES: &[&str] = &[
 const PURE: &str = "tenure-core";
 const IMPURE: [&str; 6] = ["tokio", "async-trait", "reqwest", "rusqlite", "rustix", "getrandom"];
 
+/// Crates that only one of ours may name, in its tests as well, so that a new major version of them
+/// changes one crate.
+const WRAPPED: [(&str, &str); 2] = [("kube", "tenure-kube"), ("k8s-openapi", "tenure-kube")];
+
 /// Crates that are banned, also as transitive dependencies, with the reason.
 const BANNED: [(&str, &str); 5] = [
     ("chrono", "jiff is our only calendar"),
@@ -94,7 +100,9 @@ fn check_package(package: &Package, all: &[Package]) -> Vec<Finding> {
         let ours = all.iter().any(|one| one.name == used.name);
         let upwards = ours && !used.dev && !allowed.contains(&used.name.as_str());
         let impure = *name == PURE && IMPURE.contains(&used.name.as_str());
-        (upwards || impure).then(|| refused(package, used))
+        let owner = WRAPPED.iter().find(|(wrapped, _)| *wrapped == used.name);
+        let wrapped = owner.is_some_and(|(_, owner)| owner != name);
+        (upwards || impure || wrapped).then(|| refused(package, used))
     };
     package.dependencies.iter().filter_map(check).collect()
 }
@@ -181,6 +189,17 @@ mod tests {
             assert_eq!(messages_for(package("tenure-core", &[(impure, false)])), expected);
             assert_eq!(messages_for(package("tenure-core", &[(impure, true)])), expected);
             assert!(messages_for(package("tenure-store", &[(impure, false)])).is_empty());
+        }
+    }
+
+    #[test]
+    fn wrapped_crates_are_named_by_their_owners_only() {
+        for (wrapped, owner) in WRAPPED {
+            assert!(messages_for(package(owner, &[(wrapped, false)])).is_empty());
+            for dev in [false, true] {
+                let found = messages_for(package("tenure-testbed", &[(wrapped, dev)]));
+                assert_eq!(found, [format!("tenure-testbed may not depend on {wrapped}")]);
+            }
         }
     }
 
