@@ -113,7 +113,8 @@ mod tests {
         fs::write(dir.path().join("profiles/p.toml"), PROFILE).expect("writable");
         fs::write(&file, "[clusters]\n").expect("writable");
         assert_eq!(check_file(&file).ok(), Some(1));
-        for (text, part) in [("", "not enabled"), ("[clusters]\nslot = 1\n", "did you mean `slots`")]
+        for (text, part) in
+            [("", "not enabled"), ("[clusters]\nslot = 1\n", "did you mean `slots`")]
         {
             fs::write(&file, text).expect("writable");
             let problems = check_file(&file).expect_err(text).to_string();

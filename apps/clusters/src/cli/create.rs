@@ -74,11 +74,11 @@ pub(super) enum Ttl {
 }
 
 impl Ttl {
-    /// Returns milliseconds; `None` for no time to live.
-    pub(super) fn ms(self) -> Option<u64> {
+    /// Returns milliseconds; 0 for no time to live.
+    pub(super) fn ms(self) -> u64 {
         match self {
-            Self::None => None,
-            Self::After(time) => Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            Self::None => 0,
+            Self::After(time) => u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
         }
     }
 }
@@ -134,8 +134,7 @@ impl Create {
             region: self.region.clone(),
             base_domain: self.base_domain.clone(),
             workers: self.workers,
-            // 0 stands for none; a missing field is the default of the profile.
-            ttl_ms: self.ttl.map(|ttl| ttl.ms().unwrap_or(0)),
+            ttl_ms: self.ttl.map(Ttl::ms),
             owner,
             tags,
             preserve_on_failure: self.preserve_on_failure.then_some(true),

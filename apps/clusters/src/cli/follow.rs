@@ -21,9 +21,11 @@ use crate::names::{CREATE, DESTROY, JANITOR_DESTROY, SCALE_WORKERS};
 use crate::wire::{ClusterInfo, ClusterResponse, ClusterVerdict};
 
 /// An operation that has ended, and its cluster.
-pub(super) struct Ended {
-    pub(super) job: JobInfo,
-    pub(super) cluster: ClusterInfo,
+pub(crate) struct Ended {
+    /// The job.
+    pub(crate) job: JobInfo,
+    /// The cluster at its end, or later.
+    pub(crate) cluster: ClusterInfo,
 }
 
 /// The answer to a request that submits an operation.
@@ -210,11 +212,8 @@ pub(crate) fn describe_end(job: &JobInfo, cluster: &ClusterInfo) -> String {
         text += &format!(" by job {next}");
     }
     let operation = sanitize(&job.operation);
-    let text = format!(
-        "{operation} of {id} {}{}",
-        color::state(job.state.as_str()),
-        sanitize_line(&text)
-    );
+    let text =
+        format!("{operation} of {id} {}{}", color::state(job.state.as_str()), sanitize_line(&text));
     match next_step(job, cluster, &id) {
         Some(next) => format!("{text}; {next}"),
         None => text,
@@ -231,7 +230,9 @@ fn next_step(job: &JobInfo, cluster: &ClusterInfo, id: &str) -> Option<String> {
                 format!("it is destroyed in {}; ", format_duration(ms(at).since(ms(now))))
             });
             let left = left.unwrap_or_default();
-            Some(format!("{left}get its kubeconfig with `tenure cluster outputs {id} --kubeconfig FILE`"))
+            Some(format!(
+                "{left}get its kubeconfig with `tenure cluster outputs {id} --kubeconfig FILE`"
+            ))
         }
         CREATE if failed && cluster.preserved => Some(format!(
             "what it has left is kept: see `tenure cluster show {id}`, and remove it with `tenure \

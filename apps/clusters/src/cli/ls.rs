@@ -4,9 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tenure_cli_kit::listing::{Empty, fetch, print_more_hint};
-use tenure_cli_kit::text::{
-    age, cell, format_duration, print_line, sanitize, tenant_table,
-};
+use tenure_cli_kit::text::{age, cell, format_duration, print_line, sanitize, tenant_table};
 use tenure_cli_kit::{CliContext, Done, Output, clock, color, print_json};
 use tenure_wire::parse_instant;
 

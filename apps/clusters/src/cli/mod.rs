@@ -6,7 +6,7 @@ mod change;
 mod check;
 mod create;
 pub(crate) mod display;
-mod follow;
+pub(crate) mod follow;
 mod history;
 mod id;
 mod lock;
@@ -28,8 +28,6 @@ use tenure_core::{Code, JobId};
 use tenure_wire::JobInfo;
 
 use crate::wire::ClusterInfo;
-
-pub(crate) use follow::{describe_end, verdict_text};
 
 /// Create, scale and destroy OpenShift clusters
 #[derive(Subcommand)]

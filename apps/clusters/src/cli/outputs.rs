@@ -99,7 +99,8 @@ fn print(
 
 /// Writes a file that only its owner can read, also if it exists with another mode.
 fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = File::options().write(true).create(true).truncate(false).mode(MODE).open(path)?;
+    let mut file =
+        File::options().write(true).create(true).truncate(false).mode(MODE).open(path)?;
     file.set_permissions(std::fs::Permissions::from_mode(MODE))?;
     file.set_len(0)?;
     file.write_all(text.as_bytes())

@@ -29,8 +29,10 @@ impl ProfilesVerb {
                  server's tenure.toml, and check them with: tenure cluster check",
             ),
             Output::Table => {
-                let header =
-                    ["PROFILE", "PLATFORM", "VERSIONS", "REGIONS", "DOMAINS", "WORKERS", "TTL", "TAGS"];
+                let header = [
+                    "PROFILE", "PLATFORM", "VERSIONS", "REGIONS", "DOMAINS", "WORKERS", "TTL",
+                    "TAGS",
+                ];
                 print_line(&table(header, list.items.iter().map(row)))?;
             }
         }
@@ -66,13 +68,11 @@ fn workers(bounds: WorkerBounds) -> String {
     format!("{default}, {min} to {max}")
 }
 
-/// `8h, up to 3d`
+/// `8h00m, up to 3d00h`; without a default, `required` or `none`.
 fn ttl(bounds: TtlBounds) -> String {
-    let default = bounds.default.map_or_else(|| "none".to_owned(), format_duration);
-    match bounds.max {
-        Some(max) => format!("{default}, up to {}", format_duration(max)),
-        None => default,
-    }
+    let without = if bounds.required { "required" } else { "none" };
+    let default = bounds.default.map_or_else(|| without.to_owned(), format_duration);
+    format!("{default}, up to {}", format_duration(bounds.max))
 }
 
 #[cfg(test)]
@@ -82,8 +82,9 @@ mod tests {
     #[test]
     fn bounds_are_shown_with_the_default_first() {
         assert_eq!(workers(WorkerBounds { min: 2, default: 3, max: 10 }), "3, 2 to 10");
-        let bounds = TtlBounds { min: 0, default: Some(28_800_000), max: Some(259_200_000) };
-        assert_eq!(ttl(bounds), "8h00m, up to 3d00h");
-        assert_eq!(ttl(TtlBounds { min: 0, default: None, max: None }), "none");
+        let bounds = |default, required| TtlBounds { min: 0, default, max: 259_200_000, required };
+        assert_eq!(ttl(bounds(Some(28_800_000), true)), "8h00m, up to 3d00h");
+        assert_eq!(ttl(bounds(None, true)), "required, up to 3d00h");
+        assert_eq!(ttl(bounds(None, false)), "none, up to 3d00h");
     }
 }
