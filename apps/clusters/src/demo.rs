@@ -26,7 +26,7 @@ use tenure_cli_kit::text::{count, format_duration, print_line, sanitize};
 use tenure_core::history::{Entry, Event};
 use tenure_core::retry::WORKER_TIMEOUT;
 use tenure_core::{Code, JobState};
-use tenure_wire::{HistoryEntry, JobInfo};
+use tenure_wire::{HistoryEntry, JobInfo, ListResponse, WorkerInfo};
 
 use crate::cli::display::Display;
 use crate::cli::follow::{Ended, OperationFollower, describe_end, verdict_text};
@@ -126,8 +126,9 @@ impl<'a> ScenarioRun<'a> {
     }
 
     async fn run(&mut self) -> anyhow::Result<()> {
-        self.start_workers()?;
+        self.start_workers().await?;
         let shop = self.create_twice().await?;
+        self.say("\n3. blog is being created; its worker is killed in the middle of it")?;
         let blog = self.create("blog", None).await?;
         let api = Arc::clone(&self.api);
         let mut followed = self.follow(&api, &blog);
@@ -139,13 +140,21 @@ impl<'a> ScenarioRun<'a> {
         self.print_summary().await
     }
 
-    fn start_workers(&mut self) -> anyhow::Result<()> {
-        self.say(&format!("\n0. {WORKERS} workers, one slot each"))?;
+    /// Starts the workers, and waits until they claim jobs.
+    async fn start_workers(&mut self) -> anyhow::Result<()> {
+        self.say("")?;
         for n in 1..=WORKERS {
             self.workers.push(WorkerProcess::start(n, self.server)?);
-            self.say(&format!("$ tenure {}", WORKER_ARGS.join(" ")))?;
+            self.say(&format!("$ tenure {} &", WORKER_ARGS.join(" ")))?;
         }
-        Ok(())
+        loop {
+            self.check_workers()?;
+            let list: ListResponse<WorkerInfo> = self.api.get("/v1/workers").await?;
+            if list.items.len() >= WORKERS {
+                return Ok(());
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
     }
 
     /// A create that is repeated attaches; one with another configuration is refused.
@@ -172,7 +181,7 @@ impl<'a> ScenarioRun<'a> {
             Err(error) => return Err(error.context("the other create failed in another way")),
             Ok(_) => bail!("a create with another configuration was accepted"),
         }
-        let ended = self.end(&mut followed, JobState::Succeeded, ClusterState::Ready).await?;
+        let ended = self.end(&mut followed, ClusterState::Ready).await?;
         drop(followed);
         self.follow_to_end(&night, ClusterState::Ready).await?;
         ensure!(ended.job.attempt == 1, "shop needed {} attempts", ended.job.attempt);
@@ -189,7 +198,6 @@ impl<'a> ScenarioRun<'a> {
         blog: &Requested,
         followed: &mut OperationFollower<'_>,
     ) -> anyhow::Result<Left> {
-        self.say("\n3. blog is being created; its worker is killed in the middle of it")?;
         let cluster = self.until_percent(blog, followed, KILL_AT_PERCENT).await?;
         let worker = cluster.operation.and_then(|operation| operation.worker);
         let worker = worker.context("no worker has the lock of blog")?;
@@ -262,8 +270,7 @@ impl<'a> ScenarioRun<'a> {
         left: &Left,
     ) -> anyhow::Result<()> {
         self.say("\n6. another worker has the lock of blog: it cleans up, then creates it")?;
-        let Ended { job, cluster } =
-            self.end(followed, JobState::Succeeded, ClusterState::Ready).await?;
+        let Ended { job, cluster } = self.end(followed, ClusterState::Ready).await?;
         ensure!(job.attempt == 2, "blog needed {} attempts, expected 2", job.attempt);
         let [first, second] = &job.attempts[..] else { bail!("{} attempts", job.attempts.len()) };
         let code = first.code.as_deref();
@@ -363,21 +370,20 @@ impl<'a> ScenarioRun<'a> {
     ) -> anyhow::Result<Ended> {
         let api = Arc::clone(&self.api);
         let mut followed = self.follow(&api, requested);
-        self.end(&mut followed, JobState::Succeeded, state).await
+        self.end(&mut followed, state).await
     }
 
-    /// Waits until an operation has ended as expected.
+    /// Waits until an operation has succeeded and the cluster is in this state.
     async fn end(
         &mut self,
         followed: &mut OperationFollower<'_>,
-        job_state: JobState,
         state: ClusterState,
     ) -> anyhow::Result<Ended> {
         loop {
             self.check_workers()?;
             let Some(ended) = followed.poll(POLL_INTERVAL).await? else { continue };
             let end = describe_end(&ended.job, &ended.cluster);
-            ensure!(ended.job.state == job_state, "{end}");
+            ensure!(ended.job.state == JobState::Succeeded, "{end}");
             let (got, expected) = (&*ended.cluster.state, state.as_str());
             ensure!(got == expected, "{} is {got}, expected {expected}", ended.cluster.id);
             let end = end.split("; ").next().unwrap_or_default();

@@ -94,13 +94,19 @@ pub(crate) fn clusters_table(tenant: &str, items: &[ClusterInfo]) -> String {
             cluster.workers.to_string(),
             sanitize(&cluster.owner),
             cluster.created_at.as_deref().map(age).unwrap_or_default(),
-            cluster.expires_at.as_deref().map(time_left).unwrap_or_default(),
+            expiry(cluster).map(time_left).unwrap_or_default(),
             note(cluster),
         ]
     };
     let header =
         ["CLUSTER", "STATE", "VERSION", "REGION", "WORKERS", "OWNER", "AGE", "LEFT", "NOTE"];
     tenant_table(tenant, &header, items.iter().map(|one| (&*one.tenant, row(one))))
+}
+
+/// Returns the time of the automatic destroy, unless it has no effect any more.
+pub(super) fn expiry(cluster: &ClusterInfo) -> Option<&str> {
+    let is_gone = cluster.state == ClusterState::Destroyed.as_str();
+    cluster.expires_at.as_deref().filter(|_| !is_gone)
 }
 
 /// Formats the time to an instant of the server, by the local clock; empty if it has passed.
