@@ -1,7 +1,7 @@
 //! The scenario of `tenure demo clusters`: a duplicate create, a dead worker, two destroys, a time
 //! to live.
 //!
-//! The workers are processes of this binary, the installer is a stand-in whose cloud is a directory.
+//! The workers are processes of this binary; the installer is a stand-in, its cloud a directory.
 //! The scenario looks at clusters through the HTTP API and at the cloud itself, kills a worker, and
 //! checks every claim: a demo that shows something else than it says fails.
 
@@ -26,7 +26,7 @@ use tenure_cli_kit::text::{count, format_duration, print_line, sanitize};
 use tenure_core::history::{Entry, Event};
 use tenure_core::retry::WORKER_TIMEOUT;
 use tenure_core::{Code, JobState};
-use tenure_wire::{HistoryEntry, JobInfo, WorkerInfo};
+use tenure_wire::{HistoryEntry, JobInfo, ListResponse, WorkerInfo};
 
 use crate::cli::display::Display;
 use crate::cli::follow::{Ended, OperationFollower, describe_end, verdict_text};
@@ -49,7 +49,6 @@ const WORKER_ARGS: [&str; 5] = ["worker", "--config", "tenure.toml", "--slots", 
 const INHERITED: [&str; 3] = ["PATH", "HOME", "LANG"];
 /// Directory that is the cloud of the stand-in.
 const CLOUD: &str = "cloud";
-
 const PROFILE: &str = "demo";
 const DOMAIN: &str = "demo.example.com";
 /// Progress at which the create of shop is repeated: its infrastructure has begun.
@@ -135,7 +134,7 @@ impl<'a> ScenarioRun<'a> {
         let left = self.kill_worker(&blog, &mut followed).await?;
         self.destroy_twice(&shop).await?;
         self.time_to_live().await?;
-        self.recover(&blog, &mut followed, &left).await?;
+        self.recover(&mut followed, &left).await?;
         drop(followed);
         self.print_summary().await
     }
@@ -149,7 +148,7 @@ impl<'a> ScenarioRun<'a> {
         }
         loop {
             self.check_workers()?;
-            let list = fetch::<WorkerInfo>(&self.api, "/v1/workers", &[], WORKERS).await?;
+            let list: ListResponse<WorkerInfo> = self.api.get("/v1/workers").await?;
             if list.items.len() >= WORKERS {
                 return Ok(());
             }
@@ -176,19 +175,16 @@ impl<'a> ScenarioRun<'a> {
         );
         ensure!(got == Some(expected), "the repeated create got {got:?}, expected {expected}");
         let other = CreateRequest { workers: Some(3), ..request("shop", None) };
-        match self.submit(&other).await {
-            Err(error) if is_conflict(&error) => self.say(&sanitize(&format!("{error:#}")))?,
-            Err(error) => return Err(error.context("the other create failed in another way")),
-            Ok(_) => bail!("a create with another configuration was accepted"),
-        }
-        let ended = self.end(&mut followed, JobState::Succeeded, ClusterState::Ready).await?;
+        let refused = self.submit(&other).await.err().context("the other create was accepted")?;
+        let code = refused.downcast_ref().and_then(tenure::Error::code);
+        ensure!(code == Some(Code::Conflict), "the other create: {refused:#}");
+        self.say(&sanitize(&refused.to_string()))?;
+        let ended = self.end(&mut followed, ClusterState::Ready).await?;
         drop(followed);
         self.follow_to_end(&night, ClusterState::Ready).await?;
         ensure!(ended.job.attempt == 1, "shop needed {} attempts", ended.job.attempt);
         let outputs = ended.cluster.outputs.as_ref().context("shop has no addresses")?;
         self.say(&format!("shop is reached at {}", sanitize(&outputs.api_url)))?;
-        let exists = self.resources(ended.cluster.infra_id.as_deref())?.len();
-        ensure!(exists > 0, "shop is READY, but nothing of it exists");
         Ok(ended.cluster)
     }
 
@@ -252,10 +248,11 @@ impl<'a> ScenarioRun<'a> {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         let history = fetch::<HistoryEntry>(&self.api, &route(&id, "/history"), &[], 100).await?;
-        let fired = history.items.iter().any(|item| {
-            let entry = Entry::parse(&item.line).ok().map(|entry| entry.event);
-            matches!(entry, Some(Event::TimerFired { operation, .. }) if *operation == *JANITOR_DESTROY)
-        });
+        let fired = |item: &HistoryEntry| match Entry::parse(&item.line).map(|entry| entry.event) {
+            Ok(Event::TimerFired { operation, .. }) => *operation == *JANITOR_DESTROY,
+            _ => false,
+        };
+        let fired = history.items.iter().any(fired);
         ensure!(fired, "night is DESTROYED, but no timer has fired");
         let left = self.resources(infra_id.as_deref())?;
         ensure!(left.is_empty(), "night is DESTROYED, but exists: {}", left.join(", "));
@@ -265,13 +262,11 @@ impl<'a> ScenarioRun<'a> {
     /// The next worker removes first what the dead one has left.
     async fn recover(
         &mut self,
-        blog: &Requested,
         followed: &mut OperationFollower<'_>,
         left: &Left,
     ) -> anyhow::Result<()> {
         self.say("\n6. another worker has the lock of blog: it cleans up, then creates it")?;
-        let Ended { job, cluster } =
-            self.end(followed, JobState::Succeeded, ClusterState::Ready).await?;
+        let Ended { job, cluster } = self.end(followed, ClusterState::Ready).await?;
         ensure!(job.attempt == 2, "blog needed {} attempts, expected 2", job.attempt);
         let [first, second] = &job.attempts[..] else { bail!("{} attempts", job.attempts.len()) };
         let code = first.code.as_deref();
@@ -284,15 +279,13 @@ impl<'a> ScenarioRun<'a> {
         ensure!(remaining.is_empty(), "left of {}: {}", left.infra_id, remaining.join(", "));
         let exists = self.resources(Some(infra_id))?.len();
         ensure!(exists > 0, "blog is READY, but nothing of it exists");
-        let total = fs::read_dir(self.server.dir().join(CLOUD))?.count();
+        let total = self.cloud()?.len();
         ensure!(total == exists, "the cloud has {total} resources, {exists} of blog");
         let took =
             format_duration(millis(BootInstant::now().saturating_duration_since(left.killed_at)));
         let (old, new) = (sanitize(&left.infra_id), sanitize(infra_id));
-        let cluster = sanitize(&blog.cluster);
-        self.say(&format!(
-            "{cluster} is READY {took} after the kill: nothing of {old}, {exists} resources of {new}"
-        ))
+        self.say(&format!("blog is READY {took} after the kill"))?;
+        self.say(&format!("the cloud has nothing of {old}, and {exists} resources of {new}"))
     }
 
     /// Requests a cluster and prints the command line that does the same.
@@ -371,21 +364,20 @@ impl<'a> ScenarioRun<'a> {
     ) -> anyhow::Result<Ended> {
         let api = Arc::clone(&self.api);
         let mut followed = self.follow(&api, requested);
-        self.end(&mut followed, JobState::Succeeded, state).await
+        self.end(&mut followed, state).await
     }
 
-    /// Waits until an operation has ended as expected.
+    /// Waits until an operation has succeeded and the cluster is in this state.
     async fn end(
         &mut self,
         followed: &mut OperationFollower<'_>,
-        job_state: JobState,
         state: ClusterState,
     ) -> anyhow::Result<Ended> {
         loop {
             self.check_workers()?;
             let Some(ended) = followed.poll(POLL_INTERVAL).await? else { continue };
             let end = describe_end(&ended.job, &ended.cluster);
-            ensure!(ended.job.state == job_state, "{end}");
+            ensure!(ended.job.state == JobState::Succeeded, "{end}");
             let (got, expected) = (&*ended.cluster.state, state.as_str());
             ensure!(got == expected, "{} is {got}, expected {expected}", ended.cluster.id);
             let end = end.split("; ").next().unwrap_or_default();
@@ -411,18 +403,24 @@ impl<'a> ScenarioRun<'a> {
 
     /// Returns what the cloud has of an installation.
     fn resources(&self, infra_id: Option<&str>) -> anyhow::Result<Vec<String>> {
-        let infra_id = infra_id.context("there is no infra id")?;
-        let tag = format!("kubernetes.io/cluster/{infra_id}=owned");
-        let cloud = self.server.dir().join(CLOUD);
-        let mut found = Vec::new();
-        for entry in fs::read_dir(cloud).context("cannot read the cloud")? {
-            let path = entry?.path();
-            let text = fs::read_to_string(&path).unwrap_or_default();
-            if text.trim() == tag {
-                found.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
+        let tag = infra_id.map(|infra_id| format!("kubernetes.io/cluster/{infra_id}=owned"));
+        let tag = tag.context("there is no infra id")?;
+        let found = self.cloud()?.into_iter().filter(|(_, text)| text.trim() == tag);
+        Ok(found.map(|(name, _)| name).collect())
+    }
+
+    /// Returns everything in the cloud, by name, with its tag. A hidden file is no resource yet.
+    fn cloud(&self) -> anyhow::Result<Vec<(String, String)>> {
+        let mut all = Vec::new();
+        let dir = self.server.dir().join(CLOUD);
+        for entry in fs::read_dir(dir).context("cannot read the cloud")? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !name.starts_with('.') {
+                all.push((name, fs::read_to_string(entry.path()).unwrap_or_default()));
             }
         }
-        Ok(found)
+        Ok(all)
     }
 
     async fn print_summary(&self) -> anyhow::Result<()> {
@@ -491,11 +489,6 @@ fn request(name: &str, ttl: Option<Duration>) -> CreateRequest {
 
 fn cluster_id(name: &str) -> String {
     crate::names::cluster_id("aws", name, DOMAIN)
-}
-
-fn is_conflict(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<tenure::Error>();
-    error.and_then(tenure::Error::code) == Some(Code::Conflict)
 }
 
 fn millis(duration: Duration) -> u64 {

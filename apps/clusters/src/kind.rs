@@ -12,6 +12,9 @@ use crate::state::ClusterState::{
 /// Time of an attempt for everything around the installer: snapshots, queries, status.
 const OVERHEAD_MS: u64 = 15 * 60 * 1_000;
 
+/// Backoff after the worker of an attempt has died.
+const LOST_BACKOFF_MS: u64 = 10_000;
+
 /// Returns the kind.
 pub(crate) fn kind(settings: &Settings) -> Kind {
     let mut kind = Kind::new(CLUSTER)
@@ -100,11 +103,12 @@ fn purge(settings: &Settings) -> Operation {
     operation
 }
 
-/// Returns the retry rule of all operations.
-pub(crate) fn retry(settings: &Settings) -> Retry {
+/// Returns the retry rule of all operations. Workers report the backoff of each failure; the one
+/// here is for attempts that were lost with their worker, which need not wait for anything.
+fn retry(settings: &Settings) -> Retry {
     Retry {
         attempts: settings.attempts,
-        initial_ms: settings.backoff_ms,
+        initial_ms: settings.backoff_ms.min(LOST_BACKOFF_MS),
         factor: 2.0,
         max_ms: settings.backoff_max_ms.max(settings.backoff_ms),
         ..Retry::default()

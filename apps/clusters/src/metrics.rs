@@ -56,6 +56,8 @@ impl ClusterMetrics {
         drop(metrics.acquisition_failures.get_or_create(&[("reason", "held".into())]));
         for operation in OPERATIONS {
             drop(metrics.held.get_or_create(&[("job_type", operation.into())]));
+            let lost = [("job_type", operation.into()), ("reason", WORKER_TIMEOUT.into())];
+            drop(metrics.failures.get_or_create(&lost));
         }
         metrics
     }

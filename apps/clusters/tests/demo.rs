@@ -124,8 +124,8 @@ fn the_scenario_happens_as_promised_and_leaves_nothing() {
     ] {
         assert!(out.contains(part), "{part} is missing: {out}");
     }
-    let removed = words_after(&out, ": nothing of blog-");
-    assert!(removed.contains("resources of blog-"), "{removed}");
+    let end = words_after(&out, "the cloud has nothing of blog-");
+    assert!(end.contains("resources of blog-"), "{end}");
     assert!(!out.contains("kubeadmin\", and password"), "{out}");
     assert!(!out.contains('\u{1b}'), "no escape codes: {out}");
 }

@@ -118,6 +118,7 @@ documents! {
     };
     examples: "examples/README.md", |_| ();
     builds: "apps/builds/README.md", |_| ();
+    clusters: "apps/clusters/README.md", |_| ();
     pipelines: "apps/pipelines/README.md", |_| ();
 }
 

@@ -171,6 +171,8 @@ async fn every_duty_of_the_janitor_is_exported() {
     until(async || scrape(&server).await["tenure_janitor_here"] == 1.0).await;
     let duties = [
         "builds",
+        "cluster_duplicate_holders",
+        "cluster_retention",
         "dead",
         "expiry",
         "lock_age",

@@ -21,7 +21,7 @@ use tenure_store::{Memory, scenario};
 use series::{name, parse, types};
 
 /// How the names of metrics begin.
-const PREFIXES: [&str; 3] = ["tenure_", "build_", "pipeline_"];
+const PREFIXES: [&str; 4] = ["tenure_", "build_", "ocpctl_", "pipeline_"];
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(file(path)).unwrap_or_else(|error| panic!("{path}: {error}"))

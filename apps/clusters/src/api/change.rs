@@ -12,7 +12,7 @@ use tenure_core::{
     Code, Command, Job, Outcome, Precondition, Put, ResourceAction, ResourceKey, Submit,
     TimerChange, TimerSetting,
 };
-use tenure_wire::{SubmitResponse, instant, to_document};
+use tenure_wire::{JobInfo, SubmitResponse, instant, to_document};
 
 use super::{OnCluster, loaded, queue};
 use crate::LoadedClusters;
@@ -57,11 +57,8 @@ pub(super) async fn create(
         Problem::invalid(&all.join("; "))
     })?;
     let on = cluster::key(caller, &config.id())?;
-    let earlier = Cluster::find(services, &on).await?;
-    if earlier.is_some_and(|cluster| cluster.status.preserved) {
-        let detail = "a failed create of this cluster is kept for an investigation; destroy the \
-                      cluster first";
-        return Err(Problem::new(409, "rejected", detail));
+    if let Some(earlier) = Cluster::find(services, &on).await? {
+        check_earlier(&earlier, &config)?;
     }
     let submitted = submit(services, caller, key, &on, CREATE, Some(&config)).await;
     let response = match submitted {
@@ -71,17 +68,33 @@ pub(super) async fn create(
         }
         Err(problem) => return Err(problem),
     };
-    let args = response.job.args.clone().unwrap_or(Value::Null);
-    if serde_json::from_value::<ClusterConfig>(args).ok().as_ref() != Some(&config) {
-        let job = response.job.id;
-        let detail = format!(
-            "job {job} is creating {} with another configuration; wait for it, or destroy the \
-             cluster",
-            on.name()
-        );
-        return Err(Problem::new(409, "conflict", &detail));
-    }
+    check_same(&on, &response.job, &config)?;
     Ok(answer(&app, &on, response))
+}
+
+/// Refuses to create a cluster that is kept, or that is being created with another configuration.
+fn check_earlier(earlier: &Cluster, config: &ClusterConfig) -> Result<(), Problem> {
+    if earlier.status.preserved {
+        let detail = "a failed create of this cluster is kept for an investigation; destroy the \
+                      cluster first";
+        return Err(Problem::new(409, "rejected", detail));
+    }
+    let mut creates = earlier.resource.lane.iter().filter(|job| *job.operation == *CREATE);
+    creates.try_for_each(|job| check_same(&earlier.key, &JobInfo::new(&earlier.key, job), config))
+}
+
+/// Refuses a create that would attach to one with another configuration.
+fn check_same(on: &ResourceKey, job: &JobInfo, config: &ClusterConfig) -> Result<(), Problem> {
+    let args = job.args.clone().unwrap_or(Value::Null);
+    if serde_json::from_value::<ClusterConfig>(args).ok().as_ref() == Some(config) {
+        return Ok(());
+    }
+    let detail = format!(
+        "job {} is creating {} with another configuration; wait for it, or destroy the cluster",
+        job.id,
+        on.name()
+    );
+    Err(Problem::new(409, "conflict", &detail))
 }
 
 /// Answers a create of a cluster that exists with the same configuration.
@@ -229,7 +242,7 @@ pub(super) async fn extend(
 
 fn not_begun() -> Problem {
     let detail = "the create of the cluster has not begun; extend it later";
-    Problem::new(409, "bad_transition", detail)
+    Problem::new(409, "conflict", detail)
 }
 
 /// Refuses to extend a cluster that is destroyed or being destroyed, or about to begin another
@@ -247,7 +260,7 @@ fn check_extendable(resource: &Resource, status: &ClusterStatus) -> Result<(), P
         .any(|state| *resource.state == *state.as_str());
     if ends || gone || status.destroying {
         let detail = "the cluster is destroyed or being destroyed; it cannot be extended";
-        return Err(Problem::new(409, "bad_transition", detail));
+        return Err(Problem::new(409, "conflict", detail));
     }
     Ok(())
 }

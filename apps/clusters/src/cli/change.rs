@@ -27,7 +27,8 @@ Examples:
   tenure cluster destroy demo --yes --follow
 
 On a terminal it asks first, unless --yes is given. With --follow, exits with 0 if the cluster is
-DESTROYED, 1 if parts of it may exist. Ctrl-C stops following, not the destroy, and exits with 130.")]
+DESTROYED, 1 if parts of it may exist. Ctrl-C stops following, not the destroy, and exits with
+130.")]
 pub(super) struct Destroy {
     /// Cluster
     #[arg(value_name = "CLUSTER")]

@@ -17,8 +17,8 @@ use crate::{Clusters, LoadedClusters};
 
 /// Check [clusters] of tenure.toml, its profiles and rules, and list all problems
 ///
-/// Needs no server. Exits with 0 if everything is valid, with 1 if there are problems, and with 2 if
-/// the directory or tenure.toml cannot be read.
+/// Needs no server. Exits with 0 if everything is valid, with 1 if there are problems, and with 2
+/// if the directory or tenure.toml cannot be read.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -1,7 +1,7 @@
-//! Live display of an operation on a cluster: a bar on a terminal, otherwise a line for each change.
+//! Live display of an operation on a cluster: a bar on a terminal, otherwise a line per change.
 //!
-//! `follow.rs` polls the server. The installer prints hundreds of lines; those that matter to a user
-//! are shown above the bar, the current one is its text. `tenure cluster logs` has all of them.
+//! `follow.rs` polls the server. The installer prints hundreds of lines; those that matter to a
+//! user are shown above the bar, the phase is its text. `tenure cluster logs` has all of them.
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tenure_cli_kit::bars;
@@ -174,8 +174,8 @@ impl Drop for Display {
     }
 }
 
-/// Returns a line of a log as it is shown; `None` if only the log has it. Of the installer those are
-/// errors and warnings, since the progress says the rest; of the worker all but command lines.
+/// Returns a line of a log as it is shown; `None` if only the log has it. Of the installer those
+/// are errors and warnings, since the progress says the rest; of the worker all but command lines.
 fn interesting(line: &str) -> Option<String> {
     let Some(rest) = line.strip_prefix("level=") else {
         let is_shown = !line.trim().is_empty() && !line.starts_with("$ ");

@@ -41,7 +41,7 @@ Examples:
   tenure cluster destroy aws:demo.dev.example.com --follow
   tenure cluster check profiles/                 before you deploy them
 
-CLUSTER is the id PLATFORM:NAME.BASE_DOMAIN, or the beginning of a name that only one cluster has.")]
+CLUSTER is the id PLATFORM:NAME.BASE_DOMAIN, or the beginning of a name that one cluster has.")]
 enum ClusterVerb {
     Create(create::Create),
     Ls(ls::Ls),

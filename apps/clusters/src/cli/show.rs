@@ -85,7 +85,7 @@ fn facts_of(cluster: &ClusterInfo) -> String {
         ("owner", Some(sanitize(&cluster.owner))),
         ("tags", (!tags.is_empty()).then(|| tags.join(", "))),
         ("created", cluster.created_at.as_ref().map(at)),
-        ("destroyed at", expires),
+        ("expires", expires),
         ("kept", yes(cluster.preserved, "what a failed create has left; destroy it")),
         ("infra id", cluster.infra_id.as_deref().map(sanitize)),
         ("cluster id", cluster.cluster_id.as_deref().map(sanitize)),
@@ -133,7 +133,7 @@ mod tests {
         let mut cluster = example_cluster();
         let facts = facts_of(&cluster);
         assert!(facts.contains("4.19.1"), "{facts}");
-        for absent in ["console", "last error", "destroyed at", "paused", "tags"] {
+        for absent in ["console", "last error", "expires", "paused", "tags"] {
             assert!(!facts.contains(absent), "{absent}: {facts}");
         }
         let (api_url, console_url) = ("https://api.a.b.c:6443".to_owned(), None);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tenure::{Failure, Update};
+use tenure::{Class, Failure, Update};
 
 use super::attempt::{Attempt, STOPPED};
 use super::installer::Ended;
@@ -115,10 +115,21 @@ impl Verdict {
     }
 }
 
+/// Returns the backoff of the settings after the current attempt.
+fn backoff(attempt: &Attempt<'_>) -> Duration {
+    let settings = &attempt.app.settings;
+    let doublings = attempt.job.attempt().saturating_sub(1).min(32);
+    let backoff_ms = settings.backoff_ms.saturating_mul(1 << doublings);
+    Duration::from_millis(backoff_ms.min(settings.backoff_max_ms.max(settings.backoff_ms)))
+}
+
 /// Records the failure of an attempt in the status of the cluster, unless it was recorded before,
 /// or is no failure: the attempt was stopped.
-pub(crate) fn record(attempt: &mut Attempt<'_>, failure: Failure) -> Failure {
+pub(crate) fn record(attempt: &mut Attempt<'_>, mut failure: Failure) -> Failure {
     let job = attempt.job;
+    if failure.class != Some(Class::Permanent) && failure.delay.is_none() {
+        failure.delay = Some(backoff(attempt));
+    }
     let is_recorded = attempt
         .status
         .last_error

@@ -139,7 +139,7 @@ fn an_extension_wins_until_the_destroy_begins() {
     assert_eq!(extend(1_000).0, 200);
     bed.reached("demo", "resource1");
     let (status, answer) = extend(3_600_000);
-    assert_eq!((status, &answer["code"]), (409, &json!("bad_transition")), "{answer}");
+    assert_eq!((status, &answer["code"]), (409, &json!("conflict")), "{answer}");
     // Also for the worker that continues.
     worker.kill();
     let _other = bed.worker("c");

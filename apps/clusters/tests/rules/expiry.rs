@@ -258,7 +258,7 @@ async fn a_create_that_waits_is_not_extended_because_its_life_has_not_begun() {
     assert_eq!(bed.extend("a", HOUR_MS).await.0, 200, "what has failed expires, too");
     bed.create_with("a", json!({ "ttl_ms": HOUR_MS })).await;
     let (status, problem) = bed.extend("a", 5 * HOUR_MS).await;
-    assert_eq!((status, &problem["code"]), (409, &json!("bad_transition")), "{problem}");
+    assert_eq!((status, &problem["code"]), (409, &json!("conflict")), "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("extend it later"), "{problem}");
     let job = worker.claim("a").await.unwrap();
     worker.begin_create(&job).await;

@@ -346,5 +346,5 @@ async fn a_cluster_whose_create_never_began_is_shown_with_what_its_name_tells() 
         assert_eq!(status, expected, "{verb}: {answer}");
     }
     let (status, problem) = bed.extend("a", crate::bed::HOUR_MS).await;
-    assert_eq!((status, &problem["code"]), (409, &json!("bad_transition")), "{problem}");
+    assert_eq!((status, &problem["code"]), (409, &json!("conflict")), "{problem}");
 }
