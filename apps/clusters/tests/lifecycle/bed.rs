@@ -77,9 +77,7 @@ impl Bed {
             fs::create_dir(bed.file(folder)).expect("it is writable");
         }
         bed.write("profiles/dev.toml", PROFILE);
-        bed.write("openshift-install", INSTALLER);
-        let executable = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(bed.file("openshift-install"), executable).expect("it is writable");
+        bed.program("openshift-install", INSTALLER);
         bed.write("server.toml", &bed.config(0));
         bed.write("worker.toml", &bed.config(8));
         bed.launch();
@@ -89,6 +87,7 @@ impl Bed {
     fn config(&self, slots: usize) -> String {
         let dir = self.dir.path().display();
         let (url, extra) = (cloud::shared().url(), &self.extra);
+        let verify = if extra.contains("verify =") { "" } else { "verify = \"aws\"" };
         format!(
             r#"[clusters]
 installer = "{dir}/openshift-install"
@@ -99,7 +98,7 @@ heartbeat_interval = "500ms"
 backoff = "1s"
 backoff_max = "4s"
 stop_grace = "1s"
-verify = "aws"
+{verify}
 verify_interval = "100ms"
 pass_env = ["STANDIN*", "AWS*"]
 aws_endpoint = "{url}"
@@ -179,6 +178,12 @@ aws_endpoint = "{url}"
 
     pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.file(name), text).expect("it is writable");
+    }
+
+    pub(crate) fn program(&self, name: &str, text: &str) {
+        self.write(name, text);
+        let executable = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(self.file(name), executable).expect("it is writable");
     }
 
     pub(crate) fn read(&self, name: &str) -> String {
@@ -311,13 +316,13 @@ aws_endpoint = "{url}"
     /// Checks what must always hold: no attempt did anything after a later one of the same cluster
     /// had begun, and nothing is left of installations whose clusters do not run.
     pub(crate) fn check(&self, running: &[&str]) {
-        let journal = self.journal();
         let mut latest: BTreeMap<String, u64> = BTreeMap::new();
         let mut infras: BTreeMap<String, String> = BTreeMap::new();
-        for entry in &journal {
+        for entry in &self.journal() {
+            let infra = entry.text("infra");
             let cluster = match entry.what() {
                 "start" => entry.text("cluster").to_owned(),
-                _ => cluster_of(entry.text("infra")),
+                _ => cluster_of(infra),
             };
             if cluster.is_empty() {
                 continue;
@@ -325,15 +330,13 @@ aws_endpoint = "{url}"
             let newest = latest.entry(cluster.clone()).or_default();
             assert!(entry.token() >= *newest, "{cluster}: {entry:?} after token {newest}");
             *newest = entry.token();
-            if entry.what() == "created" {
-                infras.insert(entry.text("id").to_owned(), cluster);
-            }
-            if entry.what() == "deleted" {
-                infras.remove(entry.text("id"));
+            if !infra.is_empty() {
+                infras.insert(infra.to_owned(), cluster);
             }
         }
-        let mut left: Vec<_> = infras.values().filter(|of| !running.contains(&&***of)).collect();
-        left.dedup();
+        let exist = cloud::infras();
+        let mut left: Vec<_> = infras.iter().filter(|(infra, _)| exist.contains(*infra)).collect();
+        left.retain(|(_, cluster)| !running.contains(&cluster.as_str()));
         assert!(left.is_empty(), "resources are left in the cloud of {left:?}");
     }
 }

@@ -127,6 +127,24 @@ fn a_destroy_that_leaves_resources_is_repeated_although_it_reports_success() {
 }
 
 #[test]
+fn one_empty_answer_of_the_cloud_proves_nothing() {
+    let bed = Bed::with(StoreKind::Embedded, "verify = [\"./list\"]");
+    // Its answers lag: nothing, then what is left, then nothing.
+    bed.program(
+        "list",
+        "#!/bin/sh\ncd \"$(dirname \"$0\")\"\necho >> calls\n\
+         [ \"$(wc -l < calls)\" != 2 ] || echo vol-late\n",
+    );
+    let _worker = bed.worker("a");
+    bed.create("demo");
+    bed.settled("demo", "READY");
+    bed.destroy("demo");
+    bed.settled("demo", "DESTROYED");
+    assert_eq!(bed.runs("demo", "destroy cluster"), 2);
+    assert_eq!(bed.read("calls").lines().count(), 4);
+}
+
+#[test]
 fn a_destroy_without_progress_ends_as_destroy_failed_and_can_be_repeated() {
     let bed = Bed::with(StoreKind::Embedded, "attempts = 1");
     let _worker = bed.worker("a");

@@ -14,13 +14,13 @@ use tenure_store::store::PAGE_MAX;
 use crate::bed::{Bed, HOUR_MS, MINUTE_MS, Worker, database, directory, id, new_clock, open, path};
 
 /// A duty, run by the test.
-struct Run {
+pub(crate) struct Run {
     duty: Box<dyn Duty>,
     cx: DutyContext,
 }
 
 impl Run {
-    fn new(bed: &Bed, name: &str) -> Self {
+    pub(crate) fn new(bed: &Bed, name: &str) -> Self {
         let duties = Clusters.duties().into_iter();
         let duty = duties.into_iter().find(|duty| duty.name() == name).expect("it exists");
         let committer = Committer::start_with(Arc::clone(&bed.store), Sweep::External);
@@ -28,19 +28,19 @@ impl Run {
     }
 
     /// Adds a contradiction of the history.
-    fn contradict(&self, name: &str, n: u64) {
+    pub(crate) fn contradict(&self, name: &str, n: u64) {
         let key = ResourceKey::new("default", "cluster", id(name).as_str()).expect("a name");
         self.cx.violations.add(&[Problem { key, n, what: "two holders".into() }]);
     }
 
-    async fn run(&mut self) -> usize {
+    pub(crate) async fn run(&mut self) -> usize {
         let report: DutyReport = self.duty.run(&self.cx).await.expect("the store works");
         report.count
     }
 }
 
-const HOLDERS: &str = "cluster_duplicate_holders";
-const RETENTION: &str = "cluster_retention";
+pub(crate) const HOLDERS: &str = "cluster_duplicate_holders";
+pub(crate) const RETENTION: &str = "cluster_retention";
 
 async fn resume(bed: &Bed, name: &str) {
     let path = format!("/v1/resources/cluster/{}/resume", id(name));

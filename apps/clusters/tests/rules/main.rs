@@ -10,5 +10,6 @@ mod damage;
 mod duties;
 mod expiry;
 mod lists;
+mod races;
 mod requests;
 mod transitions;
