@@ -85,11 +85,15 @@ pub enum Canary {
     NewestClaimedFirst,
     /// Workers of all tenants serve the same tenant again, so that the others starve.
     TenantServedAgain,
+    /// Workers of all tenants serve the kind with the best job, so that other kinds starve.
+    KindServedAgain,
+    /// Workers of all tenants serve kinds in turn, even if a tenant has a more urgent job.
+    KindBeforePriority,
 }
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 41] = [
         Self::MissingOwnerIsMe,
         Self::RenewByName,
         Self::ReleaseWithoutToken,
@@ -129,6 +133,8 @@ impl Canary {
         Self::MarginIgnored,
         Self::NewestClaimedFirst,
         Self::TenantServedAgain,
+        Self::KindServedAgain,
+        Self::KindBeforePriority,
     ];
 }
 

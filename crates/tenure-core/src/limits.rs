@@ -104,6 +104,9 @@ pub const RUN_AHEAD_MS_MAX: u64 = 366 * 24 * 60 * 60 * 1_000;
 pub const CLAIM_MAX: usize = 256;
 /// Maximum number of kinds named by one claim.
 pub const CLAIM_KINDS_MAX: usize = 256;
+/// Maximum number of tenants, counted once per kind, that a claim considers for one job. If all of
+/// them have more urgent jobs in other kinds, the first one is served nevertheless.
+pub const CLAIM_TENANTS_MAX: usize = 1_024;
 /// Maximum number of claims that a session remembers, so that a late retry takes no further jobs.
 pub const CLAIMS_KEPT: usize = 16;
 /// Maximum size of one write to a log, in bytes.

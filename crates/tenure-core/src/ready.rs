@@ -1,9 +1,10 @@
 //! Index of resources with a startable job, and the order in which claims take them.
 //!
 //! Claims read this index only: idle resources, blocked lanes and finished jobs are not in it and
-//! cost nothing. Tenants are served fairly: fewest running jobs of the kind first, then least
-//! recently served. Within a tenant the order is by priority, then by waiting time. Concurrency
-//! caps use running counts derived from the records, so a crash cannot leave a counter wrong.
+//! cost nothing. Workers of all tenants serve kinds in turn, and the tenants of a kind: fewest
+//! running jobs of the kind first, then least recently served. Within a tenant the order is by
+//! priority, then by waiting time. Concurrency caps use running counts derived from the records, so
+//! a crash cannot leave a counter wrong. The rules: `docs/internals/lanes-and-claims.md`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -13,6 +14,7 @@ use crate::command::{Claim, ClaimScope};
 use crate::key::{ResourceKey, Text};
 use crate::kind::{Kind, Kinds};
 use crate::lane::NextJob;
+use crate::limits;
 use crate::map::Map;
 use crate::record::Record;
 use crate::resource::Resource;
@@ -30,7 +32,7 @@ pub struct ReadyIndex {
     entries: Map<ResourceKey, IndexEntry>,
     /// Resources to re-examine, by time.
     rechecks: BTreeSet<(Millis, ResourceKey)>,
-    /// Number of picks so far, used to find the least recently served tenant.
+    /// Number of picks so far, used to find the least recently served kind and tenant.
     picks: u64,
 }
 
@@ -54,6 +56,9 @@ struct IndexEntry {
 #[derive(Clone, Debug, Default)]
 struct KindQueue {
     running: usize,
+    /// Last pick for a worker that may take any job of the kind. Other workers choose no kind to
+    /// serve, and would delay the jobs that they cannot take.
+    served: u64,
     tenants: Map<Text, TenantQueue>,
     /// Tenants with ready resources, by running jobs, then by last service.
     order: BTreeSet<(usize, u64, Text)>,
@@ -142,29 +147,81 @@ impl ReadyIndex {
         tenant: &str,
         kinds: &Kinds,
     ) -> Option<ResourceKey> {
-        let candidates = claim.kinds.iter().filter_map(|name| {
-            let (queue, kind) = (self.kinds.get(name)?, kinds.get(name)?);
-            let first = match claim.only.as_ref().filter(|_| !planted(Canary::GroupIgnored)) {
-                None => queue.first(tenant, kind)?.clone(),
-                Some(ClaimScope::Group { tenant, group }) => {
-                    let tenant = queue.tenant_with_capacity(tenant, kind)?;
-                    tenant.groups.get(group)?.ready.first()?.clone()
-                }
-                Some(ClaimScope::Resource { tenant, name: resource }) => {
-                    queue.tenant_with_capacity(tenant, kind)?;
-                    let key = ResourceKey::new(tenant, name, resource).ok()?;
-                    let (priority, since) = self.entries.get(&key)?.rank?;
-                    (priority, since, key)
-                }
-            };
-            Some((first, name))
-        });
-        let ((_, _, key), name) = candidates.min()?;
-        let name = name.clone();
+        let scope = claim.only.as_ref().filter(|_| !planted(Canary::GroupIgnored));
+        let any = tenant == ALL_TENANTS && scope.is_none();
+        let (.., key) = match scope {
+            None if any => self.first_in_turn(&claim.kinds, kinds),
+            None => self.first_of_tenant(tenant, &claim.kinds, kinds),
+            Some(scope) => self.first_in_scope(scope, &claim.kinds, kinds),
+        }?;
         self.picks += 1;
-        let queue = self.kinds.get_mut(&name).expect("found above");
+        let queue = self.kinds.get_mut(key.kind()).expect("found above");
+        if any && !planted(Canary::KindServedAgain) {
+            queue.served = self.picks;
+        }
         queue.mark_served(key.tenant(), self.picks);
         Some(key)
+    }
+
+    /// Returns the claimed kinds that have or had jobs.
+    fn queues<'a>(
+        &'a self,
+        claimed: &'a [Text],
+        kinds: &'a Kinds,
+    ) -> impl Iterator<Item = (&'a KindQueue, &'a Kind)> {
+        claimed.iter().filter_map(|name| Some((self.kinds.get(name)?, &**kinds.get(name)?)))
+    }
+
+    /// Returns the next resource for a worker of all tenants, which serves kinds in turn, and the
+    /// tenants of a kind. A tenant whose turn it also is in another of the kinds, with a job that
+    /// has to start first, is passed over: it will be served there, and holds nobody up here.
+    fn first_in_turn(&self, claimed: &[Text], kinds: &Kinds) -> Option<ReadyKey> {
+        let mut turns = Vec::with_capacity(claimed.len());
+        for (queue, kind) in self.queues(claimed, kinds) {
+            turns.extend(queue.heads(kind).next().map(|head| (queue.served, head, queue, kind)));
+        }
+        turns.sort_unstable_by_key(|(served, head, ..)| (*served, *head));
+        let mut first: Map<&str, &ReadyKey> = Map::default();
+        for (_, head, ..) in &turns {
+            let first = first.entry(head.2.tenant()).or_insert(head);
+            *first = (*first).min(head);
+        }
+        let is_passed_over = |head: &ReadyKey| {
+            let first = first.get(head.2.tenant()).filter(|_| !planted(Canary::KindBeforePriority));
+            first.is_some_and(|first| *first < head)
+        };
+        let heads = turns.iter().flat_map(|(.., queue, kind)| queue.heads(kind));
+        let next = heads.take(limits::CLAIM_TENANTS_MAX).find(|head| !is_passed_over(head));
+        next.or_else(|| turns.first().map(|(_, head, ..)| *head)).cloned()
+    }
+
+    /// Returns the next resource for a worker of one tenant.
+    fn first_of_tenant(&self, tenant: &str, claimed: &[Text], kinds: &Kinds) -> Option<ReadyKey> {
+        let first = |(queue, kind): (&KindQueue, &Kind)| {
+            queue.tenant_with_capacity(tenant, kind)?.ready.first().cloned()
+        };
+        self.queues(claimed, kinds).filter_map(first).min()
+    }
+
+    /// Returns the next resource for a restricted claim.
+    fn first_in_scope(
+        &self,
+        scope: &ClaimScope,
+        claimed: &[Text],
+        kinds: &Kinds,
+    ) -> Option<ReadyKey> {
+        let first = |(queue, kind): (&KindQueue, &Kind)| {
+            let tenant = queue.tenant_with_capacity(scope.tenant(), kind)?;
+            match scope {
+                ClaimScope::Group { group, .. } => tenant.groups.get(group)?.ready.first().cloned(),
+                ClaimScope::Resource { tenant, name } => {
+                    let key = ResourceKey::new(tenant, &kind.name, name).ok()?;
+                    let (priority, since) = self.entries.get(&key)?.rank?;
+                    Some((priority, since, key))
+                }
+            }
+        };
+        self.queues(claimed, kinds).filter_map(first).min()
     }
 
     /// Removes and returns the resources that must be re-examined by now.
@@ -348,10 +405,13 @@ impl KindQueue {
         self.update_tenant(tenant, |tenant| tenant.served = pick);
     }
 
-    fn first(&self, tenant: &str, kind: &Kind) -> Option<&ReadyKey> {
-        // Tenants are ordered by running jobs: if the first one is at its cap, all are.
-        let name = if tenant == ALL_TENANTS { &self.order.first()?.2 } else { tenant };
-        self.tenant_with_capacity(name, kind)?.ready.first()
+    /// Returns the first resource of each tenant that the caps allow to start one, in the order in
+    /// which tenants are served.
+    fn heads(&self, kind: &Kind) -> impl Iterator<Item = &ReadyKey> {
+        // Tenants are ordered by running jobs: if one is at its cap, all behind it are.
+        let tenants =
+            self.order.iter().map_while(|(.., name)| self.tenant_with_capacity(name, kind));
+        tenants.filter_map(|tenant| tenant.ready.first())
     }
 
     /// Returns the queue of a tenant, unless the caps of the kind let nothing of it start.

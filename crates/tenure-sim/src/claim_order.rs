@@ -1,5 +1,5 @@
-//! Order of claims: a claim starts no job behind a ready one of the same kind and tenant, and
-//! workers of all tenants serve tenants in turn.
+//! Order of claims: a claim starts no job behind a ready one of the same tenant, and workers of all
+//! tenants serve kinds in turn, and the tenants of a kind.
 //!
 //! The expected order is derived from records and history, never from the ready index. The commands
 //! of a batch have no known order, so a claim is judged only by jobs that were ready during the
@@ -34,6 +34,8 @@ pub(crate) struct ClaimOrder {
     /// Last batch that wrote a record of each group. A claim that picks a resource on which nothing
     /// can start counts as service, and has no other trace.
     written: BTreeMap<Group, u64>,
+    /// Batch of the last start of each kind by an unrestricted claim of a worker of all tenants.
+    kind_served: BTreeMap<String, u64>,
     /// Ranks of the jobs that were started since the last check of progress.
     pub(crate) started: Vec<Rank>,
 }
@@ -69,15 +71,19 @@ impl ClaimOrder {
         let starts = batch.starts();
         if !starts.is_empty() {
             let ready = batch.ready_jobs();
-            for start in starts.iter().filter(|start| start.claim.is_some()) {
+            for (start, claim) in starts.iter().filter_map(|start| Some((start, start.claim?))) {
                 check_rank(start, &ready, stats)?;
-                self.check_turn(start, &ready, batch, stats)?;
+                self.check_kind(start, claim, &ready, batch, stats)?;
+                self.check_turn(start, claim, &ready, batch, stats)?;
             }
         }
         let number = batch.applied.number;
         self.written.extend(batch.applied.batch.records.iter().map(|key| (group(key), number)));
         self.served.extend(starts.iter().map(|start| (group(start.key), number)));
         self.started.extend(starts.iter().map(|start| start.rank));
+        let chose_kind = |start: &&Start<'_>| start.claim.is_some_and(|it| batch.serves_all(it));
+        let kinds = starts.iter().filter(chose_kind).map(|start| start.key.kind().to_owned());
+        self.kind_served.extend(kinds.map(|kind| (kind, number)));
         Ok(())
     }
 
@@ -85,6 +91,56 @@ impl ClaimOrder {
     pub(crate) fn server_started(&mut self) {
         self.served.clear();
         self.written.clear();
+        self.kind_served.clear();
+    }
+
+    /// Checks that a claim of several kinds started no job behind one of the same tenant, and that
+    /// a worker of all tenants served the kind that was served longest ago.
+    fn check_kind(
+        &self,
+        start: &Start<'_>,
+        claim: &Claim,
+        ready: &[Ready<'_>],
+        batch: &ClaimBatch<'_>,
+        stats: &mut Stats,
+    ) -> CheckResult {
+        let serves_all = batch.serves_all(claim);
+        let (kind, tenant) = group(start.key);
+        let last_start = self.kind_served.get(&kind).copied().unwrap_or(0);
+        let other = |ready: &&Ready<'_>| {
+            let name = ready.key.kind();
+            *name != *kind && claim.kinds.iter().any(|of| **of == *name) && batch.is_open(ready.key)
+        };
+        for waiting in ready.iter().filter(other) {
+            let is_same_tenant = *waiting.key.tenant() == *tenant;
+            let overtakes = if is_same_tenant {
+                // If another tenant is ready as well, it may be the turn of that one.
+                let is_its_turn = ready.iter().all(|ready| {
+                    ready.key.kind() != waiting.key.kind() || *ready.key.tenant() == *tenant
+                });
+                stats.kind_priorities += u64::from(is_its_turn);
+                (is_its_turn || !serves_all) && waiting.rank < start.rank
+            } else {
+                let is_judged = serves_all && !batch.may_be_passed_over(waiting.key, claim, ready);
+                stats.kind_turns += u64::from(is_judged);
+                is_judged && self.last_service(waiting.key.kind()) < last_start
+            };
+            if overtakes {
+                let (started, key, overtaken) = (start.job, start.key, waiting.job);
+                let why = if is_same_tenant { "overtook ready job" } else { "took the turn of" };
+                return Err(format!(
+                    "job {started} of {key} {why} {overtaken} of {}, of another kind",
+                    waiting.key
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the last batch in which a kind may have been served.
+    fn last_service(&self, kind: &str) -> u64 {
+        let of_kind = self.written.iter().filter(|((name, _), _)| *name == kind);
+        of_kind.map(|(_, batch)| *batch).max().unwrap_or(0)
     }
 
     /// Checks that a worker of all tenants served the tenant with the fewest running jobs, or of
@@ -92,20 +148,20 @@ impl ClaimOrder {
     fn check_turn(
         &self,
         start: &Start<'_>,
+        claim: &Claim,
         ready: &[Ready<'_>],
         batch: &ClaimBatch<'_>,
         stats: &mut Stats,
     ) -> CheckResult {
-        let session = start.claim.and_then(|claim| batch.world.sessions.get(claim.session));
-        if session.is_none_or(|session| *session.tenant != *ALL_TENANTS) {
+        if !batch.serves_all(claim) {
             return Ok(());
         }
-        let written: BTreeSet<Group> = batch.applied.batch.records.iter().map(group).collect();
         let (kind, served) = group(start.key);
-        let other = |ready: &&Ready<'_>| {
-            *ready.key.kind() == *kind
-                && *ready.key.tenant() != *served
-                && !written.contains(&group(ready.key))
+        let other = |waiting: &&Ready<'_>| {
+            *waiting.key.kind() == *kind
+                && *waiting.key.tenant() != *served
+                && !batch.wrote(waiting.key.tenant(), &kind)
+                && !batch.may_be_passed_over(waiting.key, claim, ready)
         };
         // Attempts that end in the batch may have ended before the start.
         let running = batch.running(&kind, &served) - batch.ended(&kind, &served);
@@ -169,6 +225,43 @@ impl<'a> ClaimBatch<'a> {
                 claim.only.is_none().then_some(claim)
             }
             _ => None,
+        })
+    }
+
+    /// Returns whether a claim that is not restricted may take the jobs of all tenants.
+    fn serves_all(&self, claim: &Claim) -> bool {
+        let session = self.world.sessions.get(claim.session);
+        session.is_some_and(|session| *session.tenant == *ALL_TENANTS)
+    }
+
+    /// Returns whether the batch wrote a record of a tenant and kind.
+    fn wrote(&self, tenant: &str, kind: &str) -> bool {
+        self.applied.batch.records.iter().any(|key| is_in(key, kind, tenant))
+    }
+
+    /// Returns whether the caps allow to start a job of a resource during the whole batch.
+    fn is_open(&self, key: &ResourceKey) -> bool {
+        let Some(kind) = self.kinds.get(key.kind()) else { return false };
+        let names: BTreeSet<&str> = self.before.keys().map(ResourceKey::tenant).collect();
+        let running: usize = names.iter().map(|tenant| self.running(key.kind(), tenant)).sum();
+        self.applied.batch.records.iter().all(|written| written.kind() != key.kind())
+            && kind.running_max.is_none_or(|max| running < max)
+            && kind
+                .tenant_running_max
+                .is_none_or(|max| self.running(key.kind(), key.tenant()) < max)
+    }
+
+    /// Returns whether a claim may pass over the tenant of a ready resource in its kind, because
+    /// the tenant has a job in another of the claimed kinds that has to start first.
+    fn may_be_passed_over(&self, key: &ResourceKey, claim: &Claim, ready: &[Ready<'_>]) -> bool {
+        let first = |kind: &str| {
+            let of_kind = ready.iter().filter(|ready| is_in(ready.key, kind, key.tenant()));
+            of_kind.map(|ready| ready.rank).min()
+        };
+        let Some(head) = first(key.kind()) else { return true };
+        let others = claim.kinds.iter().filter(|kind| ***kind != *key.kind());
+        others.into_iter().any(|kind| {
+            self.wrote(key.tenant(), kind) || first(kind).is_some_and(|rank| rank <= head)
         })
     }
 

@@ -154,6 +154,10 @@ stats! {
     ordered_starts,
     /// Ready jobs of other tenants, seen when a worker of all tenants started a job of the kind.
     tenant_turns,
+    /// Ready jobs of the same tenant and another claimed kind that a start was compared with.
+    kind_priorities,
+    /// Kinds that a start of a worker of all tenants was compared with.
+    kind_turns,
     /// Restarts by which the store clock leapt beyond the memory of requests.
     leaps,
     /// Resources that were forgotten.

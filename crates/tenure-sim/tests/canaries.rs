@@ -103,4 +103,6 @@ canaries! {
     catches_ignored_stale_margin: MarginIgnored => ["and the stale margin of"];
     catches_claim_of_the_newest_job: NewestClaimedFirst => ["overtook ready job"];
     catches_tenant_that_is_served_again: TenantServedAgain => ["was claimed out of turn"];
+    catches_kind_that_is_served_again: KindServedAgain => ["took the turn of"];
+    catches_kind_before_priority: KindBeforePriority => ["of another kind"];
 }

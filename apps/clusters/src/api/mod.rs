@@ -31,6 +31,7 @@ use crate::LoadedClusters;
 use crate::cluster::{self, Cluster};
 use crate::names::{CLUSTER, CREATE};
 use crate::request::CreateRequest;
+use crate::state::ClusterState;
 use crate::wire::{
     ClusterId, ClusterInfo, ClusterLockResponse, ClusterOutputsResponse, ClusterResponse,
     ClusterStateName, CredentialsResponse, ExtendRequest, ExtendResponse, JobLockInfo, ProfileInfo,
@@ -162,6 +163,12 @@ async fn list(
     Params(params): Params<ListParams>,
 ) -> Result<Json<ListResponse<ClusterInfo>>, Problem> {
     let limit = page_size(params.limit)?;
+    if let Some(state) = &params.state
+        && ClusterState::parse(state).is_none()
+    {
+        let all = ClusterState::ALL.map(ClusterState::as_str).join(", ");
+        return Err(Problem::invalid(&format!("state is {state:?}; it must be one of {all}")));
+    }
     let cursor = params.cursor.as_ref().map(|cursor| cursor.parse::<ResourceKey>()).transpose();
     let mut after = cursor.map_err(|error| Problem::invalid(&format!("cursor: {error}")))?;
     let now = services.store().status().await?.now;
@@ -443,7 +450,10 @@ async fn lock(
     tag = "clusters",
     operation_id = "list_profiles",
     params(Caller),
-    responses((status = 200, description = "The profiles", body = ListResponse<ProfileInfo>))
+    responses(
+        (status = 200, description = "The profiles", body = ListResponse<ProfileInfo>),
+        NotFound
+    )
 )]
 async fn list_profiles(
     State(services): State<Services>,
