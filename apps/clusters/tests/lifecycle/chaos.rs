@@ -124,7 +124,7 @@ fn random_kills_leave_nothing_behind() {
         (0..count).map(|n| Cluster::create(&bed, n, &mut random)).collect();
     let (mut destroyed, mut scales) = (Vec::new(), 0);
     while !pending.is_empty() {
-        // Whoever is next may change; those in a hurry are destroyed while they are created.
+        // Any cluster may be next; those in a hurry are destroyed while they are created.
         let start = random.below(pending.len());
         let next = || {
             let idle = idle(&bed);

@@ -182,7 +182,7 @@ async fn purge(bed: &Bed, worker: &Worker<'_>, name: &str) {
 async fn destroyed(bed: &Bed, worker: &Worker<'_>, name: &str) {
     bed.ready(worker, name, json!({})).await;
     bed.destroy(name).await;
-    let job = worker.claim(name).await.unwrap();
+    let job = worker.claim(name).await.expect("it can start");
     let infra = json!({
         "infra_id": "x", "cluster_id": "y", "region": "us-east-1", "token": 1, "metadata": {},
     });

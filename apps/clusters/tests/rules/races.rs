@@ -21,21 +21,24 @@ use crate::duties::{HOLDERS, RETENTION, Run};
 /// What others do right before a command.
 type Interference = Box<dyn FnOnce(Arc<Memory>) -> BoxFuture<'static, ()> + Send>;
 
+/// Matches the action before which others are faster.
+type Matcher = fn(&ResourceAction) -> bool;
+
 /// A store that lets others be faster, once.
 struct Interfered {
     memory: Arc<Memory>,
-    planted: Mutex<Option<(fn(&ResourceAction) -> bool, Interference)>>,
+    planted: Mutex<Option<(Matcher, Interference)>>,
 }
 
 impl Interfered {
     /// Plants what others do before the next command with such an action.
-    fn before(&self, action: fn(&ResourceAction) -> bool, interference: Interference) {
+    fn before(&self, action: Matcher, interference: Interference) {
         *self.planted.lock().expect("not poisoned") = Some((action, interference));
     }
 
     fn take(&self, commands: &[Command]) -> Option<Interference> {
         let mut planted = self.planted.lock().expect("not poisoned");
-        let matches = |matches: fn(&ResourceAction) -> bool| {
+        let matches = |matches: Matcher| {
             let mut actions = commands.iter().filter_map(|command| match command {
                 Command::Resource { action, .. } => Some(action),
                 _ => None,

@@ -206,6 +206,43 @@ async fn a_frozen_worker_changes_nothing_when_it_wakes() {
 }
 
 #[tokio::test]
+async fn a_mark_refuses_the_late_request_of_a_tenure_that_wrote_nothing() {
+    let api = Arc::new(KubeApi::start(3).unwrap());
+    let (frozen, later) = (pools(&api).await, pools(&api).await);
+    let mut held = api.hold("PATCH", &format!("{SET}a"));
+    let scaling = tokio::spawn(async move { frozen.scale(9, &fence(5)).await });
+    held.arrived().await;
+    let before = generations(&api);
+    later.mark(&fence(6)).await.unwrap();
+    assert_eq!((tokens(&api), generations(&api)), (vec!["6".to_owned(); 3], before));
+    held.release();
+    let error = scaling.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Fenced { .. }), "{error}");
+    assert_eq!(replicas(&api), [1, 1, 1]);
+    // It is not written twice, and not under an earlier token.
+    let writes = api.writes().len();
+    later.mark(&fence(6)).await.unwrap();
+    let error = later.mark(&fence(5)).await.unwrap_err();
+    assert!(matches!(error, Error::Fenced { .. }), "{error}");
+    assert_eq!(api.writes().len(), writes);
+}
+
+#[tokio::test]
+async fn a_mark_outlives_the_changes_of_others_up_to_a_bound() {
+    let api = KubeApi::start(3).unwrap();
+    let pools = pools(&api).await;
+    api.edit_before("PATCH", SET, |objects| set_replicas(objects, 'a', 4));
+    pools.mark(&fence(5)).await.unwrap();
+    assert_eq!((replicas(&api), tokens(&api)), (vec![4, 1, 1], vec!["5".to_owned(); 3]));
+    for n in 0..6 {
+        api.edit_before("PATCH", SET, move |objects| set_replicas(objects, 'a', 5 + n));
+    }
+    let error = pools.mark(&fence(6)).await.unwrap_err();
+    assert!(matches!(error, Error::Conflict { .. }), "{error}");
+    assert_eq!(api.planted(), 0);
+}
+
+#[tokio::test]
 async fn writes_with_an_unknown_outcome_take_effect_once() {
     for fault in [
         KubeFault::AppliedThenStatus(504),
