@@ -103,16 +103,11 @@ impl Queue {
     ///
     /// Fails if the request fails.
     pub async fn find(client: &Client, name: &str) -> Result<Option<Self>, AwsError> {
-        #[derive(Deserialize)]
-        struct Answer {
-            #[serde(rename = "QueueUrl")]
-            url: String,
-        }
         check_name("GetQueueUrl", name)?;
         let request = json!({"QueueName": name});
-        let found: Result<Answer, _> = call(client, "GetQueueUrl", &request).await;
+        let found: Result<QueueUrl, _> = call(client, "GetQueueUrl", &request).await;
         match found {
-            Ok(Answer { url }) => {
+            Ok(QueueUrl { url }) => {
                 Ok(Some(Self { client: client.clone(), name: name.to_owned(), url }))
             }
             Err(error) if is_missing(&error) => Ok(None),
@@ -148,14 +143,9 @@ impl Queue {
         name: &str,
         attributes: &BTreeMap<&'static str, String>,
     ) -> Result<Self, AwsError> {
-        #[derive(Deserialize)]
-        struct Answer {
-            #[serde(rename = "QueueUrl")]
-            url: String,
-        }
         check_name("CreateQueue", name)?;
         let request = json!({"QueueName": name, "Attributes": attributes});
-        let Answer { url } = call(client, "CreateQueue", &request).await?;
+        let QueueUrl { url } = call(client, "CreateQueue", &request).await?;
         Ok(Self { client: client.clone(), name: name.to_owned(), url })
     }
 
@@ -186,6 +176,20 @@ impl Queue {
     ///
     /// Fails if the request fails, or group or body are too long.
     pub async fn send(&self, group: &str, body: &str) -> Result<String, AwsError> {
+        self.send_as(None, group, body).await
+    }
+
+    /// Sends a message again, although one with the same body may have been sent shortly before.
+    /// Two with the same `id` are one.
+    ///
+    /// # Errors
+    ///
+    /// See [`Queue::send`].
+    pub async fn send_again(&self, id: &str, group: &str, body: &str) -> Result<String, AwsError> {
+        self.send_as(Some(id), group, body).await
+    }
+
+    async fn send_as(&self, id: Option<&str>, group: &str, body: &str) -> Result<String, AwsError> {
         #[derive(Deserialize)]
         struct Answer {
             #[serde(rename = "MessageId")]
@@ -205,7 +209,11 @@ impl Queue {
                 format!("the message has {size} bytes; allowed are 1 to {BODY_BYTES_MAX}"),
             ));
         }
-        let request = json!({"QueueUrl": self.url, "MessageBody": body, "MessageGroupId": group});
+        let mut request =
+            json!({"QueueUrl": self.url, "MessageBody": body, "MessageGroupId": group});
+        if let Some(id) = id {
+            request["MessageDeduplicationId"] = id.into();
+        }
         let answer: Answer = call(&self.client, action, &request).await?;
         Ok(answer.id)
     }
@@ -307,6 +315,13 @@ impl Queue {
             why: format!("the queue {} has no ARN", self.name),
         })
     }
+}
+
+/// The answer with the address of a queue.
+#[derive(Deserialize)]
+struct QueueUrl {
+    #[serde(rename = "QueueUrl")]
+    url: String,
 }
 
 /// A message as SQS sends it.

@@ -16,6 +16,7 @@ mod outputs;
 mod profiles;
 mod queue;
 mod show;
+mod views;
 
 use std::time::Duration;
 
@@ -56,6 +57,7 @@ enum ClusterVerb {
     Profiles(profiles::ProfilesVerb),
     Check(check::Check),
     Queue(queue::Queue),
+    Views(views::Views),
 }
 
 #[async_trait(?Send)]
@@ -75,6 +77,7 @@ impl RunVerb for ClusterVerb {
             Self::Profiles(profiles) => profiles.run(cx).await,
             Self::Check(check) => check.run(cx.output),
             Self::Queue(queue) => queue.run(cx).await,
+            Self::Views(views) => views.run(cx.output).await,
         }
     }
 }

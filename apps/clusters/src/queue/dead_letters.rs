@@ -3,6 +3,7 @@
 //! One process of the fleet counts the messages and stores the number as the spec of a resource, so
 //! that every server can show and export it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +17,7 @@ use tenure_store::{Store, StoreError};
 use super::{Wakeup, open, open_dead_letters};
 use crate::LoadedClusters;
 use crate::aws::AwsError;
+use crate::aws::sqs::{Message, RECEIVE_MAX};
 use crate::settings::{Settings, SqsSettings};
 use crate::wire::RedriveQueueResponse;
 
@@ -24,11 +26,11 @@ const KIND: &str = "cluster-queue";
 /// Its name.
 const NAME: &str = "dead-letters";
 /// Interval between two looks.
-const INTERVAL: Duration = Duration::from_secs(30);
+const INTERVAL: Duration = Duration::from_secs(10);
 /// Code of a queue that cannot be read.
 const QUEUE: &str = "QUEUE";
-/// Maximum number of messages of one redrive.
-const REDRIVE_MAX: u64 = 1_000;
+/// Maximum number of receives of one redrive.
+const RECEIVES_MAX: usize = 100;
 
 /// What was seen last.
 #[derive(Serialize, Deserialize)]
@@ -52,6 +54,7 @@ impl Controller for DeadLetterWatch {
 
     async fn run(&self, cx: ControllerContext) -> Result<(), Failure> {
         let resource = cx.client.for_tenant(SYSTEM_TENANT)?.resource(&format!("{KIND}/{NAME}"))?;
+        let mut before = 0;
         loop {
             let app = cx.live.app::<LoadedClusters>();
             let settings = app.as_ref().map(|app| &app.settings);
@@ -60,13 +63,14 @@ impl Controller for DeadLetterWatch {
             {
                 let counted = count(settings, sqs).await;
                 let messages = counted.map_err(|error| Failure::new(QUEUE, error))?;
-                if messages > 0 {
+                if messages > before {
                     tracing::warn!(
                         queue = sqs.dead_letters,
                         messages,
                         "messages are in the dead-letter queue; see `tenure cluster queue`"
                     );
                 }
+                before = messages;
                 cx.check()?;
                 resource.put(&Seen { messages }).await?;
             }
@@ -97,22 +101,24 @@ pub(crate) async fn redrive(
 ) -> Result<RedriveQueueResponse, AwsError> {
     let queue = open(settings, sqs).await?;
     let dead = open_dead_letters(settings, sqs).await?;
-    let mut answer = RedriveQueueResponse { sent: 0, unreadable: 0 };
-    while answer.sent + answer.unreadable < REDRIVE_MAX {
-        let messages = dead.receive(crate::aws::sqs::RECEIVE_MAX, Duration::ZERO).await?;
-        if messages.is_empty() {
+    let (mut sent, mut unreadable) = (0, BTreeSet::new());
+    for _ in 0..RECEIVES_MAX {
+        let messages = dead.receive(RECEIVE_MAX, Duration::ZERO).await?;
+        let mut found = false;
+        for Message { id, body, receipt, .. } in messages {
+            let Ok(key) = Wakeup::parse(&body) else {
+                // Those seen before have become visible again.
+                found |= unreadable.insert(id);
+                continue;
+            };
+            // With its id: a message with the same body may have been sent minutes ago.
+            queue.send_again(&id, &super::group(key.name()), &body).await?;
+            dead.delete(&receipt).await?;
+            (sent, found) = (sent + 1, true);
+        }
+        if !found {
             break;
         }
-        for message in messages {
-            match Wakeup::parse(&message.body) {
-                Ok(key) => {
-                    queue.send(&super::group(key.name()), &message.body).await?;
-                    dead.delete(&message.receipt).await?;
-                    answer.sent += 1;
-                }
-                Err(_) => answer.unreadable += 1,
-            }
-        }
     }
-    Ok(answer)
+    Ok(RedriveQueueResponse { sent, unreadable: unreadable.len() as u64 })
 }

@@ -1,11 +1,16 @@
 //! Receives messages and wakes the workers of this process.
+//!
+//! A message is received only while a worker waits, and released again if none takes it: it may be
+//! for a cluster that another process has the time for. It stays hidden from others while the store
+//! does not answer. No message goes to the dead-letter queue because workers were busy.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tenure::clock::{BootInstant, sleep_until};
 use tenure::worker::{Wakeup as WorkerWakeup, Wakeups};
-use tokio::sync::{Mutex, OnceCell, mpsc, oneshot, watch};
+use tokio::sync::{Notify, OnceCell, oneshot, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::Wakeup;
@@ -15,6 +20,10 @@ use crate::settings::{Settings, SqsSettings};
 
 /// Pause after a request that failed.
 const PAUSE: Duration = Duration::from_secs(5);
+/// Minimum interval between two receives that return nothing.
+const EMPTY_INTERVAL: Duration = Duration::from_secs(1);
+/// Time after which a message that no worker has taken is released.
+const OFFER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Wakes workers by messages, and at an interval.
 pub(super) struct SqsWakeups {
@@ -25,15 +34,43 @@ pub(super) struct SqsWakeups {
 }
 
 struct Started {
-    inbox: Mutex<Inbox>,
-    /// Number of waits. Messages are received only while it is positive: one that waits for a free
-    /// slot here would be received again by others.
-    waiting: Arc<watch::Sender<usize>>,
+    claim: tokio::sync::Mutex<Interval>,
+    offer: Arc<Offer>,
+    /// Number of waits.
+    waiting: watch::Sender<usize>,
 }
 
-struct Inbox {
-    messages: mpsc::Receiver<WorkerWakeup>,
-    claim: Interval,
+/// The message that waits for a worker.
+#[derive(Default)]
+struct Offer {
+    wakeup: Mutex<Option<WorkerWakeup>>,
+    made: Notify,
+}
+
+impl Offer {
+    fn lock(&self) -> MutexGuard<'_, Option<WorkerWakeup>> {
+        self.wakeup.lock().expect("nothing panics while it is locked")
+    }
+
+    fn make(&self, wakeup: WorkerWakeup) {
+        *self.lock() = Some(wakeup);
+        self.made.notify_one();
+    }
+
+    /// Waits for an offer and takes it; no offer is lost if this is dropped.
+    async fn take(&self) -> WorkerWakeup {
+        loop {
+            if let Some(wakeup) = self.lock().take() {
+                return wakeup;
+            }
+            self.made.notified().await;
+        }
+    }
+
+    /// Returns whether the offer had not been taken.
+    fn withdraw(&self) -> bool {
+        self.lock().take().is_some()
+    }
 }
 
 /// Counts a wait.
@@ -58,13 +95,13 @@ impl SqsWakeups {
     }
 
     async fn start(&self) -> Started {
-        let (sender, messages) = mpsc::channel(1);
-        let waiting = Arc::new(watch::Sender::new(0));
-        let receiver = Receiver { settings: self.settings.clone(), sqs: self.sqs.clone(), sender };
+        let (offer, waiting) = (Arc::<Offer>::default(), watch::Sender::new(0));
+        let (settings, sqs) = (self.settings.clone(), self.sqs.clone());
+        let receiver = Receiver { settings, sqs, offer: Arc::clone(&offer) };
         tokio::spawn(receiver.run(waiting.subscribe()));
         let mut claim = interval(Duration::from_millis(self.sqs.claim_interval_ms));
         claim.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Started { inbox: Mutex::new(Inbox { messages, claim }), waiting }
+        Started { claim: tokio::sync::Mutex::new(claim), offer, waiting }
     }
 }
 
@@ -73,12 +110,11 @@ impl Wakeups for SqsWakeups {
     async fn next(&self) -> WorkerWakeup {
         let started = self.started.get_or_init(|| self.start()).await;
         let _waiting = Waiting::new(&started.waiting);
-        let mut inbox = started.inbox.lock().await;
-        let Inbox { messages, claim } = &mut *inbox;
+        let mut claim = started.claim.lock().await;
         tokio::select! {
             biased;
             _ = claim.tick() => WorkerWakeup::default(),
-            Some(message) = messages.recv() => message,
+            message = started.offer.take() => message,
         }
     }
 }
@@ -87,7 +123,7 @@ impl Wakeups for SqsWakeups {
 struct Receiver {
     settings: Settings,
     sqs: SqsSettings,
-    sender: mpsc::Sender<WorkerWakeup>,
+    offer: Arc<Offer>,
 }
 
 impl Receiver {
@@ -111,34 +147,82 @@ impl Receiver {
             Some(queue) => queue,
             None => queue.insert(super::open(&self.settings, &self.sqs).await?),
         };
-        let wait = Duration::from_millis(self.sqs.wait_ms);
-        for message in queue.receive(1, wait).await? {
-            self.wake(queue, &message).await?;
+        let started = BootInstant::now();
+        let messages = queue.receive(1, Duration::from_millis(self.sqs.wait_ms)).await?;
+        if messages.is_empty() {
+            sleep_until(started + EMPTY_INTERVAL).await;
+        }
+        for message in &messages {
+            self.wake(queue, message).await;
         }
         Ok(())
     }
 
     /// Wakes the worker, and deletes the message when the store has answered its claim.
-    async fn wake(&self, queue: &Queue, message: &Message) -> Result<(), AwsError> {
+    async fn wake(&self, queue: &Queue, message: &Message) {
         let key = match Wakeup::parse(&message.body) {
             Ok(key) => key,
             Err(why) => {
                 // Left to SQS, which moves it to the dead-letter queue after some receives.
                 tracing::warn!(
-                    message = message.id,
+                    id = message.id,
                     receives = message.receives,
                     why,
                     "a message on the queue of clusters cannot be read"
                 );
-                return Ok(());
+                return;
             }
         };
         let (claimed, answered) = oneshot::channel();
-        let wakeup = WorkerWakeup { resource: Some(key), claimed: Some(claimed) };
-        // Without a worker the message becomes visible again.
-        if self.sender.send(wakeup).await.is_err() || answered.await.is_err() {
-            return Ok(());
+        self.offer.make(WorkerWakeup { resource: Some(key), claimed: Some(claimed) });
+        if self.is_answered(queue, message, answered).await {
+            delete(queue, message).await;
+        } else {
+            self.release(queue, message).await;
         }
-        queue.delete(&message.receipt).await
+    }
+
+    /// Returns whether the store has answered, keeping the message hidden until then.
+    async fn is_answered(
+        &self,
+        queue: &Queue,
+        message: &Message,
+        mut answered: oneshot::Receiver<()>,
+    ) -> bool {
+        let visibility = Duration::from_millis(self.sqs.visibility_ms);
+        let mut next = OFFER_TIMEOUT.min(visibility / 2);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut answered => return answer.is_ok(),
+                () = tokio::time::sleep(next) => {}
+            }
+            if self.offer.withdraw() {
+                return false;
+            }
+            if let Err(error) = queue.change_visibility(&message.receipt, visibility).await {
+                tracing::debug!(id = message.id, %error, "cannot keep a wake-up hidden");
+            }
+            next = visibility / 2;
+        }
+    }
+
+    /// Makes a message visible to others at once. One that would go to the dead-letter queue with
+    /// the next receive is deleted: it can be read, and workers also claim at an interval.
+    async fn release(&self, queue: &Queue, message: &Message) {
+        if message.receives >= self.sqs.receives {
+            return delete(queue, message).await;
+        }
+        if let Err(error) = queue.change_visibility(&message.receipt, Duration::ZERO).await {
+            tracing::debug!(id = message.id, %error, "cannot release a wake-up");
+        }
+    }
+}
+
+/// Deletes a message. If that fails, for example because it took too long, the message comes again,
+/// which changes nothing.
+async fn delete(queue: &Queue, message: &Message) {
+    if let Err(error) = queue.delete(&message.receipt).await {
+        tracing::info!(id = message.id, %error, "cannot delete a wake-up; it will come again");
     }
 }

@@ -80,8 +80,10 @@ impl<'a> Attempt<'a> {
 
     /// Takes the advisory lock of the cluster, if it is configured.
     pub(crate) async fn advisory_lock(&self) -> Result<Option<AdvisoryLock>, Failure> {
-        let Some(variable) = &self.app.settings.advisory_locks else { return Ok(None) };
-        let lock = advisory::acquire(variable, self.job, self.stop.clone());
+        let settings = &self.app.settings;
+        let Some(variable) = &settings.advisory_locks else { return Ok(None) };
+        let grace = Duration::from_millis(settings.stop_grace_ms);
+        let lock = advisory::acquire(variable, self.job, grace, self.stop.clone());
         self.unless_stopped(Box::pin(lock)).await?.map(Some)
     }
 

@@ -56,7 +56,8 @@ pub(crate) struct Bed {
     listen: String,
     store: Option<String>,
     server: Option<Child>,
-    extra: String,
+    /// Variables of all processes.
+    env: Vec<(&'static str, String)>,
 }
 
 impl Bed {
@@ -66,34 +67,43 @@ impl Bed {
 
     /// Starts a server; `extra` are further lines of `[clusters]`.
     pub(crate) fn with(store: StoreKind, extra: &str) -> Self {
+        Self::on(store, &cloud::shared().url(), extra, Vec::new())
+    }
+
+    /// The same on another cloud, with variables for all processes.
+    pub(crate) fn on(
+        store: StoreKind,
+        cloud: &str,
+        extra: &str,
+        env: Vec<(&'static str, String)>,
+    ) -> Self {
         let dir = TempDir::new().expect("a temporary directory");
         let store = (store == StoreKind::Postgres).then(|| {
             let postgres = tenure_testbed::shared();
             postgres.url(&postgres.new_database().expect("a database"))
         });
-        let extra = extra.to_owned();
-        let mut bed = Self { dir, listen: free_address(), store, server: None, extra };
+        let mut bed = Self { dir, listen: free_address(), store, server: None, env };
         for folder in ["profiles", "plan", "go", "kube"] {
             fs::create_dir(bed.file(folder)).expect("it is writable");
         }
         bed.write("profiles/dev.toml", PROFILE);
         bed.program("openshift-install", INSTALLER);
-        bed.write("server.toml", &bed.config(0));
-        bed.write("worker.toml", &bed.config(8));
+        bed.write("server.toml", &bed.config(0, cloud, extra));
+        bed.write("worker.toml", &bed.config(8, cloud, extra));
         bed.launch();
         bed
     }
 
-    fn config(&self, slots: usize) -> String {
+    fn config(&self, slots: usize, cloud: &str, extra: &str) -> String {
         let dir = self.dir.path().display();
-        let (url, extra) = (cloud::shared().url(), &self.extra);
         let verify = if extra.contains("verify =") { "" } else { "verify = \"aws\"" };
+        let lock_ttl = if extra.contains("lock_ttl") { "" } else { "lock_ttl = \"3s\"" };
         format!(
             r#"[clusters]
 installer = "{dir}/openshift-install"
 profiles = "profiles"
 slots = {slots}
-lock_ttl = "3s"
+{lock_ttl}
 heartbeat_interval = "500ms"
 backoff = "1s"
 backoff_max = "4s"
@@ -101,7 +111,7 @@ stop_grace = "1s"
 {verify}
 verify_interval = "100ms"
 pass_env = ["STANDIN*", "AWS*"]
-aws_endpoint = "{url}"
+aws_endpoint = "{cloud}"
 {extra}
 "#
         )
@@ -131,7 +141,12 @@ aws_endpoint = "{url}"
 
     /// Starts a worker.
     pub(crate) fn worker(&self, name: &str) -> Worker {
-        self.spawn_worker(name, self.command())
+        self.spawn_worker(name, self.command(), &[])
+    }
+
+    /// Starts a worker with further options.
+    pub(crate) fn worker_with(&self, name: &str, options: &[&str]) -> Worker {
+        self.spawn_worker(name, self.command(), options)
     }
 
     /// Starts a worker whose wall clock is wrong.
@@ -146,12 +161,13 @@ aws_endpoint = "{url}"
                 None => command.env_remove(name),
             };
         }
-        self.spawn_worker(name, command)
+        self.spawn_worker(name, command, &[])
     }
 
-    fn spawn_worker(&self, name: &str, mut command: Command) -> Worker {
+    fn spawn_worker(&self, name: &str, mut command: Command, options: &[&str]) -> Worker {
         let url = format!("http://{}", self.listen);
         command.args(["worker", "--server", &url, "--config"]).arg(self.file("worker.toml"));
+        command.args(options);
         let log = File::create(self.file(&format!("{name}.log"))).expect("it is writable");
         let child = command.stdout(Stdio::null()).stderr(log).spawn();
         Worker(Some(child.expect("the binary starts")))
@@ -162,6 +178,7 @@ aws_endpoint = "{url}"
         command.env("STANDIN_DIR", self.dir.path()).current_dir(self.dir.path());
         command.env("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE");
         command.env("AWS_SECRET_ACCESS_KEY", "secret").env("AWS_REGION", "us-east-1");
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -228,6 +245,12 @@ aws_endpoint = "{url}"
 
     /// Sends a request. Returns the status and the body.
     pub(crate) fn api(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let (status, body) = self.request(method, path, body);
+        (status, serde_json::from_str(&body).unwrap_or_default())
+    }
+
+    /// Sends a request. Returns the status and the text of the body.
+    pub(crate) fn request(&self, method: &str, path: &str, body: &Value) -> (u16, String) {
         let key = self.read("data/admin.key");
         let authorization = format!("authorization: Bearer {}", key.trim());
         let line = format!("{method} {path} HTTP/1.1");
@@ -236,7 +259,12 @@ aws_endpoint = "{url}"
         let answer = common::http(&self.listen, &lines, &body).expect("an answer");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-        (status.expect("a status"), serde_json::from_str(body).unwrap_or_default())
+        (status.expect("a status"), body.to_owned())
+    }
+
+    /// Returns the URL of the database.
+    pub(crate) fn database(&self) -> &str {
+        self.store.as_deref().expect("the store is PostgreSQL")
     }
 
     /// Requests a cluster with the defaults of the profile.

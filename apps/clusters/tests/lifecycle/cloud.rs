@@ -1,4 +1,5 @@
-//! The cloud of these tests: one server for all of them. Each test looks at its own installations.
+//! The clouds of these tests: one server of each kind for all of them. Each test looks at its own
+//! installations and queues.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,12 @@ pub(crate) fn infras() -> BTreeSet<String> {
     assert!(answer.contains("DescribeVolumesResponse"), "{answer}");
     let tags = answer.split(TAG).skip(1);
     tags.filter_map(|rest| Some(rest.split_once('<')?.0.to_owned())).collect()
+}
+
+/// Returns another implementation of queues.
+pub(crate) fn ministack() -> &'static PythonServer {
+    static SERVER: OnceLock<PythonServer> = OnceLock::new();
+    SERVER.get_or_init(|| PythonServer::ministack(&environment()).expect("MiniStack starts"))
 }
 
 /// Returns the Python environment with the imitations of AWS, which `cargo xtask prepare` installs.

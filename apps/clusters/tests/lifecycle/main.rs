@@ -2,6 +2,7 @@
 //! the installer, and a cloud that behaves like AWS.
 
 mod bed;
+mod belt;
 mod chaos;
 mod cloud;
 #[path = "../../../../crates/tenure-cli/tests/common/mod.rs"]
@@ -9,4 +10,7 @@ mod common;
 mod crashes;
 mod life;
 mod meets;
+mod queue;
 mod scale;
+mod sqs;
+mod views;

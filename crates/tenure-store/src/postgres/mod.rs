@@ -79,7 +79,7 @@ use settings::Settings;
 pub use doctor::{Finding, ROLES, Verdict, examine, remedy};
 pub use migrate::{Plan, migrate, plan};
 pub use tokio_postgres::Client;
-pub use user_connections::{connect, validate_url};
+pub use user_connections::{connect, connect_directly, validate_url};
 
 /// Time after which the database ends an idle transaction of this store, so that a process stopped
 /// in the middle of one cannot keep the writer lock.

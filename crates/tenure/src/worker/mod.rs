@@ -67,6 +67,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use tenure_core::session::ALL_TENANTS;
 use tenure_core::{ClaimScope, Refusal, ResourceKey, Text, limits};
 use tracing::Span;
 
@@ -201,7 +202,8 @@ impl Worker {
         self
     }
 
-    /// Claims jobs only when `wakeups` says so. By default the store wakes the worker.
+    /// Claims jobs only when `wakeups` says so, and when a job of this worker has ended, which can
+    /// make others ready. By default the store wakes the worker.
     pub fn wakeups(mut self, wakeups: Arc<dyn Wakeups>) -> Self {
         self.wakeups = Some(wakeups);
         self
@@ -299,6 +301,14 @@ impl Worker {
     fn handler(&self, kind: &str, operation: &str) -> Option<Arc<dyn Handler>> {
         let handlers = self.handlers.get(kind)?;
         handlers.by_operation.get(operation).or(handlers.default.as_ref()).cloned()
+    }
+
+    /// Returns whether this worker may run jobs of a resource.
+    fn serves(&self, key: &ResourceKey) -> bool {
+        let tenant = self.client.tenant();
+        self.handlers.contains_key(key.kind())
+            && (**tenant == *ALL_TENANTS || **tenant == *key.tenant())
+            && self.only.as_ref().is_none_or(|only| only.scope.contains(key))
     }
 
     fn validate(&self) -> Result<(), String> {

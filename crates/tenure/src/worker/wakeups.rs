@@ -21,13 +21,13 @@ pub trait Wakeups: Send + Sync + 'static {
 pub struct Wakeup {
     /// Resource whose jobs are claimed; `None` for all.
     pub resource: Option<ResourceKey>,
-    /// Completed when the store has answered the claim, with or without a job. Dropped if that
-    /// never happened.
+    /// Completed when the store has answered the claim, with or without a job, or if the worker
+    /// does not serve the resource. Dropped if the session was lost before.
     pub claimed: Option<oneshot::Sender<()>>,
 }
 
 impl Wakeup {
-    /// Reports that the store has answered.
+    /// Reports that the wake-up is not needed any more.
     pub(super) fn finish(self) {
         if let Some(claimed) = self.claimed {
             // The source may have stopped waiting.

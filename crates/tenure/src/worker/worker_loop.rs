@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tenure_core::{Assignment, Claim, ClaimScope, Code, Command, JobState, Outcome, Text, limits};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tracing::Instrument as _;
 
 use super::attempt::{AttemptResult, hand_back, run_attempt};
 use super::context::Context;
-use super::wakeups::Wakeup;
+use super::wakeups::{Wakeup, Wakeups};
 use super::{Summary, Worker};
 use crate::clock::{BootInstant, sleep_until};
 use crate::error::Error;
@@ -48,13 +48,16 @@ pub(super) struct WorkerLoop {
     slots: Arc<Semaphore>,
     /// Asks all handlers to stop when set to true, or when dropped.
     stop_requested: watch::Sender<bool>,
+    /// A result was reported, after which other jobs may be ready.
+    reported: Arc<Notify>,
     summary: Arc<Mutex<Summary>>,
 }
 
 impl WorkerLoop {
     pub(super) fn new(worker: Worker) -> Self {
         let slots = Arc::new(Semaphore::new(worker.slots));
-        Self { worker, slots, stop_requested: watch::Sender::new(false), summary: Arc::default() }
+        let (stop_requested, reported) = (watch::Sender::new(false), Arc::default());
+        Self { worker, slots, stop_requested, reported, summary: Arc::default() }
     }
 
     pub(super) async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
@@ -204,13 +207,8 @@ impl<'a> Claimer<'a> {
         let mut backoff = Backoff::new();
         loop {
             let free = self.worker_loop.free_slots().await;
-            let (kinds, poll) = self.claimable_kinds();
-            if kinds.is_empty() {
-                tokio::time::sleep(poll).await;
-                continue;
-            }
+            let Some(poll) = self.prepare_claim(free.num_permits()).await else { continue };
             let sent = BootInstant::now();
-            let poll = self.prepare_claim(kinds, poll, free.num_permits()).await;
             match self.claim(self.pending_claim.clone(), poll).await {
                 Ok(jobs) => {
                     backoff = Backoff::new();
@@ -245,24 +243,53 @@ impl<'a> Claimer<'a> {
         (ready.cloned().collect(), poll)
     }
 
-    /// Makes the pending claim, unless there is one: after a wake-up, if the worker has a source of
-    /// them. Returns the duration of the long poll.
-    async fn prepare_claim(&mut self, kinds: Vec<Text>, poll: Duration, max: usize) -> Duration {
-        let Worker { wakeups, only, .. } = &self.worker_loop.worker;
-        if self.pending_claim.is_none() {
-            let mut only = only.as_ref().map(|only| only.scope.clone());
-            if let Some(wakeups) = wakeups {
-                let wakeup = wakeups.next().await;
-                if let Some(key) = &wakeup.resource {
-                    let (tenant, name) = (key.tenant().into(), key.name().into());
-                    only = Some(ClaimScope::Resource { tenant, name });
-                }
-                self.wakeup = Some(wakeup);
-            }
-            let (session, request) = (self.session.id(), random::request_id());
-            self.pending_claim = Some(Claim { session, request, kinds, max, tenant: None, only });
+    /// Makes the pending claim, unless there is one. Returns the duration of its long poll, or
+    /// `None` if there is nothing to claim yet.
+    async fn prepare_claim(&mut self, max: usize) -> Option<Duration> {
+        let (kinds, poll) = self.claimable_kinds();
+        if self.pending_claim.is_some() {
+            return Some(if self.wakeup.is_some() { Duration::ZERO } else { poll });
         }
-        if wakeups.is_some() { Duration::ZERO } else { poll }
+        if kinds.is_empty() {
+            tokio::time::sleep(poll).await;
+            return None;
+        }
+        let worker = &self.worker_loop.worker;
+        let only = || worker.only.as_ref().map(|only| only.scope.clone());
+        let (kinds, only, poll) = match &worker.wakeups {
+            None => (kinds, only(), poll),
+            Some(wakeups) => {
+                let wakeup = self.next_wakeup(&**wakeups).await;
+                let (kinds, only) = match &wakeup.resource {
+                    // Others may have become claimable meanwhile.
+                    None => (self.claimable_kinds().0, only()),
+                    Some(key) if worker.serves(key) => {
+                        let (tenant, name) = (key.tenant().into(), key.name().into());
+                        (vec![key.kind().into()], Some(ClaimScope::Resource { tenant, name }))
+                    }
+                    Some(key) => {
+                        tracing::debug!(worker = %worker.name, resource = %key,
+                            "woken for a resource that this worker does not serve");
+                        wakeup.finish();
+                        return None;
+                    }
+                };
+                self.wakeup = Some(wakeup);
+                (kinds, only, Duration::ZERO)
+            }
+        };
+        let (session, request) = (self.session.id(), random::request_id());
+        self.pending_claim = Some(Claim { session, request, kinds, max, tenant: None, only });
+        Some(poll)
+    }
+
+    /// Waits for a wake-up, or until a job of this worker has made others ready.
+    async fn next_wakeup(&self, wakeups: &dyn Wakeups) -> Wakeup {
+        tokio::select! {
+            biased;
+            () = self.worker_loop.reported.notified() => Wakeup::default(),
+            wakeup = wakeups.next() => wakeup,
+        }
     }
 
     async fn claim(&self, claim: Option<Claim>, poll: Duration) -> Result<Vec<Assignment>, Error> {
@@ -288,7 +315,8 @@ impl<'a> Claimer<'a> {
             let slot = free.split(1);
             let (grace, stop_requested) =
                 (self.worker_loop.worker.grace, self.worker_loop.stop_requested.subscribe());
-            let summary = Arc::clone(&self.worker_loop.summary);
+            let (summary, reported) =
+                (Arc::clone(&self.worker_loop.summary), Arc::clone(&self.worker_loop.reported));
             let span = (self.worker_loop.worker.span)(&job);
             let work = async move {
                 let result = match handler {
@@ -300,6 +328,9 @@ impl<'a> Claimer<'a> {
                 tracing::debug!(?result, "attempt ended");
                 summary.lock().expect("nothing panics while the summary is locked").record(result);
                 drop(slot);
+                if matches!(result, AttemptResult::Reported(_)) {
+                    reported.notify_one();
+                }
             };
             tokio::spawn(work.instrument(span));
         }

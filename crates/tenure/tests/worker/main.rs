@@ -6,6 +6,7 @@ mod reporting;
 mod shutdown;
 #[path = "../testbed/mod.rs"]
 mod testbed;
+mod wakeups;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
