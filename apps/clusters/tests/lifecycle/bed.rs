@@ -151,17 +151,14 @@ aws_endpoint = "{cloud}"
 
     /// Starts a worker whose wall clock is wrong.
     pub(crate) fn worker_with_clock(&self, name: &str, offset: &str) -> Worker {
-        let usual = self.command();
-        let mut command = Command::new("faketime");
-        command.args(["-f", offset]).arg(usual.get_program()).stdin(Stdio::null());
-        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").current_dir(self.dir.path());
-        for (name, value) in usual.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        self.spawn_worker(name, command, &[])
+        // Not by the program of that name, whose child would survive it.
+        let mut command = self.command();
+        command.env("LD_PRELOAD", "/usr/$LIB/faketime/libfaketimeMT.so.1");
+        command.env("FAKETIME", offset).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        let worker = self.spawn_worker(name, command, &[]);
+        let maps = format!("/proc/{}/maps", worker.0.as_ref().expect("it runs").id());
+        until(|| fs::read_to_string(&maps).is_ok_and(|maps| maps.contains("libfaketime")));
+        worker
     }
 
     fn spawn_worker(&self, name: &str, mut command: Command, options: &[&str]) -> Worker {

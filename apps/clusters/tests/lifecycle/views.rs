@@ -59,7 +59,8 @@ fn the_views_show_clusters_jobs_and_locks() {
     until(|| sql.run("SELECT * FROM ocpctl.clusters") == expected);
     assert_eq!(sql.run("SELECT * FROM ocpctl.jobs"), format!("{job}|{cluster}|CREATE|RUNNING||1"));
     let lock = "SELECT cluster_id, job_id, \
-         locked_at BETWEEN now() - interval '1 minute' AND now(), expires_at BETWEEN now() AND now() + interval '1 minute' FROM ocpctl.job_locks";
+         locked_at BETWEEN now() - interval '1 minute' AND now(), \
+         expires_at BETWEEN now() AND now() + interval '1 minute' FROM ocpctl.job_locks";
     until(|| sql.run(lock) == format!("{cluster}|{job}|t|t"));
     let by = sql.run("SELECT locked_by FROM ocpctl.job_locks");
     let lock = bed.api("GET", &format!("{}/lock", crate::bed::path("demo")), &json!(null)).1;
