@@ -104,6 +104,13 @@ impl PgBouncer {
     }
 }
 
+impl Drop for PgBouncer {
+    fn drop(&mut self) {
+        // It may not end for another signal while clients wait.
+        self.kill();
+    }
+}
+
 /// Returns the pooler that all tests of a process share, in front of [`shared`].
 ///
 /// # Panics

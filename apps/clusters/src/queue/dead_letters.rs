@@ -54,25 +54,29 @@ impl Controller for DeadLetterWatch {
 
     async fn run(&self, cx: ControllerContext) -> Result<(), Failure> {
         let resource = cx.client.for_tenant(SYSTEM_TENANT)?.resource(&format!("{KIND}/{NAME}"))?;
+        let mut shown = resource.get().await?.is_some();
         let mut before = 0;
         loop {
             let app = cx.live.app::<LoadedClusters>();
             let settings = app.as_ref().map(|app| &app.settings);
-            if let Some(settings) = settings
-                && let Some(sqs) = &settings.sqs
-            {
-                let counted = count(settings, sqs).await;
-                let messages = counted.map_err(|error| Failure::new(QUEUE, error))?;
-                if messages > before {
-                    tracing::warn!(
-                        queue = sqs.dead_letters,
-                        messages,
-                        "messages are in the dead-letter queue; see `tenure cluster queue`"
-                    );
+            let queue = settings.and_then(|settings| Some((settings, settings.sqs.as_ref()?)));
+            let messages = match queue {
+                Some((settings, sqs)) => {
+                    let counted = count(settings, sqs).await;
+                    let messages = counted.map_err(|error| Failure::new(QUEUE, error))?;
+                    if messages > before {
+                        let (queue, remedy) = (&sqs.dead_letters, "see `tenure cluster queue`");
+                        tracing::warn!(queue, messages, remedy, "a queue has dead messages");
+                    }
+                    Some(messages)
                 }
-                before = messages;
+                // A queue that is not configured any more has none.
+                None => shown.then_some(0),
+            };
+            if let Some(messages) = messages {
                 cx.check()?;
                 resource.put(&Seen { messages }).await?;
+                (before, shown) = (messages, true);
             }
             tokio::time::sleep(INTERVAL).await;
         }

@@ -263,6 +263,10 @@ fn an_unreadable_message_becomes_a_dead_letter_and_readable_ones_are_sent_again(
     bed.settled("demo", "READY");
     until(|| sqs.visible(&sqs.queue) == 0);
     assert_eq!(queued.queue()["dead_letters"], 1, "it stays");
+    // Without a queue there are no dead letters either.
+    let config = bed.read("worker.toml");
+    bed.write("worker.toml", config.split("[clusters.sqs]").next().expect("a part"));
+    until(|| metrics().contains("\nocpctl_dlq_messages 0"));
 }
 
 fn settings_reach_the_queue_and_differences_are_shown(server: &'static PythonServer) {

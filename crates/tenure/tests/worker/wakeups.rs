@@ -65,6 +65,12 @@ fn things() -> [Kind; 1] {
     [kind(Operation::new("work"))]
 }
 
+/// Waits until a wake-up is answered.
+async fn answered(answer: oneshot::Receiver<()>) {
+    let answer = tokio::time::timeout(Duration::from_secs(30), answer).await;
+    answer.expect("the worker answers").expect("the store has answered");
+}
+
 /// Waits long enough for a worker that is not held back.
 async fn hold_back() {
     let later = BootInstant::now() + ms(400);
@@ -81,7 +87,7 @@ async fn a_worker_with_wakeups_claims_only_after_one() {
         let job = bed.submit("thing/t", "work").await;
         hold_back().await;
         assert_eq!(bed.job(job).await.state, JobState::Queued);
-        source.wake(None).await.expect("the store has answered");
+        answered(source.wake(None)).await;
         assert_eq!(bed.wait_finished(job).await.state, JobState::Succeeded);
         // It waits for the next one.
         let next = bed.submit("thing/t", "work").await;
@@ -103,7 +109,7 @@ async fn a_wakeup_for_a_resource_claims_only_its_jobs() {
         jobs.push((resource, bed.submit(resource, "work").await));
     }
     let worker = RunningWorker::start(worker);
-    source.wake(Some("default/other/a")).await.expect("the store has answered");
+    answered(source.wake(Some("default/other/a"))).await;
     gate.wait_started(1).await;
     hold_back().await;
     for (resource, job) in &jobs {
@@ -123,7 +129,7 @@ async fn a_wakeup_without_a_job_is_answered() {
         let worker = Worker::new(&bed.client, "w").handle("thing", done).wakeups(source.clone());
         let worker = RunningWorker::start(worker);
         for resource in [Some("default/thing/never-seen"), None, Some("default/thing/t")] {
-            source.wake(resource).await.expect("the store has answered");
+            answered(source.wake(resource)).await;
         }
         assert_eq!(worker.stop().await.reported, 0);
     }
@@ -139,13 +145,13 @@ async fn what_the_worker_does_not_serve_is_answered_without_a_claim() {
     let worker = RunningWorker::start(worker.only_resource("thing", "mine"));
     let other = bed.submit("thing/other", "work").await;
     for resource in ["globex/thing/t", "default/unknown/t", "default/thing/other"] {
-        source.wake(Some(resource)).await.expect("it is not needed");
+        answered(source.wake(Some(resource))).await;
     }
     for job in [foreign, other] {
         assert_eq!(bed.job(job).await.state, JobState::Queued);
     }
     let mine = bed.submit("thing/mine", "work").await;
-    source.wake(Some("default/thing/mine")).await.expect("the store has answered");
+    answered(source.wake(Some("default/thing/mine"))).await;
     assert_eq!(bed.wait_finished(mine).await.state, JobState::Succeeded);
     let summary = worker.stop().await;
     assert_eq!((summary.sessions, summary.succeeded), (1, 1), "its session was not lost");
@@ -176,7 +182,7 @@ async fn a_wakeup_is_answered_when_the_store_is_available_again() {
         assert_eq!(answered.try_recv(), Err(TryRecvError::Empty));
         assert_eq!(source.asked.load(Ordering::SeqCst), 1, "it waits for the store");
         faults.drop_responses.store(false, Ordering::SeqCst);
-        answered.await.expect("the store has answered");
+        super::wakeups::answered(answered).await;
         let job = bed.wait_finished(job).await;
         assert_eq!((job.state, job.attempt), (JobState::Succeeded, 1));
         assert_eq!(runs.load(Ordering::SeqCst), 1);
@@ -197,7 +203,7 @@ async fn a_wakeup_is_dropped_when_the_session_is_lost_before() {
     source.wake(Some("default/thing/t")).await.expect_err("the store has not answered");
     assert_eq!(bed.job(job).await.state, JobState::Queued);
     faults.drop_requests.store(false, Ordering::SeqCst);
-    source.wake(Some("default/thing/t")).await.expect("the store has answered");
+    answered(source.wake(Some("default/thing/t"))).await;
     assert_eq!(bed.wait_finished(job).await.state, JobState::Succeeded);
     assert_eq!(worker.stop().await.sessions, 2);
 }
@@ -212,8 +218,8 @@ async fn no_wakeup_is_taken_while_all_slots_are_busy() {
     for resource in ["thing/a", "thing/b", "thing/c"] {
         jobs.insert(bed.submit(resource, "work").await);
     }
-    source.wake(Some("default/thing/a")).await.expect("the store has answered");
-    source.wake(Some("default/thing/b")).await.expect("the store has answered");
+    answered(source.wake(Some("default/thing/a"))).await;
+    answered(source.wake(Some("default/thing/b"))).await;
     gate.wait_started(2).await;
     let mut third = source.wake(Some("default/thing/c"));
     hold_back().await;
@@ -224,7 +230,7 @@ async fn no_wakeup_is_taken_while_all_slots_are_busy() {
     hold_back().await;
     assert_eq!((source.left().await, third.try_recv()), (1, Err(TryRecvError::Empty)));
     gate.open.notify_one();
-    third.await.expect("the store has answered");
+    answered(third).await;
     gate.open.notify_one();
     for job in jobs {
         assert_eq!(bed.wait_finished(job).await.state, JobState::Succeeded);
