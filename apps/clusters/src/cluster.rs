@@ -11,7 +11,7 @@ use crate::names::{CLUSTER, CREATE};
 use crate::progress::{Phase, remaining_ms};
 use crate::state::ClusterState;
 use crate::status::{ClusterSpec, ClusterStatus};
-use crate::wire::{ClusterErrorInfo, ClusterInfo, OperationInfo, OutputsInfo};
+use crate::wire::{ClusterErrorInfo, ClusterInfo, ClusterOperationInfo, OutputsInfo};
 
 /// A cluster.
 pub(crate) struct Cluster {
@@ -158,7 +158,7 @@ impl Cluster {
         })
     }
 
-    fn operation(&self, job: &Job, now: Millis, installs: &[u64]) -> OperationInfo {
+    fn operation(&self, job: &Job, now: Millis, installs: &[u64]) -> ClusterOperationInfo {
         let attempt = job.attempts.last().filter(|_| job.state.is_running());
         let backoff = job.state == tenure_core::JobState::Backoff;
         let creating = *job.operation == *CREATE && job.state.is_running();
@@ -167,7 +167,7 @@ impl Cluster {
             let in_phase_ms = now.since(progress.at);
             remaining_ms(installs, phase_at(progress.percent), in_phase_ms)
         };
-        OperationInfo {
+        ClusterOperationInfo {
             job: job.id,
             operation: job.operation.to_string(),
             state: job.state.as_str().to_owned(),

@@ -68,7 +68,7 @@ pub struct ClusterInfo {
     /// Addresses, once the cluster runs.
     pub outputs: Option<OutputsInfo>,
     /// What is being done or waits.
-    pub operation: Option<OperationInfo>,
+    pub operation: Option<ClusterOperationInfo>,
     /// Last failure.
     pub last_error: Option<ClusterErrorInfo>,
     /// Whether jobs are prevented from starting.
@@ -86,7 +86,7 @@ pub struct OutputsInfo {
 
 /// The operation of a cluster that runs or waits.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct OperationInfo {
+pub struct ClusterOperationInfo {
     /// Job.
     #[schema(value_type = schema::Id)]
     pub job: JobId,

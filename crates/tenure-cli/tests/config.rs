@@ -64,8 +64,8 @@ fn a_valid_file_is_summarized() {
     let output = check(dir.path(), &["other.toml", "-o", "json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let expected = json!({
-        "ok": true, "file": "other.toml", "kinds": 2, "operations": 3, "builds": 0, "pipelines": 0,
-        "problems": [],
+        "ok": true, "file": "other.toml", "kinds": 2, "operations": 3, "builds": 0, "clusters": 0,
+        "pipelines": 0, "problems": [],
     });
     assert_eq!(answer, expected);
 }

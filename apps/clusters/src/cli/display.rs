@@ -10,7 +10,7 @@ use tenure_cli_kit::text::{format_duration, print_line, sanitize, sanitize_line}
 use tenure_core::{JobId, JobState};
 use tenure_wire::{JobInfo, WhyResponse};
 
-use crate::wire::{ClusterInfo, OperationInfo};
+use crate::wire::{ClusterInfo, ClusterOperationInfo};
 
 /// Snapshot of an operation.
 pub(crate) struct OperationSnapshot<'a> {
@@ -24,7 +24,7 @@ pub(crate) struct OperationSnapshot<'a> {
 
 impl OperationSnapshot<'_> {
     /// Returns the operation of the cluster, if it is the one of the job.
-    fn operation(&self) -> Option<&OperationInfo> {
+    fn operation(&self) -> Option<&ClusterOperationInfo> {
         self.cluster.operation.as_ref().filter(|operation| operation.job == self.job.id)
     }
 
@@ -246,7 +246,7 @@ pub(super) mod tests {
     #[test]
     fn a_running_operation_has_phase_percentage_and_remaining_time() {
         let (job, mut cluster) = (running(2), example_cluster());
-        cluster.operation = Some(OperationInfo {
+        cluster.operation = Some(ClusterOperationInfo {
             job: job.id,
             operation: "CREATE".to_owned(),
             state: "running".to_owned(),

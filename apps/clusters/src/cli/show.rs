@@ -12,7 +12,7 @@ use super::follow::{describe_end, exit_code, follow};
 use super::id::ClusterArg;
 use super::ls::{expiry, time_left};
 use super::{get_cluster, get_job};
-use crate::wire::{ClusterInfo, OperationInfo};
+use crate::wire::{ClusterInfo, ClusterOperationInfo};
 
 /// Show a cluster: its configuration, what is being done with it, its last failure
 #[derive(Args)]
@@ -95,7 +95,7 @@ fn facts_of(cluster: &ClusterInfo) -> String {
 }
 
 /// `CREATE running, attempt 2 on vm/12, 40 %: API up, about 12m left`
-fn describe_operation(operation: &OperationInfo) -> String {
+fn describe_operation(operation: &ClusterOperationInfo) -> String {
     let mut text = format!("{} {}", operation.operation, operation.state);
     if operation.attempt > 0 {
         text += &format!(", attempt {}", operation.attempt);

@@ -104,7 +104,7 @@ fn a_kept_failure_outlives_its_time_to_live() {
 #[test]
 fn a_user_and_the_time_to_live_destroy_at_once() {
     let bed = Bed::start(StoreKind::Embedded);
-    bed.create_with("demo", &json!({"ttl_ms": 3_000}));
+    bed.create_with("demo", &json!({"ttl_ms": 15_000}));
     let mut worker = bed.worker("a");
     bed.settled("demo", "READY");
     worker.kill();
@@ -122,7 +122,7 @@ fn a_user_and_the_time_to_live_destroy_at_once() {
 fn an_extension_wins_until_the_destroy_begins() {
     let bed = Bed::start(StoreKind::Embedded);
     let mut worker = bed.worker("a");
-    bed.create_with("demo", &json!({"ttl_ms": 3_000}));
+    bed.create_with("demo", &json!({"ttl_ms": 15_000}));
     bed.settled("demo", "READY");
     worker.kill();
     let extend =

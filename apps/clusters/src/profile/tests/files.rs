@@ -63,7 +63,7 @@ fn the_installer_of_a_version_can_be_another() {
 #[test]
 fn every_problem_is_reported_at_once_with_its_line() {
     let text = "platform = \"awz\"\nversion = \"4.19.1\"\nversions = [\"4.19\", \"../x\"]\n\
-                base_domains = [\"example\"]\nregions = []\nttl = { min = \"100ms\", max = \"2y\" }\n\
+                base_domains = [\"example\"]\nregions = []\nttl = { min = \"9ms\", max = \"2y\" }\n\
                 workers = { min = 5, max = 4 }\nrequired_tags = [\"Name\"]\n\
                 tags = { owner = \"x\", \"kubernetes.io/cluster/x\" = \"owned\" }\n\
                 owner_pattern = \"(\"\nallow_preserve = \"no\"\ninstall_config = 3\n\
@@ -76,7 +76,7 @@ fn every_problem_is_reported_at_once_with_its_line() {
         "line 3: versions: \"../x\" is not a version",
         "line 4: base_domains: the base domain \"example\" has no dot",
         "line 5: regions: `regions` needs at least one entry",
-        "line 6: ttl.min: it is 100ms",
+        "line 6: ttl.min: it is 9ms",
         "line 6: ttl.max: ",
         "line 7: workers.max: it must be between 5",
         "line 8: required_tags: no request may set the tag Name",
