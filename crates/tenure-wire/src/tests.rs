@@ -89,7 +89,7 @@ fn job_is_serialized_as_documented() {
         "result": "done", "joined": 3,
         "cancel": { "by": "ann", "reason": "too slow", "at": "1970-01-01T00:00:07.001Z" },
         "retry_of": "00000000000000000000000000000001",
-        "followed_by": "00000000000000000000000000000002", "generation": 8,
+        "followed_by": "00000000000000000000000000000002", "generation": 8, "state_before": "READY",
     });
     assert_eq!(value, expected);
 }
