@@ -30,6 +30,12 @@ pub(crate) fn moto() -> Cloud {
     Cloud { server: SERVER.get_or_init(start) }
 }
 
+/// Returns a server that no other test changes. It ends with the process.
+pub(crate) fn own_moto() -> Cloud {
+    let server = PythonServer::moto(&environment()).expect("moto starts");
+    Cloud { server: Box::leak(Box::new(server)) }
+}
+
 pub(crate) fn ministack() -> Cloud {
     static SERVER: OnceLock<PythonServer> = OnceLock::new();
     let start = || PythonServer::ministack(&environment()).expect("MiniStack starts");
